@@ -1,6 +1,6 @@
-"""The environment for other frameworks, and their environments for the trainer: one file for each API.
+"""Adapters between rg_env and other frameworks, in both directions, with one module per API.
 
-Core knows no framework. `as_environment` imports the adapter that an object needs, and nothing of torch.
+Core does not depend on any framework. `as_environment` imports only the adapter that an object needs, and not torch.
 """
 
 from typing import Any
@@ -12,11 +12,13 @@ from rg_env.errors import InputError
 
 
 def as_environment(env: Any) -> Environment:
-    """The environment itself, the plain one behind a `ReasoningGymEnv`, or an adapter around one of Verifiers: a v0
-    `SingleTurnEnv`, a v1 `Taskset` (whose tasks are the training rows) or an `Env` with one agent.
+    """Convert `env` to an `Environment`.
+
+    Accepts an `Environment`, a `ReasoningGymEnv`, or a Verifiers environment: a v0 `SingleTurnEnv`, a v1 `Taskset`
+    (whose tasks become the training rows) or an `Env` with one agent.
 
     Raises:
-        InputError: something else, or an environment with several turns, tools or a sandbox.
+        InputError: `env` is anything else, or needs several turns, tools or a sandbox.
     """
     if isinstance(env, Environment):
         return env

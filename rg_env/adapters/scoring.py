@@ -1,8 +1,8 @@
-"""Errors of rewards that Verifiers would swallow, in any rubric.
+"""Raise reward errors that Verifiers would swallow, for any rubric.
 
-v0's `vf.Rubric` catches whatever a reward function raises, logs it and continues with 0.0, and NaN enters the weighted
-sum. `watch(rubric)` wraps the functions of any rubric in place, and code that runs them does so in
-`raising_reward_errors()`, which raises the first error at its end. Imports no verifiers, and works by attributes alone.
+v0's `vf.Rubric` catches any exception of a reward function, logs it and continues with 0.0, and NaN enters the weighted
+sum. `watch(rubric)` wraps the functions of any rubric in place. Run them within `raising_reward_errors()`, which raises
+the first error at its end. This module does not import verifiers and relies on attributes only.
 """
 
 import functools
@@ -22,12 +22,12 @@ _FUNCTIONS = ("reward_funcs", "funcs")  # verifiers up to 0.1.6, and from 0.1.9
 _GROUP_PARAMETERS = {"states", "prompts", "completions", "answers", "tasks", "infos"}
 
 _errors: ContextVar[list[RewardError] | None] = ContextVar("reward_errors", default=None)
-"""Where the errors of watched functions go; tasks and threads of asyncio inherit it."""
+"""Errors of watched functions; asyncio tasks and threads inherit the list."""
 
 
 @contextmanager
 def raising_reward_errors() -> Iterator[None]:
-    """Raises the first error of a watched function that was called inside, in place of any other exception."""
+    """At the end of the block, raise the first error of a watched function, instead of any other exception."""
     errors: list[RewardError] = []
     token = _errors.set(errors)
     try:
@@ -43,9 +43,9 @@ def raising_reward_errors() -> Iterator[None]:
 
 
 def watch(rubric: Any) -> None:
-    """Wrap every reward function of `rubric`, and of the rubrics in a `RubricGroup`, in place, each once.
+    """Wrap every reward function of `rubric`, or of the rubrics in a `RubricGroup`, in place and only once.
 
-    Wrapped functions keep their name and signature, by which Verifiers decides what to pass.
+    Wrapped functions keep their name and signature, from which Verifiers derives their arguments.
     """
     for attribute in _FUNCTIONS:
         functions = getattr(rubric, attribute, None)
@@ -97,14 +97,14 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
     wrapper: Any = call_async if is_async else call
     wrapper.__name__ = name
-    if signature:  # Verifiers inspects it at each call
+    if signature:  # Verifiers inspects it on each call
         wrapper.__signature__ = signature
     setattr(wrapper, _WATCHED, True)
     return wrapper
 
 
 def _where(arguments: Mapping[str, Any]) -> str:
-    """The rollout, by the function's own arguments: Verifiers passes only those that a function names."""
+    """A description of the rollout, from the function's arguments: Verifiers passes only those in its signature."""
     state = arguments.get("state")
     known = {**(state if isinstance(state, Mapping) else {}), **arguments}
     completion, info = known.get("completion"), known.get("info")

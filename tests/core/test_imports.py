@@ -126,7 +126,7 @@ def test_another_process_refuses_an_edited_source(write: Write) -> None:
         (
             "bad.py",
             "import rg_env\n@rg_env.reward\ndef correctness(rollout):\n    return 0.0\n",
-            r"bad\.py cannot be imported: reward 'correctness' is registered already, by .* \(.*/bad\.py, line 2\)$",
+            r"bad\.py cannot be imported: reward 'correctness' is already registered by .* \(.*/bad\.py, line 2\)$",
         ),
         (
             "bad.py",

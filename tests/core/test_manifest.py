@@ -88,7 +88,7 @@ def test_the_first_cause_is_reported(change: Callable[[dict[str, Any]], Any], wo
         ("[" * 100_000, "cannot be read"),
         ("[]", "not a manifest of rows"),
         ('{"rows": []}', "not a manifest of rows"),
-        ('{"rows": null}', "rg_env did not draw"),
+        ('{"rows": null}', "the user's own rows"),
         ('{"versions": {"reasoning-gym": 1}, "tasks": [], "splits": {}}', "not a manifest of rows"),
     ],
 )
@@ -116,7 +116,7 @@ def test_files_that_are_not_a_manifest(tmp_path: Path, text: str | bytes, words:
 )
 def test_manifests_with_a_part_missing(change: Callable[[dict[str, Any]], Any], where: str) -> None:
     """They are refused as a whole, not where the part is needed."""
-    with pytest.raises(InputError, match=f"not a manifest of rows: missing or of another form: {where}"):
+    with pytest.raises(InputError, match=f"not a manifest of rows: missing or malformed: {where}"):
         read_manifest(changed(change))
 
 

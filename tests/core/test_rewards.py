@@ -75,7 +75,7 @@ def test_registering_and_asking_by_parameter_name() -> None:
 
 def test_bad_registrations_are_refused() -> None:
     """Taken names, parameters that do not exist and positional-only ones are refused at once."""
-    with pytest.raises(InputError, match="'brevity' is registered already"):
+    with pytest.raises(InputError, match="'brevity' is already registered"):
         reward("brevity")(lambda rollout: 0.0)
     with pytest.raises(UnknownNameError, match="parameter of reward 'f' 'rolout': did you mean 'rollout'"):
 
@@ -86,7 +86,7 @@ def test_bad_registrations_are_refused() -> None:
     with pytest.raises(InputError, match="positional-only"):
         reward("g")(lambda rollout, /: 0.0)
 
-    with pytest.raises(InputError, match="takes a name or nothing"):
+    with pytest.raises(InputError, match="takes an optional name"):
         reward(3)  # type: ignore[call-overload]
 
 
@@ -130,9 +130,9 @@ def test_rewards_can_be_given_in_many_forms(spec: Any, expected: list[tuple[str,
     [
         *(([], "must be a list"), (3, "must be a list"), ([3], "name or a function"), ([("format", 1, 2)], "pair")),
         *(([("format", math.nan)], "finite number"), ([("format", "1")], "finite number")),
-        *(([("format", True)], "finite number"), (["format", "format"], "given twice")),
+        *(([("format", True)], "finite number"), (["format", "format"], "appears twice")),
         *(([{"weight": 1}], "needs a name"), ([{"name": "format", "wieght": 1}], "did you mean 'weight'")),
-        ({"correctness": {"name": "format"}}, "reward 'correctness': its mapping names another, 'format'"),
+        ({"correctness": {"name": "format"}}, "reward 'correctness': its mapping has another name, 'format'"),
         ([lambda x: 0.0], "unknown parameter of reward '<lambda>' 'x'"),
     ],
 )

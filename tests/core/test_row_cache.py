@@ -76,7 +76,7 @@ def test_a_damaged_file_is_built_again(data: bytes, cache: Path, caplog: pytest.
     with caplog.at_level(logging.WARNING):
         assert row_cache.load(WHAT) is None
     (record,) = caplog.records
-    assert "building them again" in record.getMessage()
+    assert "rebuilding them" in record.getMessage()
     assert "\n" not in record.getMessage()
     row_cache.store(WHAT, [_row("mine")])
     assert row_cache.load(WHAT) == [_row("mine")]
@@ -95,7 +95,7 @@ print("went on")
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "went on\n"
     assert len(run.stderr.splitlines()) == 1
-    assert "cannot keep rows in" in run.stderr
+    assert "cannot cache rows in" in run.stderr
     assert list(cache.iterdir()) == []
 
 

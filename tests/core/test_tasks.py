@@ -60,14 +60,14 @@ def test_unknown_names_are_told_with_the_nearest(gym: Any, message: str) -> None
         ([7], "a task must be a name or a mapping"),
         ({}, "needs a name"),
         ({"name": 7}, "name must be text"),
-        (["maze", "maze"], "'maze' is named 2 times"),
+        (["maze", "maze"], "'maze' is listed 2 times"),
         ({"name": "maze", "weight": 0}, "above 0"),
         ({"name": "maze", "weight": math.nan}, "above 0 and finite"),
         ({"name": "maze", "weight": "2"}, "weight must be a number"),
         ({"name": "maze", "weight": True}, "weight must be a number"),
         ({"name": "maze", "config": "x"}, "config must be a mapping"),
-        ({"name": "maze", "config": {"seed": 1}}, "'seed' is not an option here"),
-        ({"name": "maze", "config": {"size": 1}}, "'size' is not an option here"),
+        ({"name": "maze", "config": {"seed": 1}}, "'seed' is not a task option"),
+        ({"name": "maze", "config": {"size": 1}}, "'size' is not a task option"),
     ],
 )
 def test_bad_input_is_told_in_one_line(gym: Any, message: str) -> None:

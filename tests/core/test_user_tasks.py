@@ -47,7 +47,7 @@ def test_names_options_and_levels_are_known(own_sums: Path) -> None:
         Mixture.parse("own_sum")
     with pytest.raises(InputError, match="level must be a whole number from 0 to 2, not 3"):
         Mixture.parse({"name": "own_sums", "level": 3})
-    with pytest.raises(InputError, match="'size' is not an option here"):
+    with pytest.raises(InputError, match="'size' is not a task option"):
         Mixture.parse({"name": "own_sums", "config": {"size": 9}})
 
 
@@ -123,7 +123,7 @@ ITEM = '{"question": " + ".join(map(str, terms)) + " = ?", "answer": str(sum(ter
         ('{"question": "?", "metadata": {}}', r"an item lacks 'answer'; it has \['metadata', 'question'\]"),
         ("None", "an item must be a dict with question and answer, not None"),
         ('{"question": 3, "answer": "1"}', "a question must be text, not 3"),
-        ('{"question": "?", "answer": 3}', "an answer must be text, or None if the question has no answer: 3"),
+        ('{"question": "?", "answer": 3}', "an answer must be text, or None if none is stored, not 3"),
         ('{"question": "?", "answer": "1", "metadata": [1]}', r"metadata of an item must be a dict, not \[1\]"),
         (
             '{"question": "?", "answer": "1", "metadata": {(1, 2): 3}}',
@@ -146,7 +146,7 @@ def test_items_that_depend_on_earlier_draws_are_refused(write: Write) -> None:
         "size=config.size)", "size=config.size)\n        self.rng = Random(config.seed)"
     )
     import_user_code([str(write("own_stream.py", text))])
-    with pytest.raises(InputError, match="task 'own_sums': item 0 differs when it is drawn again; an item must"):
+    with pytest.raises(InputError, match="task 'own_sums': item 0 differs when drawn again; an item must"):
         build_rows("own_sums", "train", 4, seed=0, cache=False)
 
 
@@ -186,8 +186,8 @@ def test_what_the_users_dataset_raises(
             '"maze"',
             r"registers the task 'maze', which already exists: choose another name \(.*, line",
         ),
-        ('"own_sums"', '"a/b"', "registers the task 'a/b': its name may hold letters, digits"),
-        ("    size: int = 500\n", "", r"its config Config lacks the field 'size', which rows set"),
+        ('"own_sums"', '"a/b"', "registers the task 'a/b': use letters, digits"),
+        ("    size: int = 500\n", "", r"its config Config lacks the required field 'size'"),
         ("terms: int = 2", "terms: int", r"its config Config or its curriculum does not work: TypeError: .*'terms'"),
         ('field_name="terms"', 'field_name="term"', r"curriculum does not work: TypeError: .*argument 'term'"),
         ("levels=[2, 3, 5]", "levels=[2, 3, 5], default_level=1", "does not work: AssertionError: .* takes 0 for"),

@@ -166,7 +166,7 @@ def test_a_mistake_is_one_line_with_path_and_remedy(base: Path, overrides: str |
     ("path", "value", "words"),
     [
         ("tasks.maze.config.min_grid_sise", 3, "did you mean 'min_grid_size'"),
-        ("tasks.maze.config.seed", 3, "'seed' is not an option here"),
+        ("tasks.maze.config.seed", 3, "'seed' is not a task option"),
         ("tasks.maze.level", 99, "level must be a whole number from 0 to"),
         ("tasks.spell_backward.levels.word_lem", 1, "did you mean 'word_len'"),
         ("tasks.spell_backward.levels.word_len", 99, "from 0 to"),

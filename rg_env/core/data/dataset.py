@@ -1,15 +1,15 @@
-"""Rows: questions with all that is needed to score an answer to them, split into training and evaluation.
+"""Rows: questions with everything needed to score an answer, split into training and evaluation.
 
-A row is `{"question": str, "answer": str, "info": {"rg_task", "config", "entry", "problem", "share"}}`, all values of
-`info` text: the whole library entry as JSON (so that scoring never generates again), the key of the problem that is
-asked (`core.data.problem_keys`), and the share of the task among the rows, as "37/200". The task's key is `rg_task`
-because verifiers 0.3 reads `info["task"]` itself and expects something else there.
+A row is `{"question": str, "answer": str, "info": {"rg_task", "config", "entry", "problem", "share"}}`. All values of
+`info` are text: `entry` is the whole library entry as JSON, so that scoring does not generate it again; `problem` is
+the problem's key (`core.data.problem_keys`); `share` is the task's share of the rows, as "37/200". The task's name is
+under `rg_task` because verifiers 0.3 reads `info["task"]` itself and expects something else there.
 
-A row's problem decides its split (`core.data.splits`): training and evaluation rows ask different problems whatever the
-seeds; within a split rows differ by question. The items of a task are walked from a starting point derived from the
-seed, and the distinct questions of the wanted split are kept until there are enough (`core.data.selection`). The same
-tasks, numbers and seeds give the same rows in any process and on any number of cores (`core.data.generation`), and the
-second time they come from disk (`core.data.row_cache`).
+A row's problem decides its split (`core.data.splits`), so training and evaluation rows never share a problem, for any
+seeds. Within a split, rows have distinct questions. The seed determines the first item of a task; the distinct
+questions of the requested split are then kept in order until there are enough (`core.data.selection`). The same tasks,
+numbers and seeds yield the same rows in any process and on any number of cores (`core.data.generation`). A second build
+reads them from disk (`core.data.row_cache`).
 """
 
 import random
@@ -29,7 +29,7 @@ from rg_env.core.user_code import sources
 from rg_env.errors import InputError
 
 MAX_ROWS = 2**31
-"""Largest number of rows of a split."""
+"""Maximum number of rows in a split."""
 
 
 def build_rows(
@@ -42,14 +42,20 @@ def build_rows(
     cache: bool = True,
     processes: int | None = None,
 ) -> list[Row]:
-    """`n` distinct questions of `split`; `mixture` is anything that `Mixture.parse` takes.
+    """Build `n` rows with distinct questions for `split`.
 
-    Tasks share the rows by weight and are shuffled together by `seed`. `split_by`: what decides the split, "problem" or
-    "question"; by question, the same problem may be in both splits in other words or order. `cache`: look for the rows
-    on disk, and keep them there. `processes`: generate in at most this many (default: one per core).
+    Tasks share the rows by weight and are shuffled together by `seed`.
 
-    Raises `InputError` for options that the library refuses and for a task that does not have enough distinct
-    questions, and `GenerationError` for a draw that takes too long.
+    Args:
+        mixture: anything that `Mixture.parse` accepts.
+        split_by: "problem" or "question". With "question", the same problem may be in both splits in a different
+            wording or order.
+        cache: read the rows from disk if available, and store them there.
+        processes: maximum number of generation processes; default: one per core.
+
+    Raises:
+        InputError: the library rejects the options, or a task does not have enough distinct questions.
+        GenerationError: a draw takes too long.
     """
     return _build(Mixture.parse(mixture), [(split, n, seed)], split_by, cache, processes)[0]
 
@@ -66,11 +72,11 @@ def build_splits(
     processes: int | None = None,
     manifest: str | Path | Manifest | None = None,
 ) -> tuple[list[Row], list[Row], dict[str, Any]]:
-    """Training rows, evaluation rows and their manifest (see `core.data.manifest`).
+    """Build training rows, evaluation rows and their manifest (see `core.data.manifest`).
 
-    `seed` picks the training rows and `eval_seed` the evaluation rows, so that the evaluation set stays the same while
-    training seeds change. `manifest`: another run's, or its file; rows that differ from that run's are an `InputError`.
-    Other arguments and errors are those of `build_rows`.
+    `seed` determines the training rows and `eval_seed` the evaluation rows, so the evaluation set stays the same when
+    the training seed changes. `manifest`: the manifest of another run, or its file; raises `InputError` if the rows
+    differ from that run's. Other arguments and errors are those of `build_rows`.
     """
     mixture = Mixture.parse(gym)
     expected = None if manifest is None else read_manifest(manifest)  # before rows are drawn
@@ -83,7 +89,7 @@ def build_splits(
 
 
 def check_request(mixture: Mixture, split: Split, n: int, seed: int, split_by: object = "problem") -> None:
-    """Check all that can be checked without drawing a question. Raises `InputError`."""
+    """Raise `InputError` for any argument that can be checked without drawing a question and is invalid."""
     if split_by not in get_args(SplitBy):
         raise InputError(f'split_by must be "problem" or "question", not {shortened(split_by)}')
     if not is_count(n, MAX_ROWS):
@@ -100,14 +106,14 @@ _Part = tuple[Split, int, int]
 
 
 def _build(mixture: Mixture, parts: list[_Part], by: SplitBy, cache: bool, processes: int | None) -> list[list[Row]]:
-    """The rows of each part: from disk, or generated, all that are missing at once."""
+    """The rows of each part, from disk if available; missing parts are generated together."""
     for part in parts:
         check_request(mixture, *part, by)
     cached = {part: _described(mixture, part, by) for part in parts if cache and part[1]}
     built = _load(cached)
     if missing := [part for part in parts if part not in built]:
         with row_cache.building([cached[part] for part in missing if part in cached]):
-            built |= _load({part: cached[part] for part in missing if part in cached})  # another process's by now
+            built |= _load({part: cached[part] for part in missing if part in cached})  # built by another process
             missing = [part for part in missing if part not in built]
             built |= _generate(mixture, missing, by, processes)
             for part in missing:
@@ -144,7 +150,7 @@ def _generate(mixture: Mixture, parts: list[_Part], by: SplitBy, processes: int 
 
 
 def _described(mixture: Mixture, part: _Part, by: SplitBy) -> dict[str, Any]:
-    """What the rows of `part` depend on."""
+    """Everything that determines the rows of `part`."""
     split, n, seed = part
     tasks = [[task.name, count, task.config] for task, count in zip(mixture.tasks, mixture.counts(n), strict=True)]
     own = {"imports": sorted(sources().values())} if any(map(is_user_task, mixture.names)) else {}

@@ -1,8 +1,8 @@
-"""Generating rows in processes of their own: in parallel, with a fixed hash seed, killable.
+"""Generate rows in child processes: in parallel, with a fixed hash seed, and with time limits.
 
-Six tasks give other items under another `PYTHONHASHSEED`, some draws never end, and the library takes 2.5 s to import:
-so rows are never drawn in the user's process. Draws are handed out in chunks, and their items are put back in order, so
-that the rows do not depend on the number of processes. `core.data.items` is the processes' side.
+Rows are never drawn in the user's process, because the items of six tasks depend on `PYTHONHASHSEED`, some draws never
+end, and importing the library takes 2.5 s. Processes receive chunks of draws, and their items are put back in order, so
+the rows do not depend on the number of processes. `core.data.items` is the child's side.
 """
 
 import os
@@ -24,39 +24,42 @@ from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
 
 MAIN = "rg_env.core.data.items:serve"
 DRAW_LIMIT_S = 60.0
-"""A draw (the first one with the import of the task) that takes longer is an error: skipping it would give other rows
-on another machine."""
+"""Seconds that a draw may take, including the import of the task for the first one. A longer draw is an error: skipping
+it would make rows depend on the machine."""
 START_LIMIT_S = 60.0
-"""Longest time for a process to start."""
+"""Seconds that a process may take to start."""
 FAILED_DRAWS = 20
-"""After this many failed draws in a row the options count as broken. Single draws fail under the library's own defaults
-(maze finds no path in one of thousands) and give no item, on every machine."""
+"""Number of consecutive failed draws after which the options count as broken. Single draws fail even with the library's
+defaults (maze finds no path in one of thousands); they yield no item, on every machine."""
 
 _CHUNK_S = 0.25
 _FIRST_CHUNK, _MAX_CHUNK = 16, 1000
 _SHARE = {"train": 1 - EVAL_SHARE, "eval": EVAL_SHARE}
 _WORTH_A_PROCESS_S = 1.5
-"""One more process is started after this much time in which all were drawing: it costs a second."""
+"""Seconds of drawing by all processes after which another one is started, which takes a second."""
 _ROWS_A_PROCESS = 500
-"""Rows for each of the processes that are started at once."""
+"""Number of rows per process that is started at the beginning."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """Rows wanted of one task."""
+    """A request for rows of one task."""
 
     spec: TaskSpec
     seed: int
     counts: Mapping[Split, int]
     by: SplitBy = "problem"
-    """What decides the split of an item."""
+    """Whether an item's problem or its question decides its split."""
 
 
 def generate(requests: Sequence[Request], processes: int | None = None) -> list[dict[Split, list[Row]]]:
-    """The rows of each request. `processes`: at most this many (default: one per core).
+    """Generate the rows of each request, in at most `processes` processes (default: one per core).
 
-    Raises `InputError` for options that the library refuses and for a task that does not have enough distinct
-    questions, and `GenerationError` for a draw that takes too long and a process that dies. No process is left behind.
+    No process is left behind.
+
+    Raises:
+        InputError: the library rejects the options, or a task does not have enough distinct questions.
+        GenerationError: a draw takes too long, or a process died.
     """
     walks = [_Walk(request) for request in requests]
     if open_walks := [walk for walk in walks if walk.missing()]:
@@ -65,7 +68,7 @@ def generate(requests: Sequence[Request], processes: int | None = None) -> list[
 
 
 def _cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -77,13 +80,15 @@ class _Walk:
         self.counts = {split: n for split, n in request.counts.items() if n}
         self.selection = Selection(request.spec.name, request.spec.config_json, tuple(self.counts), request.by)
         self.planned = 0
-        self.draw_s = 0.0  # seconds of a draw; 0: not known yet
+        self.draw_s = 0.0  # seconds per draw; 0: not yet known
         self._arrived: dict[int, tuple[Item | None, str]] = {}
         self._failed = 0
 
     def add(self, index: int, item: Item | None, failure: str = "") -> None:
-        """A drawn item, or the library's error, in any order. Raises `InputError` when the task is exhausted or every
-        draw fails."""
+        """Add a drawn item, or the library's error, in any order.
+
+        Raises `InputError` if the task is exhausted or every draw fails.
+        """
         self._arrived[index] = item, failure
         while self.missing() and self.selection.draws in self._arrived:
             item, failure = self._arrived.pop(self.selection.draws)
@@ -97,12 +102,12 @@ class _Walk:
 
     def _too_few(self, split: Split) -> TooFewQuestionsError:
         found, problems = len(self.selection.rows(split)), self.selection.problems(split)
-        of, remedy = "", "request fewer, or make its config wider"
+        of, remedy = "", "request fewer, or widen its config"
         if (self.request.by == "problem" and problems < found) or not found:
-            of = f", which ask {problems} problem{'' if problems == 1 else 's'}"
+            of = f", with {problems} distinct problem{'' if problems == 1 else 's'}"
             remedy = (
-                "request fewer, make its config wider, or divide by question instead of by problem (splits.by: "
-                "question in a config, split_by elsewhere)"
+                "request fewer, widen its config, or split by question instead of by problem (splits.by: question in "
+                "a config, split_by elsewhere)"
             )
         return TooFewQuestionsError(
             f"task {self.request.spec.name!r} has too few distinct questions: {self.counts[split]} requested for the "
@@ -111,12 +116,12 @@ class _Walk:
         )
 
     def missing(self) -> dict[Split, int]:
-        """Rows still wanted, by split."""
+        """Number of missing rows by split."""
         found = {split: len(self.selection.rows(split)) for split in self.counts}
         return {split: n - found[split] for split, n in self.counts.items() if found[split] < n}
 
     def to_plan(self) -> int:
-        """Draws that are likely needed and not handed out yet."""
+        """Estimated number of further draws to hand out."""
         needed = 0.0
         for split, missing in self.missing().items():
             rate = (len(self.selection.rows(split)) + 5) / (self.selection.draws + 5 / _SHARE[split])
@@ -124,7 +129,7 @@ class _Walk:
         return max(0, int(needed * 1.05 + 1) - (self.planned - self.selection.draws)) if needed else 0
 
     def left_s(self) -> float:
-        """Rough seconds of draws that are not handed out yet; 0 before the first are timed."""
+        """Estimated seconds for draws not yet handed out; 0 until the first draws are timed."""
         return self.to_plan() * self.draw_s
 
     def plan(self) -> "_Chunk":
@@ -134,13 +139,13 @@ class _Walk:
         return _Chunk(self, first, self.planned, first, time.monotonic())
 
     def rows(self) -> dict[Split, list[Row]]:
-        """The wanted rows."""
+        """The requested rows by split."""
         return {split: self.selection.rows(split)[:n] for split, n in self.counts.items()}
 
 
 @dataclass
 class _Chunk:
-    """Draws of a walk that a process is making."""
+    """Draws of a walk that are assigned to a process."""
 
     walk: _Walk
     first: int
@@ -150,14 +155,14 @@ class _Chunk:
 
 
 class Drawer:
-    """A process that draws items. `imports`: the user's code that it imports first (`core.user_code.sources`)."""
+    """A process that draws items. `imports`: the user's code to import first (`core.user_code.sources`)."""
 
     def __init__(self, imports: Mapping[str, str]) -> None:
         self.ready_since: float | None = None
         self.heard = time.monotonic()
-        """When it last replied."""
+        """Time of its last reply."""
         self.walk: _Walk | None = None
-        """The walk whose dataset it has open."""
+        """The walk whose dataset is open in the process."""
         self.chunk: _Chunk | None = None
         try:
             self.process = JsonProcess(MAIN, bare_environment())
@@ -166,14 +171,14 @@ class Drawer:
         self.send(dict(imports))
 
     def send(self, value: Any) -> None:
-        """Raises `GenerationError` if the process is dead."""
+        """Send a value. Raises `GenerationError` if the process is dead."""
         try:
             self.process.send(value)
         except OSError:
             raise self._death() from None
 
     def replies(self) -> list[Any]:
-        """What has arrived, which is at least one reply. Raises `GenerationError` if the process is dead."""
+        """All replies that have arrived, at least one. Raises `GenerationError` if the process is dead."""
         try:
             replies = self.process.arrived()
         except (EOFError, OSError):
@@ -182,7 +187,7 @@ class Drawer:
         return replies
 
     def draw(self, chunk: _Chunk) -> None:
-        """Hand it the chunk."""
+        """Assign `chunk` to the process."""
         request, self.walk, self.chunk = chunk.walk.request, chunk.walk, chunk
         job = {"task": request.spec.name, "config": request.spec.config, "seed": request.seed, "by": request.by}
         self.send({**job, "splits": list(chunk.walk.counts), "first": chunk.first, "count": chunk.end - chunk.first})
@@ -190,12 +195,12 @@ class Drawer:
     def _death(self) -> GenerationError:
         self.process.kill()
         memory = " (out of memory?)" if self.process.code == -9 else ""
-        what = f"a process that generates rows ended: {self.process.end}{memory}"
+        what = f"a generation process ended: {self.process.end}{memory}"
         return GenerationError(f"{what}: {self.process.last_error}")
 
 
 class _Generation:
-    """The processes, and which draws each of them makes."""
+    """Schedules draws over processes."""
 
     def __init__(self, walks: list[_Walk], limit: int) -> None:
         self._walks = walks
@@ -220,7 +225,7 @@ class _Generation:
                         drawer.draw(walk.plan())
                 self._check_time()
                 self._start_more()
-        finally:  # an error or Ctrl-C too
+        finally:  # on errors and Ctrl-C too
             progress.close()
             for drawer in self._drawers:
                 drawer.process.kill()
@@ -236,7 +241,7 @@ class _Generation:
             self._selector.register(drawer.process, selectors.EVENT_READ, drawer)
 
     def _start_more(self) -> None:
-        """Twice as many, where all have been drawing for a while and draws are left to hand out."""
+        """Double the number of processes if all have been busy for a while and more draws are needed."""
         latest = max(drawer.ready_since or time.monotonic() for drawer in self._drawers)
         is_long = time.monotonic() - latest > _WORTH_A_PROCESS_S
         if is_long and all(drawer.chunk for drawer in self._drawers) and any(walk.to_plan() for walk in self._walks):
@@ -263,8 +268,11 @@ class _Generation:
             drawer.chunk = None
 
     def _next_walk(self, drawer: Drawer) -> _Walk | None:
-        """Opening a task takes up to 3 s: a process stays with its walk, then takes one without a process, the longest
-        first, and helps another process only where much is left."""
+        """The walk that a process should work on next.
+
+        Opening a task takes up to 3 s, so a process stays with its walk. It then takes the longest walk without a
+        process, and shares another process's walk only if much is left to draw.
+        """
         taken = [other.walk for other in self._drawers if other.chunk]
         open_walks = [
             walk for walk in self._walks if walk.to_plan() and (walk not in taken or walk.left_s() > _WORTH_A_PROCESS_S)
@@ -279,7 +287,7 @@ class _Generation:
             chunk = drawer.chunk
             if chunk is None:
                 if drawer.ready_since is None and now - drawer.heard > START_LIMIT_S:
-                    raise GenerationError(f"a process that generates rows did not start within {START_LIMIT_S:g} s")
+                    raise GenerationError(f"a generation process did not start within {START_LIMIT_S:g} s")
             elif now - max(drawer.heard, chunk.started) > DRAW_LIMIT_S:
                 spec, seed = chunk.walk.request.spec, chunk.walk.request.seed
                 raise GenerationError(
@@ -290,8 +298,8 @@ class _Generation:
 
 
 class Progress:
-    """Shows how many rows there are if it takes long: to a terminal as one line that is written over, to a file as a
-    line every 20 seconds."""
+    """A progress display for slow generation: one line that is overwritten on a terminal, or a line every 20 seconds in
+    a file."""
 
     def __init__(self, total: int, stream: TextIO, after_s: float | None = None) -> None:
         self._total, self._stream = total, stream

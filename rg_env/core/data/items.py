@@ -1,7 +1,8 @@
-"""Drawing items from the library, one by one, so that an item depends on (task, config, seed, index) only.
+"""Draw single items from the library, so that an item depends only on (task, config, seed, index).
 
-`serve` is the program of the processes that `core.data.generation` starts, with a fixed hash seed; they fix the library
-(`core.tasks.library_fixes`) and import the user's code, where a task is theirs. For rows use `core.data.dataset`.
+`serve` is the main function of the processes that `core.data.generation` starts with a fixed hash seed. They fix the
+library (`core.tasks.library_fixes`), and import the user's code for the user's own tasks. For rows, use
+`core.data.dataset`.
 """
 
 import hashlib
@@ -24,10 +25,10 @@ from rg_env.core.tasks.user_tasks import checked_entry
 from rg_env.core.user_code import import_same
 from rg_env.errors import InputError
 
-# acre's items depend on the dataset's size, list_functions, gsm_symbolic and word_ladder cannot go beyond it: items are
-# drawn from datasets of a fixed size, one after the other. word_ladder takes no more than 20,000.
+# Items are drawn from consecutive datasets of a fixed size, because acre's items depend on the size, and
+# list_functions, gsm_symbolic and word_ladder cannot go beyond it. word_ladder accepts at most 20,000.
 _BLOCK = 20_000
-_SMALL_BLOCK = {"acre": 500}  # it makes all its items when constructed
+_SMALL_BLOCK = {"acre": 500}  # generates all items in its constructor
 
 _AT_TOP = "call register_dataset where the file is read, outside of functions and of `if __name__ == ...`"
 
@@ -37,14 +38,14 @@ class Item(NamedTuple):
 
     question: str
     gold: str | None
-    """The gold answer in a form that scores 1.0; None where the library stores none."""
+    """The gold answer in a form that scores 1.0; None if the library does not store one."""
     entry: str
-    """The library's whole entry as JSON."""
+    """The whole library entry as JSON."""
     problem: str
-    """The key of the problem that the question asks (`core.data.problem_keys`)."""
+    """The key of the question's problem (`core.data.problem_keys`)."""
 
     def split(self, by: SplitBy) -> Split:
-        """The split that it belongs to."""
+        """The split of the item."""
         return split_of(self.problem if by == "problem" else question_hash(self.question))
 
 
@@ -62,13 +63,17 @@ class ItemStream:
         self._block = -1
         self._dataset: Any = None
         self._repeated = False
-        """Whether an item of a user's task was drawn twice, to check that it stays the same."""
+        """Whether an item of a user's task has been drawn twice, to check that it is reproducible."""
 
     def draw(self, index: int) -> Item | None:
-        """Item `index`; None if the draw gives no question, see `library_fixes.left_out`, or one whose gold answer is
-        blank (string_manipulation has some), which cannot be distinguished from no answer.
+        """Item `index`; None if it is excluded.
 
-        Raises `InputError` for options that the library refuses, and `DrawFailed` where it fails on this item.
+        Items are excluded by `library_fixes.left_out`, or because their gold answer is blank (in string_manipulation),
+        which is indistinguishable from a missing answer.
+
+        Raises:
+            InputError: the library rejects the options.
+            DrawFailed: the library fails on this item.
         """
         seed = item_seed(self._seed, index)
         size = _SMALL_BLOCK.get(self.task, _BLOCK)
@@ -81,8 +86,8 @@ class ItemStream:
             entry = checked_entry(self.task, entry)
             if not self._repeated and repr(checked_entry(self.task, self._entry(seed, within))) != repr(entry):
                 raise InputError(
-                    f"task {self.task!r}: item {within} differs when it is drawn again; an item must depend on the "
-                    f"config and Random(seed + index) only"
+                    f"task {self.task!r}: item {within} differs when drawn again; an item must depend only on the "
+                    f"config and Random(seed + index)"
                 )
             self._repeated = True
         if left_out(self.task, entry):
@@ -94,7 +99,7 @@ class ItemStream:
         return Item(entry["question"], gold, text, problem_key(self.task, json.loads(text)))
 
     def _entry(self, seed: int, within: int) -> Any:
-        # list_functions draws from the global generator, pool_matrix and snippets of codeio from numpy's too.
+        # list_functions uses Python's global generator; pool_matrix and codeio snippets also use numpy's.
         random.seed(seed)
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(seed % 2**32)
@@ -105,21 +110,20 @@ class ItemStream:
 
 
 def item_seed(seed: int, index: int) -> int:
-    """The library's seed for item `index` of a user's `seed`.
+    """The library's seed for item `index` under the user's `seed`.
 
-    The library draws item i of seed s from Random(s + i): the hash puts nearby seeds far apart. numpy, which some tasks
-    use, takes seeds below 2^32.
+    The library draws item i of seed s from Random(s + i), so a hash separates neighboring seeds. The result is below
+    2^32, the limit for numpy, which some tasks use.
     """
     return (int.from_bytes(hashlib.sha256(f"rg_env:{seed}".encode()).digest()[:4]) >> 1) + index
 
 
 def serve() -> None:
-    """The program of a process that draws items, until its parent ends it.
+    """The main function of a process that draws items until its parent ends it.
 
-    First comes `core.user_code.sources()`, answered by "ready". Each job is {"task", "config", "seed", "first",
-    "count", "splits", "by"}, answered by one reply for each of its draws, in order: an item; null for a draw that gives
-    no question of these splits; {"failed": text} for one that the library fails on. {"error": text} is what makes all
-    draws impossible.
+    The first message is `core.user_code.sources()`; the reply is "ready". Each job is {"task", "config", "seed",
+    "first", "count", "splits", "by"}, with one reply per draw, in order: an item; null if the draw yields no question
+    of these splits; {"failed": text} if the library fails on it; {"error": text} if no draw is possible.
     """
     parent = ParentPipe()
     imports = parent.receive()
@@ -128,7 +132,7 @@ def serve() -> None:
         parent.send("ready")
     except InputError as error:
         parent.send({"error": str(error)})
-    # A thread reads, so that the end of input ends this process in the middle of a draw.
+    # A separate thread reads, so that end of input ends this process even during a draw.
     jobs: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
     def read() -> None:

@@ -1,12 +1,11 @@
-"""What the rows of a run are, and whether other rows are the same.
+"""Manifests: a record of the rows of a run, to check whether other rows are identical.
 
     train, evaluation, manifest = build_splits("maze", 2000, 200, seed=1)
     build_splits("maze", 2000, 200, seed=1, manifest="outputs/RUN/manifest.json")    # those rows, or an InputError
 
-A manifest holds versions, hashes of the user's own code where tasks are theirs, tasks, what decided the split of a row
-(`split_by`), and for each split its seed, its size and, in order, the hash of
-every question and the key of its problem. Entries are not hashed: they follow from these, as long as the version of
-reasoning-gym is the same.
+A manifest contains versions, hashes of the user's code for their own tasks, the tasks, `split_by`, and for each split
+its seed, its size and, in order, the hash of every question and the key of its problem. Entries are not hashed, because
+all of this determines them for a given version of reasoning-gym.
 """
 
 import hashlib
@@ -33,7 +32,7 @@ Manifest = Mapping[str, Any]
 def make_manifest(
     mixture: Mixture, splits: Mapping[str, tuple[Sequence[Row], int]], split_by: SplitBy = "problem"
 ) -> dict[str, Any]:
-    """The manifest of `splits`, each given as its rows and their seed."""
+    """Build the manifest of `splits`, each a pair of rows and seed."""
     own = {os.path.basename(name): source for name, source in sources().items()}
     return {
         "versions": {name: version(name) for name in ("rg-env", "reasoning-gym")},
@@ -68,9 +67,9 @@ class _ManifestShape(BaseModel):
 
 
 def read_manifest(source: str | Path | Manifest) -> Manifest:
-    """The manifest of rows in `source`, which is one, or a run's `manifest.json` or its path.
+    """Read a manifest of rows from `source`: a manifest, the content of a run's `manifest.json`, or its path.
 
-    Raises `InputError` if it cannot be read, or is something else.
+    Raises `InputError` if it cannot be read or is not a manifest.
     """
     value: Any = source
     name = "the manifest"
@@ -80,22 +79,22 @@ def read_manifest(source: str | Path | Manifest) -> Manifest:
             value = json.loads(Path(source).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{name} cannot be read: {reason_of(error)}") from error
-    if isinstance(value, Mapping) and "rows" in value:  # a run's, with the machine and other packages
+    if isinstance(value, Mapping) and "rows" in value:  # a run's manifest, with the machine and other packages
         value = value["rows"]
         if value is None:
-            raise InputError(f"{name} is of a run on rows that rg_env did not draw: there is nothing to compare")
+            raise InputError(f"{name} is from a run on the user's own rows: there is nothing to compare")
     try:
         _ManifestShape.model_validate(value)
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"])) or "its top"
-        raise InputError(f"{name} is not a manifest of rows: missing or of another form: {where}") from error
+        raise InputError(f"{name} is not a manifest of rows: missing or malformed: {where}") from error
     return dict(value) if not isinstance(value, dict) else value
 
 
 def split_hash(manifest: Manifest, split: Split) -> str:
-    """Hex SHA-256 of what makes the rows of one split: tasks, seed, questions in order, version of reasoning-gym.
+    """Hex SHA-256 of everything that determines the rows of one split: tasks, seed, questions, reasoning-gym version.
 
-    The same for runs that differ in the other split or in the version of rg-env alone.
+    Runs that differ only in the other split or in the version of rg-env have the same hash.
     """
     rows = {key: value for key, value in manifest["splits"][split].items() if key != "problems"}
     parts = [manifest["versions"]["reasoning-gym"], manifest["tasks"], rows]
@@ -111,14 +110,14 @@ def hash_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def check_manifest(expected: str | Path | Manifest, actual: Manifest) -> None:
-    """Raise `InputError` unless `actual` describes the rows that `expected` does, with what best explains why not."""
+    """Raise `InputError` unless `actual` describes the same rows as `expected`; the message gives the likely cause."""
     wanted, found = read_manifest(expected), json.loads(json.dumps(actual))
     if difference := _difference(wanted, found):
         raise InputError(f"these are not the rows of the manifest: {difference}")
 
 
 def _difference(wanted: Manifest, found: Manifest) -> str:
-    """Why the rows differ: the first cause; empty if they are the same. Another version of rg-env alone is not one."""
+    """The first cause of a difference; empty if the rows are the same. The version of rg-env alone is not a cause."""
     for (what, theirs), (_, ours) in zip(_causes(wanted), _causes(found), strict=False):
         if theirs != ours:
             return f"the {what} is {shortened(theirs)} in the manifest, and {shortened(ours)} here"
@@ -136,12 +135,12 @@ def _difference(wanted: Manifest, found: Manifest) -> str:
 
 
 def _causes(manifest: Manifest) -> Iterator[tuple[str, Any]]:
-    """What decides the rows, what explains most first."""
+    """The inputs that determine the rows, the most informative first."""
     yield "version of reasoning-gym", manifest["versions"]["reasoning-gym"]
     yield "split_by (splits.by in a config)", manifest["split_by"]
     yield "list of tasks", [task.get("name") for task in manifest["tasks"]]
     for task in manifest["tasks"]:
-        for key in ("weight", "levels", "level", "config"):  # a level before the options it became
+        for key in ("weight", "levels", "level", "config"):  # a level explains the options that it sets
             yield f"{key} of task {task['name']}", task.get(key)
     for key in ("seed", "size"):
         for split in ("train", "eval"):

@@ -1,12 +1,12 @@
-"""Rows kept on disk, so that the second build of the same rows takes milliseconds and does not import the library.
+"""A disk cache of rows: building the same rows again takes milliseconds and does not import the library.
 
-One gzip file of JSON for each (tasks, split, number, seed), named by the hash of all that rows depend on, which
-includes this package's own code and the versions of the library and of Python. A damaged file is built
-again, with a one-line warning. A failure here never keeps rows from being built.
+The cache has one gzipped JSON file per (tasks, split, number, seed). Its name is a hash of everything that the rows
+depend on, including this package's code and the versions of the library and Python. A damaged file is rebuilt, with a
+one-line warning. Errors in the cache never prevent rows from being built.
 
-The folder is `rows` under `RG_ENV_CACHE` ("" switches the cache off), else under `rg-env` in `XDG_CACHE_HOME`,
-`~/Library/Caches` (macOS) or `~/.cache`. Only its owner may read it; one that others own or may write to is not used.
-The files used least recently are removed when they take more than `MAX_BYTES` together.
+The folder is `rows` under `RG_ENV_CACHE` ("" disables the cache), otherwise under `rg-env` in `XDG_CACHE_HOME`,
+`~/Library/Caches` (macOS) or `~/.cache`. It is readable only by its owner; a folder that others own or can write to is
+not used. If the files exceed `MAX_BYTES` in total, the least recently used ones are removed.
 """
 
 import contextlib
@@ -32,9 +32,9 @@ from rg_env.core.data.selection import Row
 from rg_env.core.text import reason_of
 
 MAX_BYTES = 1 << 30
-"""Upper bound of all files together."""
+"""Maximum total size of the cache in bytes."""
 _STALE_S = 86_400.0
-"""Unfinished files older than this were left by a build that was killed."""
+"""Age in seconds from which an unfinished file counts as abandoned by a killed build."""
 _SUFFIX, _TMP, _LOCK = ".json.gz", ".tmp", ".lock"
 _SOURCES = ("data", "grading", "tasks")  # gold answers come from graders
 
@@ -42,7 +42,7 @@ _logger = logging.getLogger(__name__)
 
 
 def folder() -> Path | None:
-    """Where rows are kept; None if the cache is switched off, or there is no home folder."""
+    """The cache folder; None if the cache is disabled or the user has no home folder."""
     chosen = os.environ.get("RG_ENV_CACHE")
     xdg = os.environ.get("XDG_CACHE_HOME")
     try:
@@ -56,24 +56,24 @@ def folder() -> Path | None:
 
 
 def load(what: Mapping[str, Any]) -> list[Row] | None:
-    """The rows kept for `what` (JSON values); None if they are missing or unusable."""
+    """The cached rows for `what` (JSON values); None if they are missing or unusable."""
     if (where := folder()) is None:
         return None
     path = where / _name(what)
     try:
         _check_owner(where)
         rows: list[Row] = json.loads(gzip.decompress(path.read_bytes()))
-        os.utime(path)  # used just now
+        os.utime(path)  # mark as recently used
         return rows
     except FileNotFoundError:
         return None
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        _logger.warning("the cached rows in %s cannot be used (%s): building them again", path, reason_of(error))
+        _logger.warning("cannot use the cached rows in %s (%s); rebuilding them", path, reason_of(error))
         return None
 
 
 def store(what: Mapping[str, Any], rows: list[Row]) -> None:
-    """Keep `rows` for `what`; one warning if that is not possible."""
+    """Cache `rows` for `what`; logs one warning on failure."""
     if (where := folder()) is None:
         return
     temporary = ""
@@ -85,28 +85,27 @@ def store(what: Mapping[str, Any], rows: list[Row]) -> None:
         os.replace(temporary, where / _name(what))
         _prune(where)
     except OSError as error:
-        _logger.warning("cannot keep rows in %s (%s): they will be built again next time", where, reason_of(error))
+        _logger.warning("cannot cache rows in %s (%s); they will be rebuilt next time", where, reason_of(error))
         with contextlib.suppress(OSError):
             os.unlink(temporary)
 
 
 @contextmanager
 def building(whats: Sequence[Mapping[str, Any]]) -> Iterator[None]:
-    """Within the block no other process of this machine builds the same rows. Where files cannot be locked, each builds
-    its own."""
+    """Within the block, no other process on this machine builds the same rows, if files can be locked."""
     with contextlib.ExitStack() as held:
         if whats and (where := folder()) is not None:
             path = where / (hashlib.sha256("".join(map(_name, whats)).encode()).hexdigest()[:32] + _LOCK)
             with contextlib.suppress(OSError):
                 _make_folder(where)
                 file = held.enter_context(open(path, "a"))
-                fcntl.flock(file, fcntl.LOCK_EX)  # the system takes it back from a process that dies
-                held.callback(path.unlink, missing_ok=True)  # the others, which wait for it, find the rows
+                fcntl.flock(file, fcntl.LOCK_EX)  # released by the system if the process dies
+                held.callback(path.unlink, missing_ok=True)  # waiting processes then find the rows
         yield
 
 
 def _name(what: Mapping[str, Any]) -> str:
-    """The file's name, by all that rows depend on."""
+    """The file name: a hash of everything that the rows depend on."""
     key = {
         "what": what,
         "versions": [version(name) for name in ("rg-env", "reasoning-gym", "numpy", "sympy")],
@@ -118,7 +117,7 @@ def _name(what: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=1)
 def _sources() -> str:
-    """Hash of the code that rows depend on: for those who change it between releases."""
+    """Hash of the code that rows depend on, for development between releases."""
     core = Path(__file__).parent.parent
     digest = hashlib.sha256()
     for path in sorted(path for folder in _SOURCES for path in (core / folder).rglob("*.py")):
@@ -132,7 +131,7 @@ def _make_folder(where: Path) -> None:
 
 
 def _check_owner(where: Path) -> None:
-    """Raises `PermissionError` for a folder that someone else owns or may write to."""
+    """Raise `PermissionError` if another user owns the folder or can write to it."""
     status = where.stat()
     if status.st_uid != os.getuid():
         raise PermissionError(f"it belongs to user {status.st_uid}")
@@ -141,10 +140,10 @@ def _check_owner(where: Path) -> None:
 
 
 def _prune(where: Path) -> None:
-    """Remove the files used least recently beyond `MAX_BYTES`, and those that killed builds left."""
+    """Remove the least recently used files beyond `MAX_BYTES`, and unfinished files of killed builds."""
     found = []
     for path in where.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # another build prunes too
+        with contextlib.suppress(FileNotFoundError):  # another build is pruning too
             status = path.stat()
             if path.name.endswith(_SUFFIX):
                 found.append((status.st_mtime, status.st_size, path))

@@ -1,14 +1,15 @@
-"""Which of the items drawn become rows: distinct questions, each in its split, balanced where it matters.
+"""Selection of drawn items as rows: distinct questions in the right split, with balanced answers for some tasks.
 
-A `Selection` is offered the items of one task in the order of their index and decides by that order alone, so that the
-rows depend neither on the process that drew an item nor on the number of rows: more rows begin with the same ones.
+A `Selection` receives the items of one task in the order of their index and decides by that order alone. The rows
+therefore depend neither on the process that drew an item nor on the number of rows: a larger split starts with the same
+rows.
 
-In the tasks of `BALANCED` a constant answer would be right on up to nine rows in ten, as the library draws them. There
-a row waits while its answer has its share, until others have caught up: tasks with two answers have both equally often.
-Open tasks have one row in five for an answer that is frequent, at 1.0 (binary_alternation) to 1.5 draws a row (maze);
-only self_reference, whose answer is 1, 2, 3 or 4 on 95 draws of 100, has one in four, for five would take 4.8 draws a
-row. Left as drawn are tasks where the best answer is right on about 0.2 (aiw, knight_swap) or as often as by chance
-(zebra_puzzles, with four names).
+In the tasks of `BALANCED`, a constant answer would be right on up to 90 % of the rows as the library draws them. There,
+a row with a frequent answer waits until other answers have caught up. In tasks with two answers, both are then equally
+frequent. In open tasks, an answer has at most one row in five, which takes 1.0 (binary_alternation) to 1.5 (maze) draws
+per row. The exception is self_reference, with one in four: its answer is 1, 2, 3 or 4 in 95 % of the draws, and one in
+five would take 4.8 draws per row. Tasks are not balanced if the best constant is right on about 20 % of the rows (aiw,
+knight_swap), or as often as by chance (zebra_puzzles, with four names).
 """
 
 import json
@@ -46,36 +47,42 @@ BALANCED = {
     "string_manipulation": 5,
     "syllogism": 2,
 }
-"""Tasks where no answer is right on more than one row in N (rounded up): the gold answer; in propositional_logic a
-variable or a negated one, of which several can be right. In graph_color any coloring fits a graph with few edges:
-no more than one row in ten has a graph that a fixed one fits by chance with more than `_CHANCE`. In modulo_grid it is
-the sign that fills all gaps: the library's one gap wants the rarer sign one time in ten. In string_insertion (93
-draws in 100), string_manipulation and pool_matrix it is the question's own text or grid, to which no rule applies, and
-in largest_island the count of all ones, of which there is one island."""
+"""Tasks with balanced answers, and N: no answer is right on more than one row in N (rounded up).
+
+The answer is usually the gold answer. Exceptions:
+
+- propositional_logic: a variable or a negated variable; several can be right.
+- graph_color: any coloring fits a graph with few edges. At most one row in ten has a graph that a fixed coloring fits
+  by chance with a probability above `_CHANCE`.
+- modulo_grid: the sign that fills all gaps. The library's single gap needs the rarer sign in one draw of ten.
+- string_insertion (93 % of the draws), string_manipulation, pool_matrix: the question's own text or grid, if no rule
+  applies to it.
+- largest_island: the count of all ones, if they form a single island.
+"""
 _CHANCE = 0.2
 
 BALANCE_PATIENCE = 300
-"""After this many new questions in a row whose answers all have their share, a split's rows are as drawn: the task's
-options make other answers rare or impossible."""
+"""Number of consecutive new questions with only frequent answers after which a split is no longer balanced, because the
+task's options make other answers rare or impossible."""
 PATIENCE_DRAWS = 5000
-"""A task counts as exhausted after this many draws in a row that gave no new question of a split ..."""
+"""Number of consecutive draws without a new question for a split after which a task counts as exhausted."""
 PATIENCE_S = 20.0
-"""... or after this many seconds without a new one, for tasks that are slow to draw from ..."""
+"""Seconds without a new question after which a slow task counts as exhausted, if it had `PATIENCE_MIN_DRAWS`."""
 PATIENCE_MIN_DRAWS = 200
-"""... but not before this many draws."""
+"""Minimum number of consecutive draws before `PATIENCE_S` applies."""
 
 
 class Row(TypedDict):
-    """One question with what is needed to score an answer to it."""
+    """One question with everything needed to score an answer."""
 
     question: str
     answer: str
-    """The gold answer in a form that scores 1.0; empty where the library stores none."""
+    """The gold answer in a form that scores 1.0; empty if the library does not store one."""
     info: dict[str, str]
 
 
 class Selection:
-    """The rows of one task, from its items in order."""
+    """Selects the rows of one task from its items, in order."""
 
     def __init__(self, task: str, config_json: str, splits: tuple[Split, ...], by: SplitBy = "problem") -> None:
         self.draws = 0
@@ -86,7 +93,7 @@ class Selection:
         self._takers = {split: _Taker(BALANCED.get(task, 0)) for split in splits}
 
     def offer(self, item: Item | None) -> None:
-        """The next draw's item; None for a draw that gave none."""
+        """Process the item of the next draw; None if the draw yielded no item."""
         self.draws += 1
         key = question_hash(item.question) if item else ""
         split = item.split(self._by) if item else None
@@ -105,20 +112,20 @@ class Selection:
         return self._takers[split].rows
 
     def problems(self, split: Split) -> int:
-        """Number of distinct problems that the draws of `split` asked so far."""
+        """Number of distinct problems among the draws of `split` so far."""
         return len(self._problems[split])
 
     def exhausted(self, split: Split) -> bool:
-        """Whether further draws for `split` are useless. Call it after `offer`."""
+        """Whether further draws for `split` would be useless. Call it after `offer`."""
         return self._takers[split].exhausted()
 
 
 class _Taker:
-    """The rows of one split: in the order of the draws, but that no answer has more than one row in `one_in`."""
+    """The rows of one split, in the order of the draws except that no answer has more than one row in `one_in`."""
 
     def __init__(self, one_in: int) -> None:
         self.rows: list[Row] = []
-        self._one_in = one_in  # 0: any number of rows
+        self._one_in = one_in  # 0: unlimited
         self._counts: Counter[str] = Counter()
         self._waiting: dict[tuple[str, ...], deque[tuple[int, Row]]] = {}
         self._number = 0
@@ -152,7 +159,7 @@ class _Taker:
     def exhausted(self) -> bool:
         if self._barren >= PATIENCE_DRAWS:
             return True
-        if self._waiting:  # rows that are released once nothing new comes: by draws, not by the clock
+        if self._waiting:  # waiting rows are released by the number of draws, not by time
             return False
         return self._barren >= PATIENCE_MIN_DRAWS and time.monotonic() - self._last_new > PATIENCE_S
 
@@ -167,7 +174,7 @@ class _Taker:
 
 
 def _answers(task: str, item: Item) -> tuple[str, ...]:
-    """The fixed answers that are right on this item, of those that could be right on many."""
+    """The constant answers that are right on this item, among those that could be right on many items."""
     if task == "propositional_logic":
         return tuple(Premises(json.loads(item.entry)["metadata"]).literals())
     if task == "graph_color":
@@ -186,7 +193,7 @@ def _answers(task: str, item: Item) -> tuple[str, ...]:
 
 
 def _numbers(cells: list[str]) -> list[float] | str:
-    """Values of the cells; their text if one is not a number."""
+    """Values of the cells; their text if any cell is not a number."""
     try:
         return [float(cell) for cell in cells]
     except ValueError:

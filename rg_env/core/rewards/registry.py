@@ -1,9 +1,9 @@
-"""The registry of rewards: registering, weighing, gating and calling them. `rewards.builtin` has the built-in ones.
+"""The reward registry: registering, weighting, gating and calling rewards. `rewards.builtin` has the built-in ones.
 
-A reward asks for what it needs by parameter name: `rollout` (a `Rollout`: all of it, extracted and scored), or the
-names that Verifiers uses: prompt, completion, answer (the gold answer), state, task, info, parser. What else it takes
-must have defaults, and can be set as `options`. It returns a finite number, in [0, 1] by convention. It may be async:
-the rollouts of a batch are then scored concurrently.
+A reward function requests its inputs by parameter name: `rollout` (the whole `Rollout`, extracted and scored), or the
+names of Verifiers: prompt, completion, answer (the gold answer), state, task, info, parser. Other parameters must have
+defaults, and can be set with `options`. A reward returns a finite number, by convention in [0, 1]. It may be async; the
+rollouts of a batch are then scored concurrently.
 """
 
 import functools
@@ -23,20 +23,20 @@ RewardFunction = Callable[..., Any]
 _F = TypeVar("_F", bound=RewardFunction)
 
 PARAMETERS = ("rollout", "prompt", "completion", "answer", "state", "task", "info", "parser")
-"""The parameter names that a reward may ask for."""
+"""Parameter names that a reward function may use."""
 DEFAULT_REWARDS = (("correctness", 1.0), ("format", 0.1))
 GATES: dict[str, Callable[[Rollout], bool]] = {
     "answered": lambda rollout: rollout.extraction.status == "ok",
     "correct": lambda rollout: rollout.score.status == "correct",
     "not_correct": lambda rollout: rollout.score.status != "correct",
 }
-"""Conditions under which alone a gated reward pays."""
+"""Conditions by name; a gated reward is 0 for rollouts that do not meet its condition."""
 _KEYS = ("name", "weight", "when", "options")
 _AT_LEAST_0 = ("max_tokens", "margin", "ngram")
 
 
 class WeightedReward(NamedTuple):
-    """One term of the sum."""
+    """One term of the weighted sum of rewards."""
 
     name: str
     function: RewardFunction
@@ -45,16 +45,16 @@ class WeightedReward(NamedTuple):
 
     @property
     def is_async(self) -> bool:
-        """Whether the function is async; `value` then runs it to its end."""
+        """Whether the function is async; if so, `value` blocks until it has finished."""
         function = self.function
         return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
     def value(self, rollout: Rollout, available: Mapping[str, Any]) -> float:
-        """What it pays, before its weight; 0.0 where its gate is closed. Raises `RewardError`, see `call_reward`."""
+        """The unweighted reward; 0.0 if the gate is closed. Raises `RewardError` as `call_reward`."""
         return call_reward(self.name, self.function, rollout, available) if self._is_open(rollout) else 0.0
 
     async def avalue(self, rollout: Rollout, available: Mapping[str, Any]) -> float:
-        """`value` for event loops."""
+        """`value` for callers in an event loop."""
         if not self._is_open(rollout):
             return 0.0
         with _failing(self.name, rollout) as where:
@@ -74,29 +74,29 @@ def reward(name: _F) -> _F: ...
 @overload
 def reward(name: str) -> Callable[[_F], _F]: ...
 def reward(name: Any) -> Any:
-    """Register a reward function, under its own name (`@reward`) or another (`@reward("name")`).
+    """Register a reward function under its own name (`@reward`) or another (`@reward("name")`).
 
-    Raises `InputError` for a name that is taken and for a signature that cannot be called.
+    Raises `InputError` if the name is taken or the signature is not supported.
     """
     if callable(name):
         return _register(_name_of(name), name)
     if not isinstance(name, str):
-        raise InputError(f"@reward takes a name or nothing, not {name!r}")
+        raise InputError(f"@reward takes an optional name, not {name!r}")
     return lambda function: _register(name, function)
 
 
 def _register(name: str, function: _F) -> _F:
     check_signature(name, function)
     known = _REGISTRY.get(name)
-    # The same source run again (a notebook cell, a module executed twice) replaces; another function may not.
+    # Re-running the same source (a notebook cell, a module executed twice) replaces a reward; another function fails.
     if known is not None and _origin(known) != _origin(function):
-        raise InputError(f"reward {name!r} is registered already, by {_origin(known)}: choose another name")
+        raise InputError(f"reward {name!r} is already registered by {_origin(known)}: choose another name")
     _REGISTRY[name] = function
     return function
 
 
 def get_reward(name: str) -> RewardFunction:
-    """The registered reward of that name. Raises `UnknownNameError` with the nearest names."""
+    """The registered reward function `name`. Raises `UnknownNameError`, which suggests similar names."""
     if name not in _REGISTRY:
         raise unknown_name("reward", name, _REGISTRY)
     return _REGISTRY[name]
@@ -107,10 +107,10 @@ def check_signature(name: str, function: RewardFunction) -> None:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
-        raise InputError(f"reward {name!r} has no signature to read: {error}") from error
+        raise InputError(f"reward {name!r} has no readable signature: {error}") from error
     for parameter in parameters:
         if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise InputError(f"reward {name!r}: parameter {parameter.name!r} is positional-only; rewards get keywords")
+            raise InputError(f"reward {name!r}: parameter {parameter.name!r} is positional-only: make it a keyword")
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
         if parameter.name not in PARAMETERS and parameter.default is parameter.empty:
@@ -118,11 +118,11 @@ def check_signature(name: str, function: RewardFunction) -> None:
 
 
 def resolve_rewards(spec: object = None) -> list[WeightedReward]:
-    """The weighted rewards that `spec` means; None means `DEFAULT_REWARDS`.
+    """Resolve `spec` to weighted rewards; None means `DEFAULT_REWARDS`. Raises `InputError` if it is invalid.
 
     `spec` is a list of names, functions, (name or function, weight) pairs and mappings, or a mapping from name to
-    weight or to such a mapping. Keys of a mapping: `name`; `weight` (default 1; 0 means a metric only); `when`, a key
-    of `GATES`; `options`, values for the reward's own parameters. Raises `InputError`.
+    weight or to such a mapping. Keys of a mapping: `name`; `weight` (default 1; 0: a metric only); `when`, a key of
+    `GATES`; `options`, values for the function's own parameters.
     """
     if spec is None:
         spec = DEFAULT_REWARDS
@@ -136,23 +136,23 @@ def resolve_rewards(spec: object = None) -> list[WeightedReward]:
     names = [item.name for item in resolved]
     for name in names:
         if names.count(name) > 1:
-            raise InputError(f"reward {name!r} is given twice: metrics are identified by name")
+            raise InputError(f"reward {name!r} appears twice: names must be unique")
     return resolved
 
 
 def _named(name: Any, value: Any) -> Any:
-    """An entry of a mapping from names, as one of a list."""
+    """Convert an entry of a mapping by name to an entry of a list."""
     if not isinstance(value, Mapping):
         return name, value
     if value.get("name", name) != name:
-        raise InputError(f"reward {name!r}: its mapping names another, {shortened(value['name'])}")
+        raise InputError(f"reward {name!r}: its mapping has another name, {shortened(value['name'])}")
     return {"name": name, **value}
 
 
 def _resolve(item: Any) -> WeightedReward:
     if isinstance(item, tuple | list):
         if len(item) != 2:
-            raise InputError(f"a reward with its weight is a pair, not {item!r}")
+            raise InputError(f"a reward with a weight must be a pair (reward, weight), not {item!r}")
         item = {"name": item[0], "weight": item[1]}
     elif not isinstance(item, Mapping):
         item = {"name": item}
@@ -205,7 +205,7 @@ def _with_options(name: str, function: RewardFunction, options: Any) -> RewardFu
 
 
 def check_offered(rewards: Sequence[WeightedReward], offered: Collection[str], where: str) -> None:
-    """Raise `InputError` for a reward that cannot do without a parameter that `where` does not offer."""
+    """Raise `InputError` if a reward requires a parameter that `where` does not provide."""
     for name, function, *_ in rewards:
         for parameter in inspect.signature(function).parameters.values():
             wanted = parameter.name in PARAMETERS and parameter.default is parameter.empty
@@ -217,9 +217,10 @@ def check_offered(rewards: Sequence[WeightedReward], offered: Collection[str], w
 
 
 def call_reward(name: str, function: RewardFunction, rollout: Rollout, available: Mapping[str, Any]) -> float:
-    """Call a reward with what it asks for out of `available` (keys of `PARAMETERS`) and `rollout`, and check its value.
+    """Call a reward function with its parameters from `rollout` and `available` (keys of `PARAMETERS`).
 
-    Raises `RewardError`, which names reward and rollout, if it raises or returns anything but a finite number.
+    Raises `RewardError`, which names the reward and the rollout, if the function raises or returns anything but a
+    finite number.
     """
     with _failing(name, rollout) as where:
         value = _called(function, rollout, available)
@@ -237,7 +238,7 @@ def _called(function: RewardFunction, rollout: Rollout, available: Mapping[str, 
 
 @contextmanager
 def _failing(name: str, rollout: Rollout) -> Iterator[str]:
-    """Yields what identifies the rollout; an error within becomes a `RewardError`."""
+    """Yield a description of the rollout, and convert errors within the block to `RewardError`."""
     where = describe(rollout.task, rollout.score.answer, rollout.text)
     try:
         yield where
@@ -250,7 +251,7 @@ def _failing(name: str, rollout: Rollout) -> Iterator[str]:
 def checked_value(name: str, value: object, where: str) -> float:
     """`value` as a float. Raises `RewardError` unless it is a finite number (booleans and numpy scalars count)."""
     try:
-        number = value.item() if hasattr(value, "item") else value  # numpy and torch; more than one element raises
+        number = value.item() if hasattr(value, "item") else value  # numpy, torch; raises if not scalar
         if isinstance(number, numbers.Real) and math.isfinite(number):
             return float(number)
     except (ValueError, RuntimeError, OverflowError):  # OverflowError: 10**400

@@ -1,7 +1,7 @@
-"""The one door to reasoning_gym: importing it, building its datasets, and turning values to JSON and back.
+"""Access to reasoning_gym: importing it, building its datasets, and converting values to JSON and back.
 
-`reasoning_gym` is imported here and by nothing else in this package, and only when called: the import takes about
-2.5 s. What a user's options make the library raise becomes an `InputError` that names task and options.
+Only this module imports `reasoning_gym`, and only when called, because the import takes about 2.5 s. Errors that a
+user's options cause in the library become an `InputError` that names the task and its options.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from rg_env.core.text import reason_of, user_error
 from rg_env.errors import InputError
 
 NOT_A_TASK = "composite"
-"""The library's own mixture: registered like a task, replaced here by `Mixture`."""
+"""The library's own mixture, which is registered like a task. `Mixture` replaces it."""
 
 
 def factory() -> ModuleType:
@@ -35,11 +35,11 @@ def factory() -> ModuleType:
 
 
 def import_only(task: str, module: str) -> None:
-    """Import what `task` needs, its `module` and not the other tasks': tenths of a second instead of 2.5 s, of which
-    matplotlib (a dependency of one task) and sympy take most.
+    """Import only the `module` of `task`, in tenths of a second instead of 2.5 s.
 
-    For processes that do nothing but generate: the packages are put in place without running their `__init__`, which
-    import everything. Where that does not work the whole library is imported.
+    matplotlib (a dependency of one task) and sympy take most of the full import. Use this only in processes that just
+    generate rows: it creates the packages without running their `__init__`, which would import everything. If that
+    fails, the whole library is imported.
     """
     try:
         for depth in (1, 2):  # reasoning_gym and reasoning_gym.<category>
@@ -81,7 +81,7 @@ def dataset_class(task: str) -> tuple[type[Any], type[Any]]:
 
 
 def curriculum_levels(task: str) -> dict[str, list[dict[str, Any]]]:
-    """For each attribute of the task's curriculum, the options that each of its levels sets; empty without one."""
+    """For each attribute of the task's curriculum, the options that each level sets; empty without a curriculum."""
     module = factory()
     if not module.has_curriculum(task):
         return {}
@@ -103,7 +103,7 @@ def curriculum_levels(task: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def create(task: str, config: Mapping[str, Any], *, seed: int, size: int) -> Any:
-    """A library dataset of `task` with `config`; raises `InputError` where the library refuses the options."""
+    """A library dataset of `task` with `config`. Raises `InputError` if the library rejects the options."""
     dataset_cls, config_cls = dataset_class(task)
     try:
         defaults = config_cls()
@@ -113,7 +113,7 @@ def create(task: str, config: Mapping[str, Any], *, seed: int, size: int) -> Any
             library_config.validate()
         with quiet():
             return dataset_cls(config=library_config)
-    except Exception as error:  # whatever an option makes the library raise; most are bare assertions
+    except Exception as error:  # options can make the library raise anything, mostly bare assertions
         raise bad_options(task, config, error) from error
 
 
@@ -129,8 +129,8 @@ def bad_options(task: str, config: Mapping[str, Any], error: BaseException) -> I
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the library's side effects from the caller: prints (codeio), the global random states (list_functions draws
-    from Python's, pool_matrix seeds numpy's)."""
+    """Suppress the library's side effects: prints (codeio), and changes to the global random states (list_functions
+    draws from Python's, pool_matrix seeds numpy's)."""
     state = random.getstate()
     numpy_random = sys.modules["numpy"].random if "numpy" in sys.modules else None
     numpy_state = numpy_random.get_state() if numpy_random else None
@@ -144,7 +144,7 @@ def quiet() -> Iterator[None]:
 
 
 def to_plain(value: Any) -> Any:
-    """The JSON form of what `json.dumps` cannot write (its `default` hook): dates, sets, dataclasses, numpy values."""
+    """The `default` hook of `json.dumps`: the JSON form of dates, sets, dataclasses and numpy values."""
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, set | frozenset):
@@ -157,7 +157,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(value: Any, default: Any) -> Any:
-    """An option's `value`, as a config file holds it, in the type of the library's `default` for that option."""
+    """An option's `value` from a config file, converted to the type of the library's `default` for that option."""
     if isinstance(value, str) and isinstance(default, datetime.date | datetime.time):
         return type(default).fromisoformat(value)
     if isinstance(value, list) and isinstance(default, tuple):

@@ -1,19 +1,22 @@
-"""Fixes to the library inside a generation process, so that the same draw gives the same item anywhere.
+"""Fixes to the library inside a generation process, so that the same draw yields the same item on every machine.
 
-- codeio executes snippets of code. Those that read the clock, files, entropy, memory addresses or the process's state
-  are left out, and so are items whose snippet failed (the library stores `{}` for question and answer).
-- number_sequence squares numbers until they have millions of digits (five draws in a thousand would take seconds, some
-  hours) and then rejects the sequence. Here it is rejected as soon as a number is huge: the items are the same.
-- basic_arithmetic looks for the divisors of numbers of up to 24 digits one by one, which can take days. Here they are
-  found by factoring: the items are the same.
-- time_intervals fills dates that an item does not have with today's: here with a fixed day.
-- Questions without one right answer, or with one for free, are left out, see `LEFT_OUT`: premises of
-  propositional_logic contradict each other one time in five, so that any conclusion follows, and lead to nothing new
-  more than every other time; one in six of syllogism has another answer with existential import than without; 4 % of
-  quantum_lock have a shorter solution if a press without effect toggles the light; in 24 % of tsumego no move
-  captures a stone; one in six of aiw asks about somebody whom it has not mentioned.
+- codeio executes code snippets. Snippets that read the clock, files, entropy, memory addresses or the process's state
+  are excluded. So are items whose snippet failed (the library stores `{}` for question and answer).
+- number_sequence squares numbers until they have millions of digits, and then rejects the sequence. Five draws in a
+  thousand would take seconds, some of them hours. Here a sequence is rejected as soon as a number is huge, which yields
+  the same items.
+- basic_arithmetic searches for the divisors of numbers of up to 24 digits one by one, which can take days. Here the
+  numbers are factored, which yields the same items.
+- time_intervals completes partial dates with today's date; here with a fixed date.
+- Questions without exactly one right answer, or with a trivial one, are excluded (see `LEFT_OUT`):
+  - propositional_logic: in 20 % of the questions the premises contradict each other, so any conclusion follows; in more
+    than half they lead to nothing new.
+  - syllogism: in one question of six the answer depends on existential import.
+  - quantum_lock: 4 % of the questions have a shorter solution if a press without effect toggles the light.
+  - tsumego: in 24 % of the questions no move captures a stone.
+  - aiw: one question of six concerns a person that it has not mentioned.
 
-None of this touches the user's process: only `core.data.items.serve` calls `fix_library`.
+The user's process is not affected: only `core.data.items.serve` calls `fix_library`.
 """
 
 import datetime
@@ -58,7 +61,7 @@ _A_DAY = datetime.date(2024, 1, 1)
 
 
 def fix_library(task: str) -> None:
-    """Fix the library for `task`, which must be imported; a second call does nothing."""
+    """Apply the fixes for `task`, which must be imported already. A second call has no effect."""
     fixes = {
         "basic_arithmetic": _fix_basic_arithmetic,
         "codeio": _fix_codeio,
@@ -73,18 +76,18 @@ def fix_library(task: str) -> None:
 
 
 LEFT_OUT = {
-    "aiw": "it asks about somebody whom it has not mentioned",
-    "codeio": "the snippet of code failed",
+    "aiw": "it asks about a person that it has not mentioned",
+    "codeio": "the code snippet failed",
     "propositional_logic": "the premises contradict each other, or lead to nothing in two variables that is new",
     "quantum_lock": "a press without effect would make the shortest sequence shorter, if it toggles the light",
     "tsumego": "no move captures a white stone",
     "syllogism": "the answer depends on existential import: whether every term has a member",
 }
-"""By task, why some of the library's entries are left out."""
+"""By task, the reason some of the library's entries are excluded."""
 
 
 def left_out(task: str, entry: Mapping[str, Any]) -> str:
-    """Why the drawn `entry` is left out (see `LEFT_OUT`); empty if it is a question."""
+    """The reason `entry` is excluded (see `LEFT_OUT`); empty if it is kept."""
     metadata = entry["metadata"]
     match task:
         case "aiw":
@@ -125,7 +128,7 @@ def _fix_basic_arithmetic(module: Any) -> None:
 
 
 def _fix_codeio(module: Any) -> None:
-    importlib.import_module("numpy")  # snippets use its generator, which each draw seeds if it is there
+    importlib.import_module("numpy")  # snippets use its generator, which each draw seeds if numpy is imported
     cls = module.CodeIODataset
     construct, run = cls.__init__, cls._generate_io_pair
 
@@ -137,7 +140,7 @@ def _fix_codeio(module: Any) -> None:
         pair = run(self, *args, **kwargs)
         try:
             json.dumps(pair)
-        except (TypeError, ValueError):  # the library would fail on it
+        except (TypeError, ValueError):  # the library would fail on this result
             return {}, {}
         return pair
 
@@ -156,8 +159,8 @@ def _fix_number_sequence(module: Any) -> None:
     apply = rule.apply
 
     def guarded(self: Any, sequence: list[int], position: int) -> int:
-        # Halving is all that makes a number smaller: one this large stays above the 1000 at which a sequence is
-        # rejected, and the library takes an OverflowError as a rejection.
+        # Only halving makes a number smaller, so a number this large stays above 1000, where the library rejects the
+        # sequence. It treats an OverflowError as a rejection.
         if abs(sequence[position]) > _HUGE:
             raise OverflowError
         return apply(self, sequence, position)

@@ -1,11 +1,11 @@
-"""Which tasks to draw from, with which options and weights: `TaskSpec` and `Mixture`.
+"""Mixtures of tasks with their options and weights: `TaskSpec` and `Mixture`.
 
     Mixture.parse("leg_counting")
     Mixture.parse(["leg_counting", {"name": "chain_sum", "weight": 2, "config": {"max_terms": 3}}])
     Mixture.parse([{"name": "maze", "level": 2}, {"name": "spell_backward", "levels": {"word_len": 3}}])
 
-Names of tasks, options and levels are checked against the shipped table, so a typo is reported before anything heavy is
-imported. The values of options are checked by the library when rows are built.
+Names of tasks, options and levels are checked against the shipped table, so typos are reported before any slow import.
+The library checks the values of options when rows are built.
 """
 
 import json
@@ -21,39 +21,39 @@ from rg_env.core.text import is_number, shortened
 from rg_env.errors import InputError, unknown_name
 
 _HINTS = {
-    # Names that older guides use. The first three exist under another name, the last three never existed.
+    # Names from older guides. The first three exist under another name; the last three never existed.
     "arithmetic_basic": "it is called 'basic_arithmetic'",
     "algebra_linear_1var": "it is called 'simple_equations'",
     "game_of_24": "it is called 'puzzle24'",
     "missing_letter": "Reasoning Gym never had it; near in kind are 'letter_counting' and 'letter_jumble'",
     "fizzbuzz": "Reasoning Gym never had it; near in kind are 'number_filtering' and 'count_primes'",
     "chess_notation": "Reasoning Gym never had it; near in kind are 'n_queens' and 'knight_swap'",
-    NOT_A_TASK: "a mixture takes its place: give a list of tasks",
+    NOT_A_TASK: "use a mixture instead: give a list of tasks",
 }
 _MAX_WEIGHT = 1e100
 _KEYS = ("name", "weight", "config", "level", "levels")
 
 
 class TaskSpec(BaseModel):
-    """One task of a mixture. Build it with `Mixture.parse`, which checks it."""
+    """One task of a mixture. Build it with `Mixture.parse`, which validates it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     """Name of a Reasoning Gym task."""
     weight: float = 1.0
-    """Share of the rows, relative to the other tasks of the mixture; above 0."""
+    """Share of the rows relative to the other tasks of the mixture; above 0."""
     config: dict[str, Any] = Field(default_factory=dict)
-    """Options of the task in JSON form (dates as ISO text), those that the levels set among them; explicit options win.
-    Other options keep the library's default."""
+    """Options of the task in JSON form (dates as ISO text), including those set by levels, which explicit options
+    override. Other options keep the library's default."""
     level: int | None = None
-    """Level of difficulty of all attributes of the task's curriculum, from 0 up (see `core.tasks.task_table`)."""
+    """Difficulty level of all attributes of the task's curriculum, from 0 up (see `core.tasks.task_table`)."""
     levels: dict[str, int] = Field(default_factory=dict)
-    """Levels of single attributes; they win over `level`."""
+    """Difficulty levels of single attributes, which override `level`."""
 
     @property
     def config_json(self) -> str:
-        """`config` as JSON with sorted keys: equal configs give equal text."""
+        """`config` as JSON with sorted keys, so that equal configs have equal text."""
         return json.dumps(self.config, sort_keys=True)
 
 
@@ -66,11 +66,14 @@ class Mixture(BaseModel):
 
     @classmethod
     def parse(cls, gym: object) -> "Mixture":
-        """The checked mixture that `gym` means: a task's name, a mapping with the keys of `TaskSpec`, a list of such,
-        or a `Mixture`.
+        """Parse and check a mixture.
 
-        Raises `UnknownNameError` for a task, key, option or attribute that does not exist, and `InputError` for all
-        else.
+        Args:
+            gym: a task name, a mapping with the keys of `TaskSpec`, a list of these, or a `Mixture`.
+
+        Raises:
+            UnknownNameError: a task, key, option or attribute does not exist.
+            InputError: anything else is wrong.
         """
         if isinstance(gym, Mixture):
             gym = list(gym.tasks)
@@ -85,7 +88,7 @@ class Mixture(BaseModel):
         for name in names:
             if names.count(name) > 1:
                 raise InputError(
-                    f"task {name!r} is named {names.count(name)} times: name it once, with the sum of weights"
+                    f"task {name!r} is listed {names.count(name)} times: list it once, with the sum of the weights"
                 )
         return cls(tasks=tasks)
 
@@ -95,10 +98,10 @@ class Mixture(BaseModel):
         return [task.name for task in self.tasks]
 
     def counts(self, n: int) -> list[int]:
-        """How many of `n` rows each task gets: by largest remainder, at least one each.
+        """The number of rows for each task out of `n`, by largest remainder, with at least one per task.
 
-        Raises `InputError` if `n` is above 0 and smaller than the number of tasks: a task without a row would have an
-        accuracy that means nothing.
+        Raises `InputError` if `n` is above 0 and below the number of tasks: a task without rows would have no
+        meaningful accuracy.
         """
         if n == 0:
             return [0] * len(self.tasks)
@@ -112,7 +115,7 @@ class Mixture(BaseModel):
         by_remainder = sorted(range(len(quotas)), key=lambda i: (counts[i] - quotas[i], i))
         for i in by_remainder[: n - sum(counts)]:
             counts[i] += 1
-        while 0 in counts:  # a tiny weight: take the row from the task that has most
+        while 0 in counts:  # a tiny weight: take a row from the task with the most rows
             counts[counts.index(max(counts))] -= 1
             counts[counts.index(0)] += 1
         return counts
@@ -146,7 +149,7 @@ def _name(name: object) -> str:
     if not isinstance(name, str):
         raise InputError(f"a task's name must be text, not {name!r}")
     if name not in table:
-        several = f"several tasks are a list: [{', '.join(map(str.strip, name.split(',')))}]" if "," in name else ""
+        several = f"give several tasks as a list: [{', '.join(map(str.strip, name.split(',')))}]" if "," in name else ""
         raise unknown_name("task", name, table, hint=_HINTS.get(name, several))
     return name
 
@@ -168,7 +171,7 @@ def _config(name: str, config: object) -> dict[str, Any]:
     for option in config:
         if option in SET_BY_ROWS:
             raise InputError(
-                f"task {name!r}: {option!r} is not an option here; seed and numbers of examples are set outside"
+                f"task {name!r}: {option!r} is not a task option; set seed and number of examples on the environment"
             ).at("config", option)
         if option not in options:
             raise unknown_name(f"option of task {name!r}", option, options).at("config", str(option))

@@ -1,14 +1,14 @@
-"""Tasks, their options and their levels of difficulty, all known without importing reasoning_gym.
+"""Tasks, their options and their difficulty levels, available without importing reasoning_gym.
 
     load_table()["maze"]["options"]                       # {option: default}
-    resolve_levels("maze", 2, {"min_dist": 0})            # the options that `level` and `levels` of a task mean
+    resolve_levels("maze", 2, {"min_dist": 0})            # the options for `level` and `levels` of a task
 
-`tools/task_table.py` writes `task_table.json`, and a test keeps it equal to the installed library. The user's own tasks
-(`core.tasks.user_tasks`) are added to it while the program runs.
+`tools/task_table.py` writes `task_table.json`, and a test compares it with the installed library. The user's own tasks
+(`core.tasks.user_tasks`) are added at run time.
 
-Levels are the library's curricula as plain options: `level: 2` for all attributes of the task's curriculum, `levels:
-{attribute: 2}` for single ones, or both; attributes not named stay at level 0, the library's default. An attribute with
-fewer levels than the `level` takes its highest, as in the library's `set_global_level`.
+Levels translate the library's curricula to plain options: `level: 2` for all attributes of the task's curriculum,
+`levels: {attribute: 2}` for single ones, or both. Other attributes stay at level 0, the library's default. An attribute
+with fewer levels uses its highest, as in the library's `set_global_level`.
 """
 
 import dataclasses
@@ -26,17 +26,17 @@ SET_BY_ROWS = ("size", "seed")
 
 
 class TaskEntry(TypedDict):
-    """One task. Values are in JSON form."""
+    """A task in the table. Values are in JSON form."""
 
     module: str
-    """The library's module that defines it."""
+    """The library module that defines the task."""
     category: str
     options: dict[str, object]
-    """Default by option; `size` and `seed` are left out because rows set them."""
+    """The default of each option, without `size` and `seed`, which the rows determine."""
     levels: dict[str, list[dict[str, object]]]
     """For each attribute of the task's curriculum, the options that each level sets; empty without a curriculum."""
     broken_levels: dict[str, str]
-    """Levels of the whole task that the library cannot generate items for, or too slowly, with the reason."""
+    """Levels of the whole task at which the library fails or is too slow, with the reason."""
 
 
 _user_tasks: dict[str, TaskEntry] = {}
@@ -44,7 +44,7 @@ _user_tasks: dict[str, TaskEntry] = {}
 
 @lru_cache(maxsize=1)
 def load_table() -> dict[str, TaskEntry]:
-    """All tasks: those of the package, and the user's own."""
+    """All tasks: the library's, and the user's own."""
     return {**shipped_table(), **_user_tasks}
 
 
@@ -56,7 +56,7 @@ def shipped_table() -> dict[str, TaskEntry]:
 
 
 def add_user_task(task: str, entry: TaskEntry) -> None:
-    """Add a task of the user's own to the table, or replace its entry."""
+    """Add one of the user's own tasks to the table, or replace its entry."""
     _user_tasks[task] = entry
     load_table.cache_clear()
 
@@ -67,7 +67,7 @@ def is_user_task(task: str) -> bool:
 
 
 def make_entry(task: str, category: str, broken: dict[str, str]) -> TaskEntry:
-    """The entry of a registered task, made from its classes; raises what these raise."""
+    """Build the entry of a registered task from its classes. Errors of these classes propagate."""
     from rg_env.core.tasks import library
 
     def plain(value: Any) -> Any:
@@ -90,10 +90,11 @@ def make_entry(task: str, category: str, broken: dict[str, str]) -> TaskEntry:
 
 
 def resolve_levels(task: str, level: object, levels: object) -> dict[str, Any]:
-    """The options that `level` and `levels` of `task` mean; empty if neither is given (None, and None or empty).
+    """The options for `level` and `levels` of `task`; empty if neither is given (None, or empty levels).
 
-    Raises `UnknownNameError` for an attribute that the task's curriculum does not have, and `InputError` for a task
-    without a curriculum, a level out of range and one that is broken in the library.
+    Raises:
+        UnknownNameError: the task's curriculum does not have an attribute.
+        InputError: the task has no curriculum, or a level is out of range or broken in the library.
     """
     if levels is None:
         levels = {}
@@ -123,9 +124,9 @@ def resolve_levels(task: str, level: object, levels: object) -> dict[str, Any]:
 
 
 def options_at(task: str, level: int, attributes: Collection[str] = ()) -> dict[str, Any]:
-    """The options of `level`: of the given attributes, the others at level 0; none given: of all.
+    """The options with `attributes` (default: all) at `level`, and other attributes at level 0.
 
-    An attribute with fewer levels takes its highest. Raises as `resolve_levels`; the attributes must exist.
+    An attribute with fewer levels uses its highest. Raises as `resolve_levels`; the attributes must exist.
     """
     if not attributes:
         return resolve_levels(task, level, None)
@@ -134,9 +135,9 @@ def options_at(task: str, level: int, attributes: Collection[str] = ()) -> dict[
 
 
 def working_levels(task: str, attributes: Collection[str] = ()) -> list[int]:
-    """The levels of a task, ascending, without those that are known to be broken; `attributes` as for `options_at`.
+    """The levels of a task in ascending order, without levels known to be broken; `attributes` as in `options_at`.
 
-    Raises `UnknownNameError` for an attribute that the task's curriculum does not have.
+    Raises `UnknownNameError` if the task's curriculum does not have an attribute.
     """
     steps = load_table()[task]["levels"]
     for name in attributes:
@@ -153,7 +154,7 @@ def working_levels(task: str, attributes: Collection[str] = ()) -> list[int]:
 
 
 def level_options(attributes: Mapping[str, list[dict[str, Any]]], levels: Mapping[str, int]) -> dict[str, Any]:
-    """The options of each attribute's level, or of its highest where it has fewer."""
+    """The options of each attribute at its level, or at its highest if it has fewer levels."""
     options: dict[str, Any] = {}
     for attribute, steps in attributes.items():
         options.update(steps[min(levels[attribute], len(steps) - 1)])

@@ -1,12 +1,15 @@
-"""Tasks of the user's own: datasets that a module of theirs registers with Reasoning Gym.
+"""The user's own tasks: datasets that their module registers with Reasoning Gym.
 
     register_dataset("robots", RobotsDataset, RobotsConfig, RobotsCurriculum)     # reasoning_gym.factory
 
-Such a task needs a config that is a dataclass with defaults, with fields `seed` and `size`; items that depend on
-(config, seed + index) only, so that the same spec gives the same rows everywhere (a dataset that makes its items when
-it is built makes 20,000 of them: better make each on request); and a
-`score_answer(answer, entry)` that takes the entry as JSON has it: tuples are lists there, and keys are text. It runs in
-a worker process, within `core.grading.scoring.UPSTREAM_WALL_S`, the dataset's `__init__` at its first call too.
+Such a task needs
+
+- a config that is a dataclass with defaults, and with fields `seed` and `size`;
+- items that depend only on (config, seed + index), so that the same spec yields the same rows everywhere. Generate each
+  item on request: datasets are built with 20,000 items;
+- a `score_answer(answer, entry)` that accepts the entry after a round trip through JSON: tuples become lists, and keys
+  become text. It runs in a worker process, limited to `core.grading.scoring.UPSTREAM_WALL_S` seconds, which include the
+  dataset's `__init__` on the first call.
 """
 
 import dataclasses
@@ -26,11 +29,10 @@ _NAME = re.compile(r"\w[\w.-]{0,79}")
 
 
 def register_new_tasks(source: str) -> None:
-    """Add the tasks that the user's code in `source` has registered with the library to the table of tasks.
+    """Add the tasks that the user's code in `source` has registered with the library to the task table.
 
     Raises:
-        InputError: a task with the name of a shipped one, an invalid name, or a config or curriculum that cannot
-            be read.
+        InputError: a task has the name of a shipped one or an invalid name, or its config or curriculum cannot be read.
     """
     factory = sys.modules.get("reasoning_gym.factory")
     for task, classes in factory.DATASETS.items() if factory else ():
@@ -41,9 +43,7 @@ def register_new_tasks(source: str) -> None:
                 f"imports: {source} registers the task {task!r}, which already exists: choose another name"
             )
         if not isinstance(task, str) or not _NAME.fullmatch(task):
-            raise InputError(
-                f"imports: {source} registers the task {task!r}: its name may hold letters, digits, '_', '-' and '.'"
-            )
+            raise InputError(f"imports: {source} registers the task {task!r}: use letters, digits, '_', '-' and '.'")
         add_user_task(task, _entry_of(task, source, classes[1]))
 
 
@@ -52,10 +52,10 @@ def _entry_of(task: str, source: str, config_cls: Any) -> Any:
     fields = {field.name for field in dataclasses.fields(config_cls)}
     for name in SET_BY_ROWS:
         if name not in fields:
-            raise InputError(f"{where}: its config {config_cls.__name__} lacks the field {name!r}, which rows set")
+            raise InputError(f"{where}: its config {config_cls.__name__} lacks the required field {name!r}")
     try:
         return make_entry(task, CATEGORY, {})
-    except Exception as error:  # the user's classes: fields without defaults, a curriculum of other fields
+    except Exception as error:  # the user's classes may lack defaults, or have a curriculum of unknown fields
         raise InputError(
             f"{where}: its config {config_cls.__name__} or its curriculum does not work: "
             f"{type(error).__name__}: {one_line(error)}"
@@ -63,10 +63,10 @@ def _entry_of(task: str, source: str, config_cls: Any) -> Any:
 
 
 def checked_entry(task: str, entry: object) -> dict[str, Any]:
-    """An item of the user's dataset as an entry with question, answer and metadata, in JSON form.
+    """Convert an item of the user's dataset to an entry with question, answer and metadata in JSON form.
 
     Raises:
-        InputError: it is not; names the task and its class.
+        InputError: the item is invalid; the message names the task and its class.
     """
     cls = library.dataset_class(task)[0]
     where = f"task {task!r} ({cls.__module__}.{cls.__qualname__})"
@@ -79,7 +79,7 @@ def checked_entry(task: str, entry: object) -> dict[str, Any]:
         raise InputError(f"{where}: a question must be text, not {shortened(entry['question'])}")
     if entry["answer"] is not None and not isinstance(entry["answer"], str):
         raise InputError(
-            f"{where}: an answer must be text, or None if the question has no answer: {shortened(entry['answer'])}"
+            f"{where}: an answer must be text, or None if none is stored, not {shortened(entry['answer'])}"
         )
     metadata = entry.get("metadata", {})
     if not isinstance(metadata, Mapping):

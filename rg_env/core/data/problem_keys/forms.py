@@ -1,20 +1,20 @@
-"""What a problem's key is made of: canonical forms, without the order and the names that do not matter.
+"""Canonical forms, from which problem keys are computed. They ignore irrelevant order and names.
 
 A form is a JSON value (text, number, list, ...), a tuple of forms in this order, a `Bag` of forms in any order, or a
-`Name` (which name it is does not matter, only where it comes again):
+`Name` (only its occurrences matter, not the name itself):
 
     canonical((Bag([(Name("Q"), "->", Name("P"))]), Name("P")))     # the same for any two names in place of P and Q
 
-Names differ by where they occur, as in the Weisfeiler-Leman test for graphs: forms that differ by renaming and
-by the order in bags always become the same text. The reverse holds but for highly regular forms (two triangles against
-one hexagon), which may share a text: for splits that is on the safe side.
+Names are distinguished by where they occur, as in the Weisfeiler-Leman test for graphs. Forms that differ only by
+renaming and by the order in bags always become the same text. The reverse holds except for highly regular forms (two
+triangles and one hexagon), which may share a text; for splits that is the safe side.
 
-Forms of arithmetic and algebraic expressions, as the library writes them (Python's syntax).
+This module also has the forms of arithmetic and algebraic expressions in the library's notation (Python syntax):
 
     expression("2*x - 1", "x")      # the same form as of "-1 + x*2", and of "2*y - 1" with "y"
 
-Sums and products have no order, a sign belongs to its term, and the names of variables do not matter. Nothing is
-computed: `2 + 2` and `4` are two problems.
+Sums and products are unordered, a sign belongs to its term, and names of variables do not matter. Nothing is computed:
+`2 + 2` and `4` are different problems.
 """
 
 import ast
@@ -24,26 +24,28 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 Entry = Mapping[str, Any]
-"""The library's entry, as JSON gives it back."""
+"""The library's entry after a round trip through JSON."""
 
 
 class Key(NamedTuple):
-    """What makes the problem of one task."""
+    """The definition of one task's problem."""
 
     asks: str
-    """What makes the problem, in words."""
+    """Description of the problem."""
     form: Callable[[Entry], Any]
-    """That, as `canonical` takes it."""
+    """Function that returns the problem as a form for `canonical`."""
 
 
 def of(form: Callable[[Any], Any]) -> Callable[[Entry], Any]:
-    """A form of the metadata alone."""
+    """A form computed from the metadata only."""
     return lambda entry: form(entry["metadata"])
 
 
 def fields(*paths: str) -> Callable[[Entry], Any]:
-    """The form of these fields of the metadata, in this order: `puzzle.target` is a field of a field, and the items of
-    `numbers*` may come in any order."""
+    """A form of these metadata fields, in this order.
+
+    `puzzle.target` is a nested field; the items of `numbers*` are unordered.
+    """
 
     def form(metadata: Any) -> Any:
         found = []
@@ -59,23 +61,22 @@ def fields(*paths: str) -> Callable[[Entry], Any]:
 
 
 def parts(pattern: re.Pattern[str], text: str) -> list[Any]:
-    """What the pattern finds; the whole text where it finds nothing, which keeps problems apart that are written in a
-    way that the library has not today."""
+    """All matches of the pattern; without any, the whole text, so that problems in an unknown format stay distinct."""
     return pattern.findall(text) or [text.strip()]
 
 
 _ROUNDS = 8
-"""Rounds of refinement at most: what is that many steps away from a name can set it apart."""
+"""Maximum number of refinement rounds: a name is distinguished by its surroundings up to this many steps away."""
 
 
 class Name(str):
-    """A placeholder: another name in all its places means the same."""
+    """A placeholder: replacing it consistently by another name does not change the meaning."""
 
     __slots__ = ()
 
 
 class Bag(tuple[Any, ...]):
-    """Parts in any order, each as often as it occurs."""
+    """A multiset of parts."""
 
     __slots__ = ()
 
@@ -84,7 +85,7 @@ class Bag(tuple[Any, ...]):
 
 
 def canonical(form: Any) -> str:
-    """The same text for forms that differ in names and in the order in bags alone."""
+    """A text that is the same for forms that differ only in names and in the order in bags."""
     return _text(form, _labels(form))
 
 
@@ -94,7 +95,7 @@ def _labels(form: Any) -> dict[str, str]:
     labels = dict.fromkeys(sorted({name for names, _ in named for name in names}), "n")
     classes = 1
     for _ in range(_ROUNDS):
-        if classes == len(labels):  # all differ
+        if classes == len(labels):  # all names are distinct
             break
         places: dict[str, list[str]] = {name: [] for name in labels}
         for names, statement in named:
@@ -105,14 +106,14 @@ def _labels(form: Any) -> dict[str, str]:
                 labels[name] = label
         seen = {name: json.dumps([labels[name], sorted(found)]) for name, found in places.items()}
         ranks = {text: f"n{rank}" for rank, text in enumerate(sorted(set(seen.values())))}
-        if len(ranks) == classes:  # no further difference
+        if len(ranks) == classes:  # no further refinement
             break
         labels, classes = {name: ranks[text] for name, text in seen.items()}, len(ranks)
     return labels
 
 
 def _statements(form: Any) -> Iterator[Any]:
-    """The parts of a form that name others: a form's own parts, and those of its bags, with their place."""
+    """The parts of a form that relate names: its own parts, and those of its bags, with their position."""
     if isinstance(form, tuple) and not isinstance(form, Bag):
         for place, part in enumerate(form):
             yield from ((place, each) for each in part) if isinstance(part, Bag) else [(place, part)]
@@ -141,7 +142,7 @@ def _text(form: Any, labels: Mapping[str, str]) -> str:
 
 
 def numbered(text: Iterable[str]) -> list[int]:
-    """Each sign as the number of its first appearance: the same for texts that differ in their alphabet alone."""
+    """Each character as the rank of its first occurrence; the same for texts that differ only in their alphabet."""
     numbers: dict[str, int] = {}
     return [numbers.setdefault(sign, len(numbers)) for sign in text]
 
@@ -155,7 +156,7 @@ def expression(text: str, variables: Collection[str] = ()) -> Any:
 
 
 def equation(text: str, variables: Collection[str] = ()) -> Any:
-    """The form of an equation: its sides may change places."""
+    """The form of an equation; its sides are unordered."""
     return Bag(expression(side, variables) for side in text.split("="))
 
 

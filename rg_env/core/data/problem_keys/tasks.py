@@ -1,6 +1,6 @@
-"""What each task asks.
+"""The problem of each task.
 
-A grid's rotations and mirror images are other problems: their answers are other grids or paths.
+Rotations and mirror images of a grid are different problems, because their answers are different grids or paths.
 """
 
 import re
@@ -55,7 +55,7 @@ def _aiw(entry: Entry) -> Any:
 
 
 def _gsm_symbolic(metadata: Any) -> Any:
-    """The names of a template's variables distinguish it; their texts are names of people and things."""
+    """The variable names of a template identify it; text values are names of people and things."""
     variables = metadata["variables"]
     numbers = [(name, _numbers(value)) for name, value in variables.items()]
     return (Bag(variables), Bag((name, value) for name, value in numbers if value), metadata["answer_value"])
@@ -72,20 +72,20 @@ def _calendar_arithmetic(metadata: Any) -> Any:
 
 
 def _number_filtering(metadata: Any) -> Any:
-    """To keep the larger numbers is to remove the smaller ones."""
+    """Keeping the larger numbers is the same as removing the smaller ones."""
     smaller = metadata["operation"] in ("keep_smaller", "remove_larger")
     return (Bag(map(float, metadata["original_numbers"])), float(metadata["filter_value"]), smaller)
 
 
 def _triangle(metadata: Any) -> Any:
-    """An angle is that at B; for the rest the corners may change places."""
+    """The angle is the one at B; otherwise the corners are interchangeable."""
     ends = Bag([metadata["A"], metadata["C"]])
     triangle = (ends, metadata["B"]) if metadata["task_type"] == "angle_measure" else Bag([*ends, metadata["B"]])
     return (metadata["task_type"], triangle)
 
 
 def _expression(field: str) -> Any:
-    """The form of an expression, whatever its variables, if any, are called."""
+    """The form of an expression, ignoring the names of its variables."""
 
     def form(metadata: Any) -> Any:
         return expression(metadata[field], metadata.get("variables") or metadata.get("variable", ""))
@@ -100,7 +100,7 @@ def _acre(entry: Entry) -> Any:
 
 
 def _circuit_logic(entry: Entry) -> Any:
-    """An input is its value and the gates that it goes to; those that go nowhere do not matter."""
+    """An input is identified by its value and its gates; unconnected inputs do not matter."""
     metadata = entry["metadata"]
     gates, used = [], set()
     for term in metadata["term_strings"]:
@@ -171,7 +171,7 @@ def _formula(formula: Any) -> Any:
 
 
 def _syllogism(entry: Entry) -> Any:
-    """`Some A are B` and `No A are B` mean the same from right to left."""
+    """`Some A are B` and `No A are B` are symmetric."""
     metadata = entry["metadata"]
     first, second, claim = (_quantified(metadata[name]) for name in ("premise1", "premise2", "conclusion"))
     return (Bag([first, second]), claim)
@@ -212,7 +212,7 @@ def _arc_1d(entry: Entry) -> Any:
 
 
 def _binary_alternation(entry: Entry) -> Any:
-    """As many swaps with the signs exchanged, and from right to left."""
+    """The number of swaps is the same with the signs exchanged, and for the reversed string."""
     string = entry["metadata"]["string"]
     exchanged = string.translate(str.maketrans("01", "10"))
     return min(string, exchanged, string[::-1], exchanged[::-1])
@@ -231,18 +231,18 @@ def _boxnet(entry: Entry) -> Any:
 
 def _game_of_life(entry: Entry) -> Any:
     question = entry["question"]
-    board = question[question.rindex("[[") :].rstrip(". \n")  # an empty one is given as an example before it
+    board = question[question.rindex("[[") :].rstrip(". \n")  # the last one: an empty board precedes it as an example
     return (board.split(), entry["metadata"]["simulation_steps"])
 
 
 def _game_of_life_halting(entry: Entry) -> Any:
-    """The board wraps around: where on it a pattern is does not matter."""
+    """The board wraps around, so the position of a pattern does not matter."""
     rows = [[cell == "1" for cell in row.split()] for row in parts(_ROW, entry["question"])]
     return (len(rows), len(rows[0]), _shifted(rows), entry["metadata"]["simulation_steps"])
 
 
 def _shifted(rows: Sequence[Sequence[bool]]) -> list[list[int]]:
-    """The living cells of a board that wraps around, as seen from one of them: the same from anywhere."""
+    """The living cells of a board that wraps around, relative to one of them; independent of the position."""
     height, width = len(rows), len(rows[0])
     cells = [(y, x) for y, row in enumerate(rows) for x, alive in enumerate(row) if alive]
 
@@ -253,7 +253,7 @@ def _shifted(rows: Sequence[Sequence[bool]]) -> list[list[int]]:
         near = range(-2, 3)
         return [rows[(y + down) % height][(x + right) % width] for down in near for right in near]
 
-    lowest = min((around(y, x) for y, x in cells), default=[])  # few cells look like this: only those are tried
+    lowest = min((around(y, x) for y, x in cells), default=[])  # only these few cells are tried
     return min((seen_from(y, x) for y, x in cells if around(y, x) == lowest), default=[])
 
 
@@ -273,26 +273,26 @@ def _manipulate_matrix(entry: Entry) -> Any:
 
 
 def _maze(entry: Entry) -> Any:
-    """Any signs for walls and passages; the way back is as long."""
+    """The signs for walls and passages do not matter; the way back has the same length."""
     metadata = entry["metadata"]
     signs = {metadata["wall"]: "#", metadata["path"]: ".", metadata["start"]: "@", metadata["goal"]: "@"}
     return [[signs.get(sign, sign) for sign in row] for row in metadata["grid"]]
 
 
 def _rectangle_count(entry: Entry) -> Any:
-    """Where on the canvas the picture is does not matter."""
+    """The position on the canvas does not matter."""
     return [line.rstrip() for line in textwrap.dedent(entry["metadata"]["puzzle"]).strip("\n").splitlines()]
 
 
 def _rush_hour(entry: Entry) -> Any:
-    """A is the car to get out; the names of the others do not matter."""
+    """A is the car to free; the names of the others do not matter."""
     board = entry["metadata"]["board_config"]
     others = iter(numbered(sign for sign in board if sign.isupper() and sign != "A"))
     return [next(others) if sign.isupper() and sign != "A" else sign for sign in board]
 
 
 def _sudoku(entry: Entry) -> Any:
-    """Digits are names: any other nine will do."""
+    """Digits are only names."""
     cells = [cell for row in entry["metadata"]["puzzle"] for cell in row]
     digits = iter(numbered(str(cell) for cell in cells if cell))
     return [next(digits) + 1 if cell else 0 for cell in cells]
@@ -305,13 +305,13 @@ def _ab(entry: Entry) -> Any:
 
 
 def _ransom_note(entry: Entry) -> Any:
-    """How often each letter is wanted and there, whichever letter it is."""
+    """The required and available count of each letter, ignoring which letter it is."""
     wanted, there = (Counter(entry["metadata"][name]) for name in ("ransom_note", "magazine"))
     return Bag((wanted[letter], there[letter]) for letter in {*wanted, *there})
 
 
 def _codeio(entry: Entry) -> Any:
-    """Whether the input or the output is wanted, the same pair answers it."""
+    """The same pair answers a question for the input and one for the output."""
     return (*parts(_CODE, entry["question"]), *fields("input_data", "output_data")(entry))
 
 
@@ -357,7 +357,7 @@ KEYS: dict[str, Key] = {
     "color_cube_rotation": Key(
         "rotations and the side wanted, whatever the colors", fields("rotations", "target_side")
     ),
-    "complex_arithmetic": Key("the operation and the numbers, of sums and products in any order", of(_operation)),
+    "complex_arithmetic": Key("the operation and the numbers; sums and products in any order", of(_operation)),
     "count_bits": _NUMBER,
     "count_primes": Key("both ends of the range", fields("start", "end")),
     "countdown": Key("the numbers in any order, and the target", fields("numbers*", "target")),
@@ -409,7 +409,7 @@ KEYS: dict[str, Key] = {
         "the statements in any order, and the question",
         lambda entry: Bag(each.strip() for each in parts(_SENTENCE, entry["question"])),
     ),
-    "number_filtering": Key("the numbers in any order, the bound, and which side of it stays", of(_number_filtering)),
+    "number_filtering": Key("the numbers in any order, the bound, and which side is kept", of(_number_filtering)),
     "number_format": Key(
         "the numbers in any order and however written, and which of them", fields("candidates*", "size")
     ),
@@ -430,7 +430,7 @@ KEYS: dict[str, Key] = {
     "propositional_logic": Key("the premises in any order, whatever the variables", _propositional_logic),
     "puzzle24": _ANY_ORDER,
     "quantum_lock": Key("start, target and the buttons in any order", of(_quantum_lock)),
-    "ransom_note": Key("how often each letter is wanted and there, whichever letter it is", _ransom_note),
+    "ransom_note": Key("the required and available count of each letter, whichever letter it is", _ransom_note),
     "rearc": Key("the task and the input, whatever the examples", fields("task_id", "input")),
     "rectangle_count": Key("the picture, wherever it is", _rectangle_count),
     "rotate_matrix": Key(
