@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
         action=Names,
         nargs="+",
         metavar="BENCHMARK",
-        help="lm-evaluation-harness tasks, or rg-env's own such as gsm8k_rg (requires the extra eval-external)",
+        help="tasks of lm-evaluation-harness, or rg-env's own such as gsm8k_rg (requires the extra eval-external)",
     )
     parser.add_argument(
         "-n",

@@ -21,7 +21,11 @@ def add(commands: Any) -> None:
         ],
     )
     plot.add_argument(
-        "files", nargs="+", type=Path, metavar="FILE", help="results_*.json of evaluations, or metrics.jsonl of runs"
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="files of evaluations (results_*.json) or of runs (metrics.jsonl)",
     )
     plot.add_argument("--title", metavar="T", help="title of the plot; default: a generated description; '': no title")
     plot.add_argument(

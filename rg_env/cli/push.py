@@ -31,7 +31,7 @@ def add(commands: Any) -> None:
         "--optimizer-state",
         choices=["none", "full"],
         default="none",
-        help="full: include the optimizer state, to resume training (also of other trainers); default: none",
+        help="whether to include the optimizer state, from which training resumes; default: none",
     )
     push.add_argument("--base", metavar="MODEL", help="base model, if the checkpoint lacks config or tokenizer")
     push.add_argument("--revision", metavar="BRANCH", help="branch, created if missing; default: main")

@@ -1,1 +1,1 @@
-"""Runs on machines: starting a server and a trainer together, Slurm, sweeps, and what a machine lacks."""
+"""Jobs: server and trainer launched together, Slurm scripts, sweeps, and diagnosis of a machine."""

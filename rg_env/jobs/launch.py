@@ -1,11 +1,11 @@
-"""`rg-env launch`: a vLLM server and a trainer as one run.
+"""`rg-env launch`: start and supervise a vLLM server and a trainer as one run.
 
 commands = make_commands(LaunchOptions("train.py", model="Qwen/Qwen2.5-7B-Instruct", gpus=("1", "2")), Machine.here())
-print(commands.server.shell())        # making commands starts nothing and imports neither torch nor vLLM
+print(commands.server.shell())        # make_commands starts nothing and imports neither torch nor vLLM
 code = launch(LaunchOptions("configs/train/multi_tasks.yaml"))
 
-The trainer starts once the server is healthy, and neither outlives the other. Ctrl-C, SIGTERM and SIGHUP reach the
-trainer as one SIGINT, after which it saves; a second signal ends everything at once. Other processes are not touched.
+The trainer starts once the server is healthy, and neither outlives the other. On Ctrl-C, SIGTERM or SIGHUP the trainer
+receives one SIGINT and saves; a second signal stops everything immediately. Other processes are not touched.
 """
 
 import json
@@ -37,7 +37,7 @@ from rg_env.training.config.schema import TrainConfig
 HOST = "127.0.0.1"
 LOGS = Path("logs")
 SHARED_GPU_PART = "0.4"
-"""Share of the GPU's memory for vLLM if the trainer is on the same GPU."""
+"""vLLM's share of GPU memory when it shares the GPU with the trainer."""
 HEALTH_EVERY_S = 1.0
 PROGRESS_EVERY_S = 10.0
 _NOTICES = re.compile(
@@ -46,65 +46,65 @@ _NOTICES = re.compile(
     r"|DeepSpeed \S+ built successfully"
     r"|\[Gloo\] Rank \d+ is connected"
 )
-"""Notices of libraries about themselves, which are in the log only."""
+"""Library messages that are written to the log but not shown."""
 TAIL = 20
-"""Lines of the server's log that are shown if it does not start."""
+"""Number of server log lines shown if the server does not start."""
 
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """What to launch; fields are the options of `rg-env launch`. GPUs are names as in `CUDA_VISIBLE_DEVICES`."""
+    """Options of `rg-env launch`. GPUs are named as in `CUDA_VISIBLE_DEVICES`."""
 
     script: str
-    """A Python script, or a config of `rg-env train`."""
+    """Python script, or config of `rg-env train`."""
     model: str | None = None
-    """The model of a script, which gets it as `--model`; a config names its own."""
+    """Model for a script, passed to it as `--model`; a config names its own."""
     script_arguments: tuple[str, ...] = ()
-    """Further arguments of the script; with a config, overrides and options of `rg-env train`."""
+    """Further arguments of the script, or overrides and options of `rg-env train` for a config."""
     vllm_gpus: tuple[str, ...] | None = None
-    """Default: the first GPU that the trainer does not use."""
+    """GPUs for vLLM; default: the first GPU that the trainer does not use."""
     gpus: tuple[str, ...] | None = None
-    """GPUs to train on; default: all that vLLM does not use."""
+    """GPUs for training; default: all that vLLM does not use."""
     processes: int | None = None
-    """Training processes; default: one for each GPU."""
+    """Number of training processes; default: one per GPU."""
     accelerate_config: str | None = None
-    """Default: `configs/zero3.yaml` (without a GPU `zero3_cpu.yaml`) for several processes, none for one."""
+    """accelerate config; default: `configs/zero3.yaml` (`zero3_cpu.yaml` without a GPU), none for a single process."""
     port: int = 8000
     tensor_parallel_size: int | None = None
-    """GPUs that hold one copy of the model for vLLM; default: all of `vllm_gpus`, divided by `data_parallel_size`."""
+    """GPUs per model replica in vLLM; default: all of `vllm_gpus`, divided by `data_parallel_size`."""
     data_parallel_size: int | None = None
-    """Copies of the model in vLLM; default: as many as `tensor_parallel_size` leaves GPUs for, or 1."""
+    """Model replicas in vLLM; default: the number of vLLM's GPUs divided by `tensor_parallel_size`, or 1."""
     dtype: str | None = None
     max_model_len: int | None = None
     vllm_args: tuple[str, ...] = ()
-    """Further options of vLLM, which come last and so win."""
+    """Further vLLM options; they come last and override the others."""
     log_dir: str | None = None
-    """Folder for vllm.log and train.log; default: a fresh one in `logs/`."""
+    """Folder for vllm.log and train.log; default: a new one under `logs/`."""
     server_timeout: float = 600
-    """Seconds that the server may take to become healthy."""
+    """Seconds to wait for the server to become healthy."""
     save_timeout: float = 300
-    """Seconds that the trainer has to save once it is interrupted or the server is gone."""
+    """Seconds to wait for the trainer to save after an interrupt or the server's end."""
     verbose: bool = False
-    """Show the server's log too."""
+    """Whether to show the server's log, too."""
 
 
 @dataclass(frozen=True)
 class Commands:
-    """The two commands of a run, and one line about them."""
+    """The server and trainer commands of a run, with a one-line summary."""
 
     server: Command
     trainer: Command
     summary: str
     plan: tuple[str, ...] = ()
-    """What the run of a config will do, and what is likely not intended; a line each."""
+    """Lines that describe what a config's run will do, with warnings about likely mistakes."""
 
 
 def launch(options: LaunchOptions) -> int:
     """Run server and trainer until the trainer ends; returns its exit code, or 128 + N if signal N ended the run.
 
     Raises:
-        InputError: it cannot work; nothing was started.
-        TrainingError: the server did not start, or died.
+        InputError: the options cannot work; nothing was started.
+        TrainingError: the server did not start, or ended during training.
     """
     machine = Machine.here()
     commands = make_commands(options, machine)
@@ -118,7 +118,7 @@ def launch(options: LaunchOptions) -> int:
 
 
 def dry_run(options: LaunchOptions) -> str:
-    """The two commands for two terminals, on this machine or on the one that has the named GPUs."""
+    """Return the two commands, for two terminals on this machine or on the one with the named GPUs."""
     here = Machine.here()
     gpus = tuple(dict.fromkeys([*here.gpus, *(options.vllm_gpus or ()), *(options.gpus or ())]))
     commands = make_commands(options, Machine(gpus, here.vllm, here.programs))
@@ -127,25 +127,25 @@ def dry_run(options: LaunchOptions) -> str:
 
 
 def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
-    """The two commands for `options`.
+    """Make the server and trainer commands for `options`.
 
     Raises:
-        InputError: the options cannot work on this machine, or the config has mistakes (`ConfigError`).
+        InputError: the options cannot work on this machine, or the config is invalid (`ConfigError`).
     """
     script = _checked_script(options.script)
     if not 1 <= options.port <= 65535:
-        raise InputError(f"port {options.port} does not exist: ports are 1 to 65535")
+        raise InputError(f"port {options.port} is out of range: use 1 to 65535")
     vllm_gpus, gpus = split_gpus(options.vllm_gpus, options.gpus, machine.gpus)
     processes = options.processes or len(gpus) or 1
     if gpus and processes > len(gpus):
-        raise InputError(f"--processes {processes} with {len(gpus)} GPUs to train on: each process needs a GPU")
+        raise InputError(f"--processes {processes} exceeds the {len(gpus)} GPUs for training: each process needs one")
     if not gpus and processes > (cores := max(2, os.cpu_count() or 1)):
-        raise InputError(f"--processes {processes} on a CPU with {cores} cores: at most one for each core")
+        raise InputError(f"--processes {processes} exceeds the {cores} CPU cores: use at most one process per core")
     idle = gpus[processes:]
-    gpus = gpus[:processes]  # one process that sees two GPUs would use both, the slow way (DataParallel)
+    gpus = gpus[:processes]  # one process that sees two GPUs would use slow DataParallel
     model, length, lines = _model(options, processes)
     if unused := [gpu for gpu in machine.gpus if gpu in idle or gpu not in (*vllm_gpus, *gpus)]:
-        lines.append(f"warning: {_gpu_words(unused)} idle: more --processes, --gpus or --vllm-gpus would use it")
+        lines.append(f"warning: {_gpu_words(unused)} idle: use more --processes, --gpus or --vllm-gpus")
     return Commands(
         _server(options, model, length, vllm_gpus, machine, shared=bool(gpus) and vllm_gpus == gpus),
         _trainer(options, model, script, gpus, processes, machine),
@@ -156,20 +156,23 @@ def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
 
 
 def trained_sequence(config: TrainConfig) -> int:
-    """Tokens of prompt and completion together that a server for the tasks of training must accept."""
+    """Maximum tokens (prompt plus completion) that a server must accept for the training tasks."""
     training = config.training
     return training.max_prompt_length + max(training.max_tokens, config.evaluation.max_tokens or 0)
 
 
 def longest_sequence(config: TrainConfig) -> int:
-    """The same for all tasks. Prompts of held-out and labeled tasks, which `max_prompt_length` does not bound, are
-    measured; if the tokenizer cannot be loaded here, they are not counted, and the trainer checks them."""
+    """Maximum tokens (prompt plus completion) that a server must accept for all tasks.
+
+    `max_prompt_length` does not bound held-out and labeled tasks, so their prompts are measured. If the tokenizer
+    cannot be loaded here, they are not counted, and the trainer checks them.
+    """
     new_tokens = config.evaluation.max_tokens or config.training.max_tokens
     return max(trained_sequence(config), *(length + new_tokens for length in [0, *_evaluation_prompts(config)]))
 
 
 def _evaluation_prompts(config: TrainConfig) -> list[int]:
-    """Tokens of each prompt of held-out and labeled tasks."""
+    """Token counts of the prompts of held-out and labeled tasks."""
     if not (environments := config.evaluation_environments()):
         return []
     from transformers import AutoTokenizer
@@ -188,10 +191,10 @@ def _evaluation_prompts(config: TrainConfig) -> list[int]:
 def split_gpus(
     vllm: Sequence[str] | None, training: Sequence[str] | None, visible: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """GPUs for vLLM and for training; if there is only one, it is shared.
+    """Return the GPUs for vLLM and for training; a single GPU is shared.
 
     Raises:
-        InputError: a GPU does not exist, or is named twice, or none is left.
+        InputError: a GPU does not exist, is named twice, or none is left.
     """
     for flag, named in (("--vllm-gpus", vllm or ()), ("--gpus", training or ())):
         if unknown := [gpu for gpu in named if gpu not in visible]:
@@ -205,22 +208,24 @@ def split_gpus(
         return tuple(vllm), tuple(vllm)
     if both := [gpu for gpu in vllm or () if gpu in (training or ())]:
         raise InputError(
-            f"GPU {', '.join(both)} is in --vllm-gpus and in --gpus: give each its own; only a single GPU can be "
+            f"GPU {', '.join(both)} is in both --vllm-gpus and --gpus: use different ones; only a single GPU can be "
             f"shared (--vllm-gpus {both[0]} --gpus {both[0]})"
         )
     server = tuple(vllm or [gpu for gpu in visible if gpu not in (training or ())][:1])
     trainer = tuple(training or [gpu for gpu in visible if gpu not in server])
     if not server or not trainer:
-        raise InputError(f"{'--gpus' if trainer else '--vllm-gpus'} takes all GPUs ({', '.join(visible)}): leave one")
+        raise InputError(
+            f"{'--gpus' if trainer else '--vllm-gpus'} takes all GPUs ({', '.join(visible)}): leave at least one"
+        )
     return server, trainer
 
 
 def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) -> tuple[int, int]:
-    """Sizes of tensor and data parallelism of a server on `gpus` GPUs; 0 means a CPU. By default, tensor parallelism is
-    as large as the model's attention heads allow.
+    """Return tensor and data parallel sizes for a server on `gpus` GPUs (0: CPU). By default, tensor parallelism is as
+    large as the model's attention heads allow.
 
     Raises:
-        InputError: they do not use each GPU once, or do not divide the heads.
+        InputError: the product is not the number of GPUs, or the heads are not divisible.
     """
     gpus = gpus or 1
     if tensor is None:
@@ -235,15 +240,15 @@ def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) 
         )
     if problem := _heads_problem(model, tensor):
         raise InputError(
-            f"--tensor-parallel-size {tensor}: {model} has {problem}, which cannot be divided by it; use a divisor, "
+            f"--tensor-parallel-size {tensor}: {model} has {problem}, not divisible by it; use a divisor, "
             "and --data-parallel-size for the other GPUs"
         )
     return tensor, data
 
 
 def _heads_problem(model: str, tensor_parallel: int) -> str:
-    """Which attention heads of the model cannot be divided among the GPUs. Empty if they can, or if the model's
-    configuration is not stored on this machine: vLLM will report it."""
+    """Describe attention heads that are not divisible among the GPUs. Empty if they are, or if the model's
+    configuration is not on this machine: vLLM will report it."""
     sizes = _text_config(model)
     heads, groups = (
         value if isinstance(value := sizes.get(name), int) and value > 0 else None
@@ -251,13 +256,15 @@ def _heads_problem(model: str, tensor_parallel: int) -> str:
     )
     if heads and heads % tensor_parallel:
         return f"{heads} attention heads"
-    if groups and groups % tensor_parallel and tensor_parallel % groups:  # vLLM copies them if they are fewer
+    if (
+        groups and groups % tensor_parallel and tensor_parallel % groups
+    ):  # vLLM replicates them if there are fewer heads than GPUs
         return f"{groups} key-value heads"
     return ""
 
 
 def _text_config(model: str) -> dict[str, Any]:
-    """The language model's part of a config.json in a folder or in the hub's cache; {} if it is not stored here."""
+    """Text model section of config.json, from a folder or the Hub cache; {} if it is not on this machine."""
     path: object = Path(model) / "config.json"
     try:
         if not Path(model).is_dir():
@@ -266,29 +273,31 @@ def _text_config(model: str) -> dict[str, Any]:
             path = try_to_load_from_cache(model, "config.json")
         values = json.loads(Path(str(path)).read_text())
         return dict(values.get("text_config") or values)
-    except (ImportError, OSError, ValueError, TypeError, AttributeError):  # ValueError: also not a name on the hub
+    except (ImportError, OSError, ValueError, TypeError, AttributeError):  # ValueError: also an invalid Hub name
         return {}
 
 
 def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, list[str]]:
-    """The model to serve, the tokens that it must accept (None: the model's own limit), and the plan of a config."""
+    """Return the model to serve, its context length in tokens (None: the model's own limit), and a config's plan."""
     if not is_config_file(options.script):
         if options.model is None:
-            raise InputError("a script needs --model: the server has to know it too")
+            raise InputError("a script requires --model, because the server needs it, too")
         if not options.model.strip():
-            raise InputError("--model is empty: give a folder, a name on the hub, or 'tiny'")
+            raise InputError("--model is empty: give a folder, a name on the Hub, or 'tiny'")
         return options.model, options.max_model_len, []
     if options.model is not None:
         raise InputError(f"--model is for scripts: use model.name={options.model} instead")
     if "--sweep" in options.script_arguments:
-        raise InputError("launch makes one run: use `rg-env train --sweep` next to a server, or `rg-env slurm --sweep`")
+        raise InputError(
+            "launch starts a single run: use `rg-env train --sweep` next to a server, or `rg-env slurm --sweep`"
+        )
     overrides = [argument for argument in options.script_arguments if is_override(argument)]
     config = load_train_config(options.script, [*overrides, *_engine_overrides(options)], processes=processes)
     return config.model.name, options.max_model_len or longest_sequence(config), plan(config, processes)
 
 
 def is_override(argument: str) -> bool:
-    """Whether it is an override of a config ("key=value"), and not an option."""
+    """Whether the argument is a config override ("key=value") rather than an option."""
     return "=" in argument and not argument.startswith("-")
 
 
@@ -296,7 +305,7 @@ def _server(
     options: LaunchOptions, model: str, length: int | None, gpus: tuple[str, ...], machine: Machine, *, shared: bool
 ) -> Command:
     extra = ["--gpu-memory-utilization", SHARED_GPU_PART] if shared else []
-    if shared:  # NCCL refuses two processes on one GPU
+    if shared:  # NCCL does not support two processes on one GPU
         extra += ["--weight-transfer-config", json.dumps({"backend": BACKEND})]
     extra += [] if gpus else ["--enforce-eager"]
     sizes = (options.tensor_parallel_size, options.data_parallel_size)
@@ -313,7 +322,7 @@ def _server(
     )
     environment = _visible(gpus)
     if not gpus and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-        environment["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GB; its default is half of the memory
+        environment["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GB; the default is half of the machine's memory
     return Command((str(machine.programs / arguments[0]), *arguments[1:]), environment)
 
 
@@ -326,7 +335,7 @@ def _trainer(
     if distributed:
         config = _accelerate_config(options.accelerate_config, script, "zero3.yaml" if gpus else "zero3_cpu.yaml")
         program = [str(machine.programs / "accelerate"), "launch", "--config-file", str(config)]
-        # Port 0: a free one. Two runs on one machine would both use accelerate's default.
+        # Port 0 selects a free port: two runs on one machine would both use accelerate's default.
         program += ["--num-processes", str(processes), "--main-process-port", "0"]
         program += ["--module", "rg_env.cli.main"] if is_config else []
     if is_config:
@@ -337,14 +346,14 @@ def _trainer(
 
 
 def _engine_overrides(options: LaunchOptions) -> list[str]:
-    """Overrides that make a config train with the launched server."""
+    """Config overrides that connect training to the launched server."""
     return ["engine.kind=vllm", f"engine.host={HOST}", f"engine.port={options.port}"]
 
 
 def _script_arguments(options: LaunchOptions, model: str) -> list[str]:
     ours = ("--model", "--engine", "--port", "--host")
     if given := next((each for each in options.script_arguments if each.partition("=")[0] in ours), None):
-        raise InputError(f"{given} after `--`: a script is given the model, engine and port of the server; omit it")
+        raise InputError(f"{given} after `--`: omit it, launch passes model, engine and port to the script")
     return ["--model", model, "--engine", "vllm", "--port", str(options.port), *options.script_arguments]
 
 
@@ -352,22 +361,22 @@ def _checked_script(name: str) -> Path:
     script = Path(name)
     such_as = "such as examples/train_ultra_minimal.py or configs/train/tiny.yaml"
     if not os.path.isfile(script):
-        raise InputError(f"no script or config at {name!r}: give the path of one, {such_as}")
+        raise InputError(f"script or config {name!r} not found: give a path {such_as}")
     if script.suffix != ".py" and not is_config_file(name):
-        raise InputError(f"{name!r} is neither a Python script (.py) nor a config (.yaml): give one, {such_as}")
+        raise InputError(f"{name!r} is neither a Python script (.py) nor a config (.yaml): give a path {such_as}")
     return script
 
 
 def _accelerate_config(given: str | None, script: Path, name: str) -> Path:
     if given is not None:
         if not os.path.isfile(given):
-            raise InputError(f"no file at --accelerate-config {given!r}")
+            raise InputError(f"--accelerate-config {given!r} not found")
         return Path(given)
-    # As the user would write it: next to the script's folder, in the folders above, or here.
+    # Search next to the script's folder, in its parents, and here; the path is printed as the user would write it.
     for folder in (*script.parents, *script.absolute().parents[:3], Path()):
         if (config := folder / "configs" / name).is_file():
             return config
-    raise InputError(f"no configs/{name} in the folders around {script} or here: give --accelerate-config FILE")
+    raise InputError(f"configs/{name} not found near {script} or in the working folder: give --accelerate-config FILE")
 
 
 def _visible(gpus: Sequence[str]) -> dict[str, str]:
@@ -379,7 +388,7 @@ def _gpu_words(gpus: Sequence[str]) -> str:
 
 
 def _log_folder(given: str | None, name: str) -> Path:
-    """A new folder, or the given one if it holds no logs yet."""
+    """Create a new folder, or return the given one if it has no logs yet."""
     folder = Path(given) if given else LOGS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     free_folder(folder, "", may_have_files=True, remedy="choose another --log-dir")
     try:
@@ -387,12 +396,12 @@ def _log_folder(given: str | None, name: str) -> Path:
     except OSError as error:
         raise OutputFolderError(f"cannot write to {folder}: {error.strerror}; choose another --log-dir") from error
     if logs := sorted(path.name for path in folder.glob("*.log")):
-        raise OutputFolderError(f"{folder} holds {', '.join(logs)} of another run: choose another --log-dir")
+        raise OutputFolderError(f"{folder} has {', '.join(logs)} from another run: choose another --log-dir")
     return folder
 
 
 def supervise(commands: Commands, options: LaunchOptions, folder: Path, healthy: Callable[[], bool]) -> int:
-    """Run the server and, once it is `healthy`, the trainer; returns as `launch`. Logs go to `folder`."""
+    """Run the server and, once it is `healthy`, the trainer. Logs go to `folder`; returns the exit code of `launch`."""
     supervisor = Supervisor(options.save_timeout)
     with supervisor.noting_signals(), supervisor.ending_programs():
         server = supervisor.start(
@@ -410,7 +419,7 @@ def supervise(commands: Commands, options: LaunchOptions, folder: Path, healthy:
             return 128 + supervisor.signals[0]
         if trainer.code is not None:
             return trainer.code
-        ended = f"vLLM ended with code {server.code}"
+        ended = f"vLLM exited with code {server.code}"
         supervisor.let_save(trainer, f"{ended}: the trainer", interrupt=False)
         last = " ".join(server.last_lines(1))
         raise TrainingError(f"{ended} during training ({last[:200]}): see {server.log}")
@@ -419,14 +428,14 @@ def supervise(commands: Commands, options: LaunchOptions, folder: Path, healthy:
 def _becomes_healthy(
     supervisor: Supervisor, server: ProcessGroup, healthy: Callable[[], bool], timeout_s: float
 ) -> bool:
-    """Wait for the server; False if a signal came first. On an error, the end of its log is shown."""
+    """Wait until the server is healthy; False if a signal came first. Prints the end of its log on an error."""
     start, shown = time.monotonic(), 0.0
     while supervisor.wait_until(lambda: server.code is not None, HEALTH_EVERY_S):
         seconds, problem = time.monotonic() - start, ""
         if server.code is not None:
-            problem = f"vLLM ended with code {server.code} before it was ready: see above, and {server.log}"
+            problem = f"vLLM exited with code {server.code} before it was ready: see the log above, and {server.log}"
         elif seconds > timeout_s:
-            problem = f"vLLM is not ready after {timeout_s:g} s: see {server.log}, or give a longer --server-timeout"
+            problem = f"vLLM is not ready after {timeout_s:g} s: see {server.log}, or increase --server-timeout"
         if problem:
             for line in server.last_lines(TAIL):
                 supervisor.say(f"[vllm] {line}")

@@ -1,10 +1,10 @@
-"""`rg-env slurm`: an sbatch script for a training run, a sweep or an evaluation. Submits nothing and imports no torch.
+"""`rg-env slurm`: write an sbatch script for a training run, a sweep or an evaluation, without submitting it.
 
 script = sbatch_script(SlurmJob("configs/train/leg_counting_qwen7b.yaml", gpus=4, time="04:00:00", account="lab"))
 
-On one node `engine.kind: vllm` runs `rg-env launch`; the embedded engine runs `rg-env train`, on several GPUs by DDP.
-Several nodes run one vLLM server on the first and ZeRO-3 on all. An evaluation is `rg-env eval` on one node, which
-starts its own servers. All scripts come from one template, `slurm.sh.template`.
+On one node, `engine.kind: vllm` runs `rg-env launch`; the embedded engine runs `rg-env train` (DDP on several GPUs).
+Several nodes run one vLLM server on the first node and ZeRO-3 on all. An evaluation runs `rg-env eval` on one node,
+which starts its own servers. All scripts are rendered from the template `slurm.sh.template`. Does not import torch.
 """
 
 import os
@@ -28,7 +28,7 @@ from rg_env.training.config.load import load_train_config
 from rg_env.training.config.schema import EngineConfig, TrainConfig
 
 INHERITED = ("HF_HOME", "RG_ENV_CACHE")
-"""Variables that the script sets to their present values. Keys are not among them: programs read those from `.env`."""
+"""Environment variables copied into the script. API keys are not copied: programs read them from `.env`."""
 _SEEDS = r"[0-9]{1,9}(-[0-9]{1,9}(:0*[1-9][0-9]*)?)?"
 _FORMS = {
     "account": (
@@ -53,44 +53,44 @@ _FORMS = {
         "a list of seeds such as 0-4, or 1,7,9 (0-9%2: two at a time)",
     ),
 }
-"""Options by name, with the form that each must have, so that no text can end an #SBATCH line or a quote."""
+"""Option -> (pattern, description). The patterns ensure that no value can end an #SBATCH line or a quote."""
 _MODULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+/-]*")
 _SIGNAL_WORKERS = 'pkill -TERM -P "$program"'
 _ONE_JOB = 'id=$SLURM_JOB_ID job=$id leaf=""'
-# In an array, job must have both numbers: the first one alone is the whole array to scancel.
+# In an array, job must have both numbers: to scancel, the first one alone means the whole array.
 _SEED = """\
 id=$SLURM_ARRAY_JOB_ID job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID leaf=/seed-$SLURM_ARRAY_TASK_ID
 set -- "$@" "seed=$SLURM_ARRAY_TASK_ID"
 """
 _POINT = """\
 id=$SLURM_ARRAY_JOB_ID job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-# The points of the sweep, by the number of the job in the array.
+# The points of the sweep by array task ID.
 case $SLURM_ARRAY_TASK_ID in
 @@{cases}
 *) echo "the sweep has no point $SLURM_ARRAY_TASK_ID: points are 1 to @@{count}" >&2 && exit 2 ;;
 esac
 """
 _RECORD = """\
-# The description of the sweep for `rg-env compare`: the same in every job.
+# The description of the sweep for `rg-env compare`, the same in every job.
 sweep=${output_dir%/*}/@@{file}
 mkdir -p "${sweep%/*}"
 cat >"$sweep.$SLURM_ARRAY_TASK_ID" <<'end of @@{file}'
 @@{text}end of @@{file}
 if [ -e "$sweep" ] && ! cmp -s "$sweep" "$sweep.$SLURM_ARRAY_TASK_ID"; then
   rm "$sweep.$SLURM_ARRAY_TASK_ID"
-  echo "$sweep belongs to another sweep: give another RG_ENV_OUTPUT_DIR" >&2
+  echo "$sweep belongs to another sweep: choose another RG_ENV_OUTPUT_DIR" >&2
   exit 2
 fi
 mv "$sweep.$SLURM_ARRAY_TASK_ID" "$sweep"
 """
 _MODULES = """
-# Before `set -u`, which the scripts of modules may not allow. Not every batch shell has the command.
+# Before `set -u`, which module scripts may not support. Some batch shells lack the `module` command.
 # shellcheck source=/dev/null
 type module >/dev/null 2>&1 || source /etc/profile
 """
 _SERVER = """
-# The server listens on 127.0.0.1 only, because it does not check credentials; of all trainers only rank 0 talks to it,
-# which runs on this node too. Traffic between nodes is not encrypted: use a network that you trust.
+# The server listens on 127.0.0.1 only, because it does not check credentials. Only the trainer of rank 0, which runs on
+# this node, connects to it. Traffic between nodes is not encrypted: use a network that you trust.
 export first_node=$SLURMD_NODENAME
 server_log="@@{log}"
 CUDA_VISIBLE_DEVICES=$vllm_gpus @@{server} >>"$server_log" 2>&1 &
@@ -98,7 +98,7 @@ server=$!
 trap 'kill "$server" 2>/dev/null || true' EXIT
 until (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
   if ! kill -0 "$server" 2>/dev/null || [ "$SECONDS" -gt 1200 ]; then
-    echo "vLLM ended, or was not ready after 20 minutes: see $server_log" >&2
+    echo "vLLM exited, or was not ready after 20 minutes: see $server_log" >&2
     exit 1
   fi
   sleep 1
@@ -112,36 +112,36 @@ class _Template(Template):
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """A job to write a script for; fields are the options of `rg-env slurm`."""
+    """Options of `rg-env slurm`."""
 
     config: str
     gpus: int
-    """GPUs of each node."""
+    """GPUs per node."""
     time: str
     """Time limit in one of Slurm's forms: MINUTES, HOURS:MINUTES:SECONDS, DAYS-HOURS, ..."""
     overrides: tuple[str, ...] = ()
-    """Overrides of the config: "key=value"."""
+    """Config overrides: "key=value"."""
     nodes: int = 1
     account: str | None = None
     partition: str | None = None
-    """One partition, or several separated by commas."""
+    """Partition, or several separated by commas."""
     qos: str | None = None
     cpus_per_task: int | None = None
-    """CPU cores of each node; default: 8 per GPU."""
+    """CPU cores per node; default: 8 per GPU."""
     mem: str | None = None
-    """Memory of each node, such as 200G; default: the cluster's."""
+    """Memory per node, such as 200G; default: the cluster's."""
     array: str | None = None
-    """Seeds, one job each: "0-4" or "1,7,9"; "0-9%2" runs two at a time."""
+    """Seeds, one job per seed: "0-4" or "1,7,9"; "0-9%2" runs two at a time."""
     sweep: tuple[str, ...] = ()
-    """Axes of a sweep ("key=value,value"), one job for each point."""
+    """Axes of a sweep ("key=value,value"); one job per point."""
     vllm_gpus: int | None = None
-    """GPUs of the first node for vLLM. Default: 1; a single GPU is shared with the trainer."""
+    """GPUs of the first node for vLLM; default: 1. A single GPU is shared with the trainer."""
     job_name: str | None = None
-    """Default: the config's name."""
+    """Job name; default: the config's name."""
     gpu_type: str | None = None
-    """Type of the GPUs, as the cluster names it: a100, h100, ..."""
+    """GPU type as the cluster names it: a100, h100, ..."""
     constraint: str | None = None
-    """Features that the nodes must have: "a100&nvlink"."""
+    """Required node features: "a100&nvlink"."""
     modules: tuple[str, ...] = ()
     """Environment modules to load: "cuda/12.8"."""
 
@@ -152,12 +152,12 @@ class SlurmJob:
 
     @property
     def cpus(self) -> int:
-        """CPU cores of each node."""
+        """CPU cores per node."""
         return self.cpus_per_task or 8 * self.gpus
 
     @property
     def served_gpus(self) -> int:
-        """GPUs of the first node that vLLM gets."""
+        """Number of GPUs of the first node used by vLLM."""
         return self.vllm_gpus or 1
 
     def check(self) -> None:
@@ -167,43 +167,48 @@ class SlurmJob:
             if value is not None and not re.fullmatch(form, value, re.ASCII):
                 raise InputError(f"--{option.replace('_', '-')} {value!r} is not {what}")
         if wrong := [name for name in self.modules if not _MODULE.fullmatch(name)]:
-            raise InputError(f"--modules {wrong[0]!r} is not the name of a module such as cuda/12.8")
+            raise InputError(f"--modules {wrong[0]!r} is not a module name such as cuda/12.8")
         if not is_config_file(self.config):
             raise InputError(f"{self.config!r} is not a config: give a .yaml file, such as configs/train/tiny.yaml")
         if self.array is not None and self.sweep:
-            raise InputError("--sweep numbers the jobs itself: omit --array, and sweep the seed")
+            raise InputError("--sweep sets the array itself: omit --array, and sweep the seed")
         if self.array is not None and any(each.partition("=")[0].strip() == "seed" for each in self.overrides):
-            raise InputError("--array gives each job its seed: omit seed=...")
+            raise InputError("--array sets the seed of each job: omit seed=...")
 
     def processes(self, *, embedded: bool) -> int:
         """Number of training processes over all nodes.
 
         Raises:
-            InputError: there are not enough GPUs, or the embedded engine cannot do it.
+            InputError: there are not enough GPUs, or the embedded engine does not support the options.
         """
         if embedded:
             if self.vllm_gpus is not None:
-                raise InputError("--vllm-gpus is for engine.kind=vllm, and this config has embedded: set or omit it")
+                raise InputError(
+                    "--vllm-gpus requires engine.kind=vllm, but this config has embedded: change one of them"
+                )
             if self.nodes > 1:
                 raise InputError(
-                    f"--nodes {self.nodes} needs engine.kind=vllm: the embedded engine generates on one node only"
+                    f"--nodes {self.nodes} requires engine.kind=vllm: the embedded engine runs on one node only"
                 )
             return self.gpus
         if self.nodes == self.gpus == self.served_gpus == 1:
             return 1  # it shares the GPU with the server
         if self.served_gpus >= self.gpus:
             raise InputError(
-                f"vLLM on {self.served_gpus} of --gpus {self.gpus} leaves none to train on: give fewer --vllm-gpus, or "
+                f"vLLM on {self.served_gpus} of --gpus {self.gpus} leaves none for training: use fewer --vllm-gpus or "
                 "more GPUs"
             )
         return (self.gpus - self.served_gpus) * self.nodes
 
 
 def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
-    """The text of the script. `checkout`: folder with `.venv` and `configs` in which the job runs; default: this one.
+    """Return the text of the script.
+
+    Args:
+        checkout: folder with `.venv` and `configs` in which the job runs; default: the working folder.
 
     Raises:
-        InputError: the job cannot work, or its config has mistakes (`ConfigError`).
+        InputError: the job cannot work, or its config is invalid (`ConfigError`).
     """
     checkout = (checkout or Path.cwd()).absolute()
     job.check()
@@ -212,14 +217,14 @@ def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
         for text in given:
             _check_printable(what, text)
     if not (checkout / ".venv/bin/activate").is_file():
-        raise InputError(f"no .venv in {checkout}: run this where ./setup.sh was run")
+        raise InputError(f"{checkout} has no .venv: run this command where ./setup.sh was run")
     document = read_config(job.config, job.overrides)
     pieces = _evaluation(job, document) if _is_evaluation(job, document) else _training(job, document, checkout)
     exports = {name: os.environ[name] for name in INHERITED if name in os.environ}
     for what, text in [("the working folder", str(checkout)), ("output.dir", pieces["root"]), *exports.items()]:
         _check_printable(what, text)
     if "'" in pieces["root"]:
-        raise InputError(f'output.dir "{pieces["root"]}" has a quote in it: choose another')
+        raise InputError(f'output.dir "{pieces["root"]}" contains a quote: choose another')
     options = {flag: getattr(job, flag) for flag in ("account", "partition", "qos", "constraint", "mem", "array")}
     if job.sweep:
         options["array"] = pieces["points"]
@@ -239,7 +244,7 @@ def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
         # Checked names only, because sbatch's rules for quotes differ between releases.
         "options": "".join(f"\n#SBATCH --{flag}={value}" for flag, value in options.items() if value is not None),
         "log_name": "%A_%a" if options["array"] else "%j",
-        "wait": " --wait=300 --label" if job.nodes > 1 else "",  # one node ended: time for the others to save
+        "wait": " --wait=300 --label" if job.nodes > 1 else "",  # if one node ends, the others have time to save
         "served": job.served_gpus,
         "visible": _visible(job),
         "gpus": f"{job.gpu_type}:{job.gpus}" if job.gpu_type else job.gpus,
@@ -250,10 +255,10 @@ def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
 
 
 def write_script(script: str, file: Path, *, force: bool = False) -> None:
-    """Write it to `file`, which must not exist unless `force`.
+    """Write the script to `file`, which must not exist unless `force`.
 
     Raises:
-        OutputFolderError: it exists, or cannot be written.
+        OutputFolderError: `file` exists or cannot be written.
     """
     try:
         with file.open("w" if force else "x", encoding="utf-8") as target:
@@ -266,7 +271,7 @@ def write_script(script: str, file: Path, *, force: bool = False) -> None:
 
 
 def _is_evaluation(job: SlurmJob, document: Document) -> bool:
-    """Whether the config is one of an evaluation, which has `models`, or of training, which has `model`."""
+    """Whether the config is for evaluation (it has `models`) rather than for training (it has `model`)."""
     swept = {axis.split("=")[0].split(".")[0] for axis in job.sweep}
     kinds = {"model", "models"} & (swept | set(document.values))
     if len(kinds) != 1:
@@ -276,20 +281,24 @@ def _is_evaluation(job: SlurmJob, document: Document) -> bool:
 
 
 def _evaluation(job: SlurmJob, document: Document) -> dict[str, str]:
-    """What the template needs for an evaluation."""
+    """Template values of an evaluation."""
     for name in ("array", "sweep", "vllm_gpus"):
         if getattr(job, name):
-            raise InputError(f"--{name.replace('_', '-')} is for training: omit it, because {job.config} has models")
+            raise InputError(
+                f"--{name.replace('_', '-')} is for training, but {job.config} is an evaluation config: omit the option"
+            )
     if job.nodes > 1:
         raise InputError(f"--nodes {job.nodes}: an evaluation runs on one node, with a vLLM server on each of its GPUs")
     config = load_eval_config(job.config, job.overrides)
     if all(model.url for model in config.models.values()):
-        raise InputError(f"{job.config}: every model has a url, so no GPU is needed: run rg-env eval itself")
+        raise InputError(
+            f"{job.config}: all models are served at a url, so the job needs no GPU: run rg-env eval directly"
+        )
     if config.serving.gpus is not None:
-        raise InputError("serving.gpus: a job uses all GPUs that Slurm gives it (--gpus): omit the key")
+        raise InputError("serving.gpus: a job uses all GPUs allocated by Slurm (--gpus): omit the key")
     if config.serving.kind == "embedded" and job.gpus > 1:
-        raise InputError(f"--gpus {job.gpus}: serving.kind=embedded uses one GPU: give --gpus 1, or serving.kind=vllm")
-    # Where vLLM does not start, that is an error and not an evaluation on the CPU.
+        raise InputError(f"--gpus {job.gpus}: serving.kind=embedded uses one GPU: use --gpus 1 or serving.kind=vllm")
+    # If vLLM does not start, the job fails rather than evaluating on the CPU.
     serving = ["serving.kind=vllm"] if config.serving.kind == "auto" else []
     return {
         "settings": _lines("  ", *map(shlex.quote, [job.config, *job.overrides, *serving])),
@@ -299,10 +308,10 @@ def _evaluation(job: SlurmJob, document: Document) -> dict[str, str]:
 
 
 def _training(job: SlurmJob, document: Document, checkout: Path) -> dict[str, str]:
-    """What the template needs for a training run, an array of seeds, or a sweep."""
+    """Template values of a training run, an array of seeds, or a sweep."""
     for axis in parse_axes(job.sweep):
         if axis.key in ("engine", "engine.kind"):
-            raise InputError(f"--sweep {axis.key}: a script is for one engine.kind: write a script for each")
+            raise InputError(f"--sweep {axis.key}: a script supports one engine.kind, write one script per engine")
     key = ("engine", "kind")
     embedded = (document.get(key) or EngineConfig().kind) == "embedded"
     processes = job.processes(embedded=embedded)
@@ -317,7 +326,7 @@ def _training(job: SlurmJob, document: Document, checkout: Path) -> dict[str, st
         pieces["own"] = _SEED
     if job.sweep:
         pieces |= _sweep(sweep, f"{shlex.quote(root)}/{job.name}-JOBID")
-        pieces["plan"] = "\n".join([f"{len(sweep.points)} jobs, one for each point", *notes(sweep)])
+        pieces["plan"] = "\n".join([f"{len(sweep.points)} jobs, one per point", *notes(sweep)])
     else:
         pieces["plan"] = "\n".join(plan(configs[0], processes))
     for warning in _idle(job, embedded=embedded):
@@ -325,7 +334,7 @@ def _training(job: SlurmJob, document: Document, checkout: Path) -> dict[str, st
     if embedded:
         return pieces | _embedded(processes, checkout)
     if job.nodes == 1:
-        # --processes: the launcher checks that the batch can be divided among them.
+        # --processes lets the launcher check that the batch is divisible.
         command = _lines("    ", 'rg-env launch "$@"', f'--port "$port" --processes {processes}',
                          '--vllm-gpus "$vllm_gpus" -- --resume auto')  # fmt: skip
         return pieces | {"command": command}
@@ -333,13 +342,11 @@ def _training(job: SlurmJob, document: Document, checkout: Path) -> dict[str, st
 
 
 def _idle(job: SlurmJob, *, embedded: bool) -> Iterator[str]:
-    """What leaves GPUs of the job idle."""
+    """Warnings about idle GPUs of the job."""
     if embedded and job.gpus > 1:
-        yield (
-            f"engine.kind=embedded generates on one GPU while {job.gpus - 1} wait; engine.kind=vllm uses all of them"
-        )
+        yield (f"engine.kind=embedded generates on one GPU while {job.gpus - 1} wait; engine.kind=vllm uses all GPUs")
     if job.nodes > 1:
-        yield f"{job.served_gpus} of the {job.gpus} GPUs of each node but the first stay idle"
+        yield f"{job.served_gpus} of the {job.gpus} GPUs are idle on all nodes but the first"
 
 
 def _embedded(processes: int, checkout: Path) -> dict[str, str]:
@@ -353,7 +360,7 @@ def _embedded(processes: int, checkout: Path) -> dict[str, str]:
 def _several_nodes(job: SlurmJob, configs: tuple[TrainConfig, ...], processes: int, checkout: Path) -> dict[str, str]:
     servers = {_server(job, config) for config in configs}
     if len(servers) > 1:
-        raise InputError("--sweep: the points need different vLLM servers on several nodes: write a script for each")
+        raise InputError("--sweep: the points need different vLLM servers on several nodes, write one script per point")
     log = f"{job.name}-$SLURM_JOB_ID-vllm.log"
     command = _lines(
         "    ",
@@ -375,13 +382,13 @@ def _server(job: SlurmJob, config: TrainConfig) -> str:
 
 
 def _sweep(sweep: Sweep, folder: str) -> dict[str, str]:
-    """One job for each point, numbered from 1. `folder`: the sweep's folder, for the reader of the script."""
+    """Template values of a sweep: one job per point, numbered from 1; `folder` is shown in a comment."""
     cases = [
         f'{point.number}) leaf={shlex.quote(f"/{point.name}")} && set -- "$@" {shlex.join(point.overrides)} ;;'
         for point in sweep.points
     ]
     return {
-        "note": f"\n# Table and picture of its runs, at any time: rg-env compare {folder}",
+        "note": f"\n# Compare its runs at any time with: rg-env compare {folder}",
         "points": f"1-{len(sweep.points)}",
         "own": _Template(_POINT).substitute(cases="\n".join(cases), count=len(sweep.points)),
         "record": _Template(_RECORD).substitute(text=to_yaml(sweep.described()), file=SWEEP_FILE),
@@ -389,22 +396,22 @@ def _sweep(sweep: Sweep, folder: str) -> dict[str, str]:
 
 
 def _visible(job: SlurmJob) -> str:
-    """The names of a node's GPUs, as a shell expands it."""
+    """Shell expression for the names of a node's GPUs."""
     return f"${{CUDA_VISIBLE_DEVICES:-{','.join(map(str, range(job.gpus)))}}}"
 
 
 def _accelerate(checkout: Path, file: str) -> str:
     if not (checkout / "configs" / file).is_file():
-        raise InputError(f"no configs/{file} in {checkout}: run this in a checkout of rg_env")
+        raise InputError(f"{checkout} has no configs/{file}: run this command in an rg_env checkout")
     return f"accelerate launch --config-file configs/{file}"
 
 
 def _check_printable(what: str, text: str) -> None:
-    """Raise `InputError` for characters that quoting does not help against: a line break even ends a comment."""
+    """Raise `InputError` for characters that quoting does not protect: a line break ends even a comment."""
     if not text.isprintable():
-        raise InputError(f"{what}: {text[:80]!r} has line breaks or other characters that cannot be seen")
+        raise InputError(f"{what}: {text[:80]!r} contains line breaks or other unprintable characters")
 
 
 def _lines(indent: str, *parts: str) -> str:
-    """One command over several lines of a script."""
+    """Join the parts of a command with line continuations."""
     return f" \\\n{indent}".join(parts)

@@ -1,13 +1,13 @@
-"""Programs that belong together: their output on the console, and time to save when the run is interrupted.
+"""Supervise programs that belong together: show their output, and let them save when the run is interrupted.
 
     supervisor = Supervisor(save_timeout_s=300)
     with supervisor.noting_signals(), supervisor.ending_programs():
         program = supervisor.start(Command(("train",)), Path("train.log"), "[train] {}".format)
-        if not supervisor.wait_until(lambda: program.code is not None):      # a signal came first
+        if not supervisor.wait_until(lambda: program.code is not None):      # interrupted by a signal
             supervisor.let_save(program, "interrupted: the trainer", interrupt=True)
 
-The first Ctrl-C, SIGTERM or SIGHUP asks for an end, and a later one hurries it. Signals are only noted, so that none
-interrupts cleaning up.
+The first Ctrl-C, SIGTERM or SIGHUP requests a stop; later ones shorten the grace period. Handlers only record signals,
+so that no signal interrupts cleanup.
 """
 
 import contextlib
@@ -23,27 +23,27 @@ from pathlib import Path
 from rg_env.core.processes import TICK_S, Command, ProcessGroup, ending_orphans
 
 GRACE_S = 15.0
-"""Seconds between SIGTERM and SIGKILL, once nothing has to be saved any more."""
+"""Seconds between SIGTERM and SIGKILL, after the time to save."""
 HURRY_S = 2.0
-"""The same after a second signal."""
+"""Seconds between SIGTERM and SIGKILL after a second signal."""
 TOGETHER_S = 1.0
-"""Different signals within this time are one request: a closed terminal or a scheduler may send two."""
+"""Seconds within which different signals count as one request: a closed terminal or a scheduler may send two."""
 
 
 class Supervisor:
-    """Used from the main thread, because signals arrive there."""
+    """Starts and stops programs. Use it in the main thread, which receives signals."""
 
     def __init__(self, save_timeout_s: float = 300.0):
         self.signals: list[int] = []
-        """Numbers of the signals that asked for an end."""
+        """Numbers of the signals that requested a stop."""
         self._save_timeout_s = save_timeout_s
-        self._patience = 1  # number of signals that do not hurry
+        self._patience = 1  # number of signals that do not shorten the grace period
         self._programs: list[tuple[ProcessGroup, Callable[[str], str | None]]] = []
 
     @contextlib.contextmanager
     def noting_signals(self) -> Iterator[None]:
-        """In this block, signals that ask for an end are added to `signals`."""
-        assert threading.current_thread() is threading.main_thread(), "signals come to the main thread"
+        """Within this context, stop signals are appended to `signals`."""
+        assert threading.current_thread() is threading.main_thread(), "signals are delivered to the main thread"
         last = (0, 0.0)
 
         def note(number: int, _: object) -> None:
@@ -52,7 +52,7 @@ class Supervisor:
             if before[0] in (0, number) or last[1] - before[1] > TOGETHER_S:
                 self.signals.append(number)
 
-        # A terminal that is closed sends SIGHUP; nohup has it ignored, and it stays so.
+        # Closing a terminal sends SIGHUP; under nohup it is ignored and stays ignored.
         kinds = [signal.SIGINT, signal.SIGTERM]
         kinds += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
         earlier = {kind: signal.signal(kind, note) for kind in kinds}
@@ -64,7 +64,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def ending_programs(self) -> Iterator[None]:
-        """At the end of this block, all programs started in it end, the last one first, with all that they started."""
+        """On exit, stop all programs started in this context with their children, in reverse order."""
         with ending_orphans(self._grace):
             try:
                 yield
@@ -75,13 +75,13 @@ class Supervisor:
                 self._programs.clear()
 
     def start(self, command: Command, log: Path, shown: Callable[[str], str | None]) -> ProcessGroup:
-        """Start a program whose output goes to `log`. `shown` makes the line for the console of each line, or None."""
+        """Start a program with its output in `log`. `shown` maps an output line to its console line; None hides it."""
         program = ProcessGroup(command, log)
         self._programs.append((program, shown))
         return program
 
     def wait_until(self, done: Callable[[], bool], most_s: float = math.inf) -> bool:
-        """Show output until `done()`, for at most `most_s` seconds; False if a signal came first."""
+        """Show output until `done()`, for at most `most_s` seconds; returns False if a signal came first."""
         deadline = time.monotonic() + most_s
         while not done() and time.monotonic() < deadline:
             self._tick()
@@ -90,25 +90,25 @@ class Supervisor:
         return True
 
     def let_save(self, program: ProcessGroup, what: str, *, interrupt: bool) -> None:
-        """Return when the program has ended, its time to save is over, or a further signal came.
+        """Wait until the program has ended, its time to save is over, or another signal arrives.
 
         Args:
-            what: what has happened, and to whom time is given, for the console.
-            interrupt: send it SIGINT; otherwise it notices by itself.
+            what: start of the console message: the event, and the program that may save.
+            interrupt: whether to send SIGINT; otherwise the program notices by itself.
         """
         self._patience = len(self.signals)
-        self.say(f"{what} has {self._save_timeout_s:g} s to save and end (Ctrl-C ends it at once)")
+        self.say(f"{what} has {self._save_timeout_s:g} s to save and exit (Ctrl-C to stop it now)")
         deadline = time.monotonic() + self._save_timeout_s
         while program.code is None and len(self.signals) == self._patience:
             if time.monotonic() >= deadline:
-                self.say(f"it did not end within {self._save_timeout_s:g} s and is stopped now")
+                self.say(f"it did not exit within {self._save_timeout_s:g} s; stopping it")
                 return
             if interrupt:
-                program.interrupt()  # again and again: a launcher may have been about to start one more worker
+                program.interrupt()  # repeatedly, because a launcher may have just started another worker
             self._tick()
 
     def say(self, line: str) -> None:
-        """Print a line. The reader or the terminal may be gone: the run continues, and its logs are on disk."""
+        """Print a line. If the reader or terminal is gone, the run continues; its logs are on disk."""
         try:
             print(line, flush=True)
         except OSError:

@@ -67,7 +67,7 @@ def test_every_problem_is_reported_with_its_fix(doctor: Run) -> None:
     failed = {name: line for name, line in by_name(text).items() if line.startswith("failed ")}
     assert set(failed) == {"batch", "prompts"}
     assert "128 rollouts are not divisible by num_generations=7; fix: training.rollouts_per_step=" in failed["batch"]
-    assert "fix: training.max_prompt_length=" in failed["prompts"]
+    assert "fix: set training.max_prompt_length=" in failed["prompts"]
     assert text.splitlines()[-1].endswith(", 2 failed")
 
 
@@ -82,13 +82,13 @@ def test_a_config_is_checked_with_all_that_it_evaluates(doctor: Run, config: str
         return found
 
     plain, adapters = lines(), lines("lora.r=4")
-    assert "8 rollouts a step: 1 prompts x 8" in plain["batch"]
+    assert "8 rollouts per step: 1 prompts x 8" in plain["batch"]
     assert "all 20 within 60 tokens" in plain["prompts"]
     assert "; 5 more in evaluations, the longest has " in plain["prompts"]
     assert adapters["memory"].split("(")[1] != plain["memory"].split("(")[1]  # adapters are less than all weights
     short = lines("training.max_prompt_length=20")["prompts"]
     assert "longer than 20 tokens" in short
-    assert "; fix: training.max_prompt_length=" in short
+    assert "; fix: set training.max_prompt_length=" in short
     long = "evaluation.tasks.long={task: word_sorting, config: {min_words: 90, max_words: 100}, num_examples: 1}"
     assert "the longest evaluation prompt has " in (line := lines(long)["prompts"])
     assert line.startswith("failed ")
@@ -121,7 +121,7 @@ def test_records(doctor: Run) -> None:
     records = {record["name"]: record for record in json.loads(text)}
     assert records["model"]["status"] == "failed"
     assert records["model"]["fix"].startswith("give a folder with config.json")
-    memory = {"name": "memory", "status": "skipped", "finding": "there is no model to measure with", "fix": ""}
+    memory = {"name": "memory", "status": "skipped", "finding": "no model available to measure with", "fix": ""}
     assert records["memory"] == memory
 
 

@@ -146,7 +146,7 @@ APART = probe({}, {}, apart=[[0, 1]])
         (python("3.11.7"), "ok *3.11.7"),
         (python("3.12.0rc1"), "ok "),
         (python("3.13.1"), "warning *outside the tested set*fix: use Python 3.11 or 3.12"),
-        (python("3.10.4"), "failed *needs >=3.11*fix: "),
+        (python("3.10.4"), "failed *requires >=3.11*fix: "),
         # each range counts; packages of other extras and platforms only if they are installed
         (packages(HAVE), "ok *all 2 within"),
         (packages(HAVE, "vllm"), "warning *not installed: vllm*./setup.sh --gpu"),
@@ -157,8 +157,8 @@ APART = probe({}, {}, apart=[[0, 1]])
         (driver(TWO_GPUS), "ok *1, NVIDIA A100-SXM4-80GB, 81920 MiB, 74211 MiB, 550.54.15"),
         (driver(CONSUMER), "ok *RTX 4090"),
         (driver(MIG), "warning *MIG is on*NCCL"),
-        (driver("No such file", None), "ok *none seen"),
-        (driver("No devices were found", 6), "ok *none seen"),
+        (driver("No such file", None), "ok *no NVIDIA"),
+        (driver("No devices were found", 6), "ok *no NVIDIA"),
         (driver(BROKEN, 9), "failed *couldn't communicate with the NVIDIA driver*fix: reinstall"),
         (driver(BROKEN, 9, planned()), "warning *training would use the CPU*fix: reinstall"),
         (driver(MISMATCH, 18), "failed *Failed to initialize NVML: Driver/library"),
@@ -167,7 +167,7 @@ APART = probe({}, {}, apart=[[0, 1]])
         # what torch sees, compared with what the driver sees
         (torch(probe({}, {})), "ok *computes on 2 GPUs"),
         (torch(probe(), ""), "ok *on the CPU"),
-        (torch(probe(cuda=None)), "warning *build for CPUs*--gpu"),
+        (torch(probe(cuda=None)), "warning *CPU build*--gpu"),
         (torch(probe(problem="driver too old")), "warning *too old*update"),
         (torch(probe({"problem": NO_KERNELS})), "failed *no kernel image*torch build"),
         (torch(probe({}, {"problem": "out of memory"})), "failed *GPU 1 does not compute*CUDA_VISIBLE_DEVICES"),
@@ -183,7 +183,7 @@ APART = probe({}, {}, apart=[[0, 1]])
         (no_torch(Finished(-11), NOT_REQUESTED), "failed *SIGSEGV*reinstall"),
         # a GPU for each process, and one more for a server on this machine that does not run yet
         (count(planned(2), 2), "ok *2 for 2"),
-        (count(planned(3), 2), "failed *3 processes and 2 GPUs*--processes 2"),
+        (count(planned(3), 2), "failed *3 processes, but torch sees 2 GPUs*--processes 2"),
         (count(planned(2, engine="vllm"), 2), "failed *one for vLLM*engine.kind=embedded"),
         (count(VLLM, 2), "ok *2 for 1"),
         (count(planned(2, engine="vllm", host="10.0.0.2"), 2), "ok *2 for 2"),
@@ -192,29 +192,29 @@ APART = probe({}, {}, apart=[[0, 1]])
         (software.judge_import("vllm", IMPORT_ERROR, "reinstall"),
          "failed *cannot be imported: ImportError: libcudart.so.12: cannot open; fix: reinstall"),
         # the batch must be divisible over all processes
-        (batch(), "ok *128 rollouts a step: 16 prompts x 8, in 2 micro-batches on each of 1 process"),
-        (batch(2), "ok *128 rollouts a step: 16 prompts x 8, in 1 micro-batch on each of 2 processes"),
+        (batch(), "ok *128 rollouts per step: 16 prompts x 8, in 2 micro-batches on each of 1 process"),
+        (batch(2), "ok *128 rollouts per step: 16 prompts x 8, in 1 micro-batch on each of 2 processes"),
         (batch(3), "failed *not divisible by 3 processes*training.rollouts_per_step=192"),
         (batch(4), "failed *does not divide the 32 rollouts*training.per_device_train_batch_size=16 or 32"),
         (batch(num_generations=12), "failed *not divisible by num_generations=12*rollouts_per_step=192"),
         # a smaller micro-batch is the fix where it helps, because a step then stays the same
         (memory(THREE, 130), "ok *on GPU 0 (state 42 GB"),
-        (memory(THREE, 100), "failed *about 104 GB*training.per_device_train_batch_size=4 (a step stays the same)"),
+        (memory(THREE, 100), "failed *about 104 GB*training.per_device_train_batch_size=4 (steps are unchanged)"),
         (memory(THREE, 112), "warning *about 104 GB*training.per_device_train_batch_size=4"),
         (memory(THREE, 30), "failed *about 104 GB*more --processes"),
         (memory(planned(), 80), "failed *engine's cache 30 GB*engine.kind=vllm"),
-        (memory(planned(), 140, *MANY), "failed *engine's cache in evaluations 120 GB)*fix: LoRA, a smaller model"),
+        (memory(planned(), 140, *MANY), "failed *engine's cache in evaluations 120 GB)*fix: use LoRA, a smaller model"),
         (memory(planned(), 208, *MANY), "failed *engine's cache in evaluations 120 GB)*engine.max_batch_size=256 "),
         # prompts against their limit, and with the completion against the model's context
         (prompts(128, [20], [50]), "ok *all 2 within 50 tokens, the longest has 50"),
         (prompts(128, [20, 51]), "failed *1 of 2 are longer*training.max_prompt_length=51"),
         (prompts(128, [20], [51]), "failed *1 of 2 are longer*training.max_prompt_length=51"),
-        (prompts(70, [20, 50]), "failed *more than the 70*training.max_tokens=20"),
+        (prompts(70, [20, 50]), "failed *exceeds the 70*training.max_tokens=20"),
         (prompts(128, [20], [50], [10, 98]), "ok *has 50; 2 more in evaluations, the longest has 98"),
-        (prompts(127, [20], [50], [10, 98]), "failed *98 tokens, with 30 new*evaluation.max_tokens=29,"),
+        (prompts(127, [20], [50], [10, 98]), "failed *98 tokens, which with 30 new*evaluation.max_tokens=29,"),
         (prompts(128, [20], [50], [10, 98], evaluation_tokens=31), "failed *with 31 new*evaluation.max_tokens=30,"),
-        (prompts(128, [20], [50], evaluation_tokens=79), "failed *50 tokens, with 79 new*evaluation.max_tokens=78,"),
-        (prompts(98, [20], [50], [10, 98], evaluation_tokens=5), "failed *98 tokens, with 5 new ones*other tasks, or"),
+        (prompts(128, [20], [50], evaluation_tokens=79), "failed *50 tokens, *79 new*evaluation.max_tokens=78,"),
+        (prompts(98, [20], [50], [10, 98], evaluation_tokens=5), "failed *98 tokens, *5 new ones*other tasks, or"),
         # each rollout in flight holds a connection
         (machine.check_open_files(0, (1024, 4096)), "ok *limit 1024"),
         (machine.check_open_files(1024, (1024, 1048576)), "failed *needs 1536*ulimit -n 65536"),
@@ -227,7 +227,7 @@ APART = probe({}, {}, apart=[[0, 1]])
         (machine.check_shared_memory(planned(), 64 * MIB), "ok *67 MB"),
         (machine.check_shared_memory(VLLM, 8 * GIB), "ok *8.6 GB"),
         (machine.check_shared_memory(VLLM, None), "skipped *no /dev/shm"),
-        (machine.check_ports(planned()), "skipped *a single process needs none"),
+        (machine.check_ports(planned()), "skipped *a single process does not need one"),
     ],
 )  # fmt: skip
 def test_findings_and_fixes(check: Check, pattern: str) -> None:
@@ -249,7 +249,7 @@ def test_a_trainer_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delitem(sys.modules, "rg_env.training.trainer", raising=False)
     monkeypatch.setitem(sys.modules, "rg_env.training.rollouts", None)
     assert software.check_trainer(planned()).status == "failed"
-    is_like(software.check_trainer(NOT_REQUESTED), "warning *needs rg_env.training.rollouts")
+    is_like(software.check_trainer(NOT_REQUESTED), "warning *requires rg_env.training.rollouts")
 
 
 def test_models_that_cannot_be_trained(tmp_path: Path) -> None:
@@ -376,12 +376,12 @@ def test_what_listens_at_the_servers_port(serve: Callable[..., int]) -> None:
     good = serve()
     is_like(check(good), "ok *serves 'served', 512 tokens, 2 workers")
     is_like(check(good, model="mine"), "failed *serves 'served', not 'mine'*rg-env vllm mine")
-    is_like(check(good, tokens=600), "failed *takes 512 tokens*--max-model-len 600")
+    is_like(check(good, tokens=600), "failed *accepts 512 tokens*--max-model-len 600")
     is_like(check(serve(owner="rg-env")), "failed *is not a vLLM server*another engine.port")
     is_like(check(serve(world=False)), "failed *takes no weights*another engine.port")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        is_like(machine.check_ports(planned(2), port), f"warning *{port}: something else listens*a free one")
+        is_like(machine.check_ports(planned(2), port), f"warning *{port}: something else listens*any free port")
     is_like(machine.check_ports(planned(2), port), f"ok *{port} free")
     is_like(check(port), f"warning *nothing listens*rg-env vllm served --host 127.0.0.1 --port {port}")
     away = planned(engine="vllm", host="nowhere.invalid")

@@ -70,7 +70,7 @@ def test_gpus_are_split(vllm: str | None, training: str | None, visible: str, ex
 @pytest.mark.parametrize(
     ("vllm", "training", "visible", "words"),
     [
-        ("0", "01", "0123", "GPU 0 is in --vllm-gpus and in --gpus"),
+        ("0", "01", "0123", "GPU 0 is in both --vllm-gpus and --gpus"),
         ("7", None, "01", "--vllm-gpus: GPU 7 does not exist: visible are 0, 1"),
         (None, "1", "", "--gpus: GPU 1 does not exist: none is visible"),
         ("01", None, "01", "--vllm-gpus takes all GPUs"),
@@ -174,19 +174,19 @@ def test_an_accelerate_configuration_may_be_given_and_is_found_from_elsewhere(
 @pytest.mark.parametrize(
     ("machine", "changes", "words"),
     [
-        (CPU, {"script": "train.py"}, "no script or config at 'train.py'"),
+        (CPU, {"script": "train.py"}, "script or config 'train.py' not found"),
         (CPU, {"script": "examples/notes.txt"}, "is neither a Python script (.py) nor a config"),
-        (NODE, {"processes": 4}, "--processes 4 with 3 GPUs"),
+        (NODE, {"processes": 4}, "--processes 4 exceeds the 3 GPUs"),
         (
             NODE,
             {"tensor_parallel_size": 2},
             "--tensor-parallel-size 2 x --data-parallel-size 1 is not the number of vLLM's",
         ),
         (NODE, {"vllm_gpus": ("0", "1"), "data_parallel_size": 3}, "is not the number of vLLM's GPUs (2)"),
-        (CPU, {"processes": 100_000}, "--processes 100000 on a CPU with"),
-        (CPU, {"accelerate_config": "none.yaml"}, "no file at --accelerate-config 'none.yaml'"),
+        (CPU, {"processes": 100_000}, "--processes 100000 exceeds the"),
+        (CPU, {"accelerate_config": "none.yaml"}, "--accelerate-config 'none.yaml' not found"),
         *[
-            (CPU, {"script_arguments": (given,)}, f"{given} after `--`: a script is given")
+            (CPU, {"script_arguments": (given,)}, f"{given} after `--`: omit it")
             for given in ("--model", "--port=9000", "--engine", "--host")
         ],
     ],
@@ -245,7 +245,7 @@ def test_heads_of_a_model_that_is_not_here_are_not_checked(model: str) -> None:
 
 def test_a_missing_configuration_is_named(repository: Path) -> None:
     (repository / "configs" / "zero3.yaml").unlink()
-    with pytest.raises(InputError, match=r"no configs/zero3.yaml .*--accelerate-config"):
+    with pytest.raises(InputError, match=r"configs/zero3.yaml not found .*--accelerate-config"):
         make_commands(options(), NODE)
 
 
@@ -346,7 +346,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "words"),
     [
         (["launch", "examples/train.py", "--model", "m", "--task", "x"], "launch has no option '--task'"),
-        (["launch", "examples/train.py"], "a script needs --model"),
+        (["launch", "examples/train.py"], "a script requires --model"),
         (["launch", "run.yaml", "--model", "m"], "use model.name=m instead"),
         (["launch", "run.yaml", "--task", "x"], "launch has no option '--task'"),
         (["launch", "run.yaml", "training.steps=3"], "training.steps = 3 @ command line: unknown key"),
@@ -354,18 +354,18 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
             ["launch", "run.yaml", "--processes", "2", "training.num_generations=7"],
             "8 rollouts are not divisible by num_generations=7",
         ),
-        (["launch", "examples/train.py", "--model", "m", "--port", "65536", "--dry-run"], "port 65536 does not exist"),
+        (["launch", "examples/train.py", "--model", "m", "--port", "65536", "--dry-run"], "port 65536 is out of range"),
         (["launch", "examples/train.py", "--model", " "], "--model is empty"),
         (["launch", "examples/train.py", "--model", "m", "--gpus", ""], "argument --gpus: '' does not name a GPU"),
         (
             ["launch", "examples/train.py", "--model", "m", "--vllm-gpus", " ,"],
             "argument --vllm-gpus: ' ,' does not name a GPU",
         ),
-        (["launch", "x" * 300 + ".py", "--model", "m"], "no script or config at"),
-        (["launch", "examples/train.py", "--model", "m", "--accelerate-config", "x" * 300], "no file at"),
+        (["launch", "x" * 300 + ".py", "--model", "m"], "not found: give a path"),
+        (["launch", "examples/train.py", "--model", "m", "--accelerate-config", "x" * 300], "not found"),
         (["launch", "examples/train.py", "--model", "m", "--log-dir", "x" * 300], "File name too long; choose another"),
         (["launch", "examples/train.py", "--model", "m", "--vllm-args", "'"], "invalid"),
-        (["launch", "examples/train.py", "--model", "m", "--log-dir", "taken"], "taken holds vllm.log of another run"),
+        (["launch", "examples/train.py", "--model", "m", "--log-dir", "taken"], "taken has vllm.log from another run"),
         (["launch", "examples/train.py", "--model", "m", "--log-dir", "examples/train.py"], "choose another --log-dir"),
     ],
 )
@@ -405,7 +405,7 @@ def test_a_config_trains_with_the_server_that_is_started(rg_env: Callable[..., t
 def test_gpus_that_stay_idle_are_named() -> None:
     """Those that neither program uses."""
     plan = make_commands(LaunchOptions("run.yaml", gpus=("1", "2"), processes=1), NODE).plan
-    assert "warning: GPUs 2,3 idle: more --processes, --gpus or --vllm-gpus would use it" in plan
+    assert "warning: GPUs 2,3 idle: use more --processes, --gpus or --vllm-gpus" in plan
     assert not any("warning" in line for line in make_commands(LaunchOptions("run.yaml"), NODE).plan)
 
 

@@ -81,7 +81,7 @@ def test_options_for_sbatch(checkout: Path) -> None:
     assert "\nmodule load cuda/12.8 gcc || exit 1\n" in special
     swept = sbatch_script(job(sweep=("training.max_tokens=64,128", "seed=0,1,2"), overrides=("output.dir=my runs",)))
     assert sbatch_options(swept) >= {"--array=1-6", "--output=%x-%A_%a.out"}
-    assert "# Table and picture of its runs, at any time: rg-env compare 'my runs'/vllm-JOBID\n" in swept
+    assert "# Compare its runs at any time with: rg-env compare 'my runs'/vllm-JOBID\n" in swept
     for time_limit in ("5", "90:30", "4:00:00", "0-1", "1-12", "1-12:30", "2-00:00:01"):
         assert f"--time={time_limit}" in sbatch_options(sbatch_script(job(time=time_limit)))
 
@@ -90,18 +90,18 @@ def test_options_for_sbatch(checkout: Path) -> None:
     ("changes", "words"),
     [
         *[({"time": time}, "is not a time: MINUTES") for time in ("", "4h", "1:2:3:4", "1-", "-1", "1:0:0\n", "٣")],
-        ({"gpus": 4, "vllm_gpus": 4}, "vLLM on 4 of --gpus 4 leaves none to train on"),
+        ({"gpus": 4, "vllm_gpus": 4}, "vLLM on 4 of --gpus 4 leaves none for training"),
         ({"nodes": 2}, "vLLM on 1 of --gpus 1 leaves none"),
-        ({"config": "embedded.yaml", "nodes": 2}, "--nodes 2 needs engine.kind=vllm"),
-        ({"config": "embedded.yaml", "vllm_gpus": 1}, "--vllm-gpus is for engine.kind=vllm"),
+        ({"config": "embedded.yaml", "nodes": 2}, "--nodes 2 requires engine.kind=vllm"),
+        ({"config": "embedded.yaml", "vllm_gpus": 1}, "--vllm-gpus requires engine.kind=vllm"),
         *[
             ({"array": array}, "is not a list of seeds")
             for array in ("", "a", "0-4:0", "0-4%0", "1,,2", "1;2", "0-4%", "4294967296", "٣", "1%2,3")
         ],
         ({"array": "0-4", "overrides": ("seed=1",)}, "omit seed=..."),
-        ({"array": "0-4", "sweep": ("seed=0,1",)}, "--sweep numbers the jobs itself: omit --array"),
-        ({"sweep": ("logging.project=a,'b\nc'",)}, "has line breaks"),
-        ({"sweep": ("engine.kind=vllm,embedded",)}, "--sweep engine.kind: a script is for one engine.kind"),
+        ({"array": "0-4", "sweep": ("seed=0,1",)}, "--sweep sets the array itself: omit --array"),
+        ({"sweep": ("logging.project=a,'b\nc'",)}, "contains line breaks"),
+        ({"sweep": ("engine.kind=vllm,embedded",)}, "--sweep engine.kind: a script supports one engine.kind"),
         ({"sweep": ("training.max_tokens=64,128",), "nodes": 2, "gpus": 2}, "need different vLLM servers"),
         (
             {
@@ -118,20 +118,23 @@ def test_options_for_sbatch(checkout: Path) -> None:
             for name in ("", "a b", "a'b", "a\n", "-a", "$(id)", "ä")
         ],
         ({"mem": "200 GB"}, "--mem '200 GB' is not an amount of memory"),
-        ({"modules": ("cuda/12.8", "a;b")}, "--modules 'a;b' is not the name of a module"),
-        ({"config": "a\n#SBATCH --uid=0\n.yaml"}, "has line breaks"),
-        ({"overrides": ("logging.run_name=a\nb",)}, "has line breaks"),
-        ({"overrides": ("output.dir=it's",)}, "has a quote"),
+        ({"modules": ("cuda/12.8", "a;b")}, "--modules 'a;b' is not a module name"),
+        ({"config": "a\n#SBATCH --uid=0\n.yaml"}, "contains line breaks"),
+        ({"overrides": ("logging.run_name=a\nb",)}, "contains line breaks"),
+        ({"overrides": ("output.dir=it's",)}, "contains a quote"),
         ({"config": "evaluation.yaml", "nodes": 2}, "--nodes 2: an evaluation runs on one node"),
         *[
-            ({"config": "evaluation.yaml", **option}, "is for training: omit it, because evaluation.yaml has models")
+            (
+                {"config": "evaluation.yaml", **option},
+                "is for training, but evaluation.yaml is an evaluation config: omit the option",
+            )
             for option in ({"array": "0-4"}, {"sweep": ("seed=0,1",)}, {"vllm_gpus": 1})
         ],
-        ({"config": "evaluation.yaml", "overrides": ("serving.gpus=[0]",)}, "all GPUs that Slurm gives it (--gpus)"),
+        ({"config": "evaluation.yaml", "overrides": ("serving.gpus=[0]",)}, "all GPUs allocated by Slurm (--gpus)"),
         ({"config": "evaluation.yaml", "gpus": 2, "overrides": ("serving.kind=embedded",)}, "embedded uses one"),
-        ({"config": "evaluation.yaml", "overrides": ("models={a: m@http://x/v1}",)}, "every model has a url"),
+        ({"config": "evaluation.yaml", "overrides": ("models={a: m@http://x/v1}",)}, "all models are served at a url"),
         ({"config": "evaluation.yaml", "overrides": ("num_exampels=5",)}, "did you mean 'num_examples'"),
-        ({"config": "evaluation.yaml", "overrides": ("output.dir=it's",)}, "has a quote"),
+        ({"config": "evaluation.yaml", "overrides": ("output.dir=it's",)}, "contains a quote"),
         ({"overrides": ("models.trained=x",)}, "vllm.yaml has both model (training) and models (evaluation)"),
         ({"config": "configs/tasks/syllogism.yaml"}, "has neither model nor models"),
         ({"config": "train.py"}, "'train.py' is not a config"),
@@ -175,7 +178,7 @@ def test_the_batch_must_fit_the_processes_that_train(checkout: Path) -> None:
 def test_files_that_the_job_needs_must_exist(checkout: Path) -> None:
     for file in ("configs/zero3_multinode.yaml", ".venv/bin/activate"):
         (checkout / file).unlink()
-        with pytest.raises(InputError, match=rf"no {re.escape(file.split('/bin')[0])} in .*: run this"):
+        with pytest.raises(InputError, match=rf"has no {re.escape(file.split('/bin')[0])}: run this"):
             sbatch_script(JOBS["two nodes"])
 
 
@@ -199,19 +202,17 @@ def test_the_command_writes_a_file_once_and_prints_how_to_submit_it(
     swept = "vllm.yaml --gpus 4 --time 60 --force --sweep training.epsilon=0.1,0.3"
     assert rg_env("slurm", *shlex.split(swept))[1].splitlines() == [
         "submit it with: sbatch vllm.sbatch",
-        "Table and picture of its runs, at any time: rg-env compare outputs/vllm-JOBID",
-        "2 jobs, one for each point",
+        "Compare its runs at any time with: rg-env compare outputs/vllm-JOBID",
+        "2 jobs, one per point",
         "every point: without effect: training.epsilon (training.num_iterations: 1)",
     ]
 
 
 def test_gpus_that_stay_idle_are_named(checkout: Path) -> None:
     """In the script's head, which the command prints."""
-    embedded = (
-        "\n# warning: engine.kind=embedded generates on one GPU while 7 wait; engine.kind=vllm uses all of them\n"
-    )
+    embedded = "\n# warning: engine.kind=embedded generates on one GPU while 7 wait; engine.kind=vllm uses all GPUs\n"
     assert embedded in sbatch_script(JOBS["8 GPUs, embedded"])
-    two = "\n# warning: 2 of the 8 GPUs of each node but the first stay idle\n"
+    two = "\n# warning: 2 of the 8 GPUs are idle on all nodes but the first\n"
     assert two in sbatch_script(job(gpus=8, nodes=2, vllm_gpus=2))
     assert "# warning:" not in sbatch_script(JOBS["8 GPUs"])
 
@@ -386,7 +387,7 @@ def test_a_server_that_does_not_come_up_ends_the_job(cluster: Cluster) -> None:
     """With one line that names the log, before any trainer starts."""
     code, errors = cluster.run(JOBS["two nodes"], STAND_IN_SERVER="fails")
     assert code == 1
-    assert errors == f"vLLM ended, or was not ready after 20 minutes: see vllm-{JOB}-vllm.log\n"
+    assert errors == f"vLLM exited, or was not ready after 20 minutes: see vllm-{JOB}-vllm.log\n"
     assert "out of memory" in (cluster.checkout / f"vllm-{JOB}-vllm.log").read_text()
     assert not cluster.records(program="srun")
 
@@ -467,7 +468,7 @@ def test_a_job_without_a_point_and_a_folder_of_another_sweep_end_at_once(cluster
     other = cluster.checkout / "old" / "sweep.yaml"
     other.parent.mkdir()
     other.write_text("swept: {}\n")
-    message = "old/sweep.yaml belongs to another sweep: give another RG_ENV_OUTPUT_DIR\n"
+    message = "old/sweep.yaml belongs to another sweep: choose another RG_ENV_OUTPUT_DIR\n"
     assert cluster.run(asked, **array, SLURM_ARRAY_TASK_ID="1", RG_ENV_OUTPUT_DIR="old") == (2, message)
     assert [path.name for path in other.parent.iterdir()] == ["sweep.yaml"]
     assert other.read_text() == "swept: {}\n"

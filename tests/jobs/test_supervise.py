@@ -195,7 +195,7 @@ def test_a_server_that_dies_at_its_start_is_reported_with_its_last_lines(
     server = "print(*(f'line {n}' for n in range(50)), sep='\\n', flush=True)\nsys.exit(3)"
     code, printed, errors = start(server, "pass").end()
     assert code == 1
-    assert errors == f"error: vLLM ended with code 3 before it was ready: see above, and {tmp_path}/vllm.log\n"
+    assert errors == f"error: vLLM exited with code 3 before it was ready: see the log above, and {tmp_path}/vllm.log\n"
     assert [line for line in printed.splitlines() if line.startswith("[vllm]")] == [
         f"[vllm] line {n}" for n in range(30, 50)
     ]
@@ -216,8 +216,8 @@ def test_a_server_that_dies_during_training_leaves_the_trainer_time_to_save(
     trainer = "time.sleep(2)\n(here / 'checkpoint').touch()\nprint('saved', flush=True)\nsys.exit(1)"
     code, printed, errors = start(server, trainer).end()
     assert code == 1
-    assert errors == f"error: vLLM ended with code 5 during training (out of memory): see {tmp_path}/vllm.log\n"
-    assert "vLLM ended with code 5: the trainer has 300 s to save and end" in printed
+    assert errors == f"error: vLLM exited with code 5 during training (out of memory): see {tmp_path}/vllm.log\n"
+    assert "vLLM exited with code 5: the trainer has 300 s to save and exit" in printed
     assert "[train] saved\n" in printed
 
 
@@ -225,7 +225,7 @@ def test_a_trainer_that_does_not_notice_is_ended(start: Callable[..., Started]) 
     """After its time, and by SIGKILL if it must be."""
     code, printed, _ = start(SERVER + "time.sleep(0.5)", IGNORING + "note()\nstay()", save_timeout=1).end()
     assert code == 1
-    assert "did not end within 1 s" in printed
+    assert "did not exit within 1 s" in printed
 
 
 @pytest.mark.parametrize(

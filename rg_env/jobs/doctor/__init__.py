@@ -1,13 +1,13 @@
-"""`rg-env doctor`: would a training run start on this machine? Every problem is reported with its fix.
+"""`rg-env doctor`: check that a training run can start on this machine. Every problem is reported with a fix.
 
     for check in diagnose(PlannedRun(load_train_config("configs/train/tiny.yaml", []))):
         print(check.line())
 
-Trains nothing, downloads only a model's configuration and tokenizer, and writes only the cache of rows. Tokens are
-looked for and never shown. "failed" is what would stop the run; without the `train` extra nothing fails unless options
-or a config describe a run, because the environment alone does not need it.
+The doctor does not train, downloads only a model's configuration and tokenizer, and writes only the row cache. It
+checks that tokens exist and never shows them. "failed" means that the run would not start. A missing `train` extra
+fails only if options or a config describe a run, because the environment alone does not need it.
 
-Importing this is cheap: modules that need torch are imported once another process has shown that torch works.
+Importing this module is cheap: modules that need torch are imported after a subprocess has shown that torch works.
 """
 
 import os
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Check", "PlannedRun", "as_json", "closing_line", "diagnose"]
 
-_NO_MODEL = "there is no model to measure with"
+_NO_MODEL = "no model available to measure with"
 _CONNECTIONS = 1024
-"""Most rollouts in flight."""
+"""Maximum number of concurrent rollouts."""
 
 
 def diagnose(planned: PlannedRun) -> Iterator[Check]:
-    """Check everything and yield each finding at once.
+    """Run all checks and yield each result as it is available.
 
     Raises:
-        InputError: the run names tasks or options that do not exist.
+        InputError: a task or option of the run does not exist.
     """
     Mixture.parse(planned.config.gym)
     yield _guarded("python", software.python_here)
@@ -78,7 +78,7 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
     else:
         free, place = _free_memory(run, probe)
         yield _guarded("memory", lambda: models.check_memory(run, model, lengths, free, place))
-        # Weights and Adam's moments in fp32; under ZeRO-3 bf16 weights in addition.
+        # fp32 weights and Adam moments, plus bf16 weights under ZeRO-3.
         checkpoint = (14 if run.zero3 else 12) * model.shape.parameters
     yield machine.check_open_files(min(run.config.training.rollouts_per_step, _CONNECTIONS) if run.uses_vllm else 0)
     yield _guarded("wandb", lambda: machine.check_wandb(run))
@@ -86,7 +86,7 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
 
 
 def _model(planned: PlannedRun, has_gpu: bool) -> "tuple[Check, PlannedRun, Model | None]":
-    """The finding about the model, the run with the model that it would use, and the model if it can be measured."""
+    """Return the check of the model, the run with the model that it would use, and the model if it can be measured."""
     from rg_env.inference.models import DEFAULT_GPU_MODEL, TINY
     from rg_env.jobs.doctor.model import check_model
 
@@ -97,25 +97,25 @@ def _model(planned: PlannedRun, has_gpu: bool) -> "tuple[Check, PlannedRun, Mode
         if default and check.status == "failed":  # as load_policy does
             finding, name = f"{check.finding}: the tiny policy is used instead", TINY
             check, model = replace(check, status="warning", finding=finding), check_model(TINY)[1]
-    except Exception as error:  # a configuration that no model can be made of
+    except Exception as error:  # a configuration from which no model can be built
         check, model = _unexpected("model", error), None
     return check, planned if planned.given is None else planned.with_model(name), model
 
 
 def _free_memory(planned: PlannedRun, probe: dict[str, Any]) -> tuple[int, str]:
-    """Free bytes for one training process, and where: on the fullest of the GPUs that the run would use."""
+    """Free bytes per training process, and their place: the run's GPU with the least free memory, or the machine."""
     devices = [device for device in probe["devices"][: planned.processes] if device.get("free")]
     if devices:
         fullest = min(devices, key=lambda device: device["free"])
         return fullest["free"], f"on GPU {fullest['index']}"
-    share = f" for each of {planned.processes}" if planned.processes > 1 else ""
+    share = f" per process ({planned.processes} processes)" if planned.processes > 1 else ""
     return machine.memory_free() // planned.processes, f"in this machine's memory{share}"
 
 
 def _guarded(name: str, check: Callable[[], Check]) -> Check:
     try:
         return check()
-    except Exception as error:  # a check that fails itself must not hide the others
+    except Exception as error:  # a broken check must not hide the others
         return _unexpected(name, error)
 
 

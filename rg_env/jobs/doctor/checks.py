@@ -1,4 +1,4 @@
-"""What the doctor checks, a planned run, and what it reports: one `Check` for each thing that it examined."""
+"""Input and output of the doctor: a `PlannedRun`, and one `Check` per aspect that was examined."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,23 +14,23 @@ from rg_env.training.config.schema import TrainConfig
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A training run that is to start on this machine."""
+    """A training run that is planned for this machine."""
 
     config: TrainConfig
     processes: int = 1
-    """Training processes, one for each GPU."""
+    """Number of training processes, one per GPU."""
     given: frozenset[str] | None = None
-    """The config keys that options set, of a run without a config file."""
+    """Config keys set by options, for a run without a config file."""
 
     @classmethod
     def of_options(cls, given: Mapping[str, Any], processes: int = 1) -> "PlannedRun":
-        """The run that values by config key describe. Raises `InputError` for impossible ones."""
+        """Make a run from values by config key. Raises `InputError` if they are invalid."""
         document = Document({"model": {"name": "tiny"}, "tasks": ["leg_counting"]}, Path("the options"))
         overrides = [f"{key}={json.dumps(value)}" for key, value in given.items()]
         return cls(parse_config(overridden(document, overrides), TrainConfig), processes, frozenset(given))
 
     def with_model(self, name: str) -> "PlannedRun":
-        """The same run of the model `name`, with the training defaults of that model where options do not set them."""
+        """Return the run with the model `name` and its training defaults, except for values set by options."""
         model = self.config.model.model_copy(update={"name": name})
         defaults = default_fields(name == "tiny") | self.config.training.model_dump(exclude_unset=True)
         training = self.config.training.model_copy(update=defaults)
@@ -38,7 +38,7 @@ class PlannedRun:
 
     @property
     def requested(self) -> bool:
-        """Whether training is intended at all; otherwise a missing `train` extra is not a failure."""
+        """Whether a run was described; otherwise a missing `train` extra is not a failure."""
         return self.given is None or bool(self.given) or self.processes > 1
 
     @property
@@ -47,7 +47,7 @@ class PlannedRun:
 
     @property
     def zero3(self) -> bool:
-        """Whether processes share the model's state as in `configs/zero3.yaml`: only with a server, because the
+        """Whether processes shard the model's state as in `configs/zero3.yaml`; only with a server, because the
         embedded engine cannot generate from shards."""
         return self.uses_vllm and self.processes > 1
 
@@ -57,7 +57,7 @@ class PlannedRun:
 
     @property
     def evaluation_tokens(self) -> int:
-        """Limit of new tokens in evaluations."""
+        """Maximum new tokens per completion in evaluations."""
         return self.config.evaluation.max_tokens or self.config.training.max_tokens
 
 
@@ -66,8 +66,8 @@ Status = Literal["ok", "warning", "failed", "skipped"]
 
 @dataclass(frozen=True)
 class Check:
-    """What was checked, the finding, and the fix. "failed" would stop the run; with a "warning" it runs worse than it
-    could, or not as intended."""
+    """Result of a check, with a finding and a fix. "failed" prevents the run; a "warning" means that it runs worse than
+    it could, or not as intended."""
 
     name: str
     status: Status
@@ -79,13 +79,13 @@ class Check:
             raise ValueError(f"the failed check {self.name!r} has no fix")
 
     def line(self) -> str:
-        """One line, whatever an error's text contains."""
+        """Format the check as one line, even if an error's text has several."""
         text = f"{self.finding}; fix: {self.fix}" if self.fix else self.finding
         return f"{self.status:<8} {self.name:<13} {' '.join(text.split())}"
 
 
 def closing_line(checks: Sequence[Check]) -> str:
-    """How many checks ended in each way."""
+    """Number of checks per status, as text."""
     count = {status: sum(check.status == status for check in checks) for status in ("ok", "warning", "failed")}
     plural = "" if count["warning"] == 1 else "s"
     return f"{count['ok']} ok, {count['warning']} warning{plural}, {count['failed']} failed"
@@ -96,7 +96,7 @@ def as_json(checks: Iterable[Check]) -> str:
 
 
 def gigabytes(size: float) -> str:
-    """Bytes as text, in units of 10^9 as GPUs and disks are sold."""
+    """Format bytes in decimal units (10^9), as GPUs and disks are sold."""
     if size < 9.5e8:
         return f"{size / 1e6:.0f} MB"
     return f"{size / 1e9:.1f} GB" if size < 9.95e9 else f"{size / 1e9:.0f} GB"

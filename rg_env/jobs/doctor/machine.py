@@ -1,4 +1,4 @@
-"""Checks of what this machine grants a run: the server's port, other ports, open files, memory, disk and logins."""
+"""Checks of the machine's resources: server and other ports, open files, memory, disk and logins."""
 
 import contextlib
 import netrc
@@ -14,21 +14,21 @@ from rg_env.inference.vllm.client import NOT_LISTENING, VllmServer, start_hint
 from rg_env.jobs.doctor.checks import Check, PlannedRun, gigabytes
 
 LAUNCH_PORT = 29500
-"""The port where processes of `accelerate launch` meet, unless given `--main_process_port`."""
+"""Default rendezvous port of `accelerate launch` (`--main_process_port`)."""
 _SERVER_NEEDS_SHM = 10**9
 _SPARE_FILES = 512
-"""Files that libraries, data and logs hold open in addition to the connections."""
+"""Number of files that libraries, data and logs keep open in addition to the connections."""
 
 
 def check_server(planned: PlannedRun, model: str | None, tokens: int) -> tuple[Check, bool]:
-    """What listens at the server's port, and whether anything does.
+    """Check the server, and return whether anything listens on its port.
 
     Args:
-        model: the name that it must serve; None: not known.
-        tokens: prompt and completion together that it must accept.
+        model: model name that it must serve; None: unknown.
+        tokens: maximum tokens (prompt plus completion) that it must accept.
     """
     if not planned.uses_vllm:
-        return Check("server", "skipped", "the embedded engine needs none"), False
+        return Check("server", "skipped", "the embedded engine does not need a server"), False
     engine = planned.config.engine
     server = VllmServer(engine.host, engine.port)
     start = f"`{start_hint(model or 'MODEL', engine.port)}`"
@@ -40,11 +40,11 @@ def check_server(planned: PlannedRun, model: str | None, tokens: int) -> tuple[C
         fix = f"before training, start {start}"
         if not planned.server_is_local:
             host = "engine.host"
-            fix = f"check {host}, or {fix} there, with --host an address that this machine reaches"
+            fix = f"check {host}, or {fix} there, with a --host that this machine can reach"
         return Check("server", "warning", f"nothing listens at {server} yet", fix), False
     try:
         if problem:
-            raise ServerError(f"what listens at {server} is not a healthy vLLM: {problem}")
+            raise ServerError(f"{server} is not a healthy vLLM server: {problem}")
         info = server.info()
     except ServerError as error:
         return Check("server", "failed", str(error).partition(": give the port")[0], another), True
@@ -52,7 +52,7 @@ def check_server(planned: PlannedRun, model: str | None, tokens: int) -> tuple[C
     if model is not None and info.name != model:
         finding = f"{server} serves {info.name!r}, not {model!r}"
     elif info.max_model_len < tokens:
-        finding = f"{server} takes {info.max_model_len} tokens, and prompt and completion can have {tokens}"
+        finding = f"{server} accepts {info.max_model_len} tokens, but prompt plus completion can have {tokens}"
         fix = f"restart it with --max-model-len {tokens}, or reduce training.max_tokens"
     if finding:
         return Check("server", "failed", finding, fix), True
@@ -62,36 +62,43 @@ def check_server(planned: PlannedRun, model: str | None, tokens: int) -> tuple[C
 
 
 def check_ports(planned: PlannedRun, port: int = LAUNCH_PORT) -> Check:
-    """The port at which the processes of a run meet, which must be free."""
+    """Check that the rendezvous port of the run's processes is free."""
     if planned.processes == 1:
-        return Check("ports", "skipped", "a single process needs none")
+        return Check("ports", "skipped", "a single process does not need one")
     if taken := port_problem(port):
-        fix = "several nodes need another --main_process_port; one node takes a free one (--main-process-port 0)"
+        fix = "on several nodes use another --main_process_port; on one node use any free port (--main-process-port 0)"
         return Check("ports", "warning", f"{port}: {taken}", fix)
     return Check("ports", "ok", f"{port} free")
 
 
 def check_open_files(connections: int, limits: tuple[int, int] | None = None) -> Check:
-    """`connections`: rollouts that a server generates at once. `limits`: soft and hard; default: this process's."""
+    """Check the limit of open files.
+
+    Args:
+        connections: rollouts that a server generates concurrently.
+        limits: soft and hard limit; default: those of this process.
+    """
     soft, hard = limits or resource.getrlimit(resource.RLIMIT_NOFILE)
     need = _SPARE_FILES + connections
     if soft == resource.RLIM_INFINITY or soft >= need:
         return Check("open files", "ok", "no limit" if soft == resource.RLIM_INFINITY else f"limit {soft}")
     wanted = max(need, 65536) if hard == resource.RLIM_INFINITY else min(max(need, 65536), hard)
-    fix = f"`ulimit -n {wanted}` before vLLM and the trainer"
+    fix = f"run `ulimit -n {wanted}` before starting vLLM and the trainer"
     if wanted < need:
-        fix = f"have an administrator raise the hard limit ({hard}) to {need}"
-    return Check("open files", "failed", f"limit {soft}, and a run needs {need}: each rollout holds a connection", fix)
+        fix = f"ask an administrator to raise the hard limit ({hard}) to {need}"
+    return Check("open files", "failed", f"limit {soft}, but a run needs {need}: each rollout uses a connection", fix)
 
 
 def check_shared_memory(planned: PlannedRun, size: int | None) -> Check:
-    """`size` of /dev/shm in bytes, None without one. NCCL and vLLM's workers communicate through it."""
+    """Check /dev/shm, through which NCCL and vLLM's workers communicate. `size` is in bytes, None if it is missing."""
     if size is None:
         return Check("shared memory", "skipped", "this system has no /dev/shm")
     if size >= _SERVER_NEEDS_SHM or (not planned.uses_vllm and planned.processes == 1):
         return Check("shared memory", "ok", f"/dev/shm has {gigabytes(size)}")
     fix = "start the container with `--shm-size=8g` or `--ipc=host`"
-    return Check("shared memory", "warning", f"/dev/shm has {gigabytes(size)}, several processes may need 1 GB", fix)
+    return Check(
+        "shared memory", "warning", f"/dev/shm has {gigabytes(size)}, but several processes may need 1 GB", fix
+    )
 
 
 def shared_memory_size() -> int | None:
@@ -100,7 +107,7 @@ def shared_memory_size() -> int | None:
 
 
 def memory_free() -> int:
-    """Bytes of memory that this process can still allocate, within the limit of its container."""
+    """Memory in bytes that this process can still allocate, within the limit of its container."""
     import psutil
 
     free: int = psutil.virtual_memory().available
@@ -108,18 +115,18 @@ def memory_free() -> int:
     with contextlib.suppress(OSError, ValueError):  # ValueError: the limit is "max"
         limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
         stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        free = min(free, limit - used + int(stat.get("inactive_file", 0)))  # cached files make room
+        free = min(free, limit - used + int(stat.get("inactive_file", 0)))  # the file cache can be reclaimed
     return free
 
 
 def nearest_folder(path: Path) -> Path:
-    """`path`, or the nearest folder above it that exists."""
+    """Return `path`, or its nearest existing parent."""
     path = path.expanduser().absolute()
     return next(parent for parent in (path, *path.parents) if parent.is_dir())
 
 
 def check_output(planned: PlannedRun, checkpoint: int | None) -> Check:
-    """Whether the output folder can be written and has room for checkpoints of `checkpoint` bytes (None: unknown)."""
+    """Check that the output folder is writable and has room for checkpoints of `checkpoint` bytes (None: unknown)."""
     output = planned.config.output
     try:
         folder = RunFolder.choose(output.dir, "check")
@@ -134,12 +141,12 @@ def check_output(planned: PlannedRun, checkpoint: int | None) -> Check:
     text = f"{text}, for {count} checkpoint{'s' * (count > 1)} of {gigabytes(checkpoint)}"
     if free >= checkpoint * count:
         return Check("output folder", "ok", text)
-    fix = "free some space, choose another output folder, or output.save_total_limit=1"
+    fix = "free some space, choose another output folder, or set output.save_total_limit=1"
     return Check("output folder", "failed" if free < checkpoint else "warning", f"{text}, which will not all fit", fix)
 
 
 def check_hub(planned: PlannedRun) -> Check:
-    """Login for Hugging Face, needed for gated models and for uploads. No part of a token is ever shown."""
+    """Check the Hugging Face login, needed for gated models and uploads. No part of a token is ever shown."""
     try:
         from huggingface_hub import get_token
     except ImportError:
@@ -147,29 +154,29 @@ def check_hub(planned: PlannedRun) -> Check:
     if get_token():
         return Check("hugging face", "ok", "token found")
     if planned.config.hub.enabled:
-        fix = "HF_TOKEN in .env, or `hf auth login`; or hub.enabled=false"
-        finding = f"no token, and the run is to be uploaded to {planned.config.hub.repo_id}"
+        fix = "set HF_TOKEN in .env, run `hf auth login`, or set hub.enabled=false"
+        finding = f"no token, but the run will be uploaded to {planned.config.hub.repo_id}"
         return Check("hugging face", "failed", finding, fix)
     finding = "no token: public models only, no uploads (HF_TOKEN in .env, or `hf auth login`)"
     return Check("hugging face", "ok", finding)
 
 
 def check_wandb(planned: PlannedRun) -> Check:
-    """Login for Weights & Biases, needed if `logging.report_to` names it."""
+    """Check the Weights & Biases login, needed if `logging.report_to` names it."""
     mode, wanted = os.environ.get("WANDB_MODE"), "wandb" in planned.config.logging.report_to
     login = f"WANDB_MODE={mode}" if mode in ("offline", "disabled") else "login found" if _wandb_key() else "no login"
     if wanted and login == "no login":
-        fix = "WANDB_API_KEY in .env, or `wandb login`; or WANDB_MODE=offline"
-        return Check("wandb", "failed", "no login, and report_to names it", fix)
+        fix = "set WANDB_API_KEY in .env, run `wandb login`, or set WANDB_MODE=offline"
+        return Check("wandb", "failed", "no login, but report_to names it", fix)
     return Check("wandb", "ok", login if wanted else f"{login}; report_to does not name it")
 
 
 def _wandb_key() -> bool:
-    """Whether there is a key in the environment or in the netrc file; no part of a token is ever shown."""
+    """Whether the environment or the netrc file has a key. No part of a token is ever shown."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     for name in (os.environ.get("NETRC") or "~/.netrc", "~/_netrc"):
-        # The text of a NetrcParseError may hold a part of the file.
+        # The text of a NetrcParseError may quote the file.
         with contextlib.suppress(OSError, ValueError, netrc.NetrcParseError):
             if netrc.netrc(os.path.expanduser(name)).authenticators("api.wandb.ai"):
                 return True

@@ -1,4 +1,4 @@
-"""Checks of a run's model, batch and prompts, and of the memory that they take. Imports torch, loads no weights."""
+"""Checks of a run's model, batch, prompts and memory. Imports torch but loads no weights."""
 
 import re
 import shutil
@@ -31,36 +31,36 @@ from rg_env.training.config.schema import TrainConfig
 from rg_env.training.memory import Estimate, ModelShape, estimate, largest_that_fits
 
 _TIGHT = 0.9
-"""Share of the free memory above which fragmentation may be too much."""
+"""Fraction of free memory above which fragmentation may cause out-of-memory errors."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """What the doctor knows of a model without its weights."""
+    """Properties of a model that are known without its weights."""
 
     name: str
-    """The name that a server serves it under."""
+    """Name under which a server serves it."""
     tokenizer: Any
     shape: ModelShape
     context: int
-    """Most tokens of prompt and completion together."""
+    """Context length in tokens (prompt plus completion)."""
     adapter_width: int = 0
-    """Parameters of LoRA of rank 1 on all linear layers but the head."""
+    """Number of LoRA parameters per rank, on all linear layers but the head."""
 
 
 @dataclass(frozen=True)
 class PromptLengths:
-    """Tokens of each prompt of a run."""
+    """Prompt lengths of a run, in tokens."""
 
     training: Sequence[int] = ()
     evaluation: Sequence[int] = ()
     """Evaluation prompts of the training tasks."""
     others: Sequence[int] = ()
-    """Evaluation prompts of held-out tasks and of labels."""
+    """Evaluation prompts of held-out and labeled tasks."""
 
     @property
     def own(self) -> list[int]:
-        """Prompts of the training tasks, which `max_prompt_length` limits."""
+        """All prompts of the training tasks, which `max_prompt_length` limits."""
         return [*self.training, *self.evaluation]
 
     @property
@@ -69,7 +69,7 @@ class PromptLengths:
 
 
 def check_model(name: str) -> tuple[Check, Model | None]:
-    """Whether configuration, tokenizer, chat template and weights are stored here, or can be downloaded."""
+    """Check that configuration, tokenizer, chat template and weights are on this machine or can be downloaded."""
     path = str(POLICY_DIR) if name == TINY else name
     try:
         described = describe_model(path)
@@ -78,27 +78,27 @@ def check_model(name: str) -> tuple[Check, Model | None]:
         return Check("model", "failed", str(error), _fix(str(error))), None
     with init_empty_weights():
         empty = AutoModelForCausalLM.from_config(described.config)
-    empty.tie_weights()  # emptying untied them: a tied matrix would count twice
+    empty.tie_weights()  # emptying untied the weights: a tied matrix would count twice
     shape = ModelShape.of(described.config, sum(parameter.numel() for parameter in empty.parameters()))
     context = described.config.get_text_config(decoder=True).max_position_embeddings
     model = Model(path, described.tokenizer, shape, context, _adapter_width(empty))
     text = f"{name}: {shape.parameters / 1e6:,.2f} M parameters"
     if Path(path).is_dir():
-        # Quantized weights are packed: their shapes are others.
+        # Quantized weights are packed and have other shapes.
         quantized = hasattr(described.config, "quantization_config")
         if problem := weights_damage(Path(path)) if quantized else weights_problem(Path(path), empty):
             fix = "copy or download the model again, with the config.json that belongs to its weights"
             return Check("model", "failed", f"{path}: {problem}", fix), model
         return Check("model", "ok", f"{text}, on disk"), model
     if is_cached(path):
-        return Check("model", "ok", f"{text}, in the hub's cache"), model
+        return Check("model", "ok", f"{text}, in the Hub cache"), model
     size, free = 2 * shape.parameters, shutil.disk_usage(nearest_folder(Path(HF_HUB_CACHE))).free
     text = f"{text}; to download, about {gigabytes(size)}"
     if described.options["local_files_only"]:
-        finding, fix = f"{text}, and the hub cannot be reached", "connect to the network (HF_HUB_OFFLINE unset)"
+        finding, fix = f"{text}, but the Hub cannot be reached", "connect to the network and unset HF_HUB_OFFLINE"
         return Check("model", "failed", finding, fix), model
     if free < size:
-        finding, fix = f"{text}, and {HF_HUB_CACHE} has {gigabytes(free)} free", "free some space, or set HF_HOME"
+        finding, fix = f"{text}, but {HF_HUB_CACHE} has {gigabytes(free)} free", "free some space, or set HF_HOME"
         return Check("model", "failed", finding, fix), model
     return Check("model", "ok", text), model
 
@@ -106,10 +106,10 @@ def check_model(name: str) -> tuple[Check, Model | None]:
 def _fix(reason: str) -> str:
     lower = reason.lower()
     if "gated" in lower or "401" in lower or "403" in lower:
-        return "accept its license on its page of the hub, then `hf auth login`, or HF_TOKEN in .env"
+        return "accept its license on its Hub page, then run `hf auth login` or set HF_TOKEN in .env"
     if "chat template" in lower:
         return "use an instruction-tuned model, or add a chat_template.jinja to its folder"
-    return "give a folder with config.json, tokenizer and safetensors files, a name on the hub, or 'tiny'"
+    return "give a folder with config.json, tokenizer and safetensors files, a name on the Hub, or 'tiny'"
 
 
 def _adapter_width(model: Any) -> int:
@@ -119,7 +119,7 @@ def _adapter_width(model: Any) -> int:
 
 
 def is_cached(name: str) -> bool:
-    """Whether all weights of a model are in the hub's cache; those of an interrupted download are not."""
+    """Whether all weights of a model are in the Hub cache; an interrupted download does not count."""
     config = try_to_load_from_cache(name, "config.json")
     try:
         return isinstance(config, str) and bool(weight_files(Path(config).parent, WEIGHTS))
@@ -128,7 +128,7 @@ def is_cached(name: str) -> bool:
 
 
 def check_batch(planned: PlannedRun) -> Check:
-    """Whether a step's rollouts can be divided into groups, processes and micro-batches."""
+    """Check that a step's rollouts are divisible into groups, processes and micro-batches."""
     args, processes = planned.config.training, planned.processes
     for key, message in batch_problems(args, processes):
         finding, _, sizes = message.partition("; try ")
@@ -136,11 +136,11 @@ def check_batch(planned: PlannedRun) -> Check:
     parts = args.accumulation(processes)
     micro_batches = f"{parts} micro-batch{'es' * (parts > 1)} on each of {processes} process{'es' * (processes > 1)}"
     prompts = f"{args.prompts_per_step} prompts x {args.num_generations}"
-    return Check("batch", "ok", f"{args.rollouts_per_step} rollouts a step: {prompts}, in {micro_batches}")
+    return Check("batch", "ok", f"{args.rollouts_per_step} rollouts per step: {prompts}, in {micro_batches}")
 
 
 def check_prompts(planned: PlannedRun, model: Model) -> tuple[Check, PromptLengths | None]:
-    """The prompts that the run would train and evaluate on against their limits, and their lengths."""
+    """Check the run's training and evaluation prompts against their limits; also return their lengths."""
     config = planned.config
     mixture = tiny_mixture if config.model.name == TINY else Mixture.parse
     environments = [("tasks", {**config.environment_arguments(), "gym": config.gym})]
@@ -160,23 +160,23 @@ def check_prompts(planned: PlannedRun, model: Model) -> tuple[Check, PromptLengt
 
 
 def judge_prompts(planned: PlannedRun, context: int, lengths: PromptLengths) -> Check:
-    """`context`: most tokens of prompt and completion together that the model takes."""
+    """Check prompt lengths against the limits; `context` is the model's context length in tokens."""
     training = planned.config.training
     limit, longest = training.max_prompt_length, max(lengths.own)
     if too_long := sum(length > limit for length in lengths.own):
         finding = f"{too_long} of {len(lengths.own)} are longer than {limit} tokens, the longest has {longest}"
-        fix = f"training.max_prompt_length={longest}, or a task config with shorter ones"
+        fix = f"set training.max_prompt_length={longest}, or configure tasks with shorter prompts"
         return Check("prompts", "failed", finding, fix)
     limits = [("", "training.max_tokens", longest, training.max_tokens)]
     if lengths.evaluated:
         evaluated = max(lengths.evaluated), planned.evaluation_tokens
         limits.append((" evaluation prompt", "evaluation.max_tokens", *evaluated))
     for kind, key, prompt, new in limits:
-        finding = f"the longest{kind} has {prompt} tokens, with {new} new ones more than the"
+        finding = f"the longest{kind} has {prompt} tokens, which with {new} new ones exceeds the"
         if prompt + new > context:
             fits = f"{key}={context - prompt}" if prompt < context else "other tasks"
-            fix = f"{fits}, or a model with a longer context"
-            return Check("prompts", "failed", f"{finding} {context} that the model takes", fix)
+            fix = f"use {fits}, or a model with a longer context"
+            return Check("prompts", "failed", f"{finding} {context} tokens of the model's context", fix)
     text = f"all {len(lengths.own)} within {limit} tokens, the longest has {longest}"
     if lengths.others:
         text = f"{text}; {len(lengths.others)} more in evaluations, the longest has {max(lengths.others)}"
@@ -184,13 +184,13 @@ def judge_prompts(planned: PlannedRun, context: int, lengths: PromptLengths) -> 
 
 
 def needed_tokens(planned: PlannedRun, lengths: PromptLengths | None) -> int:
-    """Tokens of prompt and completion together that an engine must accept."""
+    """Maximum tokens (prompt plus completion) that an engine must accept."""
     others = lengths.others if lengths else ()
     return max([trained_sequence(planned.config), *(length + planned.evaluation_tokens for length in others)])
 
 
 def cached_tokens(planned: PlannedRun, lengths: PromptLengths | None) -> tuple[int, int]:
-    """Tokens that the embedded engine keeps keys and values of at once: in training, and in an evaluation."""
+    """Maximum tokens in the KV cache of the embedded engine: in training, and in an evaluation."""
     if planned.uses_vllm:
         return 0, 0
     training, evaluation = planned.config.training, planned.config.evaluation
@@ -206,7 +206,7 @@ def cached_tokens(planned: PlannedRun, lengths: PromptLengths | None) -> tuple[i
 
 
 def run_estimate(planned: PlannedRun, model: Model, lengths: PromptLengths | None, micro_batch: int) -> Estimate:
-    """Memory of one process of the run. `lengths`: of the prompts, if they could be measured."""
+    """Estimate the memory of one process; `lengths` is None if the prompts could not be measured."""
     config, training = planned.config, planned.config.training
     longest = max(lengths.own) if lengths else training.max_prompt_length
     spread = longest - min(lengths.own) if lengths else 0
@@ -227,7 +227,7 @@ def run_estimate(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
 
 
 def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | None, free: int, place: str) -> Check:
-    """The estimate against `free`, the bytes that are free at `place` for one process."""
+    """Check the memory estimate against `free`, the bytes available to one process at `place`."""
 
     def need(micro_batch: int, turns: int | None = None) -> int:
         engine = planned.config.engine.model_copy(update={"max_batch_size": turns} if turns else {})
@@ -246,25 +246,27 @@ def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
     }
     shown = ", ".join(f"{name} {gigabytes(size)}" for name, size in parts.items() if size)
     shards = f", ZeRO-3 over {planned.processes}" if planned.zero3 else ""
-    text = f"about {gigabytes(whole.total)} a process of {gigabytes(free)} free {place} ({shown}{shards})"
+    text = f"about {gigabytes(whole.total)} per process, {gigabytes(free)} free {place} ({shown}{shards})"
     if whole.total <= _TIGHT * free:
         return Check("memory", "ok", text)
     if fitting := largest_that_fits(int(_TIGHT * free), batch, need):
-        fix = f"training.per_device_train_batch_size={fitting} (a step stays the same)"
+        fix = f"set training.per_device_train_batch_size={fitting} (steps are unchanged)"
     elif planned.uses_vllm:
-        fix = "more --processes (ZeRO-3 divides the state), shorter training.max_tokens, a smaller model, or LoRA"
+        fix = "use more --processes (ZeRO-3 shards the state), a lower training.max_tokens, a smaller model, or LoRA"
     elif turns := next((n for n in (256, 128, 64, 32, 16) if need(batch, turns=n) <= _TIGHT * free), None):
-        fix = f"engine.max_batch_size={turns} (a batch is generated in more turns), or shorter max_tokens"
+        fix = f"set engine.max_batch_size={turns} (generates a batch in more turns), or a lower max_tokens"
     else:
-        fix = "LoRA, a smaller model, or engine.kind=vllm with --processes N (ZeRO-3)"
+        fix = "use LoRA, a smaller model, or engine.kind=vllm with --processes N (ZeRO-3)"
     if place.startswith("on GPU") and (preset := preset_for(planned.config, free)):
         fix = f"{fix}; or extend {preset}, which fits by estimate"
     return Check("memory", "failed" if whole.total > free else "warning", text, fix)
 
 
 def preset_for(config: TrainConfig, free: int, folder: Path = Path("configs/models")) -> Path | None:
-    """The preset in `folder` for `free` bytes of GPU memory: of the same model and with adapters only if `config` has
-    them, if possible; or else the one for the largest GPU."""
+    """Return the best preset in `folder` for `free` bytes of GPU memory.
+
+    Presets of the same model, and with adapters only if `config` has them, are preferred, then those for larger GPUs.
+    """
     sizes = {file: int(match[1]) for file in folder.glob("*.yaml") if (match := re.search(r"_(\d+)gb$", file.stem))}
     fitting = [file for file, size in sizes.items() if 0.95e9 * size <= free]
     documents = {file: read_config(file, []) for file in fitting}

@@ -1,6 +1,6 @@
 """Checks of Python, packages and GPUs: the driver, torch, NCCL's peer access, vLLM and flash-attn.
 
-Drivers and compiled packages can hang or crash, so they run in processes of their own with deadlines.
+Drivers and compiled packages can hang or crash, so they are probed in subprocesses with timeouts.
 """
 
 import importlib.util
@@ -22,7 +22,7 @@ from rg_env.inference.machine import transformers_misfit
 from rg_env.jobs.doctor.checks import Check, PlannedRun
 
 SMI_S, TORCH_S, IMPORT_S = 10.0, 60.0, 90.0
-"""Deadlines."""
+"""Timeouts in seconds: nvidia-smi, the torch probe, imports."""
 INSTALL = how_to_install("train")
 _PYTHON = "Programming Language :: Python :: "
 _EXTRA = re.compile(r'extra == "([^"]+)"')
@@ -30,24 +30,24 @@ _FIELDS = "index,name,memory.total,memory.used,driver_version,mig.mode.current"
 
 
 def check_python(version: str, required: str, tested: Sequence[str]) -> Check:
-    """`required` as in Requires-Python, `tested` the versions among the classifiers."""
+    """Check the Python version against `required` (Requires-Python) and the `tested` versions of the classifiers."""
     fix = f"use Python {' or '.join(tested) or required}; ./setup.sh installs one"
     if not SpecifierSet(required).contains(version, prereleases=True):
-        return Check("python", "failed", f"{version}, and rg-env needs {required}", fix)
+        return Check("python", "failed", f"{version}, but rg-env requires {required}", fix)
     if tested and ".".join(version.split(".")[:2]) not in tested:
         return Check("python", "warning", f"{version} is outside the tested set ({', '.join(tested)})", fix)
     return Check("python", "ok", version)
 
 
 def python_here() -> Check:
-    """This Python against rg-env's own metadata: there is no second list of versions."""
+    """Check this Python against rg-env's metadata, the only list of versions."""
     own = metadata.metadata("rg-env")
     tested = [text.removeprefix(_PYTHON) for text in own.get_all("Classifier") or [] if text.startswith(_PYTHON)]
     return check_python(platform.python_version(), own["Requires-Python"] or "", tested)
 
 
 def packages_here(planned: PlannedRun) -> Check:
-    """The installed packages against rg-env's own metadata."""
+    """Check the installed packages against rg-env's metadata."""
     requirements = map(Requirement, metadata.requires("rg-env") or [])
     return check_packages(requirements, ["train", *(["vllm"] if planned.uses_vllm else [])], installed_version)
 
@@ -62,14 +62,14 @@ def installed_version(package: str) -> str | None:
 def check_packages(
     requirements: Iterable[Requirement], extras: Sequence[str], installed: Callable[[str], str | None]
 ) -> Check:
-    """Base packages and those of `extras` against their ranges; packages of other extras only if installed.
+    """Check versions of base packages and those of `extras`; packages of other extras only if installed.
 
-    At worst a warning: importing the trainer shows whether training works without them, or with other versions.
+    The result is at worst a warning, because importing the trainer shows whether training works anyway.
     """
     missing, outside, present = set(), [], set()
     for requirement in requirements:
         needed, version = _applies(requirement, "", *extras), installed(requirement.name)
-        if not needed and not _applies(requirement, *_EXTRA.findall(str(requirement.marker))):  # another platform's
+        if not needed and not _applies(requirement, *_EXTRA.findall(str(requirement.marker))):  # for another platform
             continue
         if version is None:
             missing |= {requirement.name} if needed else set()
@@ -93,10 +93,10 @@ def _applies(requirement: Requirement, *extras: str) -> bool:
 
 @dataclass(frozen=True)
 class Smi:
-    """What `nvidia-smi` reported. Without GPUs and without a problem this machine has no NVIDIA driver."""
+    """Output of `nvidia-smi`. Without GPUs and without a problem, this machine has no NVIDIA driver."""
 
     gpus: list[str] = field(default_factory=list)
-    """Index, name, total and used memory, driver and MIG mode of each, as one line."""
+    """One line per GPU: index, name, total and used memory, driver and MIG mode."""
     problem: str = ""
 
 
@@ -105,10 +105,10 @@ def ask_driver() -> Smi:
 
 
 def parse_smi(finished: Finished) -> Smi:
-    """From `nvidia-smi --query-gpu=... --format=csv,noheader`."""
+    """Parse the output of `nvidia-smi --query-gpu=... --format=csv,noheader`."""
     if finished.timed_out:
         return Smi(problem=f"nvidia-smi: {finished.reason}")
-    if finished.code is None or "no devices were found" in finished.output.lower():  # None: no such program
+    if finished.code is None or "no devices were found" in finished.output.lower():  # None: nvidia-smi is not installed
         return Smi()
     lines = [line.strip() for line in finished.output.splitlines() if line.strip()]
     gpus = [line for line in lines if re.match(r"\d+, .*(, .*){4}", line)]
@@ -119,24 +119,24 @@ def parse_smi(finished: Finished) -> Smi:
 
 
 def ask_torch() -> tuple[dict[str, Any] | None, str]:
-    """What `torch_probe` reports, or None and the reason."""
+    """Return the report of `torch_probe`, or None and the reason."""
     finished = run_python(TORCH_S, str(Path(__file__).with_name("torch_probe.py")))
     lines = finished.output.strip().splitlines()
     return (json.loads(lines[-1]), "") if finished.code == 0 and lines else (None, finished.reason)
 
 
 def check_driver(smi: Smi, planned: PlannedRun) -> Check:
-    """GPUs by the driver. A machine without any is fine: the embedded engine trains on a CPU."""
+    """Check the driver's GPUs. A machine without any is fine: the embedded engine trains on a CPU."""
     if smi.problem:
-        fix = "reinstall the NVIDIA driver or restart the machine, until `nvidia-smi` lists the GPUs"
+        fix = "reinstall the NVIDIA driver or restart the machine until `nvidia-smi` lists the GPUs"
         if planned.uses_vllm:
             return Check("gpus", "failed", smi.problem, fix)
         return Check("gpus", "warning", f"{smi.problem}: training would use the CPU", fix)
     if not smi.gpus:
-        return Check("gpus", "ok", "none seen by an NVIDIA driver")
+        return Check("gpus", "ok", "no NVIDIA driver or GPU")
     text = "; ".join(smi.gpus)
     if any(gpu.endswith("Enabled") for gpu in smi.gpus):
-        fix = "for several processes switch MIG off: NCCL does not work between instances, and a process sees only one"
+        fix = "disable MIG to use several processes: NCCL does not work between instances, and a process sees only one"
         return Check("gpus", "warning", f"{text}; MIG is on", fix)
     return Check("gpus", "ok", text)
 
@@ -144,16 +144,16 @@ def check_driver(smi: Smi, planned: PlannedRun) -> Check:
 def check_torch(
     probe: dict[str, Any] | None, reason: str, smi: Smi, planned: PlannedRun, visible: str | None = None
 ) -> Check:
-    """Whether torch can be imported and computes on the GPUs that the driver sees. `visible`: CUDA_VISIBLE_DEVICES."""
+    """Check that torch can be imported and computes on the driver's GPUs. `visible` is CUDA_VISIBLE_DEVICES."""
     if probe is None:
         if "No module named 'torch'" in reason:
-            finding = "not installed: the environment works without it, training does not"
+            finding = "not installed; the environment works without it, but training does not"
             return Check("torch", "failed" if planned.requested else "warning", finding, f"install it: {INSTALL}")
         return Check("torch", "failed", reason, f"reinstall it: {INSTALL}")
     version, devices = probe["version"], probe["devices"]
     if not devices:
         if planned.uses_vllm and not _vllm_is_for_cpus():
-            finding = f"{version}, on the CPU; vLLM's ordinary build needs a GPU"
+            finding = f"{version}, on the CPU; the default vLLM build requires a GPU"
             fix = "use engine.kind=embedded, or a machine with a GPU"
             return Check("torch", "warning", finding, fix)
         if not smi.gpus:
@@ -162,12 +162,12 @@ def check_torch(
             finding = f"{version}, on the CPU: CUDA_VISIBLE_DEVICES hides the GPUs"
             return Check("torch", "warning", finding, "unset CUDA_VISIBLE_DEVICES")
         if probe["cuda"] is None:
-            finding = f"{version} is a build for CPUs and leaves the GPU unused"
-            return Check("torch", "warning", finding, "./setup.sh --gpu")
+            finding = f"{version} is a CPU build and does not use the GPU"
+            return Check("torch", "warning", finding, "run ./setup.sh --gpu")
         finding = f"{version} does not see the GPU: {probe['problem'] or 'no reason given'}"
         return Check("torch", "warning", finding, f"update the NVIDIA driver to one for CUDA {probe['cuda']}")
     if broken := next((device for device in devices if device["problem"]), None):
-        fix = "end what else uses that GPU, or leave it out by CUDA_VISIBLE_DEVICES"
+        fix = "stop other programs on that GPU, or exclude it with CUDA_VISIBLE_DEVICES"
         if "kernel image" in broken["problem"]:
             fix = "install a torch build with kernels for this GPU: https://pytorch.org"
         finding = f"{version}: GPU {broken['index']} does not compute: {broken['problem']}"
@@ -180,34 +180,36 @@ def check_torch(
 
 
 def check_count(probe: dict[str, Any], smi: Smi, planned: PlannedRun, *, server_runs: bool) -> Check:
-    """Whether there is a GPU for each training process, and one more for a server on this machine."""
+    """Check that there is a GPU per training process, and one more for a server on this machine."""
     seen, processes = len(probe["devices"]), planned.processes
     if not seen:
         if processes > 1 and smi.gpus:
             fix = "make torch see the GPUs first"
-            return Check("gpu count", "failed", f"{processes} processes and no GPU that torch sees", fix)
+            return Check("gpu count", "failed", f"{processes} processes, but torch sees no GPU", fix)
         return Check("gpu count", "skipped", "no GPU")
     if processes > seen:
-        fix = f"--processes {seen}, or more GPUs in CUDA_VISIBLE_DEVICES"
-        return Check("gpu count", "failed", f"{processes} processes and {seen} GPUs that torch sees", fix)
+        fix = f"use --processes {seen}, or more GPUs in CUDA_VISIBLE_DEVICES"
+        return Check("gpu count", "failed", f"{processes} processes, but torch sees {seen} GPUs", fix)
     if planned.uses_vllm and planned.server_is_local and not server_runs and len(smi.gpus) <= processes:
-        finding = f"{processes} to train on and one for vLLM, of {len(smi.gpus)}: NCCL wants one GPU each"
-        fix = "fewer --processes, or engine.kind=embedded, or vLLM elsewhere"
+        finding = (
+            f"{processes} for training plus one for vLLM, but {len(smi.gpus)} in all: NCCL needs one GPU per process"
+        )
+        fix = "use fewer --processes, engine.kind=embedded, or vLLM on another machine"
         return Check("gpu count", "failed", finding, fix)
     return Check("gpu count", "ok", f"{seen} for {processes} process{'es' * (processes > 1)}")
 
 
 def check_peers(probe: dict[str, Any], *, p2p_disabled: bool = False) -> Check:
-    """Whether the GPUs can read each other's memory, which NCCL uses unless NCCL_P2P_DISABLE=1."""
+    """Check that the GPUs can access each other's memory, which NCCL uses unless NCCL_P2P_DISABLE=1."""
     if len(probe["devices"]) < 2:
         return Check("peer access", "skipped", "fewer than two GPUs")
     if not probe["apart"]:
-        return Check("peer access", "ok", f"all {len(probe['devices'])} GPUs reach each other")
+        return Check("peer access", "ok", f"between all {len(probe['devices'])} GPUs")
     pairs = ", ".join(f"{one} and {other}" for one, other in probe["apart"][:4])
     if p2p_disabled:
         return Check("peer access", "ok", f"not between GPUs {pairs}; NCCL_P2P_DISABLE=1 is set")
     fix = "if NCCL hangs or fails, set NCCL_P2P_DISABLE=1 in both terminals"
-    return Check("peer access", "warning", f"not between GPUs {pairs}: slower", fix)
+    return Check("peer access", "warning", f"not between GPUs {pairs}, which is slower", fix)
 
 
 def _vllm_is_for_cpus() -> bool:
@@ -215,26 +217,26 @@ def _vllm_is_for_cpus() -> bool:
 
 
 def check_vllm(planned: PlannedRun) -> Check:
-    """Whether vLLM can be imported, if the run needs it: importing takes many seconds."""
+    """Check that vLLM can be imported, only if the run needs it: importing takes many seconds."""
     installed = importlib.util.find_spec("vllm") is not None
     embedded = "engine.kind=embedded"
     if not planned.uses_vllm:
-        needed = "needed for engine.kind=vllm only"
+        needed = "required for engine.kind=vllm only"
         return Check("vllm", "skipped", f"{'' if installed else 'not '}installed; {needed}")
     if not installed:
-        finding = "not installed; the trainer talks to the server by vLLM's own code"
+        finding = "not installed; the trainer uses vLLM's client code to talk to the server"
         return Check("vllm", "failed", finding, f"{how_to_install('vllm')} (Linux); or {embedded}")
     if problem := transformers_misfit():
         return Check("vllm", "failed", *problem.split(": ", 1))
-    remedy = f"reinstall it for this torch: {how_to_install('vllm')}; or {embedded}"
+    remedy = f"reinstall it for the installed torch: {how_to_install('vllm')}; or {embedded}"
     return judge_import("vllm", run_python(IMPORT_S, "-c", "import vllm"), remedy)
 
 
 def check_flash_attn() -> Check:
-    """Whether flash-attn can be imported. Without it training is slower; a broken one breaks transformers."""
+    """Check that flash-attn can be imported. Without it training is slower; a broken one breaks transformers."""
     if importlib.util.find_spec("flash_attn") is None:
         return Check("flash-attn", "ok", "not installed: attention is PyTorch's SDPA")
-    remedy = "remove it, nothing needs it: `./setup.sh` in a clone, or `pip uninstall flash-attn`"
+    remedy = "remove it, it is optional: `./setup.sh` in a clone, or `pip uninstall flash-attn`"
     return judge_import("flash-attn", run_python(IMPORT_S, "-c", "import flash_attn"), remedy)
 
 
@@ -246,11 +248,11 @@ def judge_import(package: str, finished: Finished, remedy: str) -> Check:
 
 
 def check_trainer(planned: PlannedRun) -> Check:
-    """Whether the trainer can be imported, with torch, transformers, accelerate and all that they need."""
+    """Check that the trainer can be imported, with torch, transformers, accelerate and their dependencies."""
     try:
         import_module("rg_env.training.trainer")
-    except Exception as error:  # broken packages raise anything
+    except Exception as error:  # broken packages can raise any exception
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        finding = f"needs {missing}, which is not installed" if missing else f"{type(error).__name__}: {error}"
+        finding = f"requires {missing}, which is not installed" if missing else f"{type(error).__name__}: {error}"
         return Check("trainer", "failed" if planned.requested else "warning", finding, INSTALL)
     return Check("trainer", "ok", "can be imported")

@@ -1,4 +1,4 @@
-"""What torch sees, as one line of JSON. The doctor runs this file in another process: a broken driver may hang it."""
+"""Print torch's view of the devices as one line of JSON. Runs in a subprocess, because a broken driver may hang."""
 
 import json
 import warnings
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def probe() -> dict[str, Any]:
-    """Versions, and for each CUDA device whether it computes, its free memory, and which others it cannot reach."""
+    """Return versions and, per CUDA device, whether it computes, its free memory, and the devices it cannot access."""
     import torch
 
     found: dict[str, Any] = {"version": torch.__version__, "cuda": torch.version.cuda, "devices": [], "apart": []}
@@ -22,7 +22,7 @@ def probe() -> dict[str, Any]:
             device["capability"] = list(torch.cuda.get_device_capability(index))
             device["free"], _ = torch.cuda.mem_get_info(index)
             (torch.ones(2, device=f"cuda:{index}") + 1).sum().item()  # fails if this build has no kernels for it
-        except Exception as error:  # CUDA raises anything
+        except Exception as error:  # CUDA can raise any exception
             device["problem"] = (str(error).strip().splitlines() or [type(error).__name__])[0]
         found["devices"].append(device)
     for one in range(count):

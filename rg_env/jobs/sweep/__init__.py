@@ -1,1 +1,1 @@
-"""Runs over a grid of settings, and their comparison."""
+"""Sweeps: runs over a grid of settings, and their comparison."""

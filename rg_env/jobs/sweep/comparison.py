@@ -1,11 +1,11 @@
-"""The comparison of a sweep: figures of its runs, means over seeds with intervals, as a table and as plots.
+"""Comparison of a sweep: metrics of its runs and means over seeds with intervals, as a table and plots.
 
     comparison = compare(Path("outputs/tiny-sweep-20250101-120000"))
     comparison.groups[0].figures["accuracy_after"]      # Figure(mean=0.97, interval=(0.94, 0.99))
     write_comparison(comparison)                        # comparison.md, .json and .png, curves.png
 
-A group is the runs that differ in their seed alone. Runs that are not finished, failed, or were stopped by a monitor
-are named and not counted.
+A group consists of the runs that differ only in their seed. Runs that failed, have not finished, or were stopped by a
+monitor are listed but not included.
 """
 
 import json
@@ -37,12 +37,12 @@ _EVALUATED = {
     "held_out_after": ("held-out after", "eval_after", "held_out", "accuracy"),
     "tokens_after": ("tokens after", "eval_after", "mean_completion_tokens"),
 }
-"""Heading of each figure, and its place in train_results.json."""
+"""Metric -> (heading, path in train_results.json)."""
 _HEADS = {name: head for name, (head, *_) in _EVALUATED.items()} | {"seconds": "seconds"}
 _SHARES = ("accuracy_before", "accuracy_after", "greedy_after", "held_out_after")
 _MOST_VALUE = 40
-"""Characters of a value in the table; comparison.json has it whole."""
-_LEGEND = "Means over finished runs with 95 % intervals: over seeds, or of a single run over its questions."
+"""Maximum characters of a value in the table; comparison.json has the full value."""
+_LEGEND = "Means over finished runs with 95% intervals: over seeds, or over the questions of a single run."
 
 
 @dataclass(frozen=True)
@@ -55,34 +55,34 @@ class Figure:
 
 @dataclass(frozen=True)
 class Run:
-    """One point of the sweep. Only a finished run has figures."""
+    """One point of the sweep. Only finished runs have figures."""
 
     number: int
-    """From 1, in the order of the sweep."""
+    """Number from 1, in the order of the sweep."""
     name: str
     """Name of its folder."""
     values: dict[str, Any]
-    """By swept key."""
+    """Swept key -> value."""
     status: str
     reason: str
-    """Why it failed or was stopped, or how far it got; may be empty."""
+    """Why the run failed or was stopped, or its progress; may be empty."""
     figures: dict[str, Figure] = field(default_factory=dict)
-    """Seconds are those of all steps and evaluations, over interruptions too."""
+    """Figures by name. Seconds include all steps and evaluations, also those before an interruption."""
     questions: int = 0
-    """Number in its last evaluation: of the training tasks; without any, of held-out ones."""
+    """Number of questions in its last evaluation, of the training tasks or, without any, of held-out tasks."""
     evaluated: tuple[str, str] = ("", "")
-    """The questions and the sampling of its evaluations, as text."""
+    """Questions and sampling settings of its evaluations, as text."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in their seed alone."""
+    """Runs that differ only in their seed."""
 
     values: dict[str, Any]
-    """By swept key, without the seed."""
+    """Swept key -> value, without the seed."""
     runs: tuple[Run, ...]
     figures: dict[str, Figure]
-    """Means over the finished runs, of the figures that all of them have."""
+    """Means over the finished runs, for figures that all of them have."""
 
     @property
     def finished(self) -> list[Run]:
@@ -90,7 +90,7 @@ class Group:
 
     @property
     def over(self) -> str:
-        """What the intervals are over: several seeds, or the questions of a single run."""
+        """Sample of the intervals: several seeds, or the questions of a single run."""
         if not (done := self.finished):
             return ""
         return f"{len(done)} seeds" if len(done) > 1 else f"{done[0].questions} questions"
@@ -98,11 +98,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All groups of a sweep, in its order."""
+    """All groups of a sweep, in the order of its points."""
 
     folder: Path
     keys: tuple[str, ...]
-    """The swept keys, without the seed."""
+    """Swept keys, without the seed."""
     groups: tuple[Group, ...]
 
     @property
@@ -115,7 +115,7 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """What limits the comparison, and the runs that are not in it."""
+        """Caveats of the comparison, and the runs that are not in it."""
         notes = [
             f"The runs were evaluated with different {cause}, so their figures differ for that reason too."
             for part, cause in enumerate(("questions", "sampling settings"))
@@ -133,10 +133,10 @@ class Comparison:
 
 
 def compare(folder: Path) -> Comparison:
-    """The comparison of the sweep in `folder`, of the runs that have finished so far.
+    """Compare the runs of the sweep in `folder` that have finished so far.
 
     Raises:
-        InputError: it is not a sweep, or a file of it is damaged.
+        InputError: `folder` is not a sweep, or one of its files is damaged.
     """
     runs = [_run(folder, number, *point) for number, point in enumerate(read_points(folder).items(), 1)]
     groups: dict[str, list[Run]] = {}
@@ -175,7 +175,7 @@ def _run(folder: Path, number: int, name: str, values: dict[str, Any]) -> Run:
 
 
 def _over_questions(scores: dict[str, Any], key: str) -> Interval | None:
-    """The interval of a single run: the one that its evaluation has, or one from its standard error."""
+    """Interval of a single run: from its evaluation, or from its standard error."""
     mean, n = scores[key], scores["n"]
     if interval := scores.get(f"{key}_interval"):
         return interval[0], interval[1]
@@ -188,7 +188,7 @@ def _over_questions(scores: dict[str, Any], key: str) -> Interval | None:
 
 
 def _over_seeds(name: str, runs: Sequence[Run]) -> Figure:
-    """The mean over several runs: shares with `runs_interval`, other figures with Student's interval."""
+    """Mean over several runs, with `runs_interval` for proportions and Student's interval otherwise."""
     means = [run.figures[name].mean for run in runs]
     if name not in _SHARES:
         mean, half = mean_and_interval(means)
@@ -212,10 +212,10 @@ def write_comparison(comparison: Comparison) -> list[str]:
     """Write comparison.md, comparison.json and, if a run has finished, comparison.png and curves.png.
 
     Returns:
-        The names of the files, which are in the folder of the sweep.
+        Names of the files, which are in the sweep's folder.
 
     Raises:
-        OutputFolderError: they cannot be written.
+        OutputFolderError: a file cannot be written.
     """
     folder = comparison.folder
     heads, rows = _cells(comparison)
@@ -245,7 +245,7 @@ def print_comparison(comparison: Comparison) -> None:
 
 
 def _cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Heads and rows, without figures that no group has."""
+    """Table header and rows, without figures that no group has."""
     names = [name for name in _HEADS if any(name in group.figures for group in comparison.groups)]
     columns = _columns(comparison)
     heads = [*columns, *(_HEADS[name] for name in names), "finished", "interval over"]
@@ -262,7 +262,7 @@ def _cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
 
 
 def _columns(comparison: Comparison) -> dict[str, list[str]]:
-    """The values of each swept key, by its label, in a few characters; different values never look alike."""
+    """Label of a swept key -> its values, shortened such that different values never look alike."""
     columns = {}
     for key, label in short_keys(comparison.keys).items():
         values = [group.values[key] for group in comparison.groups]
@@ -283,8 +283,8 @@ def _cell(figure: Figure | None, digits: int) -> str:
 
 
 def _plot(comparison: Comparison, output: Path) -> bool:
-    """Draw each group before and after training, with the interval and each run: accuracies, or rewards if no run has
-    an accuracy. Returns whether there was anything to draw."""
+    """Plot each group before and after training with intervals and single runs: accuracies, or rewards if no run has an
+    accuracy. Returns False if there is nothing to plot."""
     kind = "accuracy" if any("accuracy_after" in group.figures for group in comparison.groups) else "reward"
     columns = _columns(comparison)
     labels = [
@@ -307,13 +307,13 @@ def _plot(comparison: Comparison, output: Path) -> bool:
             axes.plot(before.mean, row, **point, markerfacecolor="white", label="before" if first else None)
         after = group.figures[f"{kind}_after"]
         bars = error_bars([after.mean], [after.interval or (after.mean, after.mean)])
-        axes.errorbar(after.mean, row, xerr=bars, **point, capsize=4, label="after, 95 % interval" if first else None)
+        axes.errorbar(after.mean, row, xerr=bars, **point, capsize=4, label="after, 95% interval" if first else None)
         if len(group.finished) > 1:
             each = [run.figures[f"{kind}_after"].mean for run in group.finished]
             axes.plot(each, [row + 0.22] * len(each), color=GREY, marker="|", linestyle="none")
     ticks = [f"{label}\ninterval over {group.over}" for label, group in drawn]
     axes.set_yticks(range(len(drawn)), ticks, fontsize=8, parse_math=False)
-    axes.set_ylim(len(drawn) - 0.4, -0.6)  # the first on top
+    axes.set_ylim(len(drawn) - 0.4, -0.6)  # first row on top
     axes.set(xlabel=f"{kind}, sampled, on the frozen problems (gray: each seed)")
     if kind == "accuracy":
         axes.set_xlim(-0.02, 1.02)

@@ -1,11 +1,11 @@
-"""The grid of a sweep: one config for each combination of the swept values, all of them checked.
+"""The grid of a sweep: one validated config per combination of the swept values.
 
     sweep = load_sweep("configs/train/tiny.yaml", [], ["training.learning_rate=1e-6,2e-6", "seed=0,1,2"])
     for point in sweep.points:
         print(point.name, point.overrides)
 
-Values are YAML, as in a config, split at commas outside brackets and quotes. The grid is their product in the order
-given, with seeds innermost. Imports no torch, writes nothing and starts nothing: `jobs.sweep.runs` does.
+Values are YAML, as in a config, split at commas outside brackets and quotes. The grid is their product in the given
+order, with seeds innermost. This module only plans; `jobs.sweep.runs` starts runs and writes files.
 """
 
 import contextlib
@@ -29,18 +29,18 @@ from rg_env.training.config.schema import TrainConfig
 
 SEED = "seed"
 MOST_POINTS = 1000
-"""The number of jobs in an array of Slurm with its default MaxArraySize."""
+"""Maximum number of points: the jobs of a Slurm array with the default MaxArraySize."""
 MOST_CHARACTERS = 80
-"""Length of a point's name."""
+"""Maximum length of a point's name."""
 _DIFFERENCES = 3
-"""Number of differences between two sweeps that an error shows."""
+"""Maximum number of differences between two sweeps in an error."""
 _FREE = ("output", "logging", "hub", "engine.host", "engine.port")
 """Keys that may change when a sweep is resumed."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A swept key."""
+    """A swept key and its values."""
 
     key: str
     values: tuple[Any, ...]
@@ -51,33 +51,33 @@ class Point:
     """One run of a sweep."""
 
     number: int
-    """From 1, in the order of the grid."""
+    """Number from 1, in the order of the grid."""
     name: str
-    """Name of its folder: at most `MOST_CHARACTERS` ASCII letters, digits and any of . _ = + -"""
+    """Folder name: at most `MOST_CHARACTERS` ASCII letters, digits and any of . _ = + -"""
     values: dict[str, Any]
-    """By swept key."""
+    """Swept key -> value."""
     overrides: tuple[str, ...]
-    """Overrides of the config: "key=value"."""
+    """Config overrides: "key=value"."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The points, and a checked config for each."""
+    """Points of a grid with a validated config per point."""
 
     axes: tuple[Axis, ...]
     points: tuple[Point, ...]
     configs: tuple[TrainConfig, ...]
-    """In the order of the points."""
+    """Configs, in the order of the points."""
 
     def base(self) -> dict[str, Any]:
-        """The resolved config that all points share, without the swept keys and `output.dir`, as plain values."""
+        """Resolved config shared by all points, as plain values without the swept keys and `output.dir`."""
         values = self.configs[0].resolved()
         for key in [*(axis.key for axis in self.axes), "output.dir"]:
             _remove(values, key.split("."))
         return values
 
     def described(self) -> dict[str, Any]:
-        """The content of sweep.yaml, as plain values: the values of each swept key, and the points."""
+        """Content of sweep.yaml as plain values: the values of each swept key, and the points."""
         return {
             "swept": {axis.key: list(axis.values) for axis in self.axes},
             "points": {point.name: point.values for point in self.points},
@@ -87,18 +87,18 @@ class Sweep:
 def load_sweep(
     file: str | Path, overrides: Sequence[str], words: Sequence[str], *, processes: int | None = None
 ) -> Sweep:
-    """The sweep over `words` ("key=value,value") of the config in `file` with `overrides`.
+    """Load the config in `file` with `overrides` and sweep it over `words` ("key=value,value").
 
     Raises:
         InputError: a file cannot be read; a word is not "key=value,value"; a value is repeated; a key is both swept
-            and overridden; there are too many points; two of them would be published in one repository.
-        ConfigError: configs of points have mistakes; one line for each.
+            and overridden; there are too many points; two points would be published to one repository.
+        ConfigError: configs of points are invalid; the message has one line per mistake.
     """
     axes = parse_axes(words)
     document = read_config(file, overrides)
     for axis in axes:
         if _is_overridden(document, tuple(axis.key.split("."))):
-            raise InputError(f"{axis.key} is both swept and overridden: remove one of the two")
+            raise InputError(f"{axis.key} is both swept and overridden: remove one")
     points = grid(axes)
     configs: list[TrainConfig] = []
     mistakes: dict[str, list[str]] = {}
@@ -107,7 +107,7 @@ def load_sweep(
             configs.append(checked_config(overridden(document, point.overrides), processes=processes))
         except InputError as error:
             lines = str(error).splitlines()
-            for line in lines[1:] if len(lines) > 1 else lines:  # the first line only counts the others
+            for line in lines[1:] if len(lines) > 1 else lines:  # the first line is only a count
                 mistakes.setdefault(line.strip(), []).append(point.name)
     if mistakes:
         raise _all_of(mistakes, len(points), file)
@@ -125,11 +125,11 @@ def load_sweep(
 
 
 def parse_axes(words: Sequence[str]) -> tuple[Axis, ...]:
-    """The swept keys in the order of the grid: as given, with the seed last. Raises `InputError` like `load_sweep`."""
+    """Parse the swept keys in grid order: as given, with the seed last. Raises `InputError` like `load_sweep`."""
     axes = [_axis(word) for word in words]
     for one, other in itertools.combinations(axes, 2):
         if one.key == other.key:
-            raise InputError(f"{one.key} is swept twice: give it once, with all its values")
+            raise InputError(f"{one.key} is swept twice: give it once with all values")
         if f"{one.key}.".startswith(f"{other.key}.") or f"{other.key}.".startswith(f"{one.key}."):
             raise InputError(f"{one.key} and {other.key} are both swept, but one is part of the other: sweep one")
     if (count := math.prod(len(axis.values) for axis in axes)) > MOST_POINTS:
@@ -139,7 +139,7 @@ def parse_axes(words: Sequence[str]) -> tuple[Axis, ...]:
 
 
 def grid(axes: Sequence[Axis]) -> tuple[Point, ...]:
-    """The product of the axes, the last one innermost."""
+    """Return the product of the axes, the last one innermost."""
     keys = [axis.key for axis in axes]
     values = [dict(zip(keys, each, strict=True)) for each in itertools.product(*(axis.values for axis in axes))]
     return tuple(
@@ -149,7 +149,7 @@ def grid(axes: Sequence[Axis]) -> tuple[Point, ...]:
 
 
 def override(key: str, value: Any) -> str:
-    """The override "key=value" of a config; text is quoted only if YAML would read it as something else."""
+    """Format the config override "key=value"; text is quoted only if YAML would read it as another type."""
     with contextlib.suppress(yaml.YAMLError, ValueError):
         if isinstance(value, str) and yaml12.load(value) == value:
             return f"{key}={value}"
@@ -157,9 +157,9 @@ def override(key: str, value: Any) -> str:
 
 
 def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """The differences between two configs (`Sweep.base`), or two `swept`, in words; empty if they are equal.
+    """Describe the differences between two configs (`Sweep.base`) or two `swept`; empty if they are equal.
 
-    Output, logging and the server's address do not count.
+    Ignores output, logging and the server's address.
     """
     one, other = dict(leaves(there)), dict(leaves(here))
     paths = [path for path in {**one, **other} if one.get(path) != other.get(path)]
@@ -174,7 +174,7 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 
 
 def some_of(names: Sequence[str], points: int) -> str:
-    """The names of some points, shortened; `points`: the number of all."""
+    """Format the names of some points, shortened; `points` is the total number."""
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return "every point" if 1 < len(names) == points else f"{names[0]}{more}"
 
@@ -185,16 +185,16 @@ def _axis(word: str) -> Axis:
     if not separator or not all(key.split(".")):
         raise InputError(f"{option} is not of the form section.key=value,value")
     if key in ("output", "output.dir"):
-        raise InputError(f"{option}: each point has its own folder in output.dir; give that before --sweep")
+        raise InputError(f"{option}: each point gets its own folder in output.dir; set output.dir before --sweep")
     if not text.strip():
-        raise InputError(f"{option} has no value: give some, such as {key}=1,2")
+        raise InputError(f"{option} has no value: give values such as {key}=1,2")
     if text.rstrip().endswith(","):
         raise InputError(f"{option}: the value after the last comma is empty; '' is an empty text, null is None")
     try:
         values = yaml12.load(f"[{text}]")
     except (ValueError, yaml.YAMLError) as error:
         raise InputError(
-            f"{option} is not a list of values ({one_line(error)}): leave none empty, and quote text"
+            f"{option} is not a list of values ({one_line(error)}): leave no value empty, and quote text"
         ) from error
     seen = [_canonical(value) for value in values]
     if repeated := next((each for number, each in enumerate(seen) if each in seen[:number]), None):
@@ -207,21 +207,21 @@ def _canonical(value: Any) -> str:
 
 
 def _is_overridden(document: Document, path: tuple[str, ...]) -> bool:
-    """Whether the command line sets what a sweep over `path` would replace."""
+    """Whether an override on the command line sets a value that a sweep over `path` would replace."""
     if any(given[: len(path)] == path and where == COMMAND_LINE for given, where in document.origins.items()):
         return True
     return document.get(path) is not None and document.origin(path) == COMMAND_LINE
 
 
 def _all_of(mistakes: Mapping[str, list[str]], points: int, file: str | Path) -> ConfigError:
-    """All mistakes, each once, with the points that have it."""
+    """Combine all mistakes into one error, each with the points that have it."""
     lines = [f"{some_of(names, points)}: {line}" for line, names in mistakes.items()]
     head = [] if len(lines) == 1 else [f"{file}: {len(lines)} mistakes in the {points} points of the sweep"]
     return ConfigError("\n  ".join([*head, *lines]))
 
 
 def _names(points: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A name for each point; with its number in front if names are too long, or equal on some file systems."""
+    """Return a name per point, prefixed with its number if names are too long, or equal on some file systems."""
     labels = short_keys(points[0])
     texts = ["_".join(f"{labels[key]}={shown(each)}" for key, each in point.items()) for point in points]
     names = [re.sub(r"[^A-Za-z0-9._=+-]+", "-", text).lstrip("-.") for text in texts]

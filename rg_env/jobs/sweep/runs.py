@@ -1,17 +1,17 @@
-"""Running a sweep: its points one after another, each in a process, in one folder from which it can be resumed.
+"""Run a sweep: its points one after another, each in its own process, in one resumable folder.
 
     folder = sweep_folder(sweep, "tiny", resume=False)
     code = run_sweep(sweep, folder, again="rg-env train ... --resume auto")
 
-config.yaml         the resolved config that all points share, from which the runs are started
-sweep.yaml          the swept values, and the points
-NAME/               the run of a point (see `RunFolder`)
-logs/NAME.log       its output
-logs/NAME.failed    why it failed, if it did
-comparison.*        the comparison: a table as .json and .md, a plot as .png
+config.yaml         resolved config shared by all points, from which the runs are started
+sweep.yaml          swept values and points
+NAME/               run of a point (see `RunFolder`)
+logs/NAME.log       output of the run
+logs/NAME.failed    reason, if it failed
+comparison.*        comparison: a table as .json and .md, a plot as .png
 
-A point that fails, or that a monitor stops, does not end the sweep; a stopped one is not run again when the sweep is
-resumed. Ctrl-C, SIGTERM and SIGHUP let the current run save, then end the sweep.
+The sweep continues if a point fails or is stopped by a monitor; a stopped point is not rerun when the sweep is resumed.
+Ctrl-C, SIGTERM and SIGHUP let the current run save, then end the sweep.
 """
 
 import sys
@@ -34,7 +34,7 @@ Status = Literal["finished", "stopped", "failed", "not finished", "not started"]
 
 
 def status_of(folder: Path, name: str) -> tuple[Status, str]:
-    """The state of the run `name` of the sweep in `folder`, and the reason if it is not finished and that is known."""
+    """Status of the run `name` of the sweep in `folder`, and the reason, if known, if it is not finished."""
     results = RunFolder(folder / name).results()
     if results and not results["interrupted"] and not results["error"]:
         rule = results.get("stopped_by")
@@ -49,25 +49,25 @@ def status_of(folder: Path, name: str) -> tuple[Status, str]:
 
 
 def read_points(folder: Path) -> dict[str, dict[str, Any]]:
-    """The swept values of each point of the sweep in `folder`, by name.
+    """Read the swept values of each point of the sweep in `folder`, by name.
 
     Raises:
-        InputError: it is not a sweep, or sweep.yaml is damaged.
+        InputError: `folder` is not a sweep, or sweep.yaml is damaged.
     """
     file = folder / SWEEP_FILE
     if not file.is_file():
         raise InputError(f"{folder} is not a sweep: it has no {SWEEP_FILE}; give the output.dir of a sweep")
     points = read_yaml(file).get("points")
     if not points or not isinstance(points, dict) or not all(isinstance(each, dict) for each in points.values()):
-        raise damaged(file, "it names no points")
+        raise damaged(file, "it has no points")
     return points
 
 
 def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
-    """The folder for the sweep, checked but not yet created: `output.dir`, or a fresh one for `name`.
+    """Return the folder of the sweep, checked but not yet created: `output.dir`, or a new one for `name`.
 
     Raises:
-        OutputFolderError: it is not writable; without `resume`, it has files; with it, they are not of this sweep.
+        OutputFolderError: it is not writable, has files (without `resume`), or holds another sweep (with `resume`).
     """
     folder = RunFolder.choose(sweep.configs[0].output.dir, f"{name}-sweep", "auto" if resume else None)
     if not _has_files(folder):
@@ -78,28 +78,28 @@ def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
     reason = difference(read_yaml(folder / SWEEP_FILE).get("swept", {}), sweep.described()["swept"])
     if not reason and list(points) != [point.name for point in sweep.points]:
         reason = "its swept keys are in another order"
-    if not reason and (folder / CONFIG_FILE).is_file():  # not if Slurm's jobs created it
+    if not reason and (folder / CONFIG_FILE).is_file():  # missing if Slurm's jobs created the folder
         reason = difference(read_yaml(folder / CONFIG_FILE), sweep.base())
     if reason:
-        raise OutputFolderError(f"{folder} holds another sweep: {reason}; give the same, or another output.dir")
+        raise OutputFolderError(f"{folder} holds another sweep: {reason}; use the same values, or another output.dir")
     return folder
 
 
 def refuse_sweep(folder: str | None) -> None:
     """Raise `OutputFolderError` if a single run is about to resume in the folder of a sweep."""
     if folder is not None and (Path(folder) / SWEEP_FILE).is_file():
-        raise OutputFolderError(f"{folder} holds a sweep: give its --sweep ..., or the folder of one of its runs")
+        raise OutputFolderError(f"{folder} holds a sweep: add its --sweep ..., or give the folder of one of its runs")
 
 
 def run_sweep(
     sweep: Sweep, folder: Path, *, again: str, command: Callable[[Point, Path, bool], Sequence[str]] | None = None
 ) -> int:
-    """Run the points that have not finished, one after another.
+    """Run the unfinished points, one after another.
 
     Args:
-        folder: from `sweep_folder`.
-        again: the command that resumes the sweep, for the user.
-        command: the program that runs a point in a folder, resuming or not; default: `rg-env train`.
+        folder: result of `sweep_folder`.
+        again: command that resumes the sweep, for the message to the user.
+        command: makes the command line of a point from its folder and whether it resumes; default: `rg-env train`.
 
     Returns:
         0; 1 if a point failed or was stopped by a monitor; 128 + N if signal N ended the sweep.
@@ -109,7 +109,7 @@ def run_sweep(
     except OSError as error:
         raise OutputFolderError(f"cannot write to {folder}: {error.strerror}") from error
     supervisor = Supervisor()
-    busy = f"another process is running the sweep in {folder}: wait until it ends, or end it"
+    busy = f"another process is running the sweep in {folder}: wait for it or stop it"
     with supervisor.noting_signals(), locked(folder, busy):
         for name, values in ((SWEEP_FILE, sweep.described()), (CONFIG_FILE, sweep.base())):
             write_aside(folder / name, yaml12.to_yaml(values))
@@ -130,7 +130,7 @@ def _run_point(
     folder: Path,
     command: Callable[[Point, Path, bool], Sequence[str]],
 ) -> bool:
-    """Run a point until it ends, or until a signal ends it; False if it failed or was stopped by a monitor."""
+    """Run a point until it ends or a signal ends it; returns False if it failed or was stopped by a monitor."""
     head, place = f"[{point.number}/{len(sweep.points)}]", folder / point.name
     status, reason = status_of(folder, point.name)
     if status in ("finished", "stopped"):
@@ -159,14 +159,14 @@ def _run_point(
 
 
 def train_command(point: Point, folder: Path, resumes: bool) -> list[str]:
-    """`rg-env train` by this interpreter, which does not import from the working folder."""
+    """Command line of `rg-env train` in this interpreter, without imports from the working folder."""
     settings = [str(folder.parent / CONFIG_FILE), *point.overrides, override("output.dir", str(folder))]
     resume = ["--resume", "auto"] if resumes else []
     return [sys.executable, "-P", "-m", "rg_env.cli.main", "train", *settings, *resume]
 
 
 def plan_lines(sweep: Sweep, folder: Path) -> list[str]:
-    """The grid, one line per point, and the keys without effect."""
+    """Describe the grid, one line per point, and keys without effect."""
     lines = [f"{len(sweep.points)} runs, one after another, in {folder}/"]
     width = max(len(point.name) for point in sweep.points)
     for point, config in zip(sweep.points, sweep.configs, strict=True):
@@ -178,7 +178,7 @@ def plan_lines(sweep: Sweep, folder: Path) -> list[str]:
 
 
 def notes(sweep: Sweep) -> list[str]:
-    """Keys without effect in runs of the sweep: one line for each set of them, with its points."""
+    """Describe keys without effect: one line per set of keys, with its points."""
     found: dict[str, list[str]] = {}
     last, line = sweep.configs[0], without_effect(sweep.configs[0])
     for point, config in zip(sweep.points, sweep.configs, strict=True):

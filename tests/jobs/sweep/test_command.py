@@ -106,7 +106,7 @@ print(json.dumps([time.process_time() - start, sorted(heavy & set(sys.modules))]
         (["--sweep", "seed=0,1", "--eval-only"], "--sweep is for training"),
         (["--sweep", "seed=0,1", "--resume", "outputs/x/checkpoint-1"], "use --resume auto for a sweep"),
         (["--sweep", "seed=0,1", "--resume", "auto"], "--resume auto needs the output folder"),
-        (["--sweep", "seed=0,1", "output.dir=x"], "in output.dir; give that before --sweep"),
+        (["--sweep", "seed=0,1", "output.dir=x"], "in output.dir; set output.dir before --sweep"),
         (["output.dir=.", "--sweep", "seed=0,1"], ". is not empty"),
         (["output.dir=.", "--sweep", "seed=0,1", "--resume", "auto"], ". does not hold a sweep"),
     ],
@@ -126,10 +126,10 @@ def test_where_no_sweep_can_be(
 ) -> None:
     """In each process of several, in `rg-env launch`, and a single run in the folder of a sweep."""
     code, _, errors = rg_env("launch", "run.yaml", "--", "--sweep", "seed=0,1")
-    assert (code, "launch makes one run" in errors) == (2, True)
+    assert (code, "launch starts a single run" in errors) == (2, True)
     (folder / "sweep.yaml").write_text("points: {a: {seed: 0}}\n")
     code, _, errors = rg_env("train", "run.yaml", "output.dir=.", "--resume", "auto", "--dry-run")
-    assert (code, errors) == (2, "error: . holds a sweep: give its --sweep ..., or the folder of one of its runs\n")
+    assert (code, errors) == (2, "error: . holds a sweep: add its --sweep ..., or the folder of one of its runs\n")
     assert rg_env("compare", "nowhere")[0] == 2
     monkeypatch.setenv("WORLD_SIZE", "2")
     code, _, errors = rg_env("train", "run.yaml", "--sweep", "seed=0,1")

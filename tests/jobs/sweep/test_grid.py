@@ -108,8 +108,8 @@ def test_names_are_folders_anywhere_and_no_two_the_same(axes: list[Axis]) -> Non
     [
         (["seed"], "'seed' is not of the form section.key=value,value"),
         (["a..b=1"], "is not of the form"),
-        (["seed="], "'seed=' has no value: give some, such as seed=1,2"),
-        (["seed=1,,2"], "leave none empty"),
+        (["seed="], "'seed=' has no value: give values such as seed=1,2"),
+        (["seed=1,,2"], "leave no value empty"),
         (["seed=1,"], "the value after the last comma is empty"),
         (["seed=1,2,1"], "1 is repeated"),
         (["training.learning_rate=1e-6,0.000001"], "1e-06 is repeated"),
@@ -121,7 +121,7 @@ def test_names_are_folders_anywhere_and_no_two_the_same(axes: list[Axis]) -> Non
         (["seed=" + ",".join(map(str, range(1001)))], "the sweep has 1,001 points (1001), more than 1,000"),
         (["seed=" + ",".join(map(str, range(40))), "training.max_steps=" + ",".join(map(str, range(1, 41)))],
          "1,600 points (40 x 40)"),
-        (["output.dir=a,b"], "each point has its own folder in output.dir; give that before --sweep"),
+        (["output.dir=a,b"], "each point gets its own folder in output.dir; set output.dir before --sweep"),
     ],
 )  # fmt: skip
 def test_words_that_are_no_sweep(config: str, words: list[str], told: str) -> None:
@@ -143,7 +143,7 @@ def test_words_that_are_no_sweep(config: str, words: list[str], told: str) -> No
 )
 def test_a_key_swept_and_overridden_is_refused(config: str, overrides: list[str], words: list[str]) -> None:
     """Also where one is within the other: something that was asked for would be lost."""
-    with pytest.raises(InputError, match="is both swept and overridden: remove one of the two"):
+    with pytest.raises(InputError, match="is both swept and overridden: remove one"):
         load_sweep(config, overrides, words)
     load_sweep(config, ["lora={alpha: 8}", "training.beta=0.1"], ["lora.r=4,8"])  # both count
 

@@ -186,12 +186,12 @@ def test_a_signal_lets_the_run_save_and_ends_the_sweep(folder: Path) -> None:
     until(lambda: Path("sweep/logs/seed=1.log").exists() and "waiting" in Path("sweep/logs/seed=1.log").read_text())
     code, lines, errors = ended(started())
     assert (code, lines) == (2, [])
-    assert errors == "error: another process is running the sweep in sweep: wait until it ends, or end it\n"
+    assert errors == "error: another process is running the sweep in sweep: wait for it or stop it\n"
     process.send_signal(signal.SIGTERM)
     code, lines, errors = ended(process)
     assert (code, errors) == (128 + signal.SIGTERM, "")
     assert lines[-3:] == [
-        "interrupted: the run has 300 s to save and end (Ctrl-C ends it at once)",
+        "interrupted: the run has 300 s to save and exit (Ctrl-C to stop it now)",
         "[2/3] saved",
         "the sweep was interrupted; resume it with: the same again",
     ]
@@ -225,7 +225,7 @@ def test_a_folder_of_another_sweep_is_refused(folder: Path) -> None:
         (lambda: checked(resume=False), "sweep is not empty: it may hold another run"),
         (lambda: checked(words=["seed=0,1"]), r"another sweep: seed is \[0, 1, 2\] there and \[0, 1\] here; give the"),
         (lambda: checked("training.max_steps=30"), "another sweep: training.max_steps is 20 there and 30 here"),
-        (lambda: refuse_sweep("sweep"), "sweep holds a sweep: give its --sweep"),
+        (lambda: refuse_sweep("sweep"), "sweep holds a sweep: add its --sweep"),
     ):
         with pytest.raises(OutputFolderError, match=told):
             refused()
