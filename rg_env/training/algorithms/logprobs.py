@@ -1,14 +1,15 @@
-"""Log-probabilities of completions under the model being trained: the forward pass whose gradient is taken.
+"""Log-probabilities of completions under the model being trained, with gradients.
 
-Most of a GRPO batch is repetition: each prompt occurs once for each of its completions. Here the completions of one
-prompt share it. They follow one another in one sequence, `[prompt | completion | completion | ...]`, at the positions
-that each would have alone, under a mask that lets each see the prompt and itself (Liu et al., 2025, "Prefix Grouper",
-arXiv:2506.05433). Log-probabilities and gradients are those of separate rows, for a fraction of the tokens.
+Most of a GRPO batch is repetition, because each prompt occurs once for each of its completions. Here, the completions
+of a prompt share it. They form one sequence, `[prompt | completion | completion | ...]`, each at the positions that it
+would have alone, with a mask that lets each see the prompt and itself (Liu et al., 2025, "Prefix Grouper",
+arXiv:2506.05433). Log-probabilities and gradients equal those of separate rows, for a fraction of the tokens.
 
-Logits take most of a pass's memory: with a vocabulary of 150,000, 600 KB for each position. Here the LM head sees only
-the positions whose token is needed, `logits_per_chunk` logits at a time, and again in the backward pass. The model is
-called as ever, through all its wrappers (DDP, DeepSpeed, PEFT); during the call the head's `forward` is replaced. So it
-stays one call of one module, on which ZeRO-3 gathers and frees weights in the same way on all ranks.
+Logits take most of the memory of a pass: with a vocabulary of 150,000, 600 KB for each position. Here, the LM head only
+processes the positions whose tokens are needed, `logits_per_chunk` logits at a time, and recomputes them in the
+backward pass. The model is called as usual, through all its wrappers (DDP, DeepSpeed, PEFT), with the head's `forward`
+replaced during the call. It remains one call of one module, so that ZeRO-3 gathers and frees weights in the same way on
+all ranks.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,9 +36,9 @@ def token_logps(
     """Log-probabilities `(N,) float32` that `model` gives to `tokens`, with gradients.
 
     Args:
-        inputs: of the model, among them `logits_to_keep`.
-        chosen: `(P, K) bool`, N of them true: which of the positions kept.
-        tokens: `(N,) int64`, one for each of those.
+        inputs: inputs of the model, including `logits_to_keep`.
+        chosen: mask `(P, K) bool` of the kept positions that are needed; N are true.
+        tokens: `(N,) int64`, one for each chosen position.
         temperature: what the logits are divided by.
         logits_per_chunk: most logits in memory at once.
     """
@@ -53,7 +54,8 @@ def _token_values(
     entropy: bool,
     logits_per_chunk: int,
 ) -> torch.Tensor:
-    """As `token_logps`, `(N, 1)`; with `entropy` `(N, 2)`: the entropy of each distribution in the second column."""
+    """The values of `token_logps`, `(N, 1)`. With `entropy`, `(N, 2)`: the second column is the entropy of each
+    distribution."""
     causal = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
     vocabulary = 0 if causal is None else causal.config.get_text_config(decoder=True).vocab_size
     if causal is not None and chosen.numel() * vocabulary > logits_per_chunk:
@@ -61,8 +63,9 @@ def _token_values(
         with head.in_place():
             shown = model(**inputs).logits
         values = head.outputs[0][0]
-        # The model treated these values as if they were logits. If what it did to them is not what `_processed` does to
-        # logits, all is computed again, in the way that is right for any model.
+        # The model has processed these values as if they were logits. If the result differs from that of `_processed`,
+        # the model does something else to its logits, and the values are recomputed in the way that is right for any
+        # model.
         expected = _processed(causal, values.detach()).float().flatten()
         shown = shown.detach().flatten().float()
         if shown.shape == expected.shape and torch.allclose(shown, expected, rtol=1e-2, atol=1e-2, equal_nan=True):
@@ -72,7 +75,7 @@ def _token_values(
 
 @dataclass
 class _Head:
-    """The LM head of `causal`, replaced by one that returns the values `(1, N, 1 or 2)` of tokens instead of logits."""
+    """Replacement of the LM head of `causal` that returns the values `(1, N, 1 or 2)` of tokens instead of logits."""
 
     causal: PreTrainedModel
     chosen: torch.Tensor
@@ -80,7 +83,7 @@ class _Head:
     temperature: float
     entropy: bool
     rows: int
-    """In a chunk."""
+    """Number of rows in a chunk."""
     outputs: list[torch.Tensor] = field(default_factory=list)
 
     @contextmanager
@@ -89,7 +92,7 @@ class _Head:
         own = vars(module).get("forward")
         logits_of = module.forward
         module.forward = lambda hidden: self._forward(module, logits_of, hidden)
-        # Taken after the hooks of others: through what DeepSpeed puts on the output, the gradient gathers the weights.
+        # Runs after other hooks: DeepSpeed's hook wraps the output so that the backward pass gathers the weights.
         hook = module.register_forward_hook(lambda module, inputs, output: self.outputs.append(output))
         try:
             yield
@@ -103,13 +106,13 @@ class _Head:
         hidden = hidden[self.chosen]
         size = self.rows
         if any(module.children()) and any(hasattr(parameter, "ds_id") for parameter in module.parameters()):
-            # An adapter's parts are gathered with each call, which all ranks must make equally often.
+            # An adapter's parts are gathered in each call, and all ranks must make the same number of calls.
             size = len(hidden)
         device = hidden.device.type
         autocast = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
 
         def part(rows: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-            # Without a cached copy of the weights in bf16: the chunks' gradients would be added up in it.
+            # No cached bf16 copy of the weights, because the gradients of the chunks would be accumulated in bf16.
             with torch.autocast(device, enabled=autocast[0], dtype=autocast[1], cache_enabled=False):
                 logits = logits_of(rows)
             return _log_softmax(_processed(self.causal, logits), tokens, self.temperature, self.entropy)
@@ -119,22 +122,22 @@ class _Head:
 
 
 def _log_softmax(logits: torch.Tensor, tokens: torch.Tensor, temperature: float, entropy: bool) -> torch.Tensor:
-    """Of `logits (N, V)`, the log-probabilities `(N, 1) float32` of `tokens (N,)`, and with `entropy` the entropy of
-    each row in a second column."""
-    # In float32 before the softmax: bf16 has two digits, and the loss is made of differences.
+    """Log-probabilities `(N, 1) float32` of `tokens (N,)` for `logits (N, V)`. With `entropy`, a second column is the
+    entropy of each row."""
+    # Converted before the softmax: bf16 has about two digits, and the loss consists of differences.
     logits = logits.float()
     if temperature != 1.0:
         logits = logits / temperature
     if not entropy:
         return -torch.nn.functional.cross_entropy(logits, tokens, reduction="none")[:, None]
     logps = logits.log_softmax(-1)
-    # Clamped, because a probability of 0 times minus infinity is not a number.
+    # Clamped, because a probability of 0 times minus infinity is NaN.
     entropies = -(logps.exp() * logps.clamp(min=torch.finfo(logps.dtype).min)).sum(-1)
     return torch.stack([logps.gather(1, tokens[:, None])[:, 0], entropies], dim=1)
 
 
 def _processed(causal: PreTrainedModel, logits: torch.Tensor) -> torch.Tensor:
-    """What models do to their logits after the LM head: scales (Cohere, Granite, Falcon-H1), soft caps (Gemma)."""
+    """Logits after the model's processing: scales (Cohere, Granite, Falcon-H1) and soft caps (Gemma)."""
     config = causal.config.get_text_config(decoder=True)
     for name in ("logit_scale", "lm_head_multiplier"):
         if (scale := getattr(config, name, None)) is not None:
@@ -147,26 +150,25 @@ def _processed(causal: PreTrainedModel, logits: torch.Tensor) -> torch.Tensor:
 
 
 Arrangement = Literal["shared", "by_length", "in_order"]
-"""How rows go through the model: with shared prompts; those of similar length together; or one after the other, for
-ranks that must run the model equally often for any data."""
+"""Arrangement of rows in forward passes: with shared prompts, with rows of similar length together, or in order.
+"in_order" is for ranks that must make the same number of passes for any data."""
 
 _COMPLETION_PER_PROMPT = 4
-"""Most completion tokens in a pack per prompt token: attention costs the square of a pack's length, all else its
-length."""
+"""Maximum completion tokens in a pack per prompt token. Attention costs the square of a pack's length."""
 _FIXED_COST_ROWS = 8
-"""A forward pass costs some fixed time: it has this many completions before shorter ones start another."""
+"""Minimum completions in a pass before shorter ones start another, because a pass has a fixed cost."""
 _SIMILAR = 0.75
-"""How short a pack may be, compared with the longest of its pass: it is padded to that."""
+"""Minimum length of a pack as a fraction of the longest in its pass, to which it is padded."""
 
 
 @dataclass
 class _Pack:
-    """Completions (rows of the batch) behind one `prefix` of tokens that they have in common."""
+    """Completions (rows of the batch) after a common prefix of `prefix` tokens."""
 
     prefix: int
     rows: list[int]
     length: int
-    """Tokens of the prefix and all completions."""
+    """Number of tokens of the prefix and all completions."""
 
 
 def completion_logps(
@@ -180,19 +182,19 @@ def completion_logps(
     entropy: bool = False,
     logits_per_chunk: int = LOGITS_PER_CHUNK,
 ) -> torch.Tensor:
-    """Log-probability of each token that contributes to the loss, given those before it in its row.
+    """Log-probability of each token that contributes to the loss, given the preceding tokens of its row.
 
     Args:
         ids: `(B, L) int64`, padded on the right.
-        loss_mask: `(B, L - 1) bool`; at `i`: whether `ids[:, i + 1]` contributes to the loss.
+        loss_mask: `(B, L - 1) bool`; index `i` is whether `ids[:, i + 1]` contributes to the loss.
         temperature: what the logits are divided by.
-        max_rows: most rows in one forward pass; all by default.
-        arrangement: `"shared"` is for models that `can_share_prompts` allows.
+        max_rows: maximum number of rows in one forward pass. Default: all.
+        arrangement: see `Arrangement`. `"shared"` requires `can_share_prompts(model)`.
         logits_per_chunk: most logits in memory at once.
 
     Returns:
-        `(B, L - 1) float32`, 0 where the mask is 0; with `entropy` `(2, B, L - 1)`, where the second is the entropy in
-        nats of the distribution that each token was drawn from.
+        `(B, L - 1) float32`, 0 where the mask is 0. With `entropy`, `(2, B, L - 1)`: log-probabilities, and the entropy
+        in nats of the distribution of each token.
     """
     positions = torch.arange(loss_mask.shape[1], device=ids.device)
     starts = torch.where(loss_mask, positions, loss_mask.shape[1] - 1).amin(dim=1).tolist()
@@ -224,10 +226,9 @@ def completion_logps(
 
 
 def can_share_prompts(model: Any) -> bool:
-    """Whether `completion_logps` may share prompts: the model takes 4-D masks, and nothing but attention mixes tokens.
+    """Whether `completion_logps` may share prompts: the model accepts 4-D masks, and only attention mixes tokens.
 
-    On CPUs only: elsewhere a custom mask keeps attention from its fused kernels, and the remaining gain has not been
-    measured.
+    Only on CPUs. On GPUs, a custom mask prevents fused attention kernels, and the remaining gain has not been measured.
     """
     peft = getattr(model, "active_peft_config", None)
     config = model.config.get_text_config(decoder=True)
@@ -235,15 +236,15 @@ def can_share_prompts(model: Any) -> bool:
         model.device.type == "cpu"
         and config._attn_implementation == "sdpa"
         and attends_everything(config)
-        and not (peft and peft.is_prompt_learning)  # its virtual tokens want a 2-D mask
+        and not (peft and peft.is_prompt_learning)  # virtual tokens need a 2-D mask
     )
 
 
 def _packs(ids: torch.Tensor, spans: list[tuple[int, int]], max_rows: int) -> list[_Pack]:
-    """Rows of equal prompts together, as many as share it at a gain."""
+    """Group rows with equal prompts, up to the size at which sharing pays off."""
     packs: list[_Pack] = []
     open_packs: dict[tuple[int, ...], _Pack] = {}
-    # A completion's first token is predicted from the prompt's last: that one belongs to each completion's own part.
+    # The prompt's last token predicts a completion's first, so that it is part of each completion, not of the prefix.
     for row, (tokens, (start, end)) in enumerate(zip(ids.tolist(), spans, strict=True)):
         prompt = tuple(tokens[: start + 1])
         pack = open_packs.get(prompt)
@@ -257,7 +258,7 @@ def _packs(ids: torch.Tensor, spans: list[tuple[int, int]], max_rows: int) -> li
 
 
 def _by_length(packs: list[_Pack], max_rows: int) -> Iterator[list[_Pack]]:
-    """Packs in parts of at most `max_rows` completions and similar lengths."""
+    """Divide packs into passes of similar lengths, with at most `max_rows` completions each."""
     part: list[_Pack] = []
     rows = 0
     for pack in sorted(packs, key=lambda pack: -pack.length):
@@ -274,9 +275,9 @@ def _by_length(packs: list[_Pack], max_rows: int) -> Iterator[list[_Pack]]:
 def _layout(
     packs: list[_Pack], spans: list[tuple[int, int]], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Where each token of the packed sequences comes from: its row, its column, and its segment, each `(P, S) int64`.
+    """Row, column and segment of each token of the packed sequences, each `(P, S) int64`.
 
-    Segments are 0 for the shared prefix, 1 ... for the completions, -1 for padding.
+    Segments are 0 for the shared prefix, 1, 2, ... for the completions and -1 for padding.
     """
     width = max(pack.length for pack in packs)
     rows, columns, segments = [], [], []
@@ -295,6 +296,6 @@ def _layout(
 
 
 def _mask(segment: torch.Tensor) -> torch.Tensor:
-    """What each token sees, `(P, 1, S, S) bool`: the prefix and its own segment, up to itself."""
+    """Attention mask `(P, 1, S, S) bool`: each token sees the prefix and its own segment, up to itself."""
     of_key, of_query = segment[:, None, :], segment[:, :, None]
     return ((of_key == 0) | (of_key == of_query)).tril()[:, None]

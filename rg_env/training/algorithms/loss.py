@@ -1,10 +1,10 @@
-"""Advantages and the GRPO loss, as functions of rewards and log-probabilities. No model, no trainer.
+"""Advantages and the GRPO loss as functions of rewards and log-probabilities, independent of model and trainer.
 
-`L = -min(r A, clip(r) A) w + beta KL`, averaged by `loss_type`: "grpo" over each row's tokens and then over rows
-(Shao et al., 2024, arXiv:2402.03300), "bnpo" over the micro-batch's tokens, "dapo" over the tokens of the whole batch
-of rollouts (Yu et al., 2025, arXiv:2503.14476, section 3.3), so that a token weighs the same in any micro-batch,
-"dr_grpo" over rows times a constant length (Liu et al., 2025, arXiv:2503.20783). `w` corrects for rollouts that another
-policy than the trained one sampled.
+`L = -min(r A, clip(r) A) w + beta KL`, averaged by `loss_type`: "grpo" over each row's tokens and then over rows (Shao
+et al., 2024, arXiv:2402.03300), "bnpo" over the micro-batch's tokens, "dapo" over the tokens of the whole batch of
+rollouts (Yu et al., 2025, arXiv:2503.14476, section 3.3), so that a token weighs the same in any micro-batch, "dr_grpo"
+over rows times a constant length (Liu et al., 2025, arXiv:2503.20783). `w` corrects for rollouts that were sampled from
+a policy other than the trained one.
 """
 
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ import torch
 Scale = Literal["group", "batch", "none"]
 
 _EQUAL = 1e-6
-"""Rewards of a group that differ by less are equal: sums of floats differ by rounding."""
+"""Largest difference of rewards that count as equal, because sums of floats differ by rounding."""
 _EPS = 1e-4
 
 
 def equal_rewards(groups: torch.Tensor) -> torch.Tensor:
-    """Which of `groups (G, n)` of rewards have no variance: `(G,) bool`. They teach nothing."""
+    """Mask `(G,) bool` of the `groups (G, n)` whose rewards are all equal. They provide no learning signal."""
     return (groups.amax(dim=1) - groups.amin(dim=1)) < _EQUAL
 
 
@@ -28,10 +28,11 @@ def group_advantages(rewards: torch.Tensor, num_generations: int, scale: Scale) 
     """`A = (r - mean of the group) / s`, `(N,)` for `rewards (N,)`, in groups of consecutive rows.
 
     `scale` selects `s`: the standard deviation of the "group" (Shao et al., 2024, arXiv:2402.03300), that of all
-    rewards of the "batch" (Liu et al., 2025, "Tricks or Traps?", arXiv:2508.08221: prompts that are nearly always, or
-    never, answered do not weigh more than others), or "none", 1 (Liu et al., 2025, Dr. GRPO, arXiv:2503.20783).
+    rewards of the "batch" (Liu et al., 2025, "Tricks or Traps?", arXiv:2508.08221: prompts that are answered correctly
+    nearly always or nearly never do not weigh more than others), or 1 for "none" (Liu et al., 2025, Dr. GRPO,
+    arXiv:2503.20783).
 
-    Groups of equal rewards have advantage 0: their rounding errors are not scaled up.
+    Groups of equal rewards have advantage 0, so that rounding errors are not scaled up.
     """
     groups = rewards.float().view(-1, num_generations)
     advantages = groups - groups.mean(dim=1, keepdim=True)
@@ -44,7 +45,8 @@ def group_advantages(rewards: torch.Tensor, num_generations: int, scale: Scale) 
 
 @dataclass(frozen=True)
 class Clipping:
-    """Bounds of the ratio: `1 - low`, `1 + high`; `delta` bounds the unclipped term from above (two-sided clipping)."""
+    """Bounds of the ratio, `1 - low` and `1 + high`. `delta` bounds the unclipped term from above (two-sided
+    clipping)."""
 
     low: float
     high: float
@@ -53,12 +55,12 @@ class Clipping:
 
 @dataclass(frozen=True)
 class Normaliser:
-    """What sums are divided by, for the whole micro-batch, rows left out of the loss included."""
+    """Divisor of the loss. It counts the whole micro-batch, including rows that are left out of the loss."""
 
     loss_type: str
     rows: int
     tokens: torch.Tensor
-    """Number of tokens that contribute to the loss; for "dapo" the mean over the micro-batches of the step."""
+    """Number of tokens that contribute to the loss; for "dapo", its mean over the micro-batches of the step."""
     max_length: int
 
     def mean(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -79,10 +81,10 @@ def policy_terms(
     clipping: Clipping,
     weights: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss of each token, and where its ratio was clipped: -1 low, 1 high, 0 not; both (B, T).
+    """The loss of each token, and whether its ratio was clipped (-1 low, 1 high, 0 not clipped); both (B, T).
 
     Args:
-        logps, old_logps: (B, T), under the policy now and when it made the batch.
+        logps, old_logps: (B, T), under the current policy and under the policy at the start of the batch.
         advantages: (B,).
         weights: (B, T), see `sampler_weights`.
     """
@@ -101,13 +103,14 @@ def policy_terms(
 def off_policy_rows(
     logps: torch.Tensor, sampler_logps: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor, threshold: float
 ) -> torch.Tensor:
-    """Rows `(B,) bool` with a negative advantage that the policy has already moved away from.
+    """Mask `(B,) bool` of rows with a negative advantage that the policy has already moved away from.
 
-    Moved away: the mean of `log(p_sampler / p)` over a row's tokens, an estimate of KL(sampler || policy), is above
-    `threshold` (DeepSeek-AI, 2025, DeepSeek-V3.2, arXiv:2512.02556, "off-policy sequence masking").
+    The policy has moved away from a row if the mean of `log(p_sampler / p)` over its tokens, an estimate of KL(sampler
+    || policy), is above `threshold` (DeepSeek-AI, 2025, DeepSeek-V3.2, arXiv:2512.02556, "off-policy sequence
+    masking").
 
     Args:
-        logps, sampler_logps, mask: (B, T), under the policy now and when the row was sampled.
+        logps, sampler_logps, mask: (B, T), log-probabilities under the current policy and under the sampler.
         advantages: (B,).
     """
     kl = ((sampler_logps - logps.detach()) * mask).sum(-1) / mask.sum(-1).clamp(min=1)
@@ -119,7 +122,7 @@ def sampler_weights(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Truncated importance weights `min(p_train / p_sampler, cap)` and the untruncated log-ratio, both (B, T).
 
-    The sampler (vLLM, perhaps one step behind) is never quite the policy that is trained (Yao et al., 2025, "Your
+    The sampler (vLLM, possibly one step behind) never matches the trained policy exactly (Yao et al., 2025, "Your
     Efficient RL Framework Secretly Brings You Off-Policy RL Training").
     """
     log_ratio = (old_logps - sampler_logps).detach()
@@ -127,6 +130,6 @@ def sampler_weights(
 
 
 def kl_terms(logps: torch.Tensor, reference_logps: torch.Tensor) -> torch.Tensor:
-    """The estimate of KL(policy || reference) at each token that is never negative (B, T)."""
+    """The non-negative estimate of KL(policy || reference) at each token (B, T)."""
     difference = reference_logps - logps
     return torch.exp(difference) - difference - 1

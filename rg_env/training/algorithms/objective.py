@@ -1,4 +1,4 @@
-"""The loss of a micro-batch: log-probabilities under the policy, the reference model, and the terms of `loss`."""
+"""The loss of a micro-batch, from log-probabilities under the policy and the reference model (terms: `loss`)."""
 
 from typing import Any
 
@@ -20,17 +20,17 @@ from rg_env.training.reporting.metrics import Phases, StepMetrics, loss_metrics
 
 
 class Objective:
-    """The GRPO loss of a policy, as `args` describe it.
+    """The GRPO loss of a policy, with the settings in `args`.
 
-    Micro-batches are what `TokenBatch.tensors` gives, with `advantages (B,)`, `old_logps` and `reference_logps`
-    (`(B, L - 1)` or None), and `batch_tokens (B,)`, the same for all rows: tokens that contribute to the loss, the mean
-    over micro-batches.
+    A micro-batch has the tensors of `TokenBatch.tensors`, and `advantages (B,)`, `old_logps` and `reference_logps`
+    (`(B, L - 1)` or None), and `batch_tokens (B,)`: the number of tokens that contribute to the loss, as the mean over
+    micro-batches, equal for all rows.
 
     Args:
-        model: the policy as it is called in training, wrapped for data parallelism or sharding.
-        reference: the initial model, for a KL term of full training; None under LoRA, which turns its adapter off.
+        model: the policy, wrapped for data parallelism or sharding.
+        reference: the initial model, for the KL term. None with LoRA, where the adapter is turned off instead.
         previous: the policy before the last update, if `args.kl_reference` is "previous".
-        sampler_cap: upper bound of the importance weights that correct for the sampler; None: no correction.
+        sampler_cap: upper bound of the importance weights that correct for the sampler; None for no correction.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Objective:
     def logps(
         self, model: Any, ids: torch.Tensor, mask: torch.Tensor, max_rows: int | None = None, entropy: bool = False
     ) -> torch.Tensor:
-        """Log-probabilities `(B, L - 1) float32` of `ids (B, L)[:, 1:]` under `model`, 0 where `mask (B, L - 1)` is;
-        with `entropy` see `completion_logps`.
+        """Log-probabilities `(B, L - 1) float32` of `ids (B, L)[:, 1:]` under `model`, 0 where `mask (B, L - 1)` is 0.
+        See `completion_logps` for the result with `entropy`.
 
-        Rows are padded on the right, where causal attention never looks, so that no attention mask is needed.
+        Rows are padded on the right, which causal attention never sees, so that no attention mask is needed.
         """
         arrangement: Arrangement = "in_order"
         if self._accelerator.num_processes == 1:
@@ -72,14 +72,15 @@ class Objective:
 
     @torch.no_grad()
     def old_logps(self, tensors: dict[str, Any]) -> torch.Tensor | None:
-        """Log-probabilities before the first of several updates; None if there is one: the loss computes the same."""
+        """Log-probabilities before the first of several updates. None for a single update, whose loss computes them
+        itself."""
         if self._args.num_iterations == 1:
             return None
         rows = self._args.per_device_train_batch_size
         return self.logps(self._model, tensors["input_ids"], tensors["loss_mask"], max_rows=rows)
 
     def look_back(self, micro_batches: list[dict[str, Any]]) -> None:
-        """Before an update: the previous policy's log-probabilities of what it is made from."""
+        """Add the previous policy's log-probabilities to the micro-batches of an update, before the update."""
         for part in micro_batches:
             part["reference_logps"] = None
         if self._previous is None or not self._previous.known:
@@ -92,10 +93,10 @@ class Objective:
     def __call__(self, inputs: dict[str, Any], metrics: StepMetrics) -> torch.Tensor:
         """The loss `()` of a micro-batch.
 
-        Without a KL term and an entropy bonus a row's loss is its advantage times something, so that rows of advantage
-        0 (whole groups with equal rewards) change neither loss nor gradient: they are left out of forward and backward,
-        and only the normaliser counts them. One row always stays, so that every rank runs forward and backward equally
-        often.
+        Without a KL term and an entropy bonus, a row's loss is proportional to its advantage. Rows with advantage 0
+        (whole groups with equal rewards) then change neither loss nor gradient. They are left out of the forward and
+        backward passes, and only the normaliser counts them. At least one row is kept, so that every rank runs the same
+        number of passes.
         """
         args = self._args
         mask, advantages = inputs["loss_mask"], inputs["advantages"]
@@ -127,7 +128,7 @@ class Objective:
             values = values + args.beta * kl
         if entropy is not None:
             values = values - args.entropy_coef * entropy
-        ratio = torch.exp(logps.detach() - old) if args.num_iterations > 1 else None  # else 1
+        ratio = torch.exp(logps.detach() - old) if args.num_iterations > 1 else None  # otherwise 1
         logged = (mask, clipped, kl, difference, log_ratio, lost, ratio)
         metrics.update(loss_metrics(self._accelerator, *logged, useful=any_useful))
         return _through_gradient(normaliser.mean(values, mask))
@@ -145,5 +146,5 @@ class Objective:
 
 
 def _through_gradient(loss: torch.Tensor) -> torch.Tensor:
-    """`loss ()` to the bit; but if it is not finite, neither is any gradient of it: every rank then sees it."""
+    """The same `loss ()`, but if it is not finite, all gradients are not finite either, so that every rank notices."""
     return loss * (1 + 0 * loss.detach())

@@ -1,4 +1,4 @@
-"""The optimizers that `GRPOConfig.optim` names."""
+"""The optimizers that `GRPOConfig.optim` selects."""
 
 import importlib
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ from rg_env.training.config.grpo import GRPOConfig
 class OffloadedAdamW(torch.optim.Optimizer):
     """AdamW on float32 copies of the weights ("master weights") in CPU memory, next to its moments.
 
-    A model in bfloat16 then needs 6 bytes per parameter on the GPU, for weights and their gradients in float32, instead
-    of 16; and 16 in CPU memory. The weights are the rounded copies, so that updates too small for bfloat16 add up
+    A model in bfloat16 then needs 6 bytes per parameter on the GPU instead of 16 (weights, and gradients in float32),
+    and 16 bytes in CPU memory. The weights are rounded from the copies, so that updates too small for bfloat16 add up
     (Micikevicius et al., 2018, "Mixed Precision Training", arXiv:1710.03740, section 3.1).
     """
 
@@ -22,13 +22,13 @@ class OffloadedAdamW(torch.optim.Optimizer):
         super().__init__(groups, adam)
         for group in self.param_groups:
             for parameter in group["params"]:
-                parameter.grad_dtype = torch.float32  # micro-batches are added up in it
+                parameter.grad_dtype = torch.float32  # gradients of micro-batches are accumulated in float32
         self._adam: torch.optim.AdamW | None = None
-        """On the copies; made with the first step, when the model has its weights."""
+        """Optimizer of the copies. Created in the first step, when the model's weights are loaded."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
-        """One update. Gradients must be finite."""
+        """Make one update. Gradients must be finite."""
         adam = self._adam = self._adam or self._on_copies()
         for ours, theirs in zip(self.param_groups, adam.param_groups, strict=True):
             theirs |= {name: value for name, value in ours.items() if name != "params"}
@@ -41,14 +41,14 @@ class OffloadedAdamW(torch.optim.Optimizer):
             copy.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The copies and their moments; empty before the first step."""
+        """State of the copies and their moments; empty before the first step."""
         if self._adam is None:
             return {}
         return {"adam": self._adam.state_dict(), "copies": [copy.detach() for _, copy in self._pairs(self._adam)]}
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned."""
+        """Restore the result of `state_dict`."""
         self._adam = self._on_copies() if state_dict else None
         if self._adam is not None:
             for (_, copy), saved in zip(self._pairs(self._adam), state_dict["copies"], strict=True):
@@ -68,7 +68,7 @@ class OffloadedAdamW(torch.optim.Optimizer):
 
 
 def make_optimizer(args: GRPOConfig, model: Any) -> torch.optim.Optimizer:
-    """The optimizer that `args.optim` names; biases and norms have no weight decay. Raises `InputError`."""
+    """The optimizer that `args.optim` selects, without weight decay of biases and norms. Raises `InputError`."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
         raise InputError("there is nothing to train: all weights of the model are frozen (requires_grad is False)")

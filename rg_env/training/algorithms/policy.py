@@ -1,10 +1,10 @@
-"""The policy as it is trained (adapters, gradient checkpointing, no dropout), and what a KL term compares it with.
+"""Preparation of the policy (adapters, gradient checkpointing, no dropout), and the references of a KL term.
 
-That is the initial model (`reference_of`), or the policy before its last update (`PreviousPolicy`,
-`kl_reference="previous"`). A KL term to the initial policy keeps a run near its start; one to the policy before the
-last update only limits the size of each update (the "local" regularization that the course "RL for Real" sets as an
-exercise). It costs a copy of the trained weights (of adapters only under LoRA; two during an update), and a forward
-pass per update.
+The reference is the initial model (`reference_of`) or the policy before its last update (`PreviousPolicy`,
+`kl_reference="previous"`). A KL term to the initial model keeps a run near its start. A KL term to the previous policy
+only limits the size of each update (the "local" regularization that the course "RL for Real" sets as an exercise). It
+costs a copy of the trained weights (with LoRA, of the adapters; two copies during an update) and a forward pass per
+update.
 """
 
 import copy
@@ -26,7 +26,7 @@ from rg_env.training.config.grpo import GRPOConfig
 def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any, *, training: bool) -> Any:
     """`model`, with fresh adapters if a `peft_config` is given.
 
-    Dropout is turned off: the log-probabilities of the policy must be those that it sampled with.
+    Dropout is turned off, because the policy's log-probabilities must be those that it sampled with.
     """
     if peft_config is not None:
         from peft import PeftModel, get_peft_model
@@ -35,7 +35,8 @@ def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any, *, training: 
             raise InputError("the model has adapters already: leave out peft_config to train those")
         model = get_peft_model(model, peft_config)
     if args.use_liger_kernel:
-        # What transformers' own trainer calls: liger's public functions patch classes, for all models of the process.
+        # This is what transformers' trainer calls. Liger's public functions patch classes, for all models in the
+        # process.
         liger: Any = importlib.import_module("liger_kernel.transformers")
         liger._apply_liger_kernel_to_instance(model=model)
     if args.gradient_checkpointing and training:
@@ -49,10 +50,10 @@ def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any, *, training: 
 
 
 def reference_of(model: Any, args: GRPOConfig) -> Any:
-    """A copy of the initial model for a KL term; None without a KL term, or if turning adapters off gives it.
+    """A copy of the initial model for a KL term; None if it is not needed, or if turning adapters off restores it.
 
     Raises:
-        InputError: the model is sharded already, and cannot be loaded a second time.
+        InputError: the model is already sharded and cannot be loaded a second time.
     """
     if args.beta == 0.0 or args.kl_reference != "initial" or hasattr(model, "peft_config"):
         return None
@@ -72,12 +73,12 @@ def reference_of(model: Any, args: GRPOConfig) -> Any:
 
 
 def weights_file(process: int) -> str:
-    """In a checkpoint, of process `process`: each holds its own shards where the weights are sharded."""
+    """Name of the file in a checkpoint with the previous policy's weights, or shards, of process `process`."""
     return f"previous_policy_{process}.safetensors"
 
 
 class PreviousPolicy:
-    """A copy of the weights of `model` that are trained, as this process holds them: all, or its shards."""
+    """A copy of the trained weights of `model`, or of this process's shards of them."""
 
     def __init__(self, model: Any):
         self._parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
@@ -86,20 +87,20 @@ class PreviousPolicy:
 
     @property
     def known(self) -> bool:
-        """Whether there has been an update: before the first, the current policy is the only one."""
+        """Whether there is a previous policy, which is the case after the first update."""
         return bool(self._kept)
 
     def keep(self) -> None:
-        """Copy the present weights, before an update that may be skipped; `advance` after one that was made."""
+        """Copy the current weights before an update. Call `advance` after the update, unless it was skipped."""
         self._candidate = {name: held(parameter).clone() for name, parameter in self._parameters.items()}
 
     def advance(self) -> None:
-        """The weights of the last `keep` are the previous policy's from now on."""
+        """Make the weights of the last `keep` those of the previous policy."""
         self._kept, self._candidate = self._candidate, {}
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within: the model has the previous weights. All processes take part."""
+        """Context in which the model has the previous weights. A collective operation."""
         self._swap()
         try:
             yield
@@ -108,7 +109,8 @@ class PreviousPolicy:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        # What ZeRO-3 has gathered is given back, and gathered again from the shards: small parameters stay gathered.
+        # ZeRO-3 keeps small parameters gathered. They are partitioned first, so that they are gathered again from the
+        # shards.
         sharded = [each for each in self._parameters.values() if hasattr(each, "ds_status")]
         gathered = [each for each in sharded if each.ds_status.name == "AVAILABLE"]
         if gathered:
@@ -120,17 +122,17 @@ class PreviousPolicy:
             kept.copy_(now)
 
     def write(self, folder: Path, process: int) -> None:
-        """Save, if there is anything to save."""
+        """Save the previous weights, if there are any."""
         if self._kept:
             save_file(self._kept, folder / weights_file(process))
 
     def read(self, folder: Path, process: int) -> None:
-        """Continue from what `write` saved."""
+        """Load the weights that `write` saved."""
         stored = load_file(folder / weights_file(process))
         self._kept = {name: stored[name].to(held(each)) for name, each in self._parameters.items()}
 
 
 def held(parameter: Any) -> torch.Tensor:
-    """What this process holds of a parameter: all, or its shard under ZeRO-3 and FSDP2."""
+    """This process's part of a parameter: its shard with ZeRO-3 and FSDP2, otherwise the whole parameter."""
     found: torch.Tensor = parameter.ds_tensor if hasattr(parameter, "ds_tensor") else parameter.data
     return found.to_local() if isinstance(found, DTensor) else found
