@@ -1,6 +1,6 @@
 """Checkpoints in the formats of the field's trainers, written without them: as they write them, but by one process.
 
-`tests/publish/export/test_real_shards.py` reads files that the trainers really wrote.
+`tests/publish/test_real_shards.py` reads files that the trainers really wrote.
 """
 
 import contextlib

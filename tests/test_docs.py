@@ -7,6 +7,8 @@ import re
 import shlex
 import subprocess
 import sys
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ from rg_env.training.config.load import load_train_config
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [file for file in check_words.files() if file.suffix == ".md"]
+FOLDERS = "benchmarks|configs|docs|examples|rg_env|tests|tools"
+LAYERS = "adapters|inference|evaluation|training|publish|jobs|cli"
 PARSERS = {name: parser for name, parser, _ in reference_docs.parsers()}
 
 
@@ -107,6 +111,57 @@ def test_files_and_names_in_the_text_exist(document: Path) -> None:
         assert (ROOT / path).exists(), path
     for name in re.findall(r"`(rg_env(?:\.\w+)+)", text):
         assert exists(name), name
+
+
+def remarks(file: Path) -> Iterator[str]:
+    """The docstrings and comments of a Python file."""
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.value.value
+    with tokenize.open(file) as lines:
+        for token in tokenize.generate_tokens(lines.readline):
+            if token.type == tokenize.COMMENT:
+                yield token.string
+
+
+def is_written(name: str) -> bool:
+    """Whether a dotted name is a module, or defined in one, by the files alone: importing them all takes long."""
+    path, parts = ROOT, name.split(".")
+    while parts and (path / parts[0] / "__init__.py").is_file():
+        path /= parts.pop(0)
+    file = path / f"{parts[0]}.py" if parts and (path / f"{parts[0]}.py").is_file() else path / "__init__.py"
+    defined = parts[file.name != "__init__.py" :]
+    text = file.read_text(encoding="utf-8")
+    return all(re.search(rf'^ *(?:async def |def |class |")?{part}\b', text, re.MULTILINE) for part in defined)
+
+
+def stale(text: str) -> list[str]:
+    """The files and modules that docstrings and comments name and that are not there.
+
+    Of the dotted names between backticks those that can be no key of a config, as `evaluation.tasks` is one.
+    """
+    paths = re.findall(rf"(?<![\w./])(?:{FOLDERS})/[\w./-]*\.py\b|(?<=`)(?:{FOLDERS})/[\w./-]+(?=`)", text)
+    names = re.findall(rf"`((?:rg_env|core)\.[\w.]*\w|(?:{LAYERS})\.\w+\.[\w.]*\w)", text)
+    own = [name for name in names if not name.endswith(".json")]
+    return [path for path in paths if not (ROOT / path).exists()] + [
+        name for name in own if not is_written(f"rg_env.{name.removeprefix('rg_env.')}")
+    ]
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples", "rg_env", "tests", "tools"])
+def test_files_and_modules_in_docstrings_and_comments_exist(folder: str) -> None:
+    files = [file for file in sorted((ROOT / folder).rglob("*.py")) if ".venv" not in file.parts]
+    assert len(files) > 3
+    found = {name_of(file): stale("\n".join(remarks(file))) for file in files}
+    assert {name: stales for name, stales in found.items() if stales} == {}
+
+
+@pytest.mark.parametrize(
+    "gone", ["`core.splits`", "`core.data.splits.x`", "`rg_env.core.x.y`", "`training.a.b`", "docs/x.py", "`docs/x`"]
+)
+def test_a_stale_reference_is_found(gone: str) -> None:
+    assert stale(f"See {gone}.") == [gone.strip("`")]
+    assert stale("See `core.data.splits`, `training.memory.estimate()`, `training.max_tokens`, tests/test_ci.py.") == []
 
 
 @pytest.mark.parametrize("block", blocks("yaml"))

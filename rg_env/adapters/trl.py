@@ -51,7 +51,7 @@ class Environment:
     """For `GRPOConfig(reward_weights=...)`, in the order of `reward_funcs`."""
     mixture: Mixture
     manifest: dict[str, Any]
-    """What the rows are, see `core.manifest`."""
+    """What the rows are, see `core.data.manifest`."""
 
 
 def load_environment(*args: Any, **options: Any) -> Environment:

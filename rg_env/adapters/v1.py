@@ -206,7 +206,7 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig
     """The questions of one split."""
 
     def load(self) -> Iterator[ReasoningGymTask]:
-        """The tasks in order, the same for equal configs. Raises as `core.dataset.build_rows`."""
+        """The tasks in order, the same for equal configs. Raises as `core.data.dataset.build_rows`."""
         config = self.config
         mixture, _ = _parsed(str(config.task._rubric))
         rows = build_rows(mixture, config.split, config._count, config._seed, split_by=config.split_by)

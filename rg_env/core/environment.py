@@ -114,7 +114,7 @@ class Environment:
     Args:
         train_rows, eval_rows: rows with `question` (text, prompted with `system_prompt`) or `prompt` (chat messages, or
             text that the model continues), and optionally `answer` (gold answer) and `info` (a mapping).
-        rewards: anything that `rg_env.core.rewards.builtin.resolve_rewards` accepts; default: correctness 1, format
+        rewards: anything that `rg_env.core.rewards.registry.resolve_rewards` accepts; default: correctness 1, format
             0.1. An answer is correct if it equals the row's `answer` as a number or as text.
         system_prompt, prompt_placement, preamble, few_shot: how a `question` becomes a prompt; see `ReasoningGym`.
 

@@ -212,7 +212,7 @@ class RunFolder:
         Args:
             rows: the manifest of the training environment.
             evaluation: manifests of other evaluation environments.
-            hardware: the machine (`training.reporting.memory.hardware`).
+            hardware: the machine (`training.reporting.metrics.hardware`).
         """
         values = {
             "created": datetime.now(UTC).isoformat(timespec="seconds"),

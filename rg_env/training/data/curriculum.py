@@ -51,7 +51,7 @@ class QuestionPool:
         name: what lines and errors call it.
         spec: the task, as `Mixture.parse` takes it.
         seed: picks the questions.
-        split_by: what decides which of them are for training (`core.splits`).
+        split_by: what decides which of them are for training (`core.data.splits`).
         prepare: makes rows of a training dataset from them; those that it leaves out are too long.
         end: how many there are, where that is known from an earlier run: how long it is worth to look for more depends
             on the machine's speed, and a resumed run must start over where the first one did.
