@@ -1,18 +1,18 @@
-"""The fixed evaluation of a training run: the same frozen questions of the trainer's model each time.
+"""The fixed evaluation of a training run, which uses the same frozen questions each time.
 
     unseen = load_environment("chain_sum", num_train_examples=0, num_eval_examples=50)
     plan = EvaluationPlan(every=20, rollouts_per_example=4, held_out=[unseen])
     train(trainer, evaluation=plan)
     results = evaluate_only(trainer, "outputs/AFTERWARDS", plan)   # without training: a checkpoint, or any model
 
-The plan's own environment has the questions of the training tasks; those of `held_out` are of tasks that are not
-trained on; those of `labelled` are whatever their labels say, such as a training task at another difficulty. Overall
-figures (`eval/accuracy`) are over the training tasks alone, those over the held-out ones have names of their own
-(`eval/held_out/accuracy`), and so have each task and each label (`eval/<task>/accuracy`, `eval/<label>/accuracy`).
+The environment `env` of a plan has questions of the training tasks. Environments in `held_out` are of tasks that are
+not trained on. Environments in `labelled` can be anything, such as a training task at another difficulty. Overall
+figures (`eval/accuracy`) include the training tasks only. The held-out tasks together, each task and each label have
+their own figures (`eval/held_out/accuracy`, `eval/<task>/accuracy`, `eval/<label>/accuracy`).
 
-Every question is answered several times by sampling (`accuracy`, `reward`), and once greedily (`greedy_accuracy`), by
-`evaluation.runner` with the trainer's engine. A model that was evaluated in training gives the same greedy answers
-alone, and with the embedded engine and the seed of that run the same sampled ones.
+Every question is answered by sampling (`accuracy`, `reward`) and once greedily (`greedy_accuracy`), by
+`evaluation.runner` with the trainer's engine. `evaluate_only` reproduces the greedy answers of an evaluation in
+training and, with the embedded engine and the seed of that run, the sampled answers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,25 +40,25 @@ from rg_env.training.config.schema import EvaluationSettings, evaluation_steps, 
 from rg_env.training.trainer import GRPOTrainer
 
 AnyEnvironment = Annotated[Environment, BeforeValidator(as_environment)]
-"""Whatever `GRPOTrainer` takes."""
+"""Any environment that `GRPOTrainer` accepts."""
 _BATCH = {"embedded": 512, "vllm": 2048}
-"""Questions answered at once, by engine; the embedded engine decodes as many as `rg-env eval` does."""
+"""Number of questions answered at once, by engine. For the embedded engine, it is the same as in `rg-env eval`."""
 
 Progress = Callable[[int, int], Any]
-"""Called with the number of answers so far, and of all."""
+"""Called with the number of answers so far and the total number."""
 
 
 class EvaluationPlan(EvaluationSettings):
-    """The fixed evaluation of a run. Raises `InputError` for values that cannot work."""
+    """Questions, sampling and schedule of the fixed evaluation. Raises `InputError` for invalid values."""
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     env: AnyEnvironment | None = None
-    """Environment of the evaluation rows of the training tasks; default: the trainer's."""
+    """Environment whose evaluation rows are those of the training tasks. Default: the trainer's environment."""
     held_out: Annotated[tuple[AnyEnvironment, ...], Field(strict=False)] = ()
-    """Environments whose evaluation rows are also asked, of tasks that are not trained on."""
+    """Environments of held-out tasks, whose evaluation rows are also evaluated."""
     labelled: dict[str, AnyEnvironment] = Field(default_factory=dict)
-    """Environments whose evaluation rows are also asked: each reported under its label, in no overall figure."""
+    """Environments whose evaluation rows are reported under a label and not included in overall figures."""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -72,14 +72,14 @@ class EvaluationPlan(EvaluationSettings):
             raise InputError("; ".join(_line(problem, values) for problem in problems))
 
     def due(self, step: int, max_steps: int) -> bool:
-        """Whether there is an evaluation after `step` steps of `max_steps`, before the next one begins."""
+        """Whether an evaluation is due after `step` of `max_steps` steps, before the next step."""
         if step == 0:
             return self.before
         every = evaluation_steps(self.every, max_steps)
         return every > 0 and step % every == 0
 
     def questions(self, own: Environment) -> list[Questions]:
-        """All that is evaluated on. `own`: the trainer's environment."""
+        """All questions of the plan. `own` is the trainer's environment."""
         env = own if self.env is None else self.env
         return [
             *([Questions(env, "training")] if self.env is not None or own.eval_rows else []),
@@ -88,7 +88,7 @@ class EvaluationPlan(EvaluationSettings):
         ]
 
     def manifests(self, own: Environment) -> list[dict[str, Any]]:
-        """Manifests of the environments other than `own`, the trainer's, with their labels."""
+        """Manifests of all environments except `own`, the trainer's, with their labels."""
         return [
             {**({"label": each.label} if each.label else {}), **each.env.manifest}
             for each in self.questions(own)
@@ -103,10 +103,10 @@ def _line(problem: Problem, values: Mapping[str, Any]) -> str:
 
 
 class FixedEvaluation:
-    """Asks a trainer's model the questions of a plan. All processes create one; the main process asks.
+    """Evaluates a trainer's model by a plan. All processes create one; the main process evaluates.
 
     Raises:
-        InputError: an environment has no evaluation rows, or a task is trained on and held out.
+        InputError: an environment has no evaluation rows, or a task is both trained on and held out.
     """
 
     def __init__(self, trainer: GRPOTrainer, plan: EvaluationPlan):
@@ -124,7 +124,7 @@ class FixedEvaluation:
             prompts = (row["prompt"] for row in each.rows)
             self._model.check_fits("the evaluation", prompts, self._sampling.max_tokens)
         self.questions = [each.described().model_dump() for each in self._questions]
-        """The environments, as `Results.environments`; empty: there is nothing to evaluate on."""
+        """Descriptions of the environments, as in `Results.environments`; empty if there is nothing to evaluate."""
         trained, unseen = (
             {task for entry in self.questions if entry["part"] == part for task in entry["tasks"]}
             for part in ("training", "held_out")
@@ -137,16 +137,16 @@ class FixedEvaluation:
 
     @property
     def answers(self) -> int:
-        """Number of answers of one evaluation."""
+        """Number of answers in one evaluation."""
         return sum(entry["n"] for entry in self.questions) * (self.plan.rollouts_per_example + self.plan.greedy)
 
     def sampling(self) -> dict[str, Any]:
-        """The settings, as results state them."""
+        """The sampling settings, as recorded in results."""
         answers = {"rollouts_per_example": self.plan.rollouts_per_example, "greedy": self.plan.greedy}
         return {**vars(self._sampling), **answers}
 
     def check_same_questions(self, earlier: Sequence[list[dict[str, Any]]]) -> None:
-        """Raise `InputError` unless earlier evaluations of a resumed run asked the same questions."""
+        """Raise `InputError` unless earlier evaluations of a resumed run used the same questions."""
         if self.questions and any(questions != self.questions for questions in earlier):
             raise InputError(
                 "earlier evaluations of this run asked other questions than those given now: give the same tasks, "
@@ -154,13 +154,13 @@ class FixedEvaluation:
             )
 
     def run(self, step: int, progress: Progress | None = None) -> Results:
-        """Evaluate with the weights that the engine has. On the main process only.
+        """Evaluate with the current weights of the engine. On the main process only.
 
         Raises:
             RewardError: a reward raised or returned no finite number.
             TrainingError: the engine failed.
         """
-        with self.trainer.engine.aside():  # training continues alike with or without an evaluation
+        with self.trainer.engine.aside():  # so that an evaluation does not change training
             return evaluated(
                 self._model,
                 self._questions,
@@ -186,7 +186,7 @@ def evaluated(
     lock: AbstractContextManager[Any] | None = None,
     progress: Progress | None = None,
 ) -> Results:
-    """The results of a model in training, after `step` steps.
+    """Evaluate `model` after `step` steps of training.
 
     Raises:
         RewardError: a reward raised or returned no finite number.
@@ -215,13 +215,13 @@ def evaluate_only(
     """Evaluate the trainer's model, write `eval_results/eval_step_N.json` in `folder`, and print the scores.
 
     Args:
-        trainer: with the model and the engine; a vLLM server gets the model's weights first.
-        plan: the questions, and how they are answered; its schedule does not matter. Default: as `train`.
-        step: N; default: that of the checkpoint folder that the model was loaded from, otherwise 0.
+        trainer: trainer with the model and the engine. A vLLM server receives the model's weights first.
+        plan: questions and sampling; the schedule is ignored. Default: the default of `train`.
+        step: N. Default: the step of the checkpoint folder that the model was loaded from, or 0.
 
     Raises:
-        InputError: the plan cannot work, there is nothing to ask, or several processes were launched.
-        OutputFolderError: `folder` has that evaluation already, or cannot be written.
+        InputError: the plan is invalid, there is nothing to evaluate, or several processes were launched.
+        OutputFolderError: `folder` already has this evaluation, or is not writable.
         RewardError: a reward raised or returned no finite number.
     """
     if trainer.accelerator.num_processes > 1:
@@ -243,7 +243,7 @@ def evaluate_only(
 
 
 def step_of_model(name: str | Path) -> int:
-    """The step that a model was saved after, by the name of its folder: N for checkpoint-N, 0 for any other."""
+    """The step of a model by the name of its folder: N for checkpoint-N, otherwise 0."""
     return checkpoint_step(Path(name)) or 0
 
 

@@ -1,4 +1,4 @@
-"""Monitors over a run's logged metrics: each rule reports what is wrong, the likely cause and the key to change.
+"""Monitors of a run's logged metrics. Each rule reports a symptom, its likely cause and the key to change.
 
     monitors = Monitors(MonitorsConfig())
     for record in records:                 # dicts, as in metrics.jsonl
@@ -7,9 +7,9 @@
 
     GRPOTrainer(..., callbacks=[MonitorCallback(MonitorsConfig(stop_on=["reward_hacking"]))])
 
-`train` adds a `MonitorCallback` to every run. A resumed run's monitors continue from the logs in its state: what had
-fired before is not reported again. A rule whose metrics are not logged never fires. Averages are over a window; noise
-is the variation from step to step.
+`train` adds a `MonitorCallback` to every run. The monitors of a resumed run continue from the logs in its state, so
+that earlier alarms are not reported again. A rule whose metrics are not logged never fires. Averages are over a window,
+and noise is the variation from step to step.
 """
 
 import math
@@ -26,7 +26,7 @@ from rg_env.training.config.schema import MonitorsConfig
 from rg_env.training.distributed import on_main
 
 _HUGE = 1e30
-"""Larger values count as this one, whose square is still a number."""
+"""Bound of the magnitude of values, so that their squares are finite."""
 
 
 class History:
@@ -52,21 +52,21 @@ class History:
         return list(self._values)
 
     def latest(self, name: str) -> float | None:
-        """The value in the last record; None if it has none."""
+        """The value in the last record; None if the record does not have the metric."""
         return self._values[name][-1] if name in self._values and self._steps[name][-1] == self.step else None
 
     def recent(self, name: str) -> list[float]:
-        """The last window; empty until it is full."""
+        """Values in the last window; empty until it is full."""
         values = self._values.get(name, [])
         return values[-self.window :] if len(values) >= self.window else []
 
     def earlier(self, name: str) -> list[float]:
-        """The window before the last one; empty until both are full."""
+        """Values in the window before the last one; empty until both are full."""
         values = self._values.get(name, [])[-2 * self.window :]
         return values[: self.window] if len(values) == 2 * self.window else []
 
     def first(self, name: str) -> list[float]:
-        """The first window; empty until another one is full."""
+        """Values in the first window; empty until a second window is full."""
         return self._values[name][: self.window] if self.earlier(name) else []
 
     def mean(self, name: str) -> float | None:
@@ -87,7 +87,7 @@ def _number(value: object) -> float | None:
 
 
 def rise(old: list[float], new: list[float]) -> float:
-    """How far the mean rises from `old` to `new`, in standard errors of the difference; below 0: it falls."""
+    """The rise of the mean from `old` to `new`, in standard errors of the difference; negative if it falls."""
 
     def error(values: list[float]) -> float:
         return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
@@ -99,11 +99,11 @@ def rise(old: list[float], new: list[float]) -> float:
 
 
 TOO_EASY, TOO_HARD = 0.8, 0.2
-"""Accuracies beyond which most groups of eight are all right, or all wrong."""
+"""Accuracies above and below which most groups of eight are all right or all wrong."""
 KL_FLOOR, RATIO_FLOOR = 0.1, 10.0
-"""Below these, in nats a token and as a ratio, nothing is a spike: both are near zero and one when training begins."""
+"""Minimum KL (nats per token) and ratio of a spike, because they start near zero and one."""
 _SURE, _NOISE = 3.0, 1.0
-"""Standard errors from which a mean has changed for certain, and within which it has not."""
+"""Standard errors at which a change of a mean is certain, and below which it is noise."""
 _LENGTH, _CUT = "completions/mean_length", "completions/clipped_ratio"
 _LENGTH_REWARDS = ("length", "brevity", "cosine", "overlong_penalty")
 
@@ -112,7 +112,7 @@ Window = Callable[[str], list[float]]
 
 
 def zero_variance(history: History, threshold: float) -> str | None:
-    """Groups of equal rewards teach nothing."""
+    """Groups with equal rewards provide no learning signal."""
     share, accuracy = history.mean("frac_reward_zero_std"), history.mean("accuracy")
     if share is None or share < threshold:
         return None
@@ -121,7 +121,7 @@ def zero_variance(history: History, threshold: float) -> str | None:
         return f"{symptom}: all answers are rewarded alike: change rewards, or raise training.temperature"
     names, at = " ".join(history.names()), f"(accuracy {accuracy:.2f})"
     curriculum = "curriculum/" in names
-    # What is on already is not suggested, and a curriculum's prompts are not filtered.
+    # Suggested only if it is off, and not with a curriculum, whose prompts cannot be filtered.
     other = "" if curriculum or "filter_groups/" in names else ", or set training.filter_groups=true"
     if accuracy >= TOO_EASY:
         change = "lower curriculum.success_threshold" if curriculum else "raise tasks.NAME.level"
@@ -139,7 +139,7 @@ def answer_rate(history: History, threshold: float) -> str | None:
 
 
 def format_rate(history: History, threshold: float) -> str | None:
-    """Completions without the form that is rewarded."""
+    """Completions without the rewarded format miss that reward."""
     what = "completions had the form that the prompt requires"
     return _rate(history, "completions/format_ratio", threshold, what, "think_format")
 
@@ -168,7 +168,7 @@ def truncation(history: History, threshold: float) -> str | None:
 
 
 def length_drift(history: History, factor: float) -> str | None:
-    """Longer or shorter is fine where it pays in accuracy."""
+    """A change of length without a rise in accuracy."""
     first, now = history.first(_LENGTH), history.mean(_LENGTH)
     before = fmean(first) if first else 0.0
     if not before or now is None or before / factor < now < before * factor or _improved(history, history.first):
@@ -186,7 +186,7 @@ def length_drift(history: History, factor: float) -> str | None:
 
 
 def entropy_collapse(history: History, part: float) -> str | None:
-    """A policy that always gives the same answer has nothing to learn from; fine where it is right."""
+    """A policy that always gives the same answer stops learning. This is fine if the answer is right."""
     first, now, accuracy = history.first("entropy"), history.mean("entropy"), history.mean("accuracy")
     before = fmean(first) if first else 0.0
     solved = accuracy is not None and accuracy >= TOO_EASY
@@ -200,8 +200,8 @@ def entropy_collapse(history: History, part: float) -> str | None:
 
 
 def reward_hacking(history: History, least: float) -> str | None:
-    """A rise of the reward without one of the accuracy; half of it is enough if accuracy falls. Since the window
-    before, or the first one: a policy can find such a way fast or slowly."""
+    """The reward rises and accuracy does not; half the rise is enough if accuracy falls. The comparison is with the
+    previous and the first window, because a policy can find an exploit quickly or slowly."""
     for before, when in ((history.earlier, ""), (history.first, "since the start")):
         old, new, accuracy = before("reward"), history.recent("reward"), history.recent("accuracy")
         if not old or not before("accuracy") or not accuracy:
@@ -223,7 +223,7 @@ def reward_hacking(history: History, least: float) -> str | None:
 
 
 def kl_spike(history: History, factor: float) -> str | None:
-    """KL of the policy from the reference model, or from its sampler."""
+    """A jump of the policy's KL divergence from the reference model or from its sampler."""
     if spike := _spike(history, "kl", factor, KL_FLOOR):
         return f"{spike}: an update went too far: lower training.learning_rate or training.max_grad_norm"
     if spike := _spike(history, "sampling/mismatch_kl", factor, KL_FLOOR):
@@ -232,7 +232,7 @@ def kl_spike(history: History, factor: float) -> str | None:
 
 
 def ratio_spike(history: History, factor: float) -> str | None:
-    """Several updates a batch move away from the policy that made it."""
+    """Several updates on a batch move away from the policy that sampled it."""
     if spike := _spike(history, "policy_ratio/max", factor, RATIO_FLOOR):
         return f"{spike}: the updates of a batch go too far: lower training.num_iterations or training.learning_rate"
     return None
@@ -265,24 +265,24 @@ RULES: dict[str, Callable[[History, float], str | None]] = {
         ratio_spike, grader_timeouts, ungradable,
     )
 }  # fmt: skip
-"""By name; each returns the message of its alarm, or None if all is well."""
+"""Rules by name. Each returns the message of an alarm, or None."""
 
 
 def _rises(values: list[float]) -> bool:
-    """Whether the second half is above the first, by more than noise."""
+    """Whether the mean of the second half is above that of the first by more than noise."""
     half = len(values) // 2
     return half > 0 and rise(values[:half], values[-half:]) > 2 * _NOISE
 
 
 def _improved(history: History, before: Window) -> bool:
-    """Whether accuracy, or where it is not known the reward, has risen since that window."""
+    """Whether accuracy (or the reward, if accuracy is not known) has risen since the window `before`."""
     name = "accuracy" if history.recent("accuracy") else "reward"
     old, new = before(name), history.recent(name)
     return bool(old and new) and rise(old, new) > _NOISE
 
 
 def _what_rose(history: History, before: Window) -> str | None:
-    """The reward that rose most, by its noise, of those that pay for something else than being right."""
+    """The reward other than correctness that rose most relative to its noise; None if none rose clearly."""
     rises: dict[str, float] = {}
     for metric in history.names():
         name = metric.removeprefix("rewards/").removesuffix("/mean")
@@ -318,12 +318,12 @@ def _from_to(history: History, before: Window, metric: str) -> str:
 
 @dataclass(frozen=True)
 class Alarm:
-    """A rule has fired."""
+    """An alarm of a rule."""
 
     step: int
     rule: str
     message: str
-    """The symptom, the likely cause, and what to change."""
+    """The symptom, the likely cause and the key to change."""
 
     @property
     def line(self) -> str:
@@ -331,17 +331,17 @@ class Alarm:
 
 
 class Monitors:
-    """The rules that `config` has on, and what they have seen."""
+    """The active rules of `config` and the history of metrics."""
 
     def __init__(self, config: MonitorsConfig):
         self._history = History(config.window)
         self._thresholds: dict[str, float] = {name: getattr(config, name) for name in config.active()}
         self._calm: dict[str, int] = {}
-        """For each rule that has fired, the number of calm records in a row since."""
+        """For each rule that has fired, the number of consecutive records since in which its condition was false."""
 
     def see(self, record: Mapping[str, Any]) -> list[Alarm]:
-        """Add a line of metrics, and return the alarms that fire now. Lines without a loss, which are not of a training
-        step, are ignored."""
+        """Add a record of metrics and return the alarms that it raises. Records without a loss are ignored, because
+        they are not those of a training step."""
         if "loss" not in record:
             return []
         self._history.add(record)
@@ -361,18 +361,19 @@ class Monitors:
 
 
 class MonitorCallback(TrainerCallback):
-    """Shows `config`'s monitors what is logged, and adds `monitor/RULE` to the metrics of a step where a rule fires.
+    """Applies the monitors of `config` to logged metrics. Adds `monitor/RULE` to the metrics of a step in which a rule
+    fires.
 
     Args:
-        config: default: all rules, with their default thresholds.
-        say: where lines go, on the main process; default: standard output.
+        config: rules and thresholds. Default: all rules with their default thresholds.
+        say: called with each line, on the main process. Default: print to standard output.
     """
 
     def __init__(self, config: MonitorsConfig | None = None, say: Callable[[str], Any] | None = None):
         self.config = config or MonitorsConfig()
         self.say: Callable[[str], Any] = say or (lambda line: print(line, flush=True))
         self.alarms: list[Alarm] = []
-        """All alarms of the run, earlier parts of it included; on the main process."""
+        """All alarms of the run, including those before it was resumed; on the main process only."""
         self.stopped_by: str | None = None
         """The rule that ended the run; on all processes."""
         self._monitors = Monitors(self.config)
@@ -383,7 +384,7 @@ class MonitorCallback(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         logs = {} if logs is None else logs
-        if "loss" not in logs:  # evaluations are logged by the main process alone
+        if "loss" not in logs:  # evaluations are logged on the main process only
             return
         if self.config.stop_on:
             self.stopped_by = on_main(processes(), lambda: self._check(state.global_step, logs))
@@ -392,7 +393,7 @@ class MonitorCallback(TrainerCallback):
             self._check(state.global_step, logs)
 
     def _check(self, step: int, logs: dict[str, Any]) -> str | None:
-        """Print alarms; returns the rule that ends the run, if one does."""
+        """Print alarms and return the rule that ends the run, or None."""
         alarms = self._monitors.see({"step": step, **logs})
         self.alarms += alarms
         ends = next((alarm.rule for alarm in alarms if alarm.rule in self.config.stop_on), None)

@@ -1,15 +1,16 @@
-"""Rollouts: rows are prompted, completions sampled, scored and kept with their tokens.
+"""Rollouts: completions are sampled for the prompts of rows, scored, and kept with their tokens.
 
     rollouts = sampler.sample(rows, sampling)          # one completion for each row
     sampler.submit(3, rows, sampling)                  # in the background, for an engine that is not the model itself
     rollouts = sampler.get(3)
 
-What was sampled is what is trained on, token for token: completions are never encoded again.
+Training uses exactly the sampled tokens: completions are never tokenized again.
 
-`GroupFilter` replaces groups that teach nothing ("dynamic sampling", Yu et al., 2025, DAPO, arXiv:2503.14476, section
-3.2). A group whose answers are all right, or all wrong, has no advantage: other prompts are sampled, in rounds, until
-the batch has only mixed groups, or the rounds are used up; places that stay empty are left out of the loss. Accuracy
-alone decides: rewards for form or length nearly always vary within a group, and a filter on them would teach form.
+`GroupFilter` replaces groups without a learning signal ("dynamic sampling", Yu et al., 2025, DAPO, arXiv:2503.14476,
+section 3.2). A group whose answers are all right or all wrong has no advantage. Other prompts are sampled, in rounds,
+until the batch consists of mixed groups or the rounds are used up. Groups that were not replaced are left out of the
+loss. Only accuracy decides: rewards for form or length nearly always vary within a group, and a filter on them would
+teach form.
 """
 
 import math
@@ -32,7 +33,7 @@ from rg_env.training.data.batches import TokenBatch
 
 
 class Generates(Protocol):
-    """What samples completions: an engine."""
+    """An engine that samples completions."""
 
     end_ids: frozenset[int]
 
@@ -41,18 +42,18 @@ class Generates(Protocol):
 
 
 Group: TypeAlias = "tuple[Rollouts, range]"
-"""The rollouts of one prompt, as rows of a batch."""
+"""The rollouts of one prompt: a batch and the range of their rows in it."""
 
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Scored rollouts in order; those of a group are consecutive. On the main process only."""
+    """Scored rollouts, with those of a group next to each other. On the main process only."""
 
     rollouts: list[Rollout]
     scored: list[Scored]
     prompt_ids: list[list[int]]
     seconds: float = 0.0
-    """Time that sampling and scoring took."""
+    """Duration of sampling and scoring, in seconds."""
 
     def __len__(self) -> int:
         return len(self.rollouts)
@@ -64,17 +65,17 @@ class Rollouts:
 
     @property
     def accuracies(self) -> list[float] | None:
-        """1 for each correct rollout, 0 for others; None if the environment does not measure it."""
+        """1 for each correct rollout and 0 for others; None if the environment does not measure accuracy."""
         found = [scored.metrics.get("accuracy") for scored in self.scored]
         return None if None in found else [value for value in found if value is not None]
 
     @property
     def truncated(self) -> list[int]:
-        """Rollouts that the token limit cut off."""
+        """Indices of rollouts that the token limit cut off."""
         return [row for row, rollout in enumerate(self.rollouts) if rollout.truncated]
 
     def tokens(self) -> TokenBatch:
-        """What training needs of them. Every sampled token contributes to the loss."""
+        """The batch of tokens to train on. Every sampled token contributes to the loss."""
         return TokenBatch(
             self.prompt_ids,
             [list(rollout.token_ids) for rollout in self.rollouts],
@@ -85,7 +86,7 @@ class Rollouts:
 
     @classmethod
     def joined(cls, groups: Sequence[Group]) -> "Rollouts":
-        """Some rollouts of each batch, one after the other, with their share of the time."""
+        """Concatenate groups of several batches, with their share of the time."""
         return cls(
             [batch.rollouts[row] for batch, rows in groups for row in rows],
             [batch.scored[row] for batch, rows in groups for row in rows],
@@ -94,7 +95,7 @@ class Rollouts:
         )
 
     def records(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """The first `limit` as JSON values: prompt, answer, completion, reward, status."""
+        """Records of the first `limit` rollouts as JSON values: prompt, answer, completion, reward and status."""
         return [record_of(*each) for each in zip(self.rollouts[:limit], self.scored[:limit], strict=True)]
 
 
@@ -102,8 +103,8 @@ class RolloutSampler:
     """Samples and scores rollouts of an environment. On the main process only.
 
     Args:
-        engine: with batches ahead, `generate` is called from two threads where groups are replaced. Rollouts are scored
-            by one at a time: rewards of users need not be thread-safe.
+        engine: the engine. With batches ahead, `generate` is called from two threads if groups are replaced. Only one
+            thread scores at a time, so that reward functions need not be thread-safe.
     """
 
     def __init__(self, env: Environment, engine: Generates, encoder: PromptEncoder) -> None:
@@ -111,10 +112,10 @@ class RolloutSampler:
         self._ahead = ThreadPoolExecutor(1, "rg-env-rollouts")
         self._pending: dict[int, Future[Rollouts]] = {}
         self.scoring = threading.Lock()
-        """Held while rollouts are scored."""
+        """Lock that is held while rollouts are scored."""
 
     def sample(self, rows: Sequence[Row], sampling: Sampling, env: Environment | None = None) -> Rollouts:
-        """One scored completion for each row, of `env` (default: the sampler's own).
+        """Sample and score one completion for each row of `env` (default: the sampler's environment).
 
         Raises:
             RewardError: a reward raised or returned no finite number.
@@ -139,24 +140,24 @@ class RolloutSampler:
         return Rollouts(rollouts, scored, prompts, time.monotonic() - start)
 
     def submit(self, number: int, rows: Sequence[Row], sampling: Sampling) -> None:
-        """Begin batch `number` in the background, after those submitted before."""
+        """Sample batch `number` in the background, after those submitted earlier."""
         self._pending[number] = self._ahead.submit(self.sample, rows, sampling)
 
     def submitted(self, number: int) -> bool:
-        """Whether batch `number` is under way, or waits to be fetched."""
+        """Whether batch `number` has been submitted and not yet returned by `get`."""
         return number in self._pending
 
     def get(self, number: int) -> Rollouts:
-        """Wait for batch `number`. Raises what `sample` raises."""
+        """Wait for batch `number`. Raises the errors of `sample`."""
         return self._pending.pop(number).result()
 
     def wait_idle(self) -> None:
-        """Wait until nothing is being sampled. Raises what `sample` raises."""
+        """Wait until no batch is being sampled. Raises the errors of `sample`."""
         for future in list(self._pending.values()):
             future.result()
 
     def stop(self) -> None:
-        """Forget the batches that are under way; the engine must be cancelled separately."""
+        """Discard the submitted batches. The engine must be canceled separately."""
         for future in self._pending.values():
             future.cancel()
         self._pending.clear()
@@ -168,19 +169,19 @@ EMPTY_BATCHES = 3
 
 @dataclass(frozen=True)
 class Filtered:
-    """What `GroupFilter` makes of a batch."""
+    """Result of `GroupFilter`."""
 
     batch: Rollouts
-    """As many groups as the batch had, the mixed ones first."""
+    """The same number of groups as in the original batch, with mixed groups first."""
     empty: list[int]
-    """Rollouts of it that do not contribute to the loss."""
+    """Indices of rollouts in `batch` that do not contribute to the loss."""
     prompted: int
-    """Number of prompts sampled, including those of the batch."""
+    """Number of prompts that were sampled, including those of the original batch."""
     mixed: int
-    """Number of them whose groups are mixed."""
+    """Number of sampled prompts with mixed groups."""
 
     def metrics(self) -> dict[str, float]:
-        """As they are logged."""
+        """Metrics to log."""
         return {
             "filter_groups/asked": float(self.prompted),
             "filter_groups/mixed": self.mixed / self.prompted,
@@ -192,21 +193,21 @@ class GroupFilter:
     """Replaces the groups of a batch that are not mixed.
 
     Args:
-        num_generations: rollouts of a group.
-        rounds: most rounds of sampling for a batch.
+        num_generations: number of rollouts in a group.
+        rounds: maximum number of additional rounds of sampling for a batch.
     """
 
     def __init__(self, num_generations: int, rounds: int) -> None:
         self._size, self._rounds, self._empty_batches = num_generations, rounds, 0
 
     def __call__(self, batch: Rollouts, sample: Callable[[int, int], Rollouts]) -> Filtered:
-        """Fill the places of a batch with mixed groups.
+        """Replace the groups of `batch` that are not mixed.
 
         Args:
-            sample: takes a round (from 0) and a number of prompts, and returns the rollouts of at most that many.
+            sample: called with a round (from 0) and a number of prompts n; returns rollouts of at most n prompts.
 
         Raises:
-            TrainingError: a mixed group was found in none of the last `EMPTY_BATCHES` batches.
+            TrainingError: the last `EMPTY_BATCHES` batches had no mixed group.
         """
         own = self._groups(batch)
         mixed = [group for group in own if _is_mixed(group)]
@@ -215,7 +216,7 @@ class GroupFilter:
             missing = len(own) - len(mixed)
             if missing <= 0:
                 break
-            # As many as are expected to suffice, by the share of mixed groups so far.
+            # The number that is expected to suffice, by the share of mixed groups so far.
             count = min(len(own), math.ceil(missing * prompted / len(mixed))) if mixed else len(own)
             found = self._groups(sample(number, count))
             prompted += len(found)
@@ -241,6 +242,6 @@ class GroupFilter:
 
 
 def _is_mixed(group: Group) -> bool:
-    """Whether some answers of a group are right and some are not."""
+    """Whether a group has both right and wrong answers."""
     batch, rows = group
     return len({batch.scored[row].metrics["accuracy"] == 1.0 for row in rows}) > 1

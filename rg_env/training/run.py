@@ -1,10 +1,10 @@
-"""A whole run: evaluate, train, evaluate again, and leave everything in the output folder.
+"""A whole run: evaluate, train, evaluate again, and write all results to the output folder.
 
     results = train(trainer, settings={"task": "leg_counting"})
     results = train(trainer, resume="auto")    # the same trainer in a new process: resumes from the newest checkpoint
 
-`Recorder` evaluates on the frozen problems, writes the run's files and shows progress; `_Interruption` ends a run on
-Ctrl-C; monitors, uploads and trackers are callbacks of their own modules.
+`Recorder` evaluates on the frozen problems, writes the run's files and shows progress. `_Interruption` ends a run on
+Ctrl-C. Monitors, uploads and trackers are callbacks in their own modules.
 """
 
 import contextlib
@@ -45,11 +45,11 @@ class Recorder(TrainerCallback):
     """Evaluates, writes the run's files, and shows progress.
 
     Args:
-        evaluation: the questions, and when they are evaluated.
-        interrupted: whether the run is being ended early, without the last evaluation.
-        resumed: whether the run resumes from a checkpoint.
-        stream: where progress goes (see `console`).
-        logging: which questions and answers are shown, and how many are kept in `rollouts.jsonl`.
+        evaluation: the evaluation and its schedule.
+        interrupted: returns whether the run is ending early, without the last evaluation.
+        resumed: whether the run was resumed from a checkpoint.
+        stream: stream for the progress display (see `console`). Default: standard output.
+        logging: examples on the console, and number of rollouts in `rollouts.jsonl`.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class Recorder(TrainerCallback):
         self.console, self.logging = RunConsole(stream or sys.stdout), logging or LoggingConfig()
         self._examples_at = self._first = 0
         self.evaluations: list[Results] = []
-        """On the main process."""
+        """Results of the evaluations so far; on the main process only."""
         self.evaluated = False
-        """Whether there has been one, on all processes."""
+        """Whether this run has made an evaluation; on all processes."""
         self.alarms: list[str] = []
-        """Lines of monitors about the step, which are printed after it."""
+        """Lines of monitors to print after the line of the step."""
         self.on_examples: Callable[[int, list[dict[str, Any]]], Any] = lambda step, records: None
-        """Gets the examples that are shown, too."""
+        """Called with the examples that are printed."""
         self._evaluated_at: int | None = None
         self._written: Any = None
         trainer.guard.say = self.console.line
@@ -87,15 +87,15 @@ class Recorder(TrainerCallback):
         self._evaluate_if_due(state)
 
     def _resume(self, step: int) -> int | None:
-        """Read what the run had written until `step`; the rest is made again. Returns the last evaluation's step."""
+        """Read the files of the run up to `step` and delete later records. Returns the step of the last evaluation."""
         self.folder.cut_after(step)
         self.evaluations = _evaluations(self.folder, step)
         self.console.line(f"resuming after step {step}")
         return self.evaluations[-1].step if self.evaluations else None
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # Here and not when a step ends: the step's metrics are logged after that, and only on the main process, while
-        # an evaluation is a collective act.
+        # Not in `on_step_end`: the step's metrics are logged after that, and only on the main process, while an
+        # evaluation is a collective operation.
         self._evaluate_if_due(state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -118,7 +118,7 @@ class Recorder(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.evaluation.plan.after and not self.interrupted():
             if state.global_step > self._first:
-                self.trainer.save_checkpoint()  # a run that is killed in its last evaluation can be resumed
+                self.trainer.save_checkpoint()  # so that a run that is killed in its last evaluation can be resumed
             self.evaluate(state.global_step)
 
     def _evaluate_if_due(self, state: Any) -> None:
@@ -126,7 +126,7 @@ class Recorder(TrainerCallback):
             self.evaluate(state.global_step)
 
     def evaluate(self, step: int) -> None:
-        """Evaluate, unless done at this step. The main process does it; the others wait."""
+        """Evaluate, unless this step has been evaluated. The main process evaluates and the others wait."""
         if not self.evaluation.questions or self._evaluated_at == step:
             return
         self._evaluated_at = step
@@ -137,7 +137,7 @@ class Recorder(TrainerCallback):
 
     def _evaluate(self, step: int) -> dict[str, float]:
         start = time.monotonic()
-        if not self.evaluations:  # the first sign of life of a large model
+        if not self.evaluations:  # the first output of a large model
             self.console.line(f"evaluating: {self.evaluation.answers:,} answers ...")
         result = self.evaluation.run(step, self.console.evaluating)
         seconds = time.monotonic() - start
@@ -149,7 +149,7 @@ class Recorder(TrainerCallback):
         return metrics
 
     def before_and_after(self, first: int) -> tuple[Results | None, Results | None]:
-        """The evaluation before step `first + 1`, and the last one since, where there are such."""
+        """The evaluation before step `first + 1` and the last one since; None for one that was not made."""
         made = self.evaluations
         before = made[0] if made and self.evaluation.plan.before and (made[0].step or 0) <= first else None
         return before, made[-1] if made and made[-1] is not before else None
@@ -180,30 +180,31 @@ def train(
 ) -> dict[str, Any]:
     """Train, with an evaluation on frozen problems before, during and after.
 
-    On Ctrl-C or SIGTERM, and on an error, the weights and the results so far are saved first, unless an error or a
-    second Ctrl-C came in the middle of an update.
+    On Ctrl-C, SIGTERM or an error, the weights and the results so far are saved, unless an error or a second Ctrl-C
+    occurred in the middle of an update.
 
     Args:
-        trainer: ready to train; `trainer.args.output_dir` is where the files go (see `RunFolder`).
-        config: the config that the trainer was made from, kept as `config.yaml`: the run can be repeated from it.
-        settings: without a config, what `config.yaml` holds in addition to the trainer's arguments.
-        evaluation: the questions, how and when; default: the evaluation rows of the trainer's environment, each once
-            sampled and once greedily, every fifth of the run.
-        resume: a checkpoint to continue from as if the run had never stopped; "auto": the newest complete one in the
-            output folder, if any.
-        logging: what the console shows, and the services that the run reports to (see `trackers`).
-        monitors: rules that warn, or end the run (see `monitors`); default: all rules, and none ends it.
-        hub: where the run is published (see `hub_uploads`); default: nowhere.
+        trainer: the trainer. Files are written to `trainer.args.output_dir` (see `RunFolder`).
+        config: the config of the trainer, saved as `config.yaml` so that the run can be repeated.
+        settings: without a config, additional contents of `config.yaml` next to the trainer's arguments.
+        evaluation: questions, sampling and schedule of the evaluation. Default: the evaluation rows of the trainer's
+            environment, answered once by sampling and once greedily, every fifth of the run.
+        resume: checkpoint to continue from as if the run had never stopped. "auto" selects the newest complete
+            checkpoint in the output folder, if there is one.
+        logging: console output, and services that receive the metrics (see `trackers`).
+        monitors: rules that warn or end the run (see `monitors`). Default: all rules warn, and none ends the run.
+        hub: uploads of the run (see `hub_uploads`). Default: no uploads.
 
     Returns:
-        What `train_results.json` holds; empty in all processes but the first.
+        The contents of `train_results.json`; empty on all processes except the first.
 
     Raises:
-        InputError: this trainer cannot continue from `resume`; a service cannot be started; the evaluation cannot be
-            made.
-        TrainingError: no step was made, though nothing interrupted the run.
-        KeyboardInterrupt: the run was interrupted before it had anything to save, and leaves no files; or twice.
-        Exception: whatever ended the run, once the results so far have been saved.
+        InputError: the trainer cannot continue from `resume`, a service cannot be started, or the evaluation is
+            invalid.
+        TrainingError: the run ended without a step although it was not interrupted.
+        KeyboardInterrupt: the run was interrupted before it had anything to save, in which case it leaves no files, or
+            it was interrupted twice.
+        Exception: any error that ended the run, raised after the results so far have been saved.
     """
     checkpoint = None if resume is None else on_main(trainer.accelerator, lambda: _checkpoint(trainer, resume))
     first = 0 if checkpoint is None else step_of(checkpoint)
@@ -230,7 +231,7 @@ def train(
     trackers = Trackers(trainer, logging or LoggingConfig(), folder.path)
     recorder.on_examples = trackers.completions
     callbacks = trainer.callbacks
-    # Monitors before the recorder and the trackers: alarms are among the metrics of their step.
+    # Monitors run before the recorder and the trackers, because alarms are part of the metrics of their step.
     others = [each for each in callbacks if not isinstance(each, MonitorCallback)]
     trainer.callbacks = [*others, watch, recorder, uploads, trackers, interruption]
     start = time.monotonic()
@@ -255,15 +256,15 @@ def train(
         failure = TrainingError("the run ended without a single optimizer step: are there rows to train on, and steps?")
     seconds = time.monotonic() - start
     if (failure or interruption.happened) and not recorder.evaluated and trainer.state.global_step <= first:
-        # There is nothing to save, and before training begins no optimizer that could be.
+        # There is nothing to save, and the optimizer has no state before training begins.
         if main and checkpoint is None:
             folder.discard(new_folders)
         raise failure or KeyboardInterrupt
     if interruption.happened and not (together and trainer.consistent):
         raise KeyboardInterrupt
-    if together and trainer.consistent:  # alone, no process could save a sharded model
+    if together and trainer.consistent:  # a single process cannot save a sharded model
         with _noting_with(failure):
-            if trainer.state.global_step > first:  # else it would be what the run began with
+            if trainer.state.global_step > first:  # otherwise it would equal the start of the run
                 trainer.save_checkpoint()
     if not main:
         if failure:
@@ -298,7 +299,7 @@ def train(
 
 @contextmanager
 def _noting_with(failure: Exception | None) -> Iterator[None]:
-    """After a failure, what cannot be saved is a note to that failure, and does not hide it."""
+    """Context for saving results. If `failure` has ended the run, an error is added to it as a note, not raised."""
     try:
         yield
     except Exception as error:
@@ -315,13 +316,13 @@ def _resume_command(folder: Path, from_config: bool) -> str:
 
 
 def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
-    """The checkpoint to resume from, checked; None: not yet."""
+    """The validated checkpoint to resume from; None if "auto" finds no checkpoint."""
     folder = trainer.output_dir
     checkpoint, passed_over = chosen(resume, folder)
     for line in passed_over:
         print(f"passing over a damaged checkpoint: {line}", flush=True)
     if checkpoint is None:
-        if passed_over:  # starting over would delete what a person may still rescue
+        if passed_over:  # starting over would delete files that may still be recoverable
             raise InputError(f"{folder} has no complete checkpoint ({passed_over[0]}): give a new output folder")
         print(f"no checkpoint in {folder}: starting from the beginning", flush=True)
         if folder.is_dir():
@@ -343,7 +344,7 @@ def _prepared(trainer: GRPOTrainer, plan: EvaluationPlan) -> FixedEvaluation:
     try:
         return FixedEvaluation(trainer, plan)
     except InputError:
-        with contextlib.suppress(OSError):  # the folder that the trainer made, if nothing is in it
+        with contextlib.suppress(OSError):  # removes the folder that the trainer created, if it is empty
             trainer.output_dir.rmdir()
         raise
 
@@ -369,7 +370,7 @@ def _model_name(trainer: GRPOTrainer) -> str:
 
 
 def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str, Any]:
-    """The contents of `config.yaml`: the caller's settings, and what they resolve to."""
+    """The contents of `config.yaml`: the caller's settings and the resolved values."""
     trainer, plan = evaluation.trainer, evaluation.plan
     env = trainer.env
     options = getattr(env, "prompt_options", None)  # None for environments of Verifiers
@@ -399,14 +400,14 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
 
 
 TOGETHER_S = 1.0
-"""Different signals within this time are one request: a closed terminal or a scheduler may send two."""
+"""Seconds within which different signals count as one request: a closed terminal or a scheduler may send two."""
 
 
 class _Interruption(TrainerCallback):
-    """Ends a run on SIGINT and SIGTERM: by `KeyboardInterrupt`, but never in the middle of an update.
+    """Ends a run on SIGINT and SIGTERM, by `KeyboardInterrupt`, but not in the middle of an update.
 
-    A second signal ends it at once; in the middle of an update, nothing is saved then. Several processes end together
-    after the step: otherwise each would stop somewhere else, and wait for the others forever.
+    A second signal ends the run at once; if that is in the middle of an update, nothing is saved. Several processes end
+    together after the step. Otherwise, each would stop at a different point and wait for the others forever.
     """
 
     def __init__(self, trainer: GRPOTrainer) -> None:
@@ -415,18 +416,18 @@ class _Interruption(TrainerCallback):
         self._several = trainer.accelerator.num_processes > 1
         self._waiting = False
         self._first: tuple[int, float] | None = None
-        """The first signal, and when it came."""
+        """The first signal and its time."""
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Handle signals so within this context."""
+        """Context in which this object handles the signals."""
         # Python delivers signals to the main thread only.
         here = threading.current_thread() is threading.main_thread()
         kinds = [signal.SIGINT, signal.SIGTERM] if here else []
         before = {kind: signal.signal(kind, self._interrupt) for kind in kinds}
         try:
             yield
-            if self._first is not None:  # what belongs to it must not end the saving that follows
+            if self._first is not None:  # signals of the same request must not interrupt saving
                 time.sleep(max(0.0, self._first[1] + TOGETHER_S - time.monotonic()))
         finally:
             for kind, handler in before.items():
@@ -441,7 +442,7 @@ class _Interruption(TrainerCallback):
         if self._waiting or not (self.trainer.updating or self._several):
             raise KeyboardInterrupt  # at once; so does a second signal
         self._waiting = True
-        if not self._several:  # the step's metrics are written before training ends
+        if not self._several:  # training ends after the step's metrics are written
             self.happened = self.trainer.control.should_training_stop = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
