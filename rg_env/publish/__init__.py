@@ -3,16 +3,16 @@
     from rg_env.publish.export import ExportRequest, export
     from rg_env.publish.push import PushRequest, push
 
-`checkpoint`   what a folder holds: weights of which trainer, of which run, step and base model
-`weights`      its weights by name, in any format; nothing in a checkpoint is executed
-`model`        configuration, tokenizer, and the weights that the configuration wants
-`adapters`     LoRA: on the base model, merged into it
-`export`       a folder that `from_pretrained` and vLLM load: complete and verified, or not there
-`verify`       whether what was written is what was trained
-`files`        what a repository on the Hub gets; secrets and links that are refused
-`card`         the model card, from the template card.md.jinja
-`repository`   a repository on the Hub: what it holds, one commit to it, errors as one line
-`push`         all of it in order
+`checkpoint`   find a checkpoint: the trainer's format, run, step and base model
+`weights`      read its weights by name, in any format, without executing code
+`model`        configuration, tokenizer, and the weights that the architecture expects
+`adapters`     load LoRA adapters on the base model, or merge them
+`export`       write a folder for `from_pretrained` and vLLM: complete and verified, or nothing
+`verify`       compare the exported with the trained model
+`files`        select the files of a Hub repository; refuse secrets and links
+`card`         render the model card from the template card.md.jinja
+`repository`   read a Hub repository and commit to it
+`push`         publish a checkpoint with the modules above
 
-`push` imports torch only where an export is needed.
+`push` imports torch only if an export is needed.
 """

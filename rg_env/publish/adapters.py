@@ -1,4 +1,4 @@
-"""LoRA adapters: read from a checkpoint, put on their base model, merged into it."""
+"""LoRA adapters: read them from a checkpoint, load them on the base model, merge them."""
 
 import re
 import warnings
@@ -18,11 +18,11 @@ from rg_env.training.weight_sync.parameters import unmergeable
 
 
 def read_adapters(checkpoint: Checkpoint) -> tuple[str, Weights]:
-    """The adapters' file, or the shards next to it if ZeRO-3 left it empty.
+    """Read the adapters' file, or the shards next to it if ZeRO-3 left the file empty.
 
     Raises:
-        InputError: there is neither, or they are damaged.
-        ExportError: they are empty.
+        InputError: both are missing, or a file is damaged.
+        ExportError: the adapters are empty.
     """
     folder = checkpoint.weights
     described, found = read_weights("adapter", folder) if has_weights(folder, ADAPTER) else ("", {})
@@ -32,16 +32,16 @@ def read_adapters(checkpoint: Checkpoint) -> tuple[str, Weights]:
         described, found = read_weights(*shards[0])
         return f"adapters in {described}", _adapters_in(found)
     if not found:
-        raise InputError(f"{folder} has adapter_config.json but no {ADAPTER}: copy it, too")
+        raise InputError(f"{folder} has adapter_config.json but no {ADAPTER}: copy this file, too")
     if empty:
-        raise ExportError(f"{empty[0]} is empty in the checkpoint, and there are no shards next to it to take it from")
+        raise ExportError(f"{empty[0]} is empty in the checkpoint, and there are no shards next to it")
     for name, weight in found.items():
         check_type(name, weight.dtype)
     return described, found
 
 
 def _adapters_in(weights: Weights) -> Weights:
-    """The adapters among a model's weights, under the names that PEFT gives them in files, without the adapter's."""
+    """Adapters among a model's weights, under PEFT's names in files (without the adapter name)."""
     found = {
         re.sub(r"(\.lora_\w+)\.default(?=\.|$)", r"\1", name.replace(".modules_to_save.default", "")): weight
         for name, weight in weights.items()
@@ -53,11 +53,11 @@ def _adapters_in(weights: Weights) -> Weights:
 
 
 def adapted(checkpoint: Checkpoint, folder: Path) -> Any:
-    """The base model in float32, with the adapters in `folder`.
+    """Load the base model in float32 with the adapters in `folder`.
 
     Raises:
         InputError: the base model cannot be loaded, or PEFT cannot load the adapters.
-        ExportError: some are missing, empty, or not part of the model.
+        ExportError: an adapter is missing, empty, or not part of the model.
     """
     from peft import PeftModel
 
@@ -65,21 +65,21 @@ def adapted(checkpoint: Checkpoint, folder: Path) -> Any:
     described = describe_model(name)
     try:
         base = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, **described.options).eval()
-    except Exception as error:  # damaged files raise anything
+    except Exception as error:  # damaged files can raise any exception
         raise InputError(f"the base model {name!r} cannot be loaded: {reason_of(error)}") from error
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about missing ones, which are an error below
+            warnings.simplefilter("ignore")  # about missing adapters, which are an error below
             found = PeftModel.from_pretrained(base, str(folder)).eval()
     except Exception as error:
-        raise InputError(f"cannot put the adapters in {folder} on the base model: {reason_of(error)}") from error
+        raise InputError(f"cannot load the adapters in {folder} on the base model: {reason_of(error)}") from error
     if problem := weights_problem(folder, found) or _unknown(folder, found):
         raise ExportError(f"{folder / ADAPTER}: {problem}")
     return found
 
 
 def merged(model: Any) -> dict[str, torch.Tensor]:
-    """The weights of the plain model that computes what `model` does. Raises `InputError` if that is impossible."""
+    """Merge the adapters and return the weights of the plain model. Raises `InputError` if they cannot be merged."""
     if reason := unmergeable(model):
         raise InputError(f"the adapters cannot be merged: {reason}, or export without --merge-lora")
     tensors: dict[str, torch.Tensor] = model.merge_and_unload().state_dict()
@@ -87,9 +87,9 @@ def merged(model: Any) -> dict[str, torch.Tensor]:
 
 
 def _unknown(folder: Path, model: Any) -> str | None:
-    """Tensors that PEFT ignores silently, because `model` has no place for them."""
+    """Describe tensors that PEFT would silently ignore because they are not part of `model`, if any."""
     from peft import get_peft_model_state_dict
 
     places = {*get_peft_model_state_dict(model, save_embedding_layers=False), *model.state_dict()}
     strange = sorted(read_shapes(folder, ADAPTER)[0].keys() - places)
-    return f"{one_line(strange[0])} is not part of the base model ({len(strange)} such)" if strange else None
+    return f"{one_line(strange[0])} is not part of the base model ({len(strange)} in all)" if strange else None

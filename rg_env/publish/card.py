@@ -1,6 +1,6 @@
-"""The model card: README.md of a repository, written from a run's files alone by the template card.md.jinja.
+"""The model card (README.md of a repository), rendered from a run's files with the template card.md.jinja.
 
-Text from files (names of tasks, options, messages) is data: it appears as code, never as markup.
+Text from files (task names, options, messages) is rendered as code, never as markup.
 """
 
 import json
@@ -50,11 +50,11 @@ class License:
     license_name: str | None = None
     license_link: str | None = None
     stated_by: str | None = None
-    """Where it was found, in words."""
+    """Source of the license, in words."""
 
 
 def find_license(base: Base, api: HfApi | None = None) -> License:
-    """The license that the base model's own card states; of a model on the Hub only with `api`."""
+    """Find the license stated in the base model's card; requires `api` for a model on the Hub."""
     if base.name == TINY:
         return License("apache-2.0", stated_by="the package that includes it")
     try:
@@ -64,7 +64,7 @@ def find_license(base: Base, api: HfApi | None = None) -> License:
             stated_by, data = "its card on the Hub", api.model_info(base.name, timeout=10).card_data
         else:
             return License()
-    except Exception:  # whatever the reason, the license is then unknown, and the card states it
+    except Exception:  # for any error the license is unknown, which the card states
         return License()
     if data is None or not isinstance(data.get("license"), str):
         return License()
@@ -72,7 +72,7 @@ def find_license(base: Base, api: HfApi | None = None) -> License:
 
 
 def card(request: PushRequest, checkpoint: Checkpoint, license: License, paths: Sequence[str]) -> str:
-    """The text of the card. `paths`: the other files in the repository."""
+    """Render the card. `paths` are the other files in the repository."""
     run, step = checkpoint.run, checkpoint.step
     steps = run.evaluation_steps() if run else []
     before = read_results(run.evaluation_file(0)) if run and 0 in steps else None
@@ -97,10 +97,10 @@ def card(request: PushRequest, checkpoint: Checkpoint, license: License, paths: 
 
 
 def _metadata(name: str, checkpoint: Checkpoint, license: License, after: Results | None) -> str:
-    """What the Hub reads, `model-index` included."""
+    """Render the card's YAML metadata, including `model-index`."""
     run, base, is_adapter = checkpoint.run, checkpoint.base, bool(checkpoint.adapter)
     trained = run is not None and run.arguments().get("training")
-    measured = after if after and not checkpoint.rounded_to else None  # otherwise they are the results of other weights
+    measured = after if after and not checkpoint.rounded_to else None  # rounded weights were not evaluated
     data = ModelCardData(
         license=license.license,
         license_name=license.license_name,
@@ -144,12 +144,12 @@ def _eval_results(evaluation: Results) -> Iterator[EvalResult]:
 
 
 def _scores(evaluation: Results, name: str) -> Scores:
-    """The run's model on a task."""
+    """Scores of the run's model on a task."""
     return next(iter(evaluation.tasks[name].models.values())).scores
 
 
 def _results(before: Results | None, after: Results | None) -> Iterator[tuple[str, list[list[str]]]]:
-    """The title and the rows of each table."""
+    """Yield the title and rows of each table."""
     sides = {name: side for name, side in (("before", before), ("after", after)) if side}
     same = before and after and before.environments == after.environments
     shown = together(sides) if same else None
@@ -176,7 +176,7 @@ def _results(before: Results | None, after: Results | None) -> Iterator[tuple[st
 
 
 def _sampled(name: str, n: int, sides: Sequence[Accuracy], compared: Sequence[Paired]) -> Iterator[list[str]]:
-    """A row, if anything was measured."""
+    """Yield a row, if anything was measured."""
     if any(each.accuracy is not None for each in sides):
         cells = [_with_interval(each.accuracy, each.accuracy_interval) for each in sides]
         for found in compared:
@@ -199,7 +199,7 @@ def _with_interval(accuracy: float | None, interval: Interval | None) -> str:
 
 
 def _run_values(run: RunFolder, evaluation: Results | None) -> Values:
-    """What the template shows of a run's files."""
+    """Template values from a run's files."""
     config, arguments = publishable(run.config()), publishable(run.arguments())
     manifest, outcome, metrics = run.manifest(), run.results(), run.metrics()
     environment, rows = arguments.get("environment", {}), manifest.get("rows") or {}
@@ -230,7 +230,7 @@ def _run_values(run: RunFolder, evaluation: Results | None) -> Values:
 
 
 def code(value: object, most: int = 300) -> str:
-    """Any text as code, in one line, also in a cell of a table."""
+    """Format any text as inline code, also for table cells."""
     line = one_line(value, most).replace("|", "\\|")
     if not line:
         return ""
@@ -240,25 +240,25 @@ def code(value: object, most: int = 300) -> str:
 
 
 def block(text: str, language: str) -> str:
-    """Any text as lines of code, fenced by more backticks than it contains."""
+    """Format any text as a code block, fenced by more backticks than it contains."""
     lines = ["".join(each if each.isprintable() else " " for each in line) for line in text.strip("\n").split("\n")]
     fence = "`" * max(3, max(map(len, re.findall("`+", text)), default=0) + 1)
     return "\n".join([f"{fence}{language}", *lines, fence])
 
 
 def shell(value: object) -> str:
-    """Any text as a word of a command."""
+    """Quote any text as a shell word."""
     return quote(one_line(value))
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """A table from Markdown cells, the first row on top."""
+    """Format Markdown cells as a table; the first row is the header."""
     lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def as_text(value: object, indent: int | None = None) -> str:
-    """A value of a config as JSON; text as it is; nothing for an empty value."""
+    """Format a config value as JSON; text is unchanged, empty values are ''."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, indent=indent) if value or value in (0, False) else ""
@@ -266,7 +266,7 @@ def as_text(value: object, indent: int | None = None) -> str:
 
 _ENVIRONMENT = Environment(
     loader=PackageLoader("rg_env.publish", ""),
-    undefined=ChainableUndefined,  # files of scripts' runs lack some sections
+    undefined=ChainableUndefined,  # runs of scripts lack some sections
     autoescape=False,
     trim_blocks=True,
     lstrip_blocks=True,

@@ -1,9 +1,9 @@
-"""What a folder holds: the weights of a trainer, the run and the step that they are of, and the model behind them.
+"""Find a checkpoint in a folder: its weights, the run and step that they are from, and the base model.
 
-    checkpoint = find_checkpoint(Path("outputs/RUN"))     # its last one; best=True: the most accurate one
+    checkpoint = find_checkpoint(Path("outputs/RUN"))     # the last one; best=True: the most accurate one
     checkpoint.kind, checkpoint.step, checkpoint.run, checkpoint.base
 
-Reads files only: no network, no torch.
+Reads files only, without network or torch.
 """
 
 import os
@@ -25,13 +25,14 @@ from rg_env.tiny import POLICY_DIR
 from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS, read_shapes, saved_step, weight_files
 
 Kind = Literal["adapter", "deepspeed", "dtensor", "distcp", "plain"]
-"""Shards of DeepSpeed, DTensors of each process (verl), torch.distributed.checkpoint (FSDP), or whole weights."""
+"""Format: LoRA adapters, DeepSpeed shards, DTensors per process (verl), torch.distributed.checkpoint (FSDP), or whole
+weights."""
 
 BIN = "pytorch_model.bin"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
-"""Every tokenizer has one of them."""
+"""Tokenizer files; every tokenizer has at least one of them."""
 _STEP = re.compile(r"checkpoint-(\d+)(?:-.+)?|global_step_?(\d+)")
-"""Names of checkpoints, and of exports of checkpoints."""
+"""Folder names of checkpoints, and of exports of checkpoints."""
 _KINDS = (
     f"a model folder ({WEIGHTS} or {BIN}), adapters (adapter_config.json), DeepSpeed's global_stepN, "
     "model_world_size_N_rank_R.pt, .distcp files with their .metadata, or a run with checkpoint-N"
@@ -43,15 +44,15 @@ class Base:
     """The model that training started from."""
 
     name: str | None = None
-    """As a card shows it; None: unknown."""
+    """Name shown on the card; None: unknown."""
     on_hub: bool = False
     """Whether `name` is a repository on the Hub."""
     folder: Path | None = None
-    """The folder of a local model."""
+    """Folder of a local model."""
 
     @classmethod
     def named(cls, name: str | None) -> "Base":
-        """By what `from_pretrained` takes, or "tiny"."""
+        """Make a base from a name or folder for `from_pretrained`, or "tiny"."""
         if not name:
             return cls()
         if name in (TINY, str(POLICY_DIR)):
@@ -63,30 +64,30 @@ class Base:
 
     @property
     def source(self) -> str:
-        """What `from_pretrained` takes."""
+        """Name or folder for `from_pretrained`."""
         return str(self.folder or self.name)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Trained weights, and what belongs to them."""
+    """Trained weights with their origin."""
 
     folder: Path
-    """The folder that an export is named after."""
+    """Folder of the checkpoint; exports are named after it."""
     parts: dict[Kind, Path]
-    """Where weights are, by kind: the first is exported, and the others are there too."""
+    """Format -> folder of the weights. The first is exported."""
     step: int | None
-    """The training step they were saved after; None: unknown."""
+    """Training step after which the weights were saved; None: unknown."""
     run: RunFolder | None
-    """The run that trained them; None: unknown."""
+    """Run that trained the weights; None: unknown."""
     near: tuple[Path, ...]
-    """Folders that may have configuration and tokenizer, the nearest first."""
+    """Folders that may contain configuration and tokenizer, nearest first."""
     state: Path | None
-    """The folder that training can resume from, with the optimizer's state; None: only weights."""
+    """Folder with the optimizer state, from which training can resume; None: only weights."""
     trained_from: str | None = None
-    """The base model, if the caller names it."""
+    """Base model, if given by the caller."""
     note: str | None = None
-    """What the user should know about the choice of this checkpoint."""
+    """Note for the user on the choice of this checkpoint."""
 
     @property
     def kind(self) -> Kind:
@@ -99,13 +100,13 @@ class Checkpoint:
 
     @cached_property
     def adapter(self) -> dict[str, Any]:
-        """adapter_config.json; empty unless the weights are adapters."""
+        """Content of adapter_config.json; empty unless the weights are adapters."""
         file = self.weights / "adapter_config.json"
         return read_json(file) if self.kind == "adapter" and file.is_file() else {}
 
     @cached_property
     def trained_model(self) -> dict[str, Any]:
-        """The section `model` of its run's config."""
+        """Section `model` of the run's config."""
         run = self.run.config() if self.run and self.run.config_file.is_file() else {}
         model = run.get("model") or {}
         return model if isinstance(model, dict) else {"name": model}
@@ -117,28 +118,28 @@ class Checkpoint:
 
     @cached_property
     def is_ready(self) -> bool:
-        """Whether the folder can be published as it is, without an export."""
+        """Whether the folder can be published without an export."""
         name, config = (ADAPTER, "adapter_config.json") if self.kind == "adapter" else (WEIGHTS, "config.json")
         if (self.kind == "adapter" and self.weights != self.folder) or not (self.folder / config).is_file():
             return False
         shapes, problem = read_shapes(self.folder, name)
         if problem:
             raise InputError(f"{self.folder}: {problem}")
-        return bool(shapes) and not any(0 in shape for shape in shapes.values())  # ZeRO-3 can leave them empty
+        return bool(shapes) and not any(0 in shape for shape in shapes.values())  # ZeRO-3 can leave weights empty
 
     @property
     def is_resumable(self) -> bool:
-        """Whether a run of ours resumes from `state`."""
+        """Whether an rg-env run can resume from `state`."""
         return self.run is not None and self.state is not None and (self.state / "resume.json").is_file()
 
     @property
     def state_path(self) -> str:
-        """Where `state` is in a repository."""
+        """Path of `state` in a repository."""
         return f"{'run/' if self.run else ''}checkpoint" + ("" if self.step is None else f"-{self.step}")
 
     @property
     def rounded_to(self) -> str | None:
-        """The dtypes of an export that rounded the weights; None: these are the weights that the run evaluated."""
+        """Dtypes to which an export rounded the weights; None: these are the weights that the run evaluated."""
         if not self.is_ready or (self.folder / "trainer_state.json").is_file():
             return None
         dtypes: set[str] = set()
@@ -148,16 +149,16 @@ class Checkpoint:
         return ", ".join(sorted(dtypes)) if dtypes - {"F32"} else None
 
     def config_folder(self) -> Path | None:
-        """The folder with its config.json; None: the base model on the Hub has it.
+        """Folder with config.json; None: use the base model's on the Hub.
 
         Raises:
-            InputError: it is nowhere.
+            InputError: config.json was not found.
         """
         near = () if self.kind == "adapter" else self.near
         return self._folder_with(near, ("config.json",), "config.json, which describes the model")
 
     def tokenizer_folder(self) -> Path | None:
-        """The same for its tokenizer."""
+        """Folder with the tokenizer; None: use the base model's on the Hub. Raises like `config_folder`."""
         return self._folder_with(self.near, TOKENIZER_FILES, "tokenizer (tokenizer.json, tokenizer.model, ...)")
 
     def _folder_with(self, near: Sequence[Path], names: Sequence[str], what: str) -> Path | None:
@@ -168,18 +169,18 @@ class Checkpoint:
             return None
         searched = f", nor has {self.base.folder}" if self.base.folder else ""
         raise InputError(
-            f"{self.folder} has no {what}{searched}: name the model that it was trained from, --base NAME_OR_FOLDER"
+            f"{self.folder} has no {what}{searched}: give the model that it was trained from as --base NAME_OR_FOLDER"
         )
 
 
 def find_checkpoint(path: Path, *, best: bool = False, base: str | None = None) -> Checkpoint:
-    """The checkpoint at `path`; of a run the last one, or the one with the best recorded accuracy.
+    """Find the checkpoint at `path`; for a run the last one, or the one with the best recorded accuracy.
 
     Args:
-        base: the model that it was trained from; default: what the checkpoint or its run records.
+        base: model that it was trained from; default: as recorded by the checkpoint or its run.
 
     Raises:
-        InputError: `path` holds no checkpoint.
+        InputError: `path` does not contain a checkpoint.
     """
     if not os.path.isdir(path):  # unlike Path.is_dir, False also for names that are too long
         what = "is a file: give the folder that it is in" if os.path.isfile(path) else "does not exist"
@@ -196,21 +197,21 @@ def _choose(path: Path, best: bool) -> tuple[Path, str | None]:
     last = None if own else run.last_checkpoint()
     if best:
         if last is None:
-            raise InputError(f"{path} is not a run with checkpoint-N to choose the best from: omit --best")
+            raise InputError(f"{path} is not a run with checkpoint-N folders: omit --best")
         return _best(run)
     if last:
         return last, None
-    tracker = path / "latest_checkpointed_iteration.txt"  # verl's run
+    tracker = path / "latest_checkpointed_iteration.txt"  # a verl run
     if own or not tracker.is_file():
         return path, None
     try:
         return path / f"global_step_{int(tracker.read_text())}", None
     except ValueError as error:
-        raise InputError(f"{tracker} does not name a step: give the folder global_step_N itself") from error
+        raise InputError(f"{tracker} does not name a step: give the folder global_step_N") from error
 
 
 def _best(run: RunFolder) -> tuple[Path, str | None]:
-    """The most accurate checkpoint, and a note if a step that was not saved was more accurate."""
+    """Return the most accurate checkpoint, and a note if a step without a checkpoint was more accurate."""
     measured = {each["step"]: each["accuracy"] for each in run.evaluations() if each["accuracy"] is not None}
     saved = {step: folder for folder in run.checkpoints() if (step := checkpoint_step(folder)) in measured}
     if not saved:
@@ -222,7 +223,7 @@ def _best(run: RunFolder) -> tuple[Path, str | None]:
     if measured[peak] == measured[best]:
         return saved[best], None
     return saved[best], (
-        f"step {peak} was more accurate ({measured[peak]:.3f}; step {best}: {measured[best]:.3f}), but was not saved: "
+        f"step {peak} was more accurate ({measured[peak]:.3f}; step {best}: {measured[best]:.3f}), but was not saved; "
         "to keep such steps, set output.save_every to evaluation.every"
     )
 
@@ -258,8 +259,8 @@ def _checkpoint(folder: Path, base: str | None, note: str | None) -> Checkpoint:
 
 
 def _parts_in(folder: Path) -> dict[Kind, Path]:
-    """Kind -> where, by priority: adapters are all that was trained; shards have more digits than the weights next to
-    them, which ZeRO-3 may have left empty."""
+    """Format -> folder, by priority: adapters contain all trained weights; shards are more precise than the weights
+    next to them, which ZeRO-3 may have left empty."""
     found: dict[Kind, Path] = {}
     adapter = folder / "lora_adapter" if (folder / "lora_adapter").is_dir() else folder  # verl's
     if (adapter / "adapter_config.json").is_file() or has_weights(adapter, ADAPTER):
@@ -277,12 +278,12 @@ def _parts_in(folder: Path) -> dict[Kind, Path]:
 
 
 def has_weights(folder: Path, *names: str) -> bool:
-    """Whether there is a file with one of these names, or an index of several."""
+    """Whether `folder` has a file with one of these names, or an index of several files."""
     return any((folder / file).is_file() for name in names for file in (name, f"{name}.index.json"))
 
 
 def _deepspeed(folder: Path) -> Path | None:
-    """Where DeepSpeed's shards are: here, or in the folder that `latest` names."""
+    """Find DeepSpeed's shards: in `folder`, or in the folder that `latest` names."""
     if any(folder.glob("*_states.pt")):
         return folder
     found = [each for each in folder.iterdir() if each.is_dir() and any(each.glob("*_states.pt"))]
@@ -293,6 +294,6 @@ def _deepspeed(folder: Path) -> Path | None:
             raise InputError(f"{folder} lacks the folder {tag[:40]!r}, which DeepSpeed's file 'latest' names: copy it")
     if len(found) > 1:
         raise InputError(
-            f"{folder} has {len(found)} DeepSpeed folders, but no file 'latest' that names one: give the folder itself"
+            f"{folder} has {len(found)} DeepSpeed folders, but no file 'latest': give one of these folders"
         )
     return found[0] if found else None

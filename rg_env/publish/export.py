@@ -1,10 +1,10 @@
-"""Turn a checkpoint of any kind into a folder that `from_pretrained` and vLLM load, verified to be the trained model.
+"""Export a checkpoint as a model folder for `from_pretrained` and vLLM, and verify the result.
 
     folder = export(ExportRequest(Path("outputs/RUN/checkpoint-25"), dtype="bf16"))
 
-The weights are read, rounded and written one file after another into a folder of another name; what was written is
-compared with what was trained; then the folder gets its name. A failed check leaves nothing behind. The comparison
-needs memory for the model in float32 once; to merge adapters, twice.
+Weights are read, rounded and written file by file to a temporary folder, which is renamed once the written model has
+been compared with the trained one. A failed check leaves nothing behind. The comparison needs memory for one copy of
+the model in float32, or two to merge adapters.
 """
 
 import json
@@ -38,36 +38,35 @@ _HEADROOM = 2**20
 _REMEDIES = {
     torch.float16: "fp16: use bf16",
     torch.bfloat16: "bf16: use fp32",
-    torch.float32: "fp32: is that what was trained?",
+    torch.float32: "fp32: check that training did not diverge",
 }
 
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What to export, and how."""
+    """Options of an export."""
 
     path: Path
-    """A checkpoint, or a run that has some."""
+    """Checkpoint, or run with checkpoints."""
     out: Path | None = None
-    """A new folder; default: the checkpoint's name with "-export", next to it."""
+    """New output folder; default: next to the checkpoint, with "-export" appended."""
     dtype: str | None = None
-    """"bf16", "fp16" or "fp32"; default: the dtype of the run or of the configuration."""
+    """Dtype of the weights: "bf16", "fp16" or "fp32"; default: the dtype of the run or of config.json."""
     merge_lora: bool = False
-    """Merge adapters into the base model, instead of exporting the adapters alone."""
+    """Whether to merge adapters into the base model instead of exporting only the adapters."""
     verify: bool = True
     best: bool = False
-    """For a run: its checkpoint with the best recorded accuracy, instead of the last one."""
+    """Whether to export a run's checkpoint with the best recorded accuracy instead of the last one."""
     base: str | None = None
-    """The model that was trained, if the checkpoint does not name it: a folder, or a name on the Hub."""
+    """Base model (folder or name on the Hub), if the checkpoint does not name it."""
 
 
 def export(request: ExportRequest, say: Say = print) -> Path:
-    """Create the folder, report progress with `say`, and return the folder.
+    """Export the model, report progress with `say`, and return the new folder.
 
     Raises:
-        InputError: there is no checkpoint that can be read, or it lacks something; the folder exists or cannot be
-            written.
-        ExportError: a check failed. Nothing is left of the folder.
+        InputError: the checkpoint cannot be read or is incomplete, or the folder exists or cannot be written.
+        ExportError: a check failed, and the folder was removed.
     """
     checkpoint = find_checkpoint(request.path, best=request.best, base=request.base)
     if request.merge_lora and checkpoint.kind != "adapter":
@@ -83,11 +82,11 @@ def export(request: ExportRequest, say: Say = print) -> Path:
 
 
 def check_exportable(checkpoint: Checkpoint) -> None:
-    """Check what can be known without reading all weights: files, names and shapes.
+    """Check files, names and shapes, without reading all weights.
 
     Raises:
-        InputError: something is missing or damaged.
-        ExportError: the weights are not those of the model that the configuration describes.
+        InputError: a file is missing or damaged.
+        ExportError: the weights do not match the configuration.
     """
     companions = Companions(checkpoint)
     if checkpoint.kind == "adapter":
@@ -108,7 +107,7 @@ def _export_model(request: ExportRequest, checkpoint: Checkpoint, aside: Path, s
         reference, weights = _merged(checkpoint, weights, prompts)
     weights, left = architecture.match(weights)
     if left:
-        say(f"left out, not part of the model: {left[0]}" + (f" and {len(left) - 1} more" if left[1:] else ""))
+        say(f"skipped, not part of the model: {left[0]}" + (f" and {len(left) - 1} more" if left[1:] else ""))
     dtype = _dtype(request, companions, weights)
     companions.write(aside, _name(dtype))
     _write(weights, dtype, aside, WEIGHTS, say)
@@ -118,7 +117,7 @@ def _export_model(request: ExportRequest, checkpoint: Checkpoint, aside: Path, s
     compared = verify.compared(weights, read_weights("plain", aside)[1], dtype)
     trained = verify.trained_model(architecture, compared)
     reference = verify.logits(trained, prompts) if reference is None else reference
-    del trained  # before the other model is in memory
+    del trained  # before loading the other model
     whole = not is_adapter and _matches_whole(checkpoint, architecture, weights, say)
     rounded = any(weight.dtype != dtype for weight in weights.values() if weight.dtype.is_floating_point)
     tolerance = verify.TOLERANCE[dtype if rounded else torch.float32]
@@ -126,7 +125,7 @@ def _export_model(request: ExportRequest, checkpoint: Checkpoint, aside: Path, s
     difference = verify.check_logits(reference, written, tolerance)
     tensors = "each tensor is the trained one" + (f", and that of {WEIGHTS} next to the shards" if whole else "")
     say(f"verified: {tensors}; logits on fixed prompts differ by {difference:.1g} of their size")
-    del weights  # merged ones are in memory
+    del weights  # merged weights take memory
     lossless = not is_adapter and not rounded
     answering = lambda: verify.load(aside, architecture, dtype)  # noqa: E731
     say(verify.check_answers(checkpoint.run, checkpoint.step, answering, tokenizer, lossless=lossless))
@@ -151,14 +150,14 @@ def _export_adapters(request: ExportRequest, checkpoint: Checkpoint, aside: Path
             raise ExportError(f"{name} was not exported as it is in the checkpoint")
     prompts = verify.prompt_ids(tokenizer, model.get_input_embeddings().weight.shape[0])
     if not torch.isfinite(verify.logits(model, prompts)).all():
-        raise ExportError("the base model with these adapters computes values that are not finite")
+        raise ExportError("the base model with these adapters computes non-finite values")
     say("verified: each tensor is the trained one, and PEFT loads them on the base model")
     lossless = all(weight.dtype == (dtype or weight.dtype) for weight in weights.values())
     say(verify.check_answers(checkpoint.run, checkpoint.step, lambda: model, tokenizer, lossless=lossless))
 
 
 def _merged(checkpoint: Checkpoint, weights: Weights, prompts: torch.Tensor) -> tuple[torch.Tensor, Weights]:
-    """The logits of the base model with these adapters, as PEFT has it, and its weights with them merged."""
+    """Return the logits of the base model with the adapters (computed by PEFT), and its weights with them merged."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copyfile(checkpoint.weights / "adapter_config.json", Path(folder) / "adapter_config.json")
         _write(weights, None, Path(folder), ADAPTER, lambda _: None)
@@ -168,10 +167,10 @@ def _merged(checkpoint: Checkpoint, weights: Weights, prompts: torch.Tensor) -> 
 
 
 def _matches_whole(checkpoint: Checkpoint, architecture: Architecture, weights: Weights, say: Say) -> bool:
-    """Whether the weights that the trainer gathered next to its shards are there and complete.
+    """Whether the trainer gathered whole weights next to its shards and they are complete.
 
     Raises:
-        ExportError: they differ from those in the shards.
+        ExportError: the whole weights differ from the shards.
     """
     folder = checkpoint.parts.get("plain")
     if checkpoint.kind == "plain" or folder is None or not has_weights(folder, WEIGHTS):
@@ -179,13 +178,13 @@ def _matches_whole(checkpoint: Checkpoint, architecture: Architecture, weights: 
     try:
         whole, _ = architecture.match(read_weights("plain", folder)[1])
     except ExportError as error:
-        say(f"{WEIGHTS} next to the shards is of no use: {error}")
+        say(f"{WEIGHTS} next to the shards is ignored: {error}")
         return False
     for name, weight in weights.items():
         if not torch.equal(whole[name].read(), weight.read().to(whole[name].dtype)):
             raise ExportError(
-                f"{name} differs between the shards and {folder}: one of them is of another step or damaged; leave "
-                "only the right one there"
+                f"{name} differs between the shards and {folder}: one is from another step or damaged; keep only "
+                "the right one"
             )
     return True
 
@@ -199,16 +198,16 @@ def _dtype(request: ExportRequest, companions: Companions, weights: Weights) -> 
 
 
 def _write(weights: Weights, dtype: torch.dtype | None, folder: Path, name: str, say: Say) -> None:
-    """Write the weights as safetensors, one file after another; `dtype` None keeps theirs. Masks and counts always keep
-    theirs."""
+    """Write the weights as safetensors, file by file. `dtype` None keeps each weight's dtype; masks and counts always
+    keep theirs."""
     kinds = {key: dtype if dtype and each.dtype.is_floating_point else each.dtype for key, each in weights.items()}
     described = {key: torch.empty(each.shape, dtype=kinds[key], device="meta") for key, each in weights.items()}
     size = sum(each.nbytes for each in described.values())
     free = shutil.disk_usage(folder).free
     if free < size + _HEADROOM:
         raise OutputFolderError(
-            f"{size / 1e6:,.0f} MB are to be written to {folder.parent}, and {free / 1e6:,.0f} MB are free: make "
-            "room, or name another folder with --output-dir"
+            f"the export needs {size / 1e6:,.0f} MB in {folder.parent}, but {free / 1e6:,.0f} MB are free: free some "
+            "space, or choose another folder with --output-dir"
         )
     pattern = name.replace(".safetensors", "{suffix}.safetensors")
     plan = split_torch_state_dict_into_shards(described, filename_pattern=pattern, max_shard_size=SHARD_SIZE)
@@ -216,7 +215,7 @@ def _write(weights: Weights, dtype: torch.dtype | None, folder: Path, name: str,
         tensors = {key: _finite(key, weights[key].read(), kinds[key]) for key in names}
         try:
             save_file(tensors, folder / file, metadata={"format": "pt"})
-        except SafetensorError as error:  # how it reports a full disk
+        except SafetensorError as error:  # reported for a full disk
             if number := re.search(r"os error (\d+)", str(error)):
                 raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
             raise
@@ -232,16 +231,18 @@ def _write(weights: Weights, dtype: torch.dtype | None, folder: Path, name: str,
 
 
 def _finite(name: str, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """`value` as `dtype`. Raises `ExportError` if it has or gets values that are not finite."""
+    """Convert `value` to `dtype`. Raises `ExportError` if it has or would get non-finite values."""
     if value.is_floating_point() and value.numel():
         low, high = torch.aminmax(value)
         if not (torch.isfinite(low) and torch.isfinite(high)):
-            raise ExportError(f"{name} has values in the checkpoint that are not finite (NaN, or infinite)")
+            raise ExportError(f"{name} has non-finite values in the checkpoint (NaN or infinity)")
         largest = max(-low.item(), high.item())
         if largest > torch.finfo(dtype).max:
             raise ExportError(f"{name} has values up to {largest:.3g}, too large for {_REMEDIES[dtype]}")
     value = value.detach().to(dtype).contiguous()
-    is_view = value.untyped_storage().nbytes() != value.nbytes  # of a shard, whose other values must not be written
+    is_view = (
+        value.untyped_storage().nbytes() != value.nbytes
+    )  # view of a shard, whose other values must not be written
     return value.clone() if is_view else value
 
 
@@ -256,14 +257,14 @@ def _name(dtype: torch.dtype) -> str:
 
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
-    """A folder next to `out`, renamed to it at the end. If anything fails, nothing is left of it.
+    """Yield a temporary folder next to `out` that is renamed to it at the end, or removed on an error.
 
     Raises:
-        OutputFolderError: `out` exists, or cannot be written.
+        OutputFolderError: `out` exists or cannot be written.
     """
     try:
         if out.is_symlink() or out.is_file() or (out.is_dir() and any(out.iterdir())):
-            raise OutputFolderError(f"{out} exists and is not overwritten: name another folder with --output-dir")
+            raise OutputFolderError(f"{out} already exists: choose another folder with --output-dir")
         with removed_on_error(out.parent):
             out.parent.mkdir(parents=True, exist_ok=True)
             aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
@@ -279,4 +280,4 @@ def _new_folder(out: Path) -> Iterator[Path]:
     except RGEnvError:
         raise
     except OSError as error:
-        raise OutputFolderError(f"cannot write {out}: {error.strerror}; nothing is left of it") from error
+        raise OutputFolderError(f"cannot write {out}: {error.strerror}; partial files were removed") from error

@@ -1,15 +1,14 @@
-"""The files that a repository gets, and what is never published.
+"""Files of a repository, and what is never published.
 
-README.md, rg_env.json         the card, and which run this is (see `repository`)
-config.json, *.safetensors, …  the model with its tokenizer, or adapters
-reward_curve.png               of the run
-run/                           the run's own files; with the optimizer state also the checkpoint and rollouts.jsonl, so
-                               that training can resume from it
-checkpoint-N/                  with the optimizer state of another trainer: its shards, as they are
+README.md, rg_env.json         model card, and marker of the run (see `repository`)
+config.json, *.safetensors, …  model with its tokenizer, or adapters
+reward_curve.png               learning curve of the run
+run/                           files of the run; with the optimizer state also the checkpoint and rollouts.jsonl, from
+                               which training can resume
+checkpoint-N/                  unchanged shards of another trainer, if the optimizer state is included
 
-Only files that match the lists here are sent: no logs, no folders of trackers, no programs, and nothing behind a link
-that leaves the published folders. Folders of this machine are removed from configs, and a text with a key or token in
-it is refused.
+Only files that match the lists here are sent: no logs, tracker folders or programs, and no links to files outside the
+published folders. Local folders are removed from configs. A text file that contains a key or token is refused.
 """
 
 import json
@@ -27,7 +26,7 @@ from rg_env.publish.checkpoint import Checkpoint
 
 CURVE = RunFolder(Path()).curve_file.name
 Files = dict[str, Path | bytes]
-"""Path in the repository -> a file, or its content."""
+"""Path in the repository -> file, or its content."""
 
 _MODEL = (
     "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
@@ -42,33 +41,33 @@ _STATE = (
     "scheduler.pt", "rng_state*.pth", "**/latest", "**/*_states.pt", "**/.metadata", "**/*.distcp",
     "**/fsdp_config.json", "**/model_world_size_*.pt", "**/optim_world_size_*.pt", "**/extra_state_world_size_*.pt",
 )  # fmt: skip
-"""What training resumes from: a run of ours, and other trainers."""
+"""State that training resumes from, of rg-env runs and other trainers."""
 _TEXTS = (".json", ".jsonl", ".yaml", ".jinja", ".txt", ".md")
 _FOLDERS = (("output", "dir"), ("training", "output_dir"), ("training", "logging_dir"))
-"""Config keys that name folders of this machine."""
+"""Config keys that name local folders."""
 _PATH = re.compile(r"/[^/\s]+/\S+")
-"""Not "/", which is an operator, nor "/no_think", which is a prompt."""
+"""Absolute paths, but not "/" (an operator) or "/no_think" (a prompt)."""
 _PROSE = ("prompt", "environment", "system_prompt", "preamble")
 _SECRET_NAMES = ("TOKEN", "KEY", "SECRET", "PASSWORD")
 _KEYS = re.compile(
     rb"\bhf_[A-Za-z]{34}\b|\bgh[opsu]_[A-Za-z0-9]{36}\b|\bgithub_pat_\w{60,}|\bAKIA[0-9A-Z]{16}\b"
     rb"|\bsk-(?:ant-|proj-|or-v1-)?[A-Za-z0-9_-]{32,}|-----BEGIN [A-Z ]*PRIVATE KEY-----"
 )
-"""Tokens and keys that can be recognized by their form."""
+"""Tokens and keys with a recognizable format."""
 
 
 def published_files(checkpoint: Checkpoint, *, full: bool) -> Files:
-    """All files but the card and the marker. `full`: with what training resumes from.
+    """Collect all files except the card and the marker; `full` includes the training state.
 
     Raises:
-        InputError: a file is damaged, or is a link to a file elsewhere.
+        InputError: a file is damaged, or links to a file outside the published folders.
     """
     return dict(_published(checkpoint, full))
 
 
 def check_secrets(files: Files, token: str | None = None) -> None:
-    """Raise `InputError` if a text contains `token`, the value of a variable whose name ends in KEY, TOKEN, SECRET or
-    PASSWORD, or something that looks like a key."""
+    """Raise `InputError` if a text file contains `token`, the value of a variable whose name ends in KEY, TOKEN, SECRET
+    or PASSWORD, or a string that looks like a key."""
     secrets = {f"${name}": value for name, value in os.environ.items() if name.upper().endswith(_SECRET_NAMES)}
     secrets |= {"the Hub's token": token or ""}
     for path, content in files.items():
@@ -84,10 +83,10 @@ def check_secrets(files: Files, token: str | None = None) -> None:
 
 
 def publishable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` of a config or of results, without folders of this machine and without `hub`.
+    """Return `values` of a config or of results without local folders and without the section `hub`.
 
-    Of other paths only the last part stays. Whoever trains with the config of somebody else must not publish to their
-    repository.
+    Other paths are reduced to their last part. `hub` is removed so that a config that others train with does not
+    publish to the author's repository.
     """
     plain: dict[str, Any] = _without_paths({key: value for key, value in values.items() if key != "hub"})
     for section, key in _FOLDERS:
@@ -109,7 +108,7 @@ def _without_paths(value: Any) -> Any:
 def _published(checkpoint: Checkpoint, full: bool) -> Iterator[tuple[str, Path | bytes]]:
     folder, run, state = checkpoint.folder, checkpoint.run, checkpoint.state
     roots = [each.resolve() for each in (folder, state, run and run.path) if each]
-    roots += [root.parents[1] / "blobs" for root in roots if root.parent.name == "snapshots"]  # the Hub's own cache
+    roots += [root.parents[1] / "blobs" for root in roots if root.parent.name == "snapshots"]  # layout of the Hub cache
     for file in _matching(folder, _MODEL, roots):
         yield file.name, _model_file(checkpoint, file)
     for file in run.files() if run else ():
@@ -131,11 +130,13 @@ def _matching(folder: Path, patterns: Sequence[str], roots: Sequence[Path]) -> I
 
 def _check_link(file: Path, roots: Sequence[Path]) -> None:
     if not any(file.resolve().is_relative_to(root) for root in roots):
-        raise InputError(f"{file} is a link to {file.resolve()}, which is elsewhere: copy the file to send it")
+        raise InputError(
+            f"{file} is a link to {file.resolve()}, outside the published folders: copy the file to send it"
+        )
 
 
 def _model_file(checkpoint: Checkpoint, file: Path) -> Path | bytes:
-    """Adapters name their base model, which may be a folder of this machine."""
+    """Return a file; adapter_config.json without the path of a local base model."""
     if file.name != "adapter_config.json":
         return file
     values = publishable(read_json(file))
@@ -145,7 +146,7 @@ def _model_file(checkpoint: Checkpoint, file: Path) -> Path | bytes:
 
 
 def _record(run: RunFolder, file: Path) -> bytes:
-    """The content of a run's file, read now: a live run appends. Evaluations name the folder of their model."""
+    """Return the content of a run's file without local paths. It is read now, because a live run appends to it."""
     if file.suffix == ".yaml":
         return to_yaml(publishable(read_yaml(file))).encode()
     if file == run.results_file:

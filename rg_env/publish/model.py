@@ -1,4 +1,4 @@
-"""The model that a checkpoint is of: its configuration and tokenizer, and the weights that the configuration wants."""
+"""The model of a checkpoint: its configuration, tokenizer, and the weights that its architecture expects."""
 
 import json
 import re
@@ -30,14 +30,14 @@ _TOKENIZER = (
 )
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
 _WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.")
-"""What FSDP, activation checkpointing and torch.compile insert into names."""
+"""Prefixes that FSDP, activation checkpointing and torch.compile insert into names."""
 
 
 class Companions:
-    """Configuration, tokenizer, chat template, generation settings: of the checkpoint itself, else of its base model.
+    """Configuration, tokenizer, chat template and generation settings of the checkpoint, or of its base model.
 
     Raises:
-        InputError: there is no configuration, or no tokenizer.
+        InputError: configuration or tokenizer is missing.
     """
 
     def __init__(self, checkpoint: Checkpoint):
@@ -48,19 +48,19 @@ class Companions:
 
     @property
     def config(self) -> Any:
-        """The configuration of transformers, read each time: models write to theirs. Raises `InputError` if it is
+        """Configuration for transformers, read on each access because models modify it. Raises `InputError` if it is
         damaged."""
         return _read(AutoConfig, self._config, _CONFIG, trust_remote_code=False)
 
     @cached_property
     def tokenizer(self) -> Any:
-        """Raises `InputError` if it cannot be read."""
+        """Tokenizer. Raises `InputError` if it cannot be read."""
         logging.disable_progress_bar()
         return _read(AutoTokenizer, self._tokenizer, "tokenizer", trust_remote_code=False)
 
     @property
     def dtype(self) -> str | None:
-        """The dtype that the run loaded the weights in, else the configuration's: "bfloat16"."""
+        """Dtype in which the run loaded the weights, or the configuration's, such as "bfloat16"."""
         asked = self._checkpoint.trained_model.get("dtype")
         if asked in ("float32", "bfloat16"):
             return str(asked)
@@ -68,8 +68,10 @@ class Companions:
         return None if found is None else str(found).removeprefix("torch.")
 
     def write(self, folder: Path, dtype: str | None) -> None:
-        """Copy everything into `folder`; `dtype` is that of the weights for config.json, None for adapters, which have
-        no config.json.
+        """Copy all files to `folder`.
+
+        Args:
+            dtype: dtype of the weights for config.json; None for adapters, which have no config.json.
 
         Raises:
             InputError: the generation settings are damaged.
@@ -85,7 +87,7 @@ class Companions:
         (folder / _CONFIG).write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         for place in (*self._checkpoint.near, self._config):
             if (place / _GENERATION).is_file():
-                _read(GenerationConfig, place, _GENERATION)  # vLLM does not start with a damaged one
+                _read(GenerationConfig, place, _GENERATION)  # vLLM does not start with a damaged file
                 shutil.copyfile(place / _GENERATION, folder / _GENERATION)
                 break
 
@@ -93,41 +95,41 @@ class Companions:
 def _read(kind: Any, folder: Path, what: str, **options: Any) -> Any:
     try:
         return kind.from_pretrained(folder, local_files_only=True, **options)
-    except Exception as error:  # damaged files raise anything
+    except Exception as error:  # damaged files can raise any exception
         raise InputError(f"{folder}: its {what} cannot be read ({reason_of(error)})") from error
 
 
 def _downloaded(base: Base) -> Path:
-    """The folder of a base model on the Hub, without its weights."""
+    """Download a base model from the Hub without its weights; returns the folder."""
     try:
         return Path(snapshot_download(base.source, allow_patterns=[_CONFIG, _GENERATION, *_TOKENIZER]))
-    except Exception as error:  # of the network, of files, of the Hub
+    except Exception as error:  # network, file or Hub errors
         raise InputError(f"the base model {base.source!r} cannot be downloaded: {reason_of(error)}") from error
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """The model that a configuration describes, without its weights."""
+    """Model architecture of a configuration, without weights."""
 
     config: Any
 
     def build(self) -> Any:
-        """Its parameters are on the meta device; its buffers, computed from the configuration, are real.
+        """Build the model with parameters on the meta device. Buffers, computed from the configuration, are real.
 
         Raises:
-            InputError: transformers cannot build it.
+            InputError: transformers cannot build the model.
         """
         try:
             with init_empty_weights(include_buffers=False):
                 model = AutoModelForCausalLM.from_config(self.config, dtype=torch.float32, trust_remote_code=False)
-        except Exception as error:  # its class raises anything
+        except Exception as error:  # model classes can raise any exception
             raise InputError(f"config.json does not describe a known model: {reason_of(error)}") from error
         model.tie_weights()
         return model.eval()
 
     @cached_property
     def model(self) -> Any:
-        """Such a model, to read names and shapes from."""
+        """Model instance to read names and shapes from."""
         return self.build()
 
     @property
@@ -137,7 +139,7 @@ class Architecture:
 
     @cached_property
     def aliases(self) -> dict[str, str]:
-        """Names of tied parameters -> the one that files contain."""
+        """Name of a tied parameter -> name under which files store it."""
         groups: dict[int, list[str]] = {}
         for name, parameter in self.model.named_parameters(remove_duplicate=False):
             groups.setdefault(id(parameter), []).append(name)
@@ -151,16 +153,16 @@ class Architecture:
 
     @cached_property
     def wanted(self) -> dict[str, tuple[int, ...]]:
-        """Name -> shape of all weights in a file of this model, tied ones once, in the order of the model."""
+        """Name -> shape of all weights in a file of this model, in model order; tied weights appear once."""
         state = self.model.state_dict()
         return {name: tuple(value.shape) for name, value in state.items() if name not in self.aliases}
 
     def match(self, weights: Weights) -> tuple[Weights, list[str]]:
-        """The model's weights, and the names of those that are not part of it.
+        """Match `weights` to the model; returns its weights, and the names of those that are not part of it.
 
         Raises:
-            ExportError: one is missing, empty, ambiguous, of another shape, wrongly tied or of another model.
-            InputError: they are quantized.
+            ExportError: a weight is missing, empty, ambiguous, wrongly tied, or has another shape or model.
+            InputError: the weights are quantized.
         """
         clean: dict[str, str] = {}
         for name in weights:
@@ -168,7 +170,7 @@ class Architecture:
             for wrapper in _WRAPPERS:
                 short = short.replace(wrapper, "")
             if short in clean:
-                raise ExportError(f"{short} is in the checkpoint twice: as {clean[short]} and as {name}")
+                raise ExportError(f"{short} is in the checkpoint twice, as {clean[short]} and {name}")
             clean[short] = name
         prefix = self._prefix(clean)
         own = {name.removeprefix(prefix): weights[full] for name, full in clean.items() if name.startswith(prefix)}
@@ -193,7 +195,9 @@ class Architecture:
             )
         if missing := [name for name in self.wanted if name not in found]:
             kind = type(self.model).__name__
-            raise ExportError(f"{missing[0]} is missing in the checkpoint ({len(missing)} of {total} that {kind} has)")
+            raise ExportError(
+                f"{missing[0]} is missing in the checkpoint ({len(missing)} of {total} weights of {kind} are)"
+            )
         floating = {name: value.is_floating_point() for name, value in self.model.state_dict().items()}
         for name, weight in found.items():
             if weight.shape != self.wanted[name]:
@@ -205,7 +209,7 @@ class Architecture:
                 check_type(name, weight.dtype)
 
     def _prefix(self, names: Mapping[str, str]) -> str:
-        """What precedes all names of the model, as trainers wrap it: "", "model.", "module.", ..."""
+        """Prefix that a trainer's wrappers add to all names: "", "model.", "module.", ..."""
         probe = next((name for name in self.wanted if name.count(".") > 1), list(self.wanted)[-1])
         prefixes = {name.removesuffix(probe) for name in names if name.endswith(probe)}
         prefixes = {prefix for prefix in prefixes if prefix.endswith(".")} | {""}
@@ -216,7 +220,7 @@ class Architecture:
         return min(sorted(prefixes), key=lambda prefix: (-fitting(prefix), len(prefix)))
 
     def _left_out(self, own: Sequence[str] | Weights) -> list[str]:
-        """Names next to the model's, such as a value head's; an error if they look like the model's own."""
+        """Names that are not part of the model, such as a value head's; an error if they look like the model's own."""
         ignored = [re.compile(key) for key in self.model._keys_to_ignore_on_load_unexpected or ()]
         ignored.append(re.compile(r"\.rotary_emb\.inv_freq$"))  # stored by earlier releases
         buffers = {name for name, _ in self.model.named_buffers()}
@@ -225,7 +229,7 @@ class Architecture:
         tops = {name.split(".")[0] for name in self.wanted}
         if unknown := [name for name in strange if name.split(".")[0] in tops]:
             raise ExportError(
-                f"{unknown[0]} is in the checkpoint ({len(unknown)} such), but {type(self.model).__name__} does not "
-                "have it by config.json, which may be another model's"
+                f"{unknown[0]} is in the checkpoint ({len(unknown)} in all) but not in {type(self.model).__name__}: "
+                "config.json may be another model's"
             )
         return strange

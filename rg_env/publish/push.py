@@ -1,7 +1,7 @@
-"""Publish a model: find it, export it if necessary, and send it with its card in one commit.
+"""Publish a model: find it, export it if necessary, and upload it with its card in one commit.
 
-push(PushRequest(Path("outputs/RUN"), "me/legs"))       # returns the address
-preview(PushRequest(Path("outputs/RUN"), "me/legs"))    # what would be sent, and the card
+push(PushRequest(Path("outputs/RUN"), "me/legs"))       # returns the URL
+preview(PushRequest(Path("outputs/RUN"), "me/legs"))    # lists the files and shows the card
 """
 
 import hashlib
@@ -24,11 +24,11 @@ from rg_env.publish.repository import CARD, MARKER, Marker, Remote, Repository, 
 
 
 def preview(request: PushRequest) -> str:
-    """The files that would be sent with their sizes, and the card. Sends nothing and needs no token.
+    """Show the files that would be sent, with sizes, and the card. Does not upload or need a token.
 
     Raises:
         InputError: there is nothing to publish, or a name is invalid.
-        ExportError: the model has to be exported first, and that would fail.
+        ExportError: the model needs an export, which would fail.
     """
     checkpoint = _found(request)
     files, more, notes = published_files(checkpoint, full=request.full), "", [*_notes(checkpoint)]
@@ -50,12 +50,12 @@ def preview(request: PushRequest) -> str:
 
 
 def push(request: PushRequest, say: Callable[[str], None] = print) -> str:
-    """Publish, report progress with `say`, and return the address.
+    """Publish, report progress with `say`, and return the URL.
 
     Raises:
-        InputError: there is nothing to publish; no token, or one without permission; the repository holds something
-            else.
-        ExportError: the model had to be exported, and a check failed.
+        InputError: there is nothing to publish; the token is missing or lacks permission; the repository has other
+            content.
+        ExportError: a check of the export failed.
         HubError: the upload did not finish; the same command resumes it.
     """
     checkpoint = _found(request)
@@ -63,7 +63,7 @@ def push(request: PushRequest, say: Callable[[str], None] = print) -> str:
     repository = Repository(request.repo_id, request.revision)
     try:
         remote = repository.read()
-        # Before an export, which can take long: weights without a run are identified after it.
+        # Checked before an export, which can take long; weights without a run are identified after it.
         _check_remote(request, remote, run or (remote.marker.run if remote and remote.marker else ""))
         for note in notes:
             say(note)
@@ -74,7 +74,7 @@ def push(request: PushRequest, say: Callable[[str], None] = print) -> str:
 
 
 def run_id(run: RunFolder) -> str:
-    """The same for a run wherever its folder is and while it continues; different for every run.
+    """Identifier of a run, independent of its folder and constant while it continues.
 
     Hex SHA-256 of its rows and of the first line of its metrics, which contains times.
     """
@@ -91,14 +91,14 @@ def _found(request: PushRequest) -> Checkpoint:
     checkpoint = find_checkpoint(request.path, base=request.base)
     if request.full and checkpoint.state is None:
         raise InputError(
-            f"{checkpoint.folder} has no state that training can resume from: name a checkpoint with the optimizer's "
-            "state, or omit --optimizer-state full"
+            f"{checkpoint.folder} has no training state to resume from: give a checkpoint with the optimizer state, "
+            "or omit --optimizer-state full"
         )
     return checkpoint
 
 
 def _notes(checkpoint: Checkpoint) -> Iterator[str]:
-    """What happens first, and why the card will lack results. Raises `InputError` if the weights are damaged."""
+    """Notes on preparations, and on missing results in the card. Raises `InputError` if the weights are damaged."""
     folder, run = checkpoint.folder, checkpoint.run
     if not checkpoint.is_ready:
         yield f"{folder} is exported first (rg-env export)"
@@ -113,7 +113,7 @@ def _notes(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def _export_notes(checkpoint: Checkpoint) -> Iterator[str]:
-    """Check files, names and shapes, if they are here."""
+    """Check files, names and shapes, if they are on this machine."""
     from rg_env.publish.export import check_exportable
 
     if None in (checkpoint.config_folder(), checkpoint.tokenizer_folder()):
@@ -124,13 +124,13 @@ def _export_notes(checkpoint: Checkpoint) -> Iterator[str]:
 
 @contextmanager
 def _exported(checkpoint: Checkpoint, say: Callable[[str], None]) -> Iterator[Checkpoint]:
-    """The checkpoint as a model folder or adapters; shards, pickles and empty weights are exported first."""
+    """Yield the checkpoint as a model folder or adapters; shards, pickles and empty weights are exported first."""
     if checkpoint.is_ready:
         yield checkpoint
         return
     from rg_env.publish.export import ExportRequest, export
 
-    parent = checkpoint.folder.absolute().parent  # a disk with room for weights, unlike /tmp
+    parent = checkpoint.folder.absolute().parent  # this disk has room for weights, unlike /tmp
     parent_if_writable = parent if os.access(parent, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix=".rg-env-push-", dir=parent_if_writable) as folder:
         request = ExportRequest(checkpoint.folder, out=Path(folder) / "model", base=checkpoint.trained_from)
@@ -153,7 +153,7 @@ def _send(
 
     pushed = remote.marker if remote else None
     if remote and pushed and remote.files.get(CARD, pushed.card) != pushed.card:
-        say(f"{CARD} was edited on the Hub and stays as it is: delete it there to have it written again")
+        say(f"{CARD} was edited on the Hub and is kept: delete it there to regenerate it")
         files = _with_marker({path: each for path, each in files.items() if path != CARD}, run, checkpoint, pushed.card)
     if pushed and pushed.step is not None and checkpoint.step is not None and pushed.step > checkpoint.step:
         say(f"step {checkpoint.step} replaces the later step {pushed.step}")
@@ -162,26 +162,26 @@ def _send(
         repository.create(private=request.private)
         say(f"created {request.repo_id}{' (private)' if request.private else ''}")
         if (remote := repository.read()) is None:
-            raise HubError(f"the Hub does not have {request.repo_id}, which was just created")
+            raise HubError(f"{request.repo_id} was created but is not on the Hub")
     if remote.is_copy:
         repository.create_branch()
     replaced = set(remote.files) if remote.is_copy else set(pushed.files if pushed else ()) & set(remote.files)
     outdated = sorted(replaced - {*files, CARD})
     if outdated and not remote.is_copy:
         more = f" and {len(outdated) - 1} more" if len(outdated) > 1 else ""
-        say(f"deleting what was pushed earlier and is no longer published: {outdated[0]}{more}")
+        say(f"deleting earlier files that are no longer published: {outdated[0]}{more}")
     size = sum(map(_size, files.values()))
     say(f"sending {len(files)} files, {size / 1e6:,.1f} MB, to {repository.url}")
     message = f"Weights {run[:12]}" if checkpoint.step is None else f"Step {checkpoint.step} of run {run[:12]}"
     if not repository.commit(files, outdated, message=message, parent=remote.commit):
-        say("everything was there already: nothing has changed")
+        say("everything is up to date: nothing was sent")
     return repository.url
 
 
 def _with_card(
     request: PushRequest, checkpoint: Checkpoint, files: Files, license: License, run: str, token: str | None = None
 ) -> Files:
-    """All files: with the card and the marker, and without any secret."""
+    """Add the card and the marker to the files, and check for secrets."""
     text = card(request, checkpoint, license, list(files)).encode()
     check_secrets({**files, CARD: text}, token)
     return _with_marker({**files, CARD: text}, run, checkpoint, git_hash(text))
@@ -194,24 +194,26 @@ def _with_marker(files: Files, run: str, checkpoint: Checkpoint, card: str) -> F
 
 
 def _check_remote(request: PushRequest, remote: Remote | None, run: str) -> None:
-    """Raise `InputError` if something else would be overwritten, or something private published."""
+    """Raise `InputError` if other content would be overwritten, or a private model published."""
     if remote is None:
         return
     if request.private and not remote.private:
-        raise InputError(f"{request.repo_id} exists and is public: make it private in its settings, or choose another")
+        raise InputError(
+            f"{request.repo_id} exists and is public: make it private in its settings, or choose another repository"
+        )
     if remote.is_copy or not remote.files or (remote.marker and remote.marker.run == run):
         return
     where = request.repo_id + (f" has a branch {request.revision} that" if request.revision else "")
     content = "another run" if remote.marker else f"other files ({one_line(min(remote.files), 60)} ...)"
     new = "" if request.revision is None else " that is new"
     raise InputError(
-        f"{where} holds {content}, which is not overwritten: choose another --repo-id, or a branch by "
+        f"{where} has {content}, which is not overwritten: choose another --repo-id, or a branch with "
         f"--revision NAME{new}"
     )
 
 
 def _weights_id(files: Files) -> str:
-    """Identifies weights without a run: a hash of the names and contents of their files."""
+    """Identifier of weights without a run: a hash of the names and contents of their files."""
     digest = hashlib.sha256()
     for path, content in sorted(files.items()):
         if path.endswith(".safetensors") and isinstance(content, Path):

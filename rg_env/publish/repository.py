@@ -1,11 +1,11 @@
-"""A branch of a model repository on the Hugging Face Hub: what it holds, and one commit to it.
+"""Read a branch of a model repository on the Hugging Face Hub, and commit to it.
 
-huggingface_hub does the upload: large files first (Xet), then all files in one commit, so a repository never shows
-half an upload, and what the Hub already has, also from an interrupted upload, is not sent again. Every error is one
-line without tokens.
+huggingface_hub uploads large files first (Xet), then commits all files at once: a repository never shows a partial
+upload. Data that is already on the Hub, also from an interrupted upload, is not sent again. Every error is one line
+without tokens.
 
-`rg_env.json` (`Marker`) states which run a repository holds and which of its files were pushed. A later push reads
-from it whether it may write there, and what it may delete.
+`rg_env.json` (`Marker`) records the run of a repository and the files that were pushed. A later push uses it to decide
+whether it may write there and which files it may delete.
 """
 
 import contextlib
@@ -33,30 +33,30 @@ from rg_env.errors import HubError, InputError, RGEnvError
 
 CARD, MARKER = "README.md", "rg_env.json"
 TIMEOUT_S = 300.0
-"""Time without any data after which a request fails. huggingface_hub itself would wait forever."""
+"""Seconds without data after which a request fails. huggingface_hub itself would wait forever."""
 _REFUSALS: dict[int, tuple[type[RGEnvError], str]] = {
-    401: (InputError, f"the Hub does not accept the token{{because}}: {LOGIN}"),
+    401: (InputError, f"the Hub rejected the token{{because}}: {LOGIN}"),
     403: (
         InputError,
         "the token may not write to {repo}{because}: use one with write access (huggingface.co/settings/tokens), or "
         "another --repo-id",
     ),
     404: (HubError, "the Hub does not have {repo}{because}"),
-    409: (InputError, "{repo} already exists, and the token may not see it{because}"),
-    412: (HubError, "{repo} was changed by somebody else during the upload{because}"),
+    409: (InputError, "{repo} already exists, but the token has no access to it{because}"),
+    412: (HubError, "{repo} was changed by someone else during the upload{because}"),
 }
 _BY_HUB = ".gitattributes"
-"""The Hub creates it with a repository."""
+"""File that the Hub creates with a repository."""
 
 
 class Marker(BaseModel):
-    """The content of rg_env.json."""
+    """Content of rg_env.json."""
 
     run: str
-    """Which run, or which weights: see `push`."""
+    """Identifier of the run or the weights (see `push`)."""
     step: int | None
     card: str
-    """Git's hash of the pushed card: any other card was edited on the Hub."""
+    """Git hash of the pushed card; a card with another hash was edited on the Hub."""
     files: list[str]
     """Paths that were pushed."""
     format: Literal["rg_env.pushed/1"] = "rg_env.pushed/1"
@@ -64,61 +64,61 @@ class Marker(BaseModel):
 
 @dataclass(frozen=True)
 class Remote:
-    """What the branch holds now."""
+    """Current content of the branch."""
 
     private: bool
     commit: str
     files: Mapping[str, str | None]
-    """Path -> Git's hash."""
+    """Path -> Git hash."""
     marker: Marker | None
     is_copy: bool
-    """Whether all files are those of the main branch: the branch does not exist yet, or nothing was pushed to it."""
+    """Whether all files are from the main branch, because the branch does not exist yet or has no push of its own."""
 
 
 class Repository:
-    """One branch of a repository, with the user's token. It need not exist yet.
+    """A branch of a repository, accessed with the user's token. The branch need not exist yet.
 
     Raises:
-        InputError: there is no token, the network is switched off, or HF_ENDPOINT contains a user.
+        InputError: the token is missing, HF_HUB_OFFLINE is set, or HF_ENDPOINT contains a user.
     """
 
     def __init__(self, repo_id: str, revision: str | None):
         token = get_token()
         if not token:
-            raise InputError(f"there is no Hugging Face token: {LOGIN}")
+            raise InputError(f"no Hugging Face token found: {LOGIN}")
         if not token.isascii():
-            raise InputError(f"the Hugging Face token has characters that no token has: {LOGIN}")
+            raise InputError(f"the Hugging Face token contains invalid characters: {LOGIN}")
         if constants.HF_HUB_OFFLINE:
             raise InputError("HF_HUB_OFFLINE is set: unset it to upload")
         self.token: str = token
-        self.endpoint: str = constants.ENDPOINT  # HF_ENDPOINT, or the Hub's
-        if "@" in urlsplit(self.endpoint).netloc:  # it would be sent instead of the token, and be shown
-            raise InputError("HF_ENDPOINT contains a user (USER@): remove it, the Hub takes a token")
+        self.endpoint: str = constants.ENDPOINT  # HF_ENDPOINT, or the Hub
+        if "@" in urlsplit(self.endpoint).netloc:  # it would be sent instead of the token, and shown
+            raise InputError("HF_ENDPOINT contains a user (USER@): remove it, the Hub uses a token")
         self.repo_id, self.revision = repo_id, revision
         self.url = f"{self.endpoint}/{repo_id}" + (f"/tree/{revision}" if revision else "")
         self.api = HfApi(endpoint=self.endpoint, token=token, library_name="rg-env")
-        logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # its warnings quote signed addresses
+        logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # its warnings quote signed URLs
         if not sys.stderr.isatty():
             disable_progress_bars()
         set_client_factory(lambda: httpx2.Client(follow_redirects=True, timeout=TIMEOUT_S))
 
     def read(self) -> Remote | None:
-        """None: there is no such repository, or this token may not see it.
+        """Read the branch; None if the repository does not exist or is not visible to this token.
 
         Raises:
-            InputError: the token is rejected.
-            HubError: the Hub cannot be reached, or its answer is not the Hub's.
+            InputError: the token was rejected.
+            HubError: the Hub cannot be reached, or the response is invalid.
         """
         with self._errors():
             try:
                 main = self.api.model_info(self.repo_id, files_metadata=True, timeout=TIMEOUT_S)
             except RepositoryNotFoundError as error:
-                if error.response.status_code == 401:  # the Hub's answer to an unknown token
+                if error.response.status_code == 401:  # the Hub's response to an unknown token
                     raise
                 return None
             branch = main
             if self._is_branch:
-                with contextlib.suppress(RevisionNotFoundError):  # then it will start as the main branch
+                with contextlib.suppress(RevisionNotFoundError):  # the branch will start as a copy of main
                     branch = self.api.model_info(
                         self.repo_id, revision=self.revision, files_metadata=True, timeout=TIMEOUT_S
                     )
@@ -130,13 +130,13 @@ class Repository:
             return Remote(bool(main.private), branch.sha, files, marker, is_copy)
 
     def create(self, *, private: bool) -> None:
-        """Create the repository. Raises as `read`; `InputError` also if the token may not, or the name is taken."""
+        """Create the repository. Raises like `read`; `InputError` also without permission or if the name is taken."""
         with self._errors():
-            # None: the default of the organization.
+            # None: the organization's default.
             self.api.create_repo(self.repo_id, private=private or None)
 
     def create_branch(self) -> None:
-        """Create the branch, which starts as the main one. Raises as `read`."""
+        """Create the branch as a copy of main. Raises like `read`."""
         if self.revision is not None and self._is_branch:
             with self._errors():
                 self.api.create_branch(self.repo_id, branch=self.revision, exist_ok=True)
@@ -145,12 +145,12 @@ class Repository:
         """Send files and delete others in one commit on top of `parent`. Returns whether anything changed.
 
         Raises:
-            InputError: the token may not write to it.
+            InputError: the token has no write access.
             HubError: the upload did not finish.
         """
         with self._errors():
             added = [CommitOperationAdd(path, content) for path, content in files.items()]
-            # Xet recognizes chunks of earlier uploads, but not equal files in one upload.
+            # Xet deduplicates against earlier uploads, but not equal files within one upload.
             once = {each.upload_info.sha256: each for each in added}
             if len(once) < len(added):
                 self.api.preupload_lfs_files(self.repo_id, once.values(), revision=self.revision, free_memory=False)
@@ -173,7 +173,7 @@ class Repository:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Within: every error of the Hub, the network or the library is raised as one line."""
+        """Convert every error of the Hub, the network or the library to a one-line error."""
         try:
             yield
         except Exception as error:
@@ -207,5 +207,5 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def git_hash(content: bytes) -> str:
-    """Git's hash of a file with this content."""
+    """Git hash of a file with this content."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

@@ -1,11 +1,11 @@
-"""Whether an exported folder is the trained model: every tensor, the logits for fixed prompts, and the run's answers.
+"""Verify that an exported folder is the trained model: its tensors, its logits on fixed prompts, and the run's answers.
 
-The folder is loaded as anyone would load it. The trained model computes in float32, with the weights of the checkpoint;
-the logits may differ by what rounding to the export's type explains.
+The folder is loaded like users load it. The trained model computes in float32 with the checkpoint's weights; logits may
+differ within the rounding error of the export's dtype.
 
-A run's `eval_results/eval_step_N.json` has, for each frozen problem, whether the greedy answer after step N was right.
-The first 20 problems of the training tasks are built again from the run's files, their hash is compared with the
-recorded one, and the export answers them. Code that a run's config names is not imported: nothing is compared then.
+A run's `eval_results/eval_step_N.json` records, for each frozen problem, whether the greedy answer after step N was
+right. The first 20 problems of the training tasks are rebuilt from the run's files, their hash is checked, and the
+export answers them. Code that a run's config imports is not executed; its answers are not compared.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -35,20 +35,20 @@ PROMPTS = (
     "def f(x):\n    return [y ** 2 for y in x if y % 2 == 0]  # 0.5 + 17 = 17.5",
     "Übung macht den Meister; 練習は裏切らない.",
 )
-"""Cut to `PROMPT_TOKENS`."""
+"""Fixed prompts; each is truncated to `PROMPT_TOKENS`."""
 PROMPT_TOKENS = 8
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
-"""RMS of the differences of logits, relative to the RMS of the logits about their mean."""
+"""Maximum difference of logits by dtype: RMS of the differences relative to the RMS of the centered logits."""
 PROBLEMS = 20
 SLACK = 2
-"""Verdicts that may differ if the weights were rounded, or another engine or device generated."""
+"""Number of verdicts that may differ if the weights were rounded, or if engine or device differ."""
 
 
 def prompt_ids(tokenizer: Any, vocabulary: int) -> torch.Tensor:
-    """Token ids of the fixed prompts, one after another, (1, L).
+    """Token ids of the fixed prompts, concatenated, (1, L).
 
     Raises:
-        ExportError: the tokenizer has ids that the model has no embedding for.
+        ExportError: the tokenizer has ids without an embedding in the model.
     """
     rows = [tokenizer(prompt, add_special_tokens=False)["input_ids"][:PROMPT_TOKENS] for prompt in PROMPTS]
     ids = torch.tensor([[token for row in rows for token in row]], dtype=torch.long)
@@ -62,33 +62,33 @@ def prompt_ids(tokenizer: Any, vocabulary: int) -> torch.Tensor:
 
 @torch.no_grad()
 def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """(L, vocabulary) float32."""
+    """Compute logits, (L, vocabulary) float32."""
     found: torch.Tensor = model(input_ids=ids, use_cache=False).logits[0]
     return found.float()
 
 
 def load(folder: Path, architecture: Architecture, dtype: torch.dtype) -> Any:
-    """The exported model as `from_pretrained` loads it.
+    """Load the exported model with `from_pretrained`.
 
     Raises:
-        ExportError: it cannot be loaded, or not all of it comes from the files.
+        ExportError: the model cannot be loaded, or the files do not contain all of its weights.
     """
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "output_loading_info": True}
     try:
         model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **options)
     except Exception as error:
-        raise ExportError(f"what was exported cannot be loaded: {reason_of(error)}") from error
+        raise ExportError(f"the exported model cannot be loaded: {reason_of(error)}") from error
     missing = [name for name in info["missing_keys"] if name not in architecture.aliases]
     if wrong := sorted(map(str, (*missing, *info["unexpected_keys"], *info["mismatched_keys"]))):
-        raise ExportError(f"{wrong[0]} in what was exported is missing, not the model's, or of another shape")
+        raise ExportError(f"{wrong[0]} in the exported model is missing, unexpected, or has another shape")
     return model.eval()
 
 
 def compared(trained: Weights, written: Weights, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-    """Name and value of each trained weight, after a comparison of its value in `dtype` with the one in the files.
+    """Yield name and value of each trained weight after comparing its value in `dtype` with the written one.
 
     Raises:
-        ExportError: they differ.
+        ExportError: the values differ.
     """
     for name, weight in trained.items():
         value = weight.read()
@@ -98,7 +98,7 @@ def compared(trained: Weights, written: Weights, dtype: torch.dtype) -> Iterator
 
 
 def trained_model(architecture: Architecture, values: Iterable[tuple[str, torch.Tensor]]) -> Any:
-    """The model with these weights, in float32."""
+    """Build the model with these weights, in float32."""
     model = architecture.build()
     tensors = {name: value.float() if value.is_floating_point() else value for name, value in values}
     model.load_state_dict(tensors, strict=False, assign=True)
@@ -107,8 +107,10 @@ def trained_model(architecture: Architecture, values: Iterable[tuple[str, torch.
 
 
 def check_logits(trained: torch.Tensor, written: torch.Tensor, tolerance: float) -> float:
-    """The difference of two sets of logits (L, vocabulary). Raises `ExportError` if it exceeds `tolerance`."""
-    one, other = (each - each.mean(dim=-1, keepdim=True) for each in (trained, written))  # a constant changes nothing
+    """Relative difference of two sets of logits (L, vocabulary). Raises `ExportError` if it exceeds `tolerance`."""
+    one, other = (
+        each - each.mean(dim=-1, keepdim=True) for each in (trained, written)
+    )  # logits are defined up to a constant
     difference = float(torch.dist(one, other) / one.norm().clamp(min=1e-30))
     if not difference <= tolerance:
         raise ExportError(
@@ -119,20 +121,20 @@ def check_logits(trained: torch.Tensor, written: torch.Tensor, tolerance: float)
 
 
 class _NotComparable(Exception):
-    """Why nothing can be compared, in words."""
+    """Answers cannot be compared; the message is the reason."""
 
 
 def check_answers(
     run: RunFolder | None, step: int | None, load: Callable[[], Any], tokenizer: Any, *, lossless: bool
 ) -> str:
-    """Ask the exported model what its run asked after that step; returns the result, or why nothing is compared.
+    """Repeat the run's evaluation of `step` with the exported model; returns the result, or why there is none.
 
     Args:
-        load: returns the model, which takes memory only then.
+        load: loads the model; called only if it is needed.
         lossless: whether no weight was rounded.
 
     Raises:
-        ExportError: the accuracy is not the recorded one.
+        ExportError: the accuracy differs from the recorded one.
         InputError: a file of the run is damaged.
     """
     try:
@@ -155,7 +157,7 @@ def _evaluation(run: RunFolder, step: int) -> Results:
 
 
 def _greedy(results: Results) -> list[dict[str, Any]]:
-    """Records of the greedy answers to the first problems."""
+    """Records of greedy answers to the first problems."""
     found = {
         each["problem"]: each for each in results.rollouts if (each["part"], each["draw"]) == ("training", "greedy")
     }
@@ -164,9 +166,9 @@ def _greedy(results: Results) -> list[dict[str, Any]]:
 
 
 def _environment(run: RunFolder, recorded: Environment) -> ReasoningGym:
-    """The environment whose evaluation rows were used, built again."""
+    """Rebuild the environment whose evaluation rows were used."""
     if run.config().get("imports"):
-        raise _NotComparable("its problems need code of its own (imports), which is not run here")
+        raise _NotComparable("its problems need custom code (imports), which is not executed here")
     settings, rows = run.arguments()["environment"], run.manifest().get("rows")
     if rows is None or "gym" not in settings:
         raise _NotComparable("its problems are not rg_env's, or the run has no manifest of them")
@@ -180,12 +182,12 @@ def _environment(run: RunFolder, recorded: Environment) -> ReasoningGym:
             system_prompt=settings["system_prompt"],
             prompt_placement=settings["placement"],
             preamble=settings["preamble"],
-            grading="upstream" if settings["grading"] == "upstream" else "hardened",  # accuracy is the same
+            grading="upstream" if settings["grading"] == "upstream" else "hardened",  # same accuracy
         )
     except RGEnvError as error:
-        raise _NotComparable(f"its problems cannot be built again: {reason_of(error)}") from error
+        raise _NotComparable(f"its problems cannot be rebuilt: {reason_of(error)}") from error
     if hash_of_rows(env.eval_rows) != recorded.prompts_sha256:
-        raise _NotComparable("its problems cannot be built again: those of today have another hash")
+        raise _NotComparable("its problems cannot be rebuilt: their hash differs from the recorded one")
     return env
 
 
@@ -199,15 +201,15 @@ def _compare(run: RunFolder, results: Results, env: ReasoningGym, model: Any, to
     slack = 0 if lossless and device == "cpu" and _is_exact(run) else SLACK
     if abs(right - before) > slack:
         raise ExportError(
-            f"of {len(recorded)} frozen problems the export solves {right}, but the run recorded {before} in "
+            f"the export solves {right} of {len(recorded)} frozen problems, but the run recorded {before} in "
             f"{run.evaluation_file(results.step or 0)}"
-            + (f"; up to {slack} may differ by rounding: --dtype fp32 rounds nothing" if slack else "")
+            + (f"; rounding may change up to {slack}; --dtype fp32 avoids rounding" if slack else "")
         )
     return f"{right} of {len(recorded)} frozen problems right, answered greedily; the run recorded {before}"
 
 
 def _is_exact(run: RunFolder) -> bool:
-    """Whether the embedded engine answered in float32 on a CPU, so that the same weights give the same answers here."""
+    """Whether answers are reproducible here, because the embedded engine generated them in float32 on a CPU."""
     training, outcome = run.arguments()["training"], run.results() or {}
     on_cpu = outcome.get("engine") == "embedded" and training.get("use_cpu")
     return bool(on_cpu and not (training.get("bf16") or training.get("fp16")))

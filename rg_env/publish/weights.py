@@ -1,14 +1,14 @@
-"""The weights in a checkpoint of any trainer, by name; each tensor is read when it is needed.
+"""Read the weights of any trainer's checkpoint by name; tensors are read lazily.
 
 `plain`      safetensors or pytorch_model.bin, one file or several with an index
-`deepspeed`  ZeRO-1, 2 and 3, by DeepSpeed's own `zero_to_fp32`
-`distcp`     torch.distributed.checkpoint, as FSDP's trainers write it, by torch's own loader
-`dtensor`    a file of DTensors for each process (`model_world_size_N_rank_R.pt`), as verl writes them
+`deepspeed`  ZeRO-1, 2 and 3, read with DeepSpeed's `zero_to_fp32`
+`distcp`     torch.distributed.checkpoint, as written by FSDP trainers, read with torch's loader
+`dtensor`    a file of DTensors per process (`model_world_size_N_rank_R.pt`), as written by verl
 `adapter`    LoRA adapters
 
-Files are mapped into memory; only ZeRO-1 and 2 put all weights together first. Nothing in a checkpoint is executed:
-DeepSpeed and torch read with `weights_only=True`, and the metadata of torch.distributed.checkpoint is read by
-`training.checkpointing.pickles`.
+Files are memory-mapped; only ZeRO-1 and 2 assemble all weights first. Code in a checkpoint is never executed: DeepSpeed
+and torch read with `weights_only=True`, and `training.checkpointing.pickles` reads the metadata of
+torch.distributed.checkpoint.
 """
 
 import contextlib
@@ -44,14 +44,14 @@ class Weight:
     shape: tuple[int, ...]
     dtype: torch.dtype
     read: Callable[[], torch.Tensor]
-    """Raises `InputError` if its file is damaged."""
+    """Reads the tensor; raises `InputError` if its file is damaged."""
 
 
 Weights = dict[str, Weight]
 
 
 def in_memory(tensors: Mapping[str, Any]) -> Weights:
-    """Tensors that are in memory, or mapped. Raises `TypeError` for anything but dense tensors with names."""
+    """Wrap tensors that are in memory or mapped. Raises `TypeError` for anything but named dense tensors."""
     found: Weights = {}
     for name, value in tensors.items():
         if not isinstance(name, str) or not isinstance(value, torch.Tensor) or value.is_meta or value.is_sparse:
@@ -61,33 +61,33 @@ def in_memory(tensors: Mapping[str, Any]) -> Weights:
 
 
 def read_weights(kind: Kind, folder: Path) -> tuple[str, Weights]:
-    """What they are, in words, and the weights of `kind` in `folder`.
+    """Read the weights of `kind` in `folder`; returns a description and the weights.
 
     Raises:
-        InputError: a file is missing, damaged, of another checkpoint or of an unknown format.
+        InputError: a file is missing, damaged, from another checkpoint or in an unknown format.
     """
     described, found = _guarded(folder, partial(_READERS[kind], folder))
     return described, {name: replace(each, read=partial(_guarded, folder, each.read)) for name, each in found.items()}
 
 
 def check_type(name: str, dtype: torch.dtype) -> None:
-    """Raise `InputError` unless these are floating-point weights that can be exported."""
+    """Raise `InputError` unless the dtype is floating-point and can be exported."""
     if dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
         kind = str(dtype).removeprefix("torch.")
-        raise InputError(f"{name} is of type {kind}, as quantized weights are, which are not exported")
+        raise InputError(f"{name} has dtype {kind}: quantized weights cannot be exported")
 
 
 def _guarded(folder: Path, read: Callable[[], T]) -> T:
-    """The result of `read`; errors are one line."""
+    """Return the result of `read`, with errors as one line."""
     try:
         return read()
     except RGEnvError:
         raise
     except OSError as error:
         raise InputError(f"{folder} cannot be read: {error.strerror}") from error
-    except Exception as error:  # damaged files raise anything
+    except Exception as error:  # damaged files can raise any exception
         reason = one_line(f"{type(error).__name__}: {error}", 400)
-        raise InputError(f"{folder} has files that are damaged or of an unknown format ({reason})") from error
+        raise InputError(f"{folder} has damaged files, or files in an unknown format ({reason})") from error
 
 
 def _itself(tensor: torch.Tensor) -> torch.Tensor:
@@ -104,7 +104,7 @@ def _files(folder: Path, name: str) -> Weights:
     for file in weight_files(folder, name):
         tensors: Any = load(file) if name == BIN else _safetensors(file)
         if both := sorted(found.keys() & tensors.keys()):
-            raise InputError(f"{file}: {both[0]} is in another file, too: which one is meant?")
+            raise InputError(f"{file}: {both[0]} is in another file, too: keep only one of them")
         found |= in_memory(tensors)
     return found
 
@@ -123,18 +123,20 @@ def _deepspeed(folder: Path) -> tuple[str, Weights]:
         raise InputError(f"{folder} has no file *_model_states.pt, which DeepSpeed writes: copy it again")
     head = contents[models[0]]
     if head.get("mp_world_size", 1) != 1 or any("mp_rank_00" not in file.name for file in contents):
-        raise InputError(f"{folder} is of a model split by tensor parallelism, which is not read here")
+        raise InputError(f"{folder} uses tensor parallelism, which is not supported")
     _check_steps(contents)
-    if not optimizer:  # the weights as the model computed with them, except under ZeRO-3
+    if not optimizer:  # weights in the compute dtype, except under ZeRO-3
         module = in_memory(head["module"])
         if any(0 in each.shape for each in module.values()):
-            raise InputError(f"{models[0]} has empty weights, and there are no optimizer files next to it: copy them")
+            raise InputError(
+                f"{models[0]} has empty weights, and the optimizer files next to it are missing: copy them"
+            )
         return "DeepSpeed", module
     with _weights_only(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         try:
             from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
         except ImportError as error:
-            raise InputError(f"{folder} can be read with deepspeed only: `pip install deepspeed`") from error
+            raise InputError(f"{folder} requires deepspeed to be read: `pip install deepspeed`") from error
         lazy = get_fp32_state_dict_from_zero_checkpoint(str(folder.parent), folder.name, lazy_mode=True)
     stage = int(contents[optimizer[0]]["optimizer_state_dict"]["zero_stage"])
     found = {name: Weight(tuple(each.shape), each.dtype, each.contiguous) for name, each in lazy.items()}
@@ -143,7 +145,7 @@ def _deepspeed(folder: Path) -> tuple[str, Weights]:
 
 @contextlib.contextmanager
 def _weights_only() -> Iterator[None]:
-    """Within: `torch.load` executes nothing, also where a library calls it with `weights_only=False`."""
+    """Within this context, `torch.load` never executes code, even if a library calls it with `weights_only=False`."""
     name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before = os.environ.get(name)
     os.environ[name] = "1"
@@ -157,7 +159,7 @@ def _weights_only() -> Iterator[None]:
 
 
 def _check_steps(contents: dict[Path, Any]) -> None:
-    """Raise `InputError` if files are of different steps: their values would fit together."""
+    """Raise `InputError` if files are from different steps: their shapes would match."""
     steps = {file: step for file, content in contents.items() if (step := _step(content)) is not None}
     for suffix in ("model_states.pt", "optim_states.pt"):
         same = {file: step for file, step in steps.items() if file.name.endswith(suffix)}
@@ -194,7 +196,7 @@ def _distcp(folder: Path) -> tuple[str, Weights]:
             continue
         places = {tuple(chunk.offsets): chunk.sizes.numel() for chunk in entry.chunks}
         if len(places) < len(entry.chunks) or sum(places.values()) != entry.size.numel():
-            raise InputError(f"{folder}: the parts of {name} have the same place, or are not all there")
+            raise InputError(f"{folder}: the parts of {name} overlap or are incomplete")
         read = partial(_distcp_tensor, folder, metadata, name)
         found[name] = Weight(tuple(entry.size), entry.properties.dtype, read)
     files = len(list(folder.glob("*.distcp")))
@@ -206,7 +208,7 @@ def _distcp_tensor(folder: Path, metadata: Metadata, name: str) -> torch.Tensor:
     assert isinstance(entry, TensorStorageMetadata)
     state = {name: torch.empty(entry.size, dtype=entry.properties.dtype)}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that it loads in a single process
+        warnings.simplefilter("ignore", UserWarning)  # about loading in a single process
         try:
             dcp.load(state, storage_reader=_SafeReader(folder, metadata), no_dist=True)
         except dcp.CheckpointException as error:  # a BaseException
@@ -218,14 +220,18 @@ def _dtensor(folder: Path) -> tuple[str, Weights]:
     matches = [match for file in folder.iterdir() if (match := _DTENSORS.fullmatch(file.name))]
     sizes = {int(match[1]) for match in matches}
     if len(sizes) != 1:
-        raise InputError(f"{folder} has files of runs with {sorted(sizes)} processes: leave those of one run")
+        raise InputError(f"{folder} has files of runs with {sorted(sizes)} processes: keep those of one run")
     size = sizes.pop()
     if len(matches) != size or {int(match[2]) for match in matches} != set(range(size)):
-        raise InputError(f"{folder} has {len(matches)} of {size} files model_world_size_{size}_rank_R.pt: copy all")
+        raise InputError(
+            f"{folder} has only {len(matches)} of {size} files model_world_size_{size}_rank_R.pt: copy all of them"
+        )
     parts = [load(folder / f"model_world_size_{size}_rank_{rank}.pt") for rank in range(size)]
     if any(part.keys() != parts[0].keys() for part in parts):
-        raise InputError(f"{folder} has files with other names in them: they are of different checkpoints")
-    found = in_memory({name: each for name, each in parts[0].items() if not hasattr(each, "_spec")})  # alike in all
+        raise InputError(f"{folder} has files with different weight names: they are from different checkpoints")
+    found = in_memory(
+        {name: each for name, each in parts[0].items() if not hasattr(each, "_spec")}
+    )  # equal in all processes
     for name in parts[0].keys() - found.keys():
         pieces = [part[name] for part in parts]
         found[name] = Weight(tuple(pieces[0]._spec.shape), pieces[0].dtype, partial(_joined, name, pieces))
@@ -233,7 +239,7 @@ def _dtensor(folder: Path) -> tuple[str, Weights]:
 
 
 def _joined(name: str, parts: list[Any]) -> torch.Tensor:
-    """The whole of a DTensor from the parts of all processes."""
+    """Assemble a DTensor from the parts of all processes."""
     spec = parts[0]._spec
     whole = torch.empty(tuple(spec.shape), dtype=parts[0].dtype)
 
@@ -243,8 +249,8 @@ def _joined(name: str, parts: list[Any]) -> torch.Tensor:
             local = parts[rank]._local_tensor
             if rank < 0 or local.shape != target.shape:
                 raise InputError(
-                    f"the part of {name} of process {rank} has the shape {tuple(local.shape)}, and its "
-                    f"place has {tuple(target.shape)}: files of different checkpoints are mixed"
+                    f"the part of {name} of process {rank} has shape {tuple(local.shape)}, expected "
+                    f"{tuple(target.shape)}: files of different checkpoints are mixed"
                 )
             target.copy_(local)
         elif placements[0].is_replicate():
@@ -253,7 +259,7 @@ def _joined(name: str, parts: list[Any]) -> torch.Tensor:
             for chunk, inner in zip(target.chunk(len(mesh), dim=placements[0].dim), mesh, strict=False):
                 fill(chunk, placements[1:], inner)
         else:
-            raise InputError(f"{name} is split by {placements[0]}, which is not read here")
+            raise InputError(f"{name} is split by {placements[0]}, which is not supported")
 
     fill(whole, list(spec.placements), spec.mesh.mesh)
     return whole

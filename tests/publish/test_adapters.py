@@ -142,10 +142,10 @@ def another(state: dict[str, torch.Tensor]) -> None:
         (lambda f: (f / "adapter_model.safetensors").unlink(), True, InputError, "no adapter_model.safetensors: copy"),
         (tensors(lambda state: state.pop(min(state))), True, ExportError, "is missing"),
         (tensors(lambda state: state.pop(min(state))), False, ExportError, "is missing"),
-        (tensors(another), True, ExportError, r"q_proj\.lora_C\.weight is not part of the base model \(1 such\)"),
-        (tensors(lambda state: state[min(state)].fill_(torch.nan)), False, ExportError, "that are not finite"),
+        (tensors(another), True, ExportError, r"q_proj\.lora_C\.weight is not part of the base model \(1 in all\)"),
+        (tensors(lambda state: state[min(state)].fill_(torch.nan)), False, ExportError, "non-finite values"),
         (tensors(lambda state: state.update({min(state): torch.empty(0)})), False, ExportError, "is empty in the"),
-        (config(r=9), True, InputError, "cannot put the adapters in"),
+        (config(r=9), True, InputError, "cannot load the adapters in"),
         (config(lora_bias=True), True, ExportError, r"q_proj\.lora_B\.bias is missing"),
     ],
 )

@@ -147,7 +147,7 @@ def test_names_that_trainers_wrap_are_found(make_model: Make, exported: Export, 
     state = {f"_orig_mod.module.{names[name]}": value for name, value in weights(model).items()}
     torch.save({**state, "v_head.weight": torch.zeros(1, 128)}, folder / "pytorch_model.bin")
     out, lines = exported(folder)
-    assert "left out, not part of the model: v_head.weight" in lines
+    assert "skipped, not part of the model: v_head.weight" in lines
     same_model(out, model)
 
 
@@ -171,9 +171,9 @@ def test_a_run_gives_its_last_or_its_best(make_model: Make, exported: Export, tm
             same_model(out, models[4])
             shutil.rmtree(out)
     assert exported(tmp_path, best=True, verify=False)[1][0].startswith(
-        "step 6 was more accurate (1.000; step 4: 0.900), but was not saved: "
+        "step 6 was more accurate (1.000; step 4: 0.900), but was not saved; "
     )
-    with pytest.raises(InputError, match="is not a run with checkpoint-N to choose the best from"):
+    with pytest.raises(InputError, match="is not a run with checkpoint-N folders"):
         exported(tmp_path / "checkpoint-2", best=True)
 
 
@@ -189,16 +189,16 @@ def norm(model: Any, value: float) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     ("changed", "dtype", "words"),
     [
-        (lambda m: norm(m, torch.nan), None, f"{NORM} has values in the checkpoint that are not finite"),
+        (lambda m: norm(m, torch.nan), None, f"{NORM} has non-finite values in the checkpoint"),
         (lambda m: norm(m, -1e6), "fp16", rf"{NORM} has values up to 1e\+06, too large for fp16: use bf16"),
         (lambda m: norm(m, 3.4e38), "bf16", r"up to 3\.4e\+38, too large for bf16: use fp32"),
-        (lambda m: {NORM: None}, None, rf"{NORM} is missing in the checkpoint \(1 of \d+ that Qwen2"),
+        (lambda m: {NORM: None}, None, rf"{NORM} is missing in the checkpoint \(1 of \d+ weights of Qwen2"),
         (lambda m: {NORM: torch.empty(0)}, None, rf"{NORM} is empty .*as ZeRO-3 leaves it"),
         (lambda m: {NORM: torch.ones(9)}, None, r"has the shape \(9,\) in the checkpoint and \(128,\) in config.json"),
         (
             lambda m: {"model.extra.weight": torch.ones(9)},
             None,
-            "model.extra.weight is in the checkpoint .* does not have it by config.json",
+            "model.extra.weight is in the checkpoint .* but not in Qwen2",
         ),
         (lambda m: {"model._orig_mod.norm.weight": torch.ones(128)}, None, f"{NORM} is in the checkpoint twice"),
         (
@@ -206,8 +206,8 @@ def norm(model: Any, value: float) -> dict[str, torch.Tensor]:
             None,
             "config.json ties model.embed_tokens.weight and lm_head",
         ),
-        (lambda m: norm(m, 1.0) | {NORM: torch.ones(128, dtype=torch.int8)}, None, "is of type int8, as quantized"),
-        (lambda m: {NORM: torch.ones(128, dtype=torch.float8_e4m3fn)}, None, "is of type float8_e4m3fn, as quantized"),
+        (lambda m: norm(m, 1.0) | {NORM: torch.ones(128, dtype=torch.int8)}, None, "has dtype int8: quantized"),
+        (lambda m: {NORM: torch.ones(128, dtype=torch.float8_e4m3fn)}, None, "has dtype float8_e4m3fn: quantized"),
     ],
 )
 def test_what_is_not_the_model_is_refused(
@@ -264,7 +264,7 @@ def test_whole_weights_next_to_shards_are_compared(make_model: Make, exported: E
     shutil.rmtree(out)
     save_file({name: torch.empty(0) for name in whole}, folder / "model.safetensors")
     _, lines = exported(folder, out=tmp_path / "other")
-    assert any(line.startswith("model.safetensors next to the shards is of no use: ") for line in lines)
+    assert any(line.startswith("model.safetensors next to the shards is ignored: ") for line in lines)
     whole[NORM][5] += 0.5
     save_file(whole, folder / "model.safetensors")
     with pytest.raises(ExportError, match=r"model\.norm\.weight differs between the shards and .*another step"):

@@ -118,9 +118,9 @@ def test_the_same_run_is_pushed_again(hub: HubServer, pushed: Pushed, run: Path)
     assert files["LICENSE"] == b"theirs"
     assert not [path for path in files if "checkpoint" in path]
     assert files["model.safetensors"] == (moved / "checkpoint-4/model.safetensors").read_bytes()
-    assert any(line.startswith("deleting what was pushed earlier") for line in lines)
+    assert any(line.startswith("deleting earlier files") for line in lines)
     assert json.loads(files["rg_env.json"])["step"] == 4
-    there = "everything was there already: nothing has changed"
+    there = "everything is up to date: nothing was sent"
     commits = len(repo.branches["main"])
     assert not [line for line in lines if "replaces" in line]
     assert there not in lines
@@ -138,7 +138,7 @@ def test_a_card_that_was_edited_on_the_hub_stays(hub: HubServer, pushed: Pushed,
     repo.branches["main"].append(hub.commit(repo.branches["main"], {**repo.files(), "README.md": mine}))
     for _ in range(2):
         _, lines = pushed(run / "checkpoint-2")
-        assert lines[0].startswith("README.md was edited on the Hub and stays")
+        assert lines[0].startswith("README.md was edited on the Hub and is kept")
         assert repo.files()["README.md"] == mine
     assert repo.files()["model.safetensors"] == (run / "checkpoint-2/model.safetensors").read_bytes()
 
@@ -147,7 +147,7 @@ def test_a_card_that_was_edited_on_the_hub_stays(hub: HubServer, pushed: Pushed,
 def test_other_content_is_not_overwritten(hub: HubServer, pushed: Pushed, run: Path, files: dict[str, bytes]) -> None:
     """A branch of its own holds the run and nothing else."""
     repo = hub.add("me/legs", files)
-    with pytest.raises(InputError, match=r"me/legs holds other files \(.*which is not overwritten.*--revision NAME"):
+    with pytest.raises(InputError, match=r"me/legs has other files \(.*which is not overwritten.*--revision NAME"):
         pushed(run)
     assert repo.files().keys() == {".gitattributes", *files}
     assert not hub.sent()
@@ -165,7 +165,7 @@ def test_another_run_is_not_overwritten(hub: HubServer, pushed: Pushed, run: Pat
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     first = json.loads(lines[0]) | {"time/evaluation": 12.5}
     (run / "metrics.jsonl").write_text("".join([json.dumps(first) + "\n", *lines[1:]]))
-    with pytest.raises(InputError, match=r"me/legs holds another run, which is not overwritten"):
+    with pytest.raises(InputError, match=r"me/legs has another run, which is not overwritten"):
         pushed(run)
 
 
@@ -212,7 +212,7 @@ def test_links_to_other_folders_are_refused(hub: HubServer, pushed: Pushed, run:
     for name in ("checkpoint-4/LICENSE", "reward_curve.png", "eval_results/eval_step_9.json", "checkpoint-4/scaler.pt"):
         (run / name).unlink(missing_ok=True)
         (run / name).symlink_to(secret)
-        with pytest.raises(InputError, match=rf"{name} is a link to {secret}, which is elsewhere"):
+        with pytest.raises(InputError, match=rf"{name} is a link to {secret}, outside the published folders"):
             pushed(run, optimizer_state="full")
         (run / name).unlink()
     assert not hub.repos

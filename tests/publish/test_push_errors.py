@@ -69,11 +69,11 @@ def test_a_push_to_a_new_branch_is_resumed(hub: HubServer, pushed: Pushed, run: 
 @pytest.mark.parametrize(
     ("prepare", "error", "words"),
     [
-        (lambda hub: hub.tokens.clear(), InputError, r"does not accept the token \(401.*HF_TOKEN in .env"),
+        (lambda hub: hub.tokens.clear(), InputError, r"rejected the token \(401.*HF_TOKEN in .env"),
         (lambda hub: hub.tokens.update({CANARY: ("me", False)}), InputError, r"may not write to me/legs \(403"),
         (lambda hub: hub.tokens.update({CANARY: ("you", True)}), InputError, r"may not write to me/legs \(403"),
         (lambda hub: hub.fail("POST", "create", 409, "taken"), InputError, r"already exists.*\(409: taken\)"),
-        (lambda hub: hub.fail("POST", "/commit/", 412), HubError, "changed by somebody else during the upload"),
+        (lambda hub: hub.fail("POST", "/commit/", 412), HubError, "changed by someone else during the upload"),
         (lambda hub: hub.fail("GET", "models", 404), HubError, r"the Hub does not have me/legs \(404\)"),
         (lambda hub: hub.fail("GET", "models", 500, CANARY), HubError, r"the Hub answered \(500: \*\*\*\); the same"),
         (lambda hub: hub.fail("GET", "models", 429), HubError, r"the Hub answered \(429"),
@@ -129,10 +129,10 @@ def test_unusable_credentials_are_refused(
         pushed(run)
     assert "canary-word" not in str(caught.value)
     monkeypatch.setenv("HF_TOKEN", "hf_Жabcdefghijklmnopqrst")
-    with pytest.raises(InputError, match=r"^the Hugging Face token has characters that no token has: "):
+    with pytest.raises(InputError, match=r"^the Hugging Face token contains invalid characters: "):
         pushed(run)
     monkeypatch.delenv("HF_TOKEN")
-    with pytest.raises(InputError, match=r"^there is no Hugging Face token: HF_TOKEN in .env, or `hf auth login`"):
+    with pytest.raises(InputError, match=r"^no Hugging Face token found: HF_TOKEN in .env, or `hf auth login`"):
         pushed(run)
     assert hub.requests == []
 
@@ -157,7 +157,7 @@ def test_bad_input_is_one_line(hub: HubServer, run: Path, rg_env: Any, tmp_path:
         ([str(half), *good], "half: its weights cannot be read: "),
         ([str(damaged), *good], "manifest.json is damaged"),
         ([str(bare), *good], "is a run without a checkpoint-N"),
-        ([str(POLICY_DIR), *good, "--optimizer-state", "full"], "has no state that training can resume from"),
+        ([str(POLICY_DIR), *good, "--optimizer-state", "full"], "has no training state to resume from"),
         ([str(run), *bad], "--repo-id 'legs' is not a repository: use USER/NAME"),
         ([str(run), "--repo-id", "me/../legs"], "is not a repository"),
         ([str(run), "--repo-id", "me/le\ngs"], "is not a repository"),

@@ -129,7 +129,7 @@ def test_a_checkpoint_of_verl_is_published_by_one_command(
     (actor / "model_world_size_2_rank_1.pt").unlink()
     code, _, error = rg_env(*command, "--dry-run", "--base", str(POLICY_DIR))
     assert code == 2
-    assert "has 1 of 2 files model_world_size_2_rank_R.pt: copy all" in error
+    assert "has only 1 of 2 files model_world_size_2_rank_R.pt: copy all of them" in error
 
 
 def test_the_state_of_transformers_trainer_comes_too(hub: HubServer, pushed: Pushed, tmp_path: Path) -> None:

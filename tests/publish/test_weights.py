@@ -190,29 +190,29 @@ def zeroed(file: Path) -> None:
         ("deepspeed", optimizer(1), Path.unlink, "Expected 3 of .*_optim_states.pt.* but found 2"),
         ("deepspeed", optimizer(1), cut, f"{optimizer(1)} is truncated, damaged, or not a file of torch"),
         ("deepspeed", MODEL, cut, "is truncated, damaged"),
-        ("deepspeed", MODEL, rewritten({"else": 1}), "damaged or of an unknown format"),
-        ("deepspeed", optimizer(0), rewritten({"else": 1}), "damaged or of an unknown format"),
+        ("deepspeed", MODEL, rewritten({"else": 1}), "files in an unknown format"),
+        ("deepspeed", optimizer(0), rewritten({"else": 1}), "files in an unknown format"),
         ("deepspeed", optimizer(1), rewritten({"optimizer_state_dict": {"fp32_flat_groups": [torch.ones(3)]}}), "."),
         ("deepspeed", optimizer(0), steps(4, 8), "mixes files of different checkpoints: .* after 8 steps"),
         ("deepspeed", MODEL, model_steps, "mixes files of different checkpoints: .* after 1 steps"),
         ("deepspeed", "zero_pp_rank_0_mp_rank_01_model_states.pt", rewritten({}), "tensor parallelism"),
-        ("dtensor", "model_world_size_3_rank_1.pt", Path.unlink, "has 2 of 3 files"),
+        ("dtensor", "model_world_size_3_rank_1.pt", Path.unlink, "has only 2 of 3 files"),
         ("dtensor", "model_world_size_3_rank_1.pt", cut, "rank_1.pt is truncated, damaged"),
-        ("dtensor", "model_world_size_2_rank_0.pt", Path.touch, r"runs with \[2, 3\] processes: leave those of one"),
-        ("dtensor", "model_world_size_3_rank_2.pt", rewritten({"x": 1}), "other names in them"),
-        ("dtensor", "model_world_size_3_rank_2.pt", rewritten(7), "damaged or of an unknown format"),
-        ("dtensor", "model_world_size_3_rank_0.pt", mesh, "damaged or of an unknown format|different checkpoints"),
+        ("dtensor", "model_world_size_2_rank_0.pt", Path.touch, r"runs with \[2, 3\] processes: keep those of one"),
+        ("dtensor", "model_world_size_3_rank_2.pt", rewritten({"x": 1}), "different weight names"),
+        ("dtensor", "model_world_size_3_rank_2.pt", rewritten(7), "files in an unknown format"),
+        ("dtensor", "model_world_size_3_rank_0.pt", mesh, "files in an unknown format|different checkpoints"),
         ("distcp", ".metadata", Path.unlink, "the .distcp files cannot be read without it"),
         ("distcp", ".metadata", cut, ".metadata is truncated, damaged"),
         ("distcp", ".metadata", places(offset=-5), ".metadata is truncated, damaged, or of another format"),
         ("distcp", ".metadata", places(relative_path="../x"), "of another format"),
         ("distcp", ".metadata", places(relative_path="x" * 5000), "."),
         ("distcp", ".metadata", places(relative_path="x\ny"), "lacks x y"),
-        ("distcp", ".metadata", overlapping, "have the same place, or are not all there"),
-        ("distcp", ".metadata", incomplete, "have the same place, or are not all there"),
+        ("distcp", ".metadata", overlapping, "overlap or are incomplete"),
+        ("distcp", ".metadata", incomplete, "overlap or are incomplete"),
         ("distcp", "__1_0.distcp", Path.unlink, "lacks __1_0.distcp, which its .metadata names"),
         ("distcp", "__1_0.distcp", cut, "__1_0.distcp is truncated: it has"),
-        ("distcp", "__1_0.distcp", zeroed, "damaged or of an unknown format"),
+        ("distcp", "__1_0.distcp", zeroed, "files in an unknown format"),
         ("plain", "model.safetensors", cut, "model.safetensors is truncated, damaged"),
         ("bin", "pytorch_model.bin", rewritten({1: torch.ones(2)}), "1 is not a dense tensor"),
         ("bin", "pytorch_model.bin", rewritten({"a": torch.eye(3).to_sparse()}), "a is not a dense tensor"),
@@ -262,7 +262,7 @@ def test_zero3_needs_its_optimizer_files(tmp_path: Path) -> None:
     folder = write_zero(tmp_path, STATE, stage=3, processes=2)
     for rank in range(2):
         (folder / optimizer(rank)).unlink()
-    with pytest.raises(InputError, match="has empty weights, and there are no optimizer files"):
+    with pytest.raises(InputError, match="has empty weights, and the optimizer files"):
         read("deepspeed", folder)
 
 

@@ -129,7 +129,7 @@ def test_where_no_sweep_can_be(
     assert (code, "launch starts a single run" in errors) == (2, True)
     (folder / "sweep.yaml").write_text("points: {a: {seed: 0}}\n")
     code, _, errors = rg_env("train", "run.yaml", "output.dir=.", "--resume", "auto", "--dry-run")
-    assert (code, errors) == (2, "error: . holds a sweep: add its --sweep ..., or the folder of one of its runs\n")
+    assert (code, errors) == (2, "error: . holds a sweep: add its --sweep ..., or give the folder of one of its runs\n")
     assert rg_env("compare", "nowhere")[0] == 2
     monkeypatch.setenv("WORLD_SIZE", "2")
     code, _, errors = rg_env("train", "run.yaml", "--sweep", "seed=0,1")
