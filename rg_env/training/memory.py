@@ -1,9 +1,9 @@
-"""How much memory a run takes, estimated from sizes alone. The README's table and `rg-env doctor` use these formulas.
+"""Estimates of a run's memory from sizes alone. The README's table and `rg-env doctor` use these formulas.
 
     shape = ModelShape(parameters=1_543_714_304, layers=28, hidden=1536, vocabulary=151_936, kv_width=256)
     estimate(shape, micro_batch=8, tokens=2048, logit_tokens=1024).total
 
-Estimates, not measurements: fragmentation, CUDA's own few hundred megabytes and libraries are not in them. No torch.
+Fragmentation, the few hundred megabytes of CUDA itself and libraries are not included. Does not import torch.
 """
 
 from collections.abc import Callable
@@ -11,34 +11,34 @@ from dataclasses import dataclass
 from typing import Any
 
 STATE_BYTES = 16
-"""A trained parameter in fp32: weight 4, gradient 4, Adam's two moments 8."""
+"""Bytes of a trained parameter in fp32: weight 4, gradient 4, Adam's two moments 8."""
 RESTING_BYTES = 12
-"""The same while answers are generated: gradients are freed after each update."""
+"""Bytes of a trained parameter during generation, when gradients are freed."""
 LOGIT_BYTES = 12
-"""A logit in the backward pass, all in float32: its log-softmax, and the gradients of that and of itself."""
+"""Bytes of a logit in the backward pass, in float32: its log-softmax, the gradient of that, and its own gradient."""
 LOGITS_PER_CHUNK = 2**27
-"""As many logits at once, whatever the batch (`algorithms.logprobs`): enough positions to keep a GPU busy."""
+"""Maximum number of logits in memory at once (`algorithms.logprobs`), enough to keep a GPU busy."""
 HEAD_BYTES = 8
-"""A trained weight of the LM head, in addition: its float32 gradients of one chunk and of the chunks before it."""
+"""Additional bytes of a trained weight of the LM head: float32 gradients of one chunk and of the previous chunks."""
 KEPT_PER_LAYER = 17
-"""Numbers a token and hidden unit that a layer keeps for the backward pass without checkpointing, attention scores left
-out (Korthikanti et al., 2022, arXiv:2205.05198, section 4.1: 34 bytes at 2 bytes each)."""
+"""Numbers per token and hidden unit that a layer keeps for the backward pass without checkpointing, excluding attention
+scores (Korthikanti et al., 2022, arXiv:2205.05198, section 4.1: 34 bytes at 2 bytes each)."""
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes of a model that decide."""
+    """Sizes of a model that determine its memory."""
 
     parameters: int
     layers: int
     hidden: int
     vocabulary: int
     kv_width: int
-    """Key-value heads times their size."""
+    """Number of key-value heads times their size."""
 
     @classmethod
     def of(cls, config: Any, parameters: int) -> "ModelShape":
-        """From a transformers configuration."""
+        """The shape of a transformers configuration."""
         config = config.get_text_config(decoder=True)
         heads = config.num_attention_heads
         head = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -48,22 +48,22 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes on one device."""
+    """Estimated bytes on one device."""
 
     state: int
-    """Weights, gradients, optimizer; the reference model, if there is one."""
+    """Weights, gradients, optimizer state, and the reference model if there is one."""
     gathered: int
-    """Under ZeRO-3: the bf16 weights of the part at work."""
+    """With ZeRO-3, the gathered bf16 weights of the active layer."""
     logits: int
-    """Those of one chunk, and what a trained LM head's gradient takes while it is added up."""
+    """Logits of one chunk, and the gradient of a trained LM head during accumulation."""
     activations: int
     resting_state: int
     cache: int
-    """The embedded engine's keys and values."""
+    """Key-value cache of the embedded engine."""
 
     @property
     def passes(self) -> int:
-        """What a micro-batch adds."""
+        """Memory that a micro-batch adds."""
         return self.logits + self.activations
 
     @property
@@ -87,20 +87,20 @@ def estimate(
     cached_tokens: int = 0,
     offloaded: bool = False,
 ) -> Estimate:
-    """Memory of one device.
+    """Estimate the memory of one device.
 
     Args:
-        micro_batch: rollouts in one pass.
-        tokens: of the longest rollout, prompt included.
-        logit_tokens: positions of a rollout that logits are made for: `max_tokens` and the spread of prompt lengths.
-        shards: devices that ZeRO-3 divides the state over.
-        checkpointing: only the layers' inputs are kept, and the rest is computed again.
-        bf16: numbers of 2 bytes in the passes, else of 4.
-        reference: a second model for the KL term (`beta` above 0).
-        adapter_parameters: LoRA: number of trained parameters; the weights are frozen.
-        frozen_bytes: of such a weight: 4 in float32, 2 in bfloat16 (see `load_policy`).
-        offloaded: `optim: adamw_offload`: weights of `frozen_bytes`, and gradients in float32.
-        cached_tokens: of all rollouts that the embedded engine decodes at once; 0 with a server.
+        micro_batch: number of rollouts in one pass.
+        tokens: number of tokens of the longest rollout, including the prompt.
+        logit_tokens: positions per rollout with logits: `max_tokens` plus the spread of prompt lengths.
+        shards: number of devices over which ZeRO-3 divides the state.
+        checkpointing: whether only the inputs of layers are kept and activations are recomputed.
+        bf16: whether activations have 2 bytes instead of 4.
+        reference: whether there is a second model for the KL term (`beta` above 0).
+        adapter_parameters: number of trained parameters with LoRA, where the weights are frozen; 0 without LoRA.
+        frozen_bytes: bytes of a frozen weight: 4 in float32, 2 in bfloat16 (see `load_policy`).
+        offloaded: whether `optim` is adamw_offload, with weights of `frozen_bytes` and gradients in float32.
+        cached_tokens: number of tokens of all rollouts that the embedded engine decodes at once; 0 with a server.
     """
     element = 2 if bf16 else 4
     if adapter_parameters:
@@ -124,5 +124,5 @@ def estimate(
 
 
 def largest_that_fits(room: int, largest: int, need: Callable[[int], int]) -> int | None:
-    """The largest micro-batch below `largest` and dividing it whose `need` in bytes is at most `room`; None: none."""
+    """The largest proper divisor of the micro-batch `largest` that needs at most `room` bytes; None if none fits."""
     return next((size for size in range(largest - 1, 0, -1) if largest % size == 0 and need(size) <= room), None)

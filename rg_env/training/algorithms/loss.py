@@ -110,7 +110,8 @@ def off_policy_rows(
     masking").
 
     Args:
-        logps, sampler_logps, mask: (B, T), log-probabilities under the current policy and under the sampler.
+        logps, sampler_logps: (B, T), under the current policy and under the sampler.
+        mask: (B, T), 1 for tokens that contribute to the loss.
         advantages: (B,).
     """
     kl = ((sampler_logps - logps.detach()) * mask).sum(-1) / mask.sum(-1).clamp(min=1)

@@ -1,7 +1,7 @@
-"""Which rows a batch of rollouts is made from, and the tensors of a training step.
+"""The rows of each batch of rollouts, and the tensors of a training step.
 
-The order of rows is a function of seed and batch number, so that a run can resume anywhere: a permutation for each
-epoch, cut into batches of prompts; what does not fill a batch is left out of the epoch.
+The order of rows is a function of seed and batch number, so that a run can resume at any step. Each epoch is a
+permutation that is divided into batches of prompts. Rows that do not fill a batch are left out of the epoch.
 """
 
 import random
@@ -18,30 +18,30 @@ from rg_env.errors import InputError
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """The tokens of one batch of N rollouts, the same on all processes; groups of equal prompts are consecutive."""
+    """The tokens of one batch of N rollouts, equal on all processes. Rollouts of a prompt are next to each other."""
 
     prompt_ids: list[list[int]]
     completion_ids: list[list[int]]
     loss_masks: list[list[int]]
-    """1 for a completion token that contributes to the loss."""
+    """1 for each completion token that contributes to the loss, 0 for others."""
     sampler_logps: list[list[float]]
     """Log-probability of each completion token when it was sampled."""
     rewards: list[float]
 
     def tokens(self) -> int:
-        """Tokens that contribute to the loss."""
+        """Number of tokens that contribute to the loss."""
         return sum(map(sum, self.loss_masks))
 
     def entropy(self) -> float:
         """Mean entropy per token of the distribution that was sampled from, in nats: `-mean(log p(token))`.
 
-        Estimated from the samples (Cover & Thomas, 2006, section 2.1): unbiased, and noisy with few rollouts.
+        This estimate from samples (Cover & Thomas, 2006, section 2.1) is unbiased, and noisy with few rollouts.
         """
         kept = map(compress, self.sampler_logps, self.loss_masks)
         return -sum(map(sum, kept)) / max(1, self.tokens())
 
     def without_loss(self, rows: Iterable[int]) -> "TokenBatch":
-        """The same batch in which these rollouts do not contribute to the loss."""
+        """A copy of the batch in which the rollouts `rows` do not contribute to the loss."""
         masks = list(self.loss_masks)
         for row in rows:
             masks[row] = [0] * len(masks[row])
@@ -69,14 +69,14 @@ class TokenBatch:
 
 
 def micro_batches(tensors: dict[str, Any], parts: int) -> list[dict[str, Any]]:
-    """Rows in random order, in `parts` equal parts; None stays None."""
+    """Shuffle the rows and divide them into `parts` equal parts. None values stay None."""
     size = next(len(value) for value in tensors.values() if value is not None)
     order = torch.randperm(size).chunk(parts)
     return [{name: None if value is None else value[rows] for name, value in tensors.items()} for rows in order]
 
 
 def repeated(rows: Sequence[Any], times: int) -> list[Any]:
-    """Each row `times` times in a row: the rows of a batch from its prompts."""
+    """Repeat each row `times` times, consecutively."""
     return [row for row in rows for _ in range(times)]
 
 
@@ -84,9 +84,9 @@ class BatchOrder:
     """The rows of each batch.
 
     Args:
-        rows: how many there are.
-        prompts: in a batch, of all processes.
-        seed: of the permutations; None: in the order of the rows.
+        rows: number of rows.
+        prompts: number of prompts per batch, over all processes.
+        seed: seed of the permutations; None keeps the order of the rows.
 
     Raises:
         InputError: a batch has more prompts than there are rows.
@@ -100,19 +100,19 @@ class BatchOrder:
             )
         self._rows, self._prompts, self._seed = rows, prompts, seed
         self.batches = rows // prompts
-        """In an epoch."""
+        """Number of batches per epoch."""
         self._permutation = lru_cache(maxsize=2)(self._permute)
 
     def batch(self, number: int) -> list[int]:
-        """The rows of batch `number`, counted from the run's beginning, one a prompt."""
+        """Indices of the rows of batch `number`, counted from the start of the run; one per prompt."""
         epoch, position = divmod(number, self.batches)
         first = position * self._prompts
         return self._permutation(epoch)[first : first + self._prompts]
 
     def more(self, number: int, round_: int, prompts: int) -> list[int]:
-        """Rows other than those of batch `number`, one a prompt: drawn at random, the same ones on every call.
+        """Indices of random rows that are not in batch `number`, one per prompt. Every call returns the same rows.
 
-        All others, if there are fewer; those of the batch, if there is no other.
+        Returns all other rows if there are fewer than `prompts`, and rows of the batch if there are no others.
         """
         taken = set(self.batch(number))
         others = [row for row in range(self._rows) if row not in taken] or sorted(taken)

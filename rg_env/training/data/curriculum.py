@@ -4,21 +4,21 @@
     curriculum = Curriculum(config, env, seed=0)
     trainer = GRPOTrainer(model=model, env=env, args=args, processing_class=tokenizer, curriculum=curriculum)
 
-Each prompt of a curriculum task is replaced by a fresh question of that task at its present level; other tasks, the
-shares of the tasks and the evaluation stay as they are. A level rises when the accuracy over the last `window` prompts
-at that level is above `success_threshold`, falls when it is below `failure_threshold`, by `step`; or it follows a
-`schedule`. After each change the window is empty.
+Each prompt of a curriculum task is replaced with a new question of that task at its current level. Other tasks, the
+shares of the tasks and the evaluation do not change. A level rises by `step` when the accuracy over the last `window`
+prompts at that level is above `success_threshold`, and falls by `step` when it is below `failure_threshold`; or it
+follows a `schedule`. Each change empties the window.
 
-The levels to choose from are those that work, from 0 to `highest`. A level that is broken in the library is skipped,
-upward when the level rises and downward when it falls. A level that turns out in training not to give a single question
-is dropped with all above it, reported in one line, and the task returns to the one below; without one, the run ends.
+The available levels are those from 0 to `highest` that work. A level that is broken in the library is skipped in the
+direction of the change. If a level turns out during training to have no questions, it is dropped with all levels above
+it, which one line reports, and the task returns to the level below. If there is no lower level, the run ends.
 
-Options come, the later the stronger, from the environment's tasks, from the level, and from `gym`: what the user set
-for the task. Without `gym` all options of the environment count as the user's.
+Task options come from the environment's tasks, the level and `gym` (the user's own options), with increasing
+precedence. Without `gym`, all options of the environment count as the user's.
 
-All of this happens on the main process. What the levels depend on is plain data, `state`, saved with each checkpoint:
-with it a run resumes as if it had never stopped. A batch that was prompted keeps its questions, and counts for the
-level that it was prompted at.
+All of this happens on the main process. The levels depend only on `state`, which is plain data and saved with each
+checkpoint, so that a run resumes as if it had never stopped. A batch that was prompted keeps its questions and counts
+for the level at which it was prompted.
 """
 
 import math
@@ -39,23 +39,23 @@ from rg_env.training.config.load import curriculum_problems
 from rg_env.training.config.schema import CurriculumConfig
 
 FIRST_ROWS = 128
-"""Questions drawn at first: enough for a few steps, and little work for tasks that are slow to draw from."""
+"""Initial number of questions: enough for a few steps, and quick to generate for slow tasks."""
 
 Prepare = Callable[[list[Row]], list[dict[str, Any]]]
 
 
 class QuestionPool:
-    """Questions by number, from 0 up.
+    """Questions of a task at one level, by number from 0.
 
     Args:
-        name: what lines and errors call it.
+        name: name of the pool in console lines and errors.
         spec: the task, as `Mixture.parse` takes it.
-        seed: picks the questions.
-        split_by: what decides which of them are for training (`core.data.splits`).
-        prepare: makes rows of a training dataset from them; those that it leaves out are too long.
-        end: how many there are, where that is known from an earlier run: how long it is worth to look for more depends
-            on the machine's speed, and a resumed run must start over where the first one did.
-        say: takes lines for the user.
+        seed: seed of the questions.
+        split_by: unit that is assigned to training or evaluation (`core.data.splits`).
+        prepare: turns questions into training rows, and leaves out those that are too long.
+        end: number of distinct questions, if known from an earlier run. The search for more is limited by time, so the
+            number depends on the machine, and a resumed run must start over at the same question.
+        say: called with each line for the user.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class QuestionPool:
         say: Callable[[str], Any] = print,
     ) -> None:
         self.end = end
-        """How many distinct ones there are, once that is known."""
+        """Number of distinct questions; None until it is known."""
         self._name, self._spec, self._seed, self._prepare, self._say = name, spec, seed, prepare, say
         self._split_by: SplitBy = split_by
         self._known: set[str] = set()
@@ -78,11 +78,11 @@ class QuestionPool:
         self._reported_too_long = False
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        """Question `number`; beyond the last one they start over.
+        """Question `number`. After the last one, they start over.
 
         Raises:
-            InputError: no question: the library refuses the options, or all are too long.
-            GenerationError: none can be generated.
+            InputError: there are no questions, because the library rejects the options or all questions are too long.
+            GenerationError: no question can be generated.
         """
         while number >= len(self._questions) and len(self._known) != self.end:
             self._grow()
@@ -98,7 +98,7 @@ class QuestionPool:
                 raise
             rows = self._build(found)
             self._ends(found)
-        except (InputError, GenerationError) as error:  # draws that fail, or take for ever: what there is will do
+        except (InputError, GenerationError) as error:  # generation fails or takes too long: use the questions so far
             if not self._known:
                 raise
             self._ends(len(self._known), f" ({error})")
@@ -125,35 +125,35 @@ class QuestionPool:
 
 
 class TaskState(BaseModel):
-    """The state of one task."""
+    """State of one task."""
 
     level: NonNegativeInt
     levels: list[NonNegativeInt]
-    """Those to choose from, ascending."""
+    """Available levels, ascending."""
     window: list[float] = []
-    """Accuracy of the last prompts at `level`, the newest last."""
+    """Accuracies of the last prompts at `level`, the newest last."""
     taken: dict[NonNegativeInt, NonNegativeInt] = {}
-    """Questions asked so far, by level."""
+    """Number of questions used so far, by level."""
     ends: dict[NonNegativeInt, NonNegativeInt] = {}
-    """Distinct questions that there are, by level, where that is known."""
+    """Number of distinct questions by level, where it is known."""
 
 
 CurriculumQuestion = tuple[str, NonNegativeInt, NonNegativeInt]
-"""Task, level and number of a question."""
+"""Task, level and number that identify a question."""
 
 
 class CurriculumState(BaseModel):
-    """All that a curriculum depends on."""
+    """Complete state of a curriculum."""
 
     tasks: dict[str, TaskState]
     looked: NonNegativeInt = 0
-    """Step of the last look at the accuracies."""
+    """Step of the last check of the accuracies."""
     prompted: dict[NonNegativeInt, list[CurriculumQuestion | None]] = {}
-    """By number of the batch: its questions, while its rollouts are awaited; None: a prompt of another task."""
+    """Questions of each batch whose rollouts are pending, by batch number; None for a prompt of another task."""
 
 
 def read_state(text: str) -> CurriculumState:
-    """The state that `model_dump_json` wrote. Raises `InputError` for any other text."""
+    """Parse a state that `model_dump_json` wrote. Raises `InputError` for any other text."""
     try:
         return CurriculumState.model_validate_json(text)
     except ValidationError as error:
@@ -161,17 +161,17 @@ def read_state(text: str) -> CurriculumState:
 
 
 class Curriculum:
-    """The levels of some of an environment's tasks, and their questions.
+    """Levels of some tasks of an environment, and the questions at these levels.
 
     Args:
-        config: which tasks, and when their levels change.
-        env: asks and grades the questions.
-        seed: picks them.
-        gym: the tasks with the options that the user set himself (anything `Mixture.parse` takes); they win over the
-            levels' own. Default: those of the environment, all of them.
+        config: tasks whose levels change, and the rules of change.
+        env: environment that prompts and grades the questions.
+        seed: seed of the questions.
+        gym: tasks with the options that the user set (anything that `Mixture.parse` accepts), which override those of
+            the levels. Default: all options of the environment's tasks.
 
     Raises:
-        InputError: a task that is not trained on, that has no working level, or that no level changes.
+        InputError: a task is not trained on, has no working level, or has options that no level changes.
     """
 
     def __init__(self, config: CurriculumConfig, env: ReasoningGym, seed: int, *, gym: Any = None) -> None:
@@ -181,7 +181,7 @@ class Curriculum:
         self.say: Callable[[str], Any] = lambda line: print(line, flush=True)
         """Takes lines for the user."""
         self.prepare: Prepare = env.to_examples
-        """Makes rows to train on; the trainer sets one that leaves out what is too long for it."""
+        """Turns questions into training rows. The trainer replaces it to leave out rows that are too long."""
         given = {task.name: task for task in env.mixture.tasks}
         own = {task.name: task for task in Mixture.parse(env.mixture if gym is None else gym).tasks}
         self._options: dict[str, dict[int, dict[str, Any]]] = {}
@@ -202,7 +202,7 @@ class Curriculum:
         self.start()
 
     def start(self, state: CurriculumState | None = None) -> None:
-        """Start over, or resume from `state`, of a curriculum with the same `facts`."""
+        """Start over, or resume from the `state` of a curriculum with the same `facts`."""
         if state is not None:
             self._pools = {}
         self.state = state or CurriculumState(
@@ -213,7 +213,7 @@ class Curriculum:
         )
 
     def facts(self) -> dict[str, Any]:
-        """What has to be the same in a run that resumes from a checkpoint, as JSON values."""
+        """Settings that a resumed run must share, as JSON values."""
         options = {
             name: {str(level): options for level, options in by_level.items()}
             for name, by_level in self._options.items()
@@ -221,7 +221,7 @@ class Curriculum:
         return {"config": self.config.model_dump(mode="json"), "seed": self.seed, "options": options}
 
     def check(self) -> None:
-        """Generate the first questions of each task: what cannot work is reported before training begins.
+        """Generate the first questions of each task, so that errors are reported before training begins.
 
         Raises:
             InputError, GenerationError: a task has no questions.
@@ -230,19 +230,19 @@ class Curriculum:
             self._pool(name, task.level)[0]
 
     def replace(self, number: int, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The rows of batch `number`, one a prompt, with those of curriculum tasks at their present levels.
+        """The rows of batch `number`, one per prompt, with new questions for curriculum tasks at their current levels.
 
         Raises:
-            InputError, GenerationError: a task gives no question at any level up to its present one.
+            InputError, GenerationError: a task has no question at any level up to its current one.
         """
-        planned = self.state.prompted.get(number)  # asked for already, before the run was broken off
+        planned = self.state.prompted.get(number)  # prompted before the run was interrupted
         if planned is None:
             names = [row["info"]["rg_task"] for row in rows]
             planned = self.state.prompted[number] = [self._next(n) if n in self.state.tasks else None for n in names]
         return [row if asked is None else self._put(row, *asked) for row, asked in zip(rows, planned, strict=True)]
 
     def measure(self, number: int, accuracies: Iterable[float]) -> None:
-        """Count the accuracy of each prompt of batch `number`."""
+        """Record the accuracy of each prompt of batch `number`."""
         for asked, accuracy in zip(self.state.prompted.pop(number), accuracies, strict=True):
             if asked is None or asked[1] != self.state.tasks[asked[0]].level:
                 continue
@@ -250,7 +250,7 @@ class Curriculum:
             task.window = [*task.window, accuracy][-self.config.window :]
 
     def update_levels(self, step: int) -> None:
-        """Change the levels that have to, after `step` optimizer steps, with a line for each."""
+        """Change the levels that are due after `step` optimizer steps, and print a line for each."""
         if self.config.schedule is None and step - self.state.looked < self.config.check_every:
             return
         self.state.looked = step
@@ -261,7 +261,7 @@ class Curriculum:
                 task.level, task.window = level, []
 
     def metrics(self) -> dict[str, float]:
-        """`curriculum/<task>/level` and, once there is one, `curriculum/<task>/accuracy` over the window."""
+        """Metrics `curriculum/<task>/level` and, unless the window is empty, `curriculum/<task>/accuracy`."""
         found: dict[str, float] = {}
         for name, task in self.state.tasks.items():
             found[f"curriculum/{name}/level"] = float(task.level)
@@ -270,7 +270,7 @@ class Curriculum:
         return found
 
     def _due(self, task: TaskState, step: int) -> tuple[int, str]:
-        """The level that it should have, and why."""
+        """The level that `task` should have after `step`, and the reason."""
         config = self.config
         if config.schedule is not None:
             passed = [int(start) for start in config.schedule if int(start) <= step]
@@ -287,7 +287,7 @@ class Curriculum:
         return task.level, reason
 
     def _next(self, name: str) -> CurriculumQuestion:
-        """The next question of a task, at a level that has one."""
+        """The next question of a task, at a lower level if the current one has none."""
         task = self.state.tasks[name]
         while True:
             level = task.level
@@ -325,16 +325,16 @@ class Curriculum:
         return self._pools[name, level]
 
     def _put(self, row: dict[str, Any], name: str, level: int, number: int) -> dict[str, Any]:
-        """The question instead of `row`, whose share of all rows it keeps."""
+        """Replace `row` with the question, but keep the row's share."""
         question = self._question(name, level, number)
         return {**row, **question, "info": {**question["info"], "share": row["info"]["share"], LEVEL: str(level)}}
 
 
 def _up(levels: Sequence[int], wanted: int) -> int:
-    """The lowest of `levels` (ascending) from `wanted` on, else the highest there is."""
+    """The lowest of `levels` (ascending) that is at least `wanted`, or else the highest."""
     return next((level for level in levels if level >= wanted), levels[-1])
 
 
 def _down(levels: Sequence[int], wanted: int) -> int:
-    """The highest of `levels` (ascending) up to `wanted`, else the lowest there is."""
+    """The highest of `levels` (ascending) that is at most `wanted`, or else the lowest."""
     return next((level for level in reversed(levels) if level <= wanted), levels[0])

@@ -1,11 +1,11 @@
-"""Rows of the user's own to train on: questions and answers from a file, the dataset hub, or a list.
+"""The user's own questions and answers, from a file, the Hugging Face Hub or a list.
 
     data = load_rows("problems.jsonl")
     data = load_rows("openai/gsm8k", "main", answer_after="####")
     train, evaluation = split_rows(data, num_eval=200, seed=0)
 
-Files are read here, so that every defect is reported with its line, and without heavy imports; parquet files and
-datasets on the Hub by `datasets`.
+Text files are parsed here, without heavy imports, so that every error is reported with its line. Parquet files are read
+by pyarrow, and datasets on the Hub by `datasets`.
 """
 
 import csv
@@ -21,9 +21,9 @@ from rg_env.core.text import one_line, reason_of, shortened
 from rg_env.errors import InputError
 
 FILES = (".csv", ".json", ".jsonl", ".parquet")
-"""Suffixes of data files; other names are those of datasets on the Hub."""
+"""Suffixes of data files. Names with other suffixes are datasets on the Hub."""
 _Place = str
-"""Where a row is: "line 3" of a text file, "row 3" of anything else."""
+"""Location of a row: "line 3" in a text file, otherwise "row 3"."""
 
 
 def load_rows(
@@ -35,20 +35,20 @@ def load_rows(
     answer_column: str = "answer",
     answer_after: str | None = None,
 ) -> list[dict[str, str]]:
-    """Rows with question and answer as text, each question once: twice, it could be in training and in evaluation.
+    """Load rows with question and answer as text. Each question is kept once, so that it cannot be in both splits.
 
     The number of repeated questions is printed.
 
     Args:
-        source: a .csv, .json, .jsonl or .parquet file, the name of a dataset on the hub, or rows. Numbers will do as
-            answers.
-        config, split: configuration and split of a dataset on the hub.
+        source: a .csv, .json, .jsonl or .parquet file, the name of a dataset on the Hub, or rows. Answers may be
+            numbers.
+        config, split: configuration and split of a dataset on the Hub.
         question_column, answer_column: names of the columns.
-        answer_after: the answer is what follows this text.
+        answer_after: marker in the answer column; the answer is the text after it.
 
     Raises:
-        InputError: it cannot be read, a question or an answer is missing or not text, or a question has two different
-            answers; with the line, or the row from 1.
+        InputError: the source cannot be read, a question or an answer is missing or not text, or a question has two
+            different answers. The message names the line or row, counted from 1.
     """
     name = shortened(source).strip("'\"") if isinstance(source, str) else "the rows"
     found: dict[str, tuple[str, _Place]] = {}
@@ -86,8 +86,8 @@ _HINT = " (question_column and answer_column name the columns)"
 def split_rows(
     rows: Sequence[dict[str, str]], num_eval: int, seed: int = 0
 ) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """Rows to train on, and `num_eval` rows to evaluate on: which ones depends on `seed` and on their questions alone,
-    so that more rows change few of them. Raises `InputError` if nothing is left to train on."""
+    """Split rows into training rows and `num_eval` evaluation rows. The selection depends only on `seed` and the
+    questions, so that added rows change few of them. Raises `InputError` if no training rows are left."""
     if num_eval >= len(rows):
         raise InputError(
             f"{num_eval} evaluation questions leave nothing to train on: there are {len(rows)} questions in all"
@@ -128,7 +128,7 @@ def _read(name: str, config: str | None, split: str) -> Iterator[tuple[_Place, M
 
             return _numbered(parquet.read_table(file).to_pylist())
         text = file.read_bytes()
-    except Exception as error:  # pyarrow raises whatever its parser raises
+    except Exception as error:  # pyarrow's parser raises various errors
         raise InputError(f"cannot read {shortened(name)}: {reason_of(error)}") from error
     lines = _decoded(text, name)
     return _csv_rows(lines, name) if kind == ".csv" else _json_rows(lines, name)
@@ -142,7 +142,7 @@ def _numbered(rows: Sequence[Any]) -> Iterator[tuple[_Place, Mapping[str, Any]]]
 
 
 def _decoded(text: bytes, name: str) -> list[str]:
-    lines = text.removeprefix(b"\xef\xbb\xbf").splitlines(keepends=True)  # bytes are cut at line ends alone
+    lines = text.removeprefix(b"\xef\xbb\xbf").splitlines(keepends=True)  # bytes split only at line ends
     decoded = []
     for number, line in enumerate(lines, 1):
         try:
@@ -175,7 +175,7 @@ def _csv_rows(lines: list[str], name: str) -> Iterator[tuple[_Place, Mapping[str
 
 
 def _json_rows(lines: list[str], name: str) -> Iterator[tuple[_Place, Mapping[str, Any]]]:
-    """Rows of JSON Lines, or of a list of rows."""
+    """Rows of JSON Lines, or of a JSON list."""
     first = next((line.lstrip() for line in lines if line.strip()), "")
     if first.startswith("["):
         rows = _json("".join(lines), name, 1)
@@ -206,8 +206,8 @@ def _from_hub(name: str, config: str | None, split: str) -> Sequence[Mapping[str
         from datasets import load_dataset
 
         return list(load_dataset(name, config, split=split))
-    except Exception as error:  # its readers raise whatever their parser raises
+    except Exception as error:  # its parsers raise various errors
         cause: BaseException = error
-        while cause.__cause__:  # `datasets` raises a general error from what happened
+        while cause.__cause__:  # `datasets` wraps the actual error
             cause = cause.__cause__
         raise InputError(f"cannot read the dataset {shortened(name)}: {reason_of(cause)}") from error
