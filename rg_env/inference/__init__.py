@@ -1,1 +1,1 @@
-"""Where completions come from: the embedded engine, its in-process client, its HTTP server."""
+"""Inference: the embedded engine with its HTTP server, and the client of a vLLM server."""

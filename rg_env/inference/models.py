@@ -1,7 +1,4 @@
-"""Loading a model: one of the user's, the default one for the machine, or the tiny policy in the package.
-
-The processes that train together, as accelerate counts them.
-"""
+"""Load models: the user's, the machine's default, or the tiny policy. Also the state of accelerate's processes."""
 
 import importlib
 import os
@@ -41,12 +38,12 @@ class Policy:
     is_tiny: bool = False
 
     def mixture(self, gym: Any) -> Mixture:
-        """`gym` as a mixture; for the tiny policy at the sizes it was made for, unless `gym` sets them."""
+        """Parse `gym` as a mixture; for the tiny policy with its task sizes, unless `gym` sets them."""
         return tiny_mixture(gym) if self.is_tiny else Mixture.parse(gym)
 
 
 def tiny_mixture(gym: Any) -> Mixture:
-    """`gym` at the sizes that the tiny policy was made for, unless it sets them."""
+    """Parse `gym` with the task sizes of the tiny policy, unless it sets them."""
     sized = (
         TaskSpec(name=task.name, weight=task.weight, config={**TASKS.get(task.name, {}), **task.config})
         for task in Mixture.parse(gym).tasks
@@ -55,17 +52,17 @@ def tiny_mixture(gym: Any) -> Mixture:
 
 
 def load_policy(model: str | None = None, *, attention: Attention = "auto", dtype: Dtype = "auto") -> Policy:
-    """Load `model`: a folder, a name on the model hub, or "tiny". None: the default for this machine, which is printed.
+    """Load `model`: a folder, a name on the Hub, or "tiny". None: the default for this machine, which is printed.
 
     Args:
-        attention: "auto" is flash-attn where it can work (see `flash_attention_problem`), otherwise PyTorch's SDPA.
-        dtype: of the weights. "auto" is float32, in which AdamW's small updates do not round to nothing (`bf16=True` of
-            the training arguments computes in bfloat16 all the same); and bfloat16 under ZeRO-3 with bf16, which keeps
-            float32 copies itself. "bfloat16" is for LoRA alone: frozen weights take half the memory, and PEFT keeps
-            the adapters in float32.
+        attention: "auto" uses flash-attn if possible (see `flash_attention_problem`), otherwise PyTorch's SDPA.
+        dtype: dtype of the weights. "auto" is float32, in which AdamW's small updates are not rounded away (computation
+            is in bfloat16 with the training argument `bf16=True`), or bfloat16 under ZeRO-3 with bf16, which keeps
+            float32 copies itself. "bfloat16" is for LoRA only: frozen weights take half the memory, and PEFT keeps the
+            adapters in float32.
 
     Raises:
-        InputError: it cannot be loaded, or not so.
+        InputError: the model cannot be loaded, or not with these options.
     """
     options = _options(attention, dtype)
     if model is not None and model != TINY:
@@ -78,27 +75,27 @@ def load_policy(model: str | None = None, *, attention: Attention = "auto", dtyp
         except InputError as error:
             print_once(f"Using the tiny policy: {error}.")
     elif model is None:
-        print_once("No GPU found: using the tiny policy that ships with rg_env.")
+        print_once("No GPU found: using the tiny policy included in rg_env.")
     return replace(_load(str(POLICY_DIR), options), label=TINY, is_tiny=True)
 
 
 def with_adapters(policy: Policy, folder: str) -> Policy:
-    """The policy with trained adapters on it, which can be trained further. Raises `InputError` if they do not fit."""
+    """Load trained adapters on the policy, for further training. Raises `InputError` if they do not match."""
     from peft import PeftModel
 
     try:
         model = PeftModel.from_pretrained(policy.model, folder, is_trainable=True)
     except Exception as error:  # damaged files raise whatever their parser raises
-        raise InputError(f"cannot put the adapters in {folder} on {policy.label}: {reason_of(error)}") from error
+        raise InputError(f"cannot load the adapters in {folder} on {policy.label}: {reason_of(error)}") from error
     return replace(policy, model=model)
 
 
 def _options(attention: Attention, dtype: Dtype) -> dict[str, Any]:
-    """The data type and attention for `from_pretrained`. Raises `InputError` for what cannot work here."""
+    """Dtype and attention options for `from_pretrained`. Raises `InputError` if they cannot work on this machine."""
     for name, value, choices in (("attention", attention, get_args(Attention)), ("dtype", dtype, get_args(Dtype))):
         if value not in choices:
-            raise InputError(f"{name}={value!r}: one of {', '.join(choices)}")
-    # Accelerate's variables are read because transformers knows of ZeRO-3 only once there are training arguments.
+            raise InputError(f"{name}={value!r} is invalid: use one of {', '.join(choices)}")
+    # Read from accelerate's variables, because transformers detects ZeRO-3 only once training arguments exist.
     half = _is_zero3() and os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
     weights = getattr(torch, ("bfloat16" if half else "float32") if dtype == "auto" else dtype)
     used: str = attention
@@ -115,18 +112,18 @@ def _is_zero3() -> bool:
 
 
 def flash_attention_problem(dtype: torch.dtype) -> str | None:
-    """Why flash-attn cannot be used for a model with weights of `dtype`; None: it can."""
+    """Reason why flash-attn cannot be used with weights of `dtype`; None if it can."""
     if dtype not in (torch.bfloat16, torch.float16):
-        return f"flash-attn computes in half precision, and the weights are {str(dtype).removeprefix('torch.')}"
+        return f"flash-attn requires half precision, but the weights are {str(dtype).removeprefix('torch.')}"
     if not torch.cuda.is_available():
         return "this machine has no CUDA GPU"
     if (capability := torch.cuda.get_device_capability()) < (8, 0):
-        return f"flash-attn needs a GPU of compute capability 8.0, and this one has {'.'.join(map(str, capability))}"
+        return f"flash-attn requires compute capability 8.0, but this GPU has {'.'.join(map(str, capability))}"
     try:
         importlib.import_module("flash_attn")
-    except Exception as error:  # built for another torch, it fails in ways of its own
+    except Exception as error:  # builds for another torch can raise any exception
         return f"flash-attn cannot be imported ({reason_of(error)})"
-    return None if is_flash_attn_2_available() else "transformers does not take this version of flash-attn"
+    return None if is_flash_attn_2_available() else "transformers does not support this version of flash-attn"
 
 
 def _load(name: str, chosen: dict[str, Any]) -> Policy:
@@ -135,7 +132,7 @@ def _load(name: str, chosen: dict[str, Any]) -> Policy:
     sharding = _shard_while_loading() if _is_zero3() else None
     verbosity = logging.get_verbosity()
     try:
-        # What does not fit is reported below, by name; transformers would refer to a table that it logs.
+        # Mismatched weights are reported by name below; transformers would refer to a table in its log.
         logging.set_verbosity_error()
         loaded, info = AutoModelForCausalLM.from_pretrained(
             name, output_loading_info=True, ignore_mismatched_sizes=True, **options
@@ -151,15 +148,16 @@ def _load(name: str, chosen: dict[str, Any]) -> Policy:
 
 
 def _shard_while_loading() -> Any:
-    """Makes transformers shard the model as it is built, while the result lives: else each process holds all of it.
+    """Return an object during whose lifetime transformers shards models while it builds them; otherwise each process
+    holds the whole model.
 
-    None: the accelerate configuration does not ask for it (`zero3_init_flag`).
+    None if the accelerate config does not request it (`zero3_init_flag`).
     """
     if os.environ.get("ACCELERATE_DEEPSPEED_ZERO3_INIT", "false") != "true":
         return None
     from accelerate.utils import DeepSpeedPlugin
 
-    processes()  # they must know each other by then
+    processes()  # the process group must exist before
     plugin = DeepSpeedPlugin()
     plugin.set_mixed_precision(os.environ.get("ACCELERATE_MIXED_PRECISION", "no"))
     plugin.set_deepspeed_weakref()
@@ -168,33 +166,33 @@ def _shard_while_loading() -> Any:
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """What is known of a model without its weights."""
+    """Description of a model without its weights."""
 
     config: Any
     tokenizer: PreTrainedTokenizerBase
     options: dict[str, Any]
-    """For `from_pretrained`."""
+    """Options for `from_pretrained`."""
 
 
 def describe_model(name: str) -> ModelDescription:
-    """Configuration and tokenizer of a model: a folder, a name on the model hub, or "tiny".
+    """Load configuration and tokenizer of a model: a folder, a name on the Hub, or "tiny".
 
     Raises:
-        InputError: they cannot be loaded.
+        InputError: a file cannot be loaded.
     """
     if name == TINY:
         name = str(POLICY_DIR)
     if not name.strip():
-        raise InputError("the name of the model is empty: give a folder, a name on the model hub, or 'tiny'")
+        raise InputError("the model name is empty: give a folder, a name on the Hub, or 'tiny'")
     try:
         on_disk = Path(name).exists()
-    except (OSError, ValueError) as error:  # a name too long, or with a null byte in it
+    except (OSError, ValueError) as error:  # a name that is too long or contains a null byte
         reason = error.strerror if isinstance(error, OSError) else error
         shown = name if len(name) <= 80 else f"{name[:80]}..."
         raise InputError(f"cannot load the model {shown!r}: {reason}") from error
     if on_disk and not (Path(name) / "config.json").is_file():
-        raise InputError(f"{name} holds no model: a model folder has a config.json and safetensors files")
-    # Checked once: transformers would try each file several times, and take most of a minute to give up.
+        raise InputError(f"{name} is not a model folder: config.json and safetensors files are required")
+    # Checked once, because transformers would retry each file and take almost a minute to fail.
     no_hub = not on_disk and not _hub_answers()
     logging.disable_progress_bar()
     part = "config.json"
@@ -211,12 +209,12 @@ def describe_model(name: str) -> ModelDescription:
 def _cannot_load(name: str, part: str, error: Exception, options: dict[str, Any]) -> InputError:
     reason = f"{part}: {reason_of(error)}"
     if options["local_files_only"]:
-        reason = "it is not a folder here, the model hub cannot be reached, and no copy of it is stored"
+        reason = "it is not a local folder, the Hub cannot be reached, and it is not cached"
     return InputError(f"cannot load the model {name!r}: {reason}")
 
 
 def _require_weights(name: str, model: PreTrainedModel, info: dict[str, Any]) -> None:
-    """Raise `InputError` where layers got random weights, because the files hold none that fit; tied ones need none."""
+    """Raise `InputError` if layers were initialized randomly for lack of matching weights; tied layers need none."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     missing = set(info["missing_keys"])
     loaded = {id(parameter) for key, parameter in parameters.items() if key not in missing}
@@ -229,7 +227,7 @@ def _require_weights(name: str, model: PreTrainedModel, info: dict[str, Any]) ->
 
 
 def best_device() -> str:
-    """The device to generate on where nothing else decides: CUDA, Apple's GPU, or the CPU."""
+    """Default device: CUDA, Apple's GPU, or the CPU."""
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
@@ -248,14 +246,14 @@ def _hub_answers() -> bool:
 
 
 TIMEOUT = timedelta(hours=12)
-"""Of collective operations: all processes wait while the main one samples, grades or evaluates. A process that ends is
-noticed by the launcher, not by this."""
+"""Timeout of collective operations. All processes wait while the main one samples, grades or evaluates; the launcher,
+not this timeout, detects a process that has died."""
 
 
 def processes(*, cpu: bool | None = None) -> PartialState:
-    """The state of the processes; `cpu`: on the CPU (default: without a GPU).
+    """Return the state of the processes; `cpu` selects the CPU (default: if there is no GPU).
 
-    accelerate keeps the arguments of its first caller, and without `cpu` counts each process of a CPU run as alone: no
-    other module makes a `PartialState`.
+    accelerate keeps the arguments of its first caller, and without `cpu` treats each process of a CPU run as alone.
+    Therefore, no other module may create a `PartialState`.
     """
     return PartialState(cpu=not torch.cuda.is_available() if cpu is None else cpu, timeout=TIMEOUT)

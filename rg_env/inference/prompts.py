@@ -1,4 +1,4 @@
-"""From a row's prompt to token ids, the only place where prompts become tokens in training and evaluation."""
+"""Encode prompts as token ids, for training and evaluation."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,10 +8,10 @@ from rg_env.core.prompts import fold_system, rejects_system_role, require_chat_t
 
 
 class PromptEncoder:
-    """Encodes prompts with a model's tokenizer and chat template; remembers those it has encoded.
+    """Encodes prompts with a model's tokenizer and chat template, and caches the results.
 
-    Chat messages go through the chat template, text is encoded as it is. If the template cannot carry a system message,
-    its text becomes the beginning of the user's turn.
+    Chat messages are rendered with the chat template; text is encoded unchanged. If the template does not support
+    system messages, their text is prepended to the user's turn.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -20,10 +20,10 @@ class PromptEncoder:
         self._folds: bool | None = None
 
     def __call__(self, prompt: str | Sequence[Mapping[str, Any]]) -> list[int]:
-        """Token ids of a prompt, ready to be continued.
+        """Encode a prompt, ready for generation.
 
         Raises:
-            InputError: the tokenizer has no chat template, or one that fails on a plain question.
+            InputError: the tokenizer has no chat template, or the template fails on a plain question.
         """
         key = prompt if isinstance(prompt, str) else json.dumps(prompt, default=str)
         if key not in self._known:
@@ -31,7 +31,7 @@ class PromptEncoder:
         return self._known[key]
 
     def encode(self, prompt: str | Sequence[Mapping[str, Any]]) -> list[int]:
-        """The same, without remembering."""
+        """Encode a prompt without caching."""
         if isinstance(prompt, str):
             ids = self.tokenizer(prompt)["input_ids"]
         else:
@@ -43,7 +43,7 @@ class PromptEncoder:
         return [int(token) for token in ids]
 
     def decode(self, completions: Sequence[Sequence[int]], ends: frozenset[int]) -> list[str]:
-        """Texts of completions (token ids), without the end token and other special tokens."""
+        """Decode completions (token ids) without the end token and other special tokens."""
         bare = [list(ids[:-1] if ids and ids[-1] in ends else ids) for ids in completions]
         texts: list[str] = self.tokenizer.batch_decode(
             bare, skip_special_tokens=True, clean_up_tokenization_spaces=False

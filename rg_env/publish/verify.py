@@ -127,7 +127,7 @@ class _NotComparable(Exception):
 def check_answers(
     run: RunFolder | None, step: int | None, load: Callable[[], Any], tokenizer: Any, *, lossless: bool
 ) -> str:
-    """Repeat the run's evaluation of `step` with the exported model; returns the result, or why there is none.
+    """Repeat the run's evaluation of `step` with the exported model; returns the result, or why it is missing.
 
     Args:
         load: loads the model; called only if it is needed.

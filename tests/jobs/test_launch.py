@@ -297,7 +297,7 @@ def test_visible_gpus(
 
 @pytest.mark.parametrize(
     ("transformers", "problem"),
-    [("5.19.0", None), ("5.23.0", "vLLM 0.32.0 works with transformers <5.20,>=5.16.1, and 5.23.0 is installed: ")],
+    [("5.19.0", None), ("5.23.0", "vLLM 0.32.0 requires transformers <5.20,>=5.16.1, but 5.23.0 is installed: ")],
 )
 def test_a_transformers_that_vllm_does_not_support(
     transformers: str, problem: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -273,7 +273,7 @@ def test_several_files_belong_together(tmp_path: Path) -> None:
         save_file({"a": torch.ones(2), f"b{number}": torch.ones(2)}, tmp_path / f"{number}.safetensors")
     for files, words in (
         (["1.safetensors", "3.safetensors"], "lacks 3.safetensors, which model.safetensors.index.json names"),
-        (["1.safetensors", "../2.safetensors"], "names a file elsewhere"),
+        (["1.safetensors", "../2.safetensors"], "names a file in another folder"),
         (["1.safetensors", "2.safetensors"], "2.safetensors: a is in another file, too"),
     ):
         index.write_text(json.dumps({"weight_map": dict(enumerate(files))}))

@@ -75,13 +75,13 @@ def test_the_default_without_a_gpu_is_reported(
     """In one line; also where the hub cannot be reached."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert load_policy().is_tiny
-    assert capsys.readouterr().out == "No GPU found: using the tiny policy that ships with rg_env.\n"
+    assert capsys.readouterr().out == "No GPU found: using the tiny policy included in rg_env.\n"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr("rg_env.inference.models._hub_answers", lambda: False)
     policy = load_policy()
     assert isinstance(policy, Policy)
     assert policy.is_tiny
-    assert "the model hub cannot be reached" in capsys.readouterr().out
+    assert "the Hub cannot be reached" in capsys.readouterr().out
 
 
 def test_attention_is_what_was_asked_for() -> None:
@@ -107,9 +107,9 @@ def test_flash_attention_is_used_where_it_works() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"attention": "flash_attention_2"}, "half precision, and the weights are float32; use 'auto' or 'sdpa'"),
-        ({"attention": "flash"}, "attention='flash': one of auto, flash_attention_2, sdpa, eager"),
-        ({"dtype": "float16"}, "dtype='float16': one of auto, float32, bfloat16"),
+        ({"attention": "flash_attention_2"}, "half precision, but the weights are float32; use 'auto' or 'sdpa'"),
+        ({"attention": "flash"}, "attention='flash' is invalid: use one of auto, flash_attention_2, sdpa, eager"),
+        ({"dtype": "float16"}, "dtype='float16' is invalid: use one of auto, float32, bfloat16"),
     ],
 )
 def test_a_way_to_load_that_cannot_work_is_one_line(options: dict[str, Any], reason: str) -> None:

@@ -1,1 +1,1 @@
-"""Generation with the trainer's own model, in its process."""
+"""The embedded engine: generation with the trainer's model in its own process."""

@@ -1,12 +1,12 @@
-"""The embedded engine: generates from a transformers model inside this process, the trainer's own model in training.
+"""The embedded engine generates in-process from a transformers model; in training, from the trainer's own model.
 
     engine = EmbeddedEngine(model, tokenizer, seed=0)
     completions = engine.generate(prompts, Sampling(temperature=1.0, max_tokens=256))    # token ids in, token ids out
 
-Weights are shared with the trainer, so there is nothing to synchronize. All prompts of one call are one batch: each
-distinct prompt is prefilled once however many completions it gets, and finished sequences leave the batch. It runs
-wherever torch runs (CPU, CUDA, Apple MPS) and needs no vLLM. It is not a server for many users: no paging, no
-continuous refill, no sharding over devices.
+Weights are shared with the trainer, so they need no synchronization. All prompts of a call form one batch: each
+distinct prompt is prefilled once for all of its completions, and finished sequences leave the batch. It runs on
+every torch device (CPU, CUDA, Apple MPS) without vLLM. It is not designed to serve many users: it has no paging,
+continuous batching or sharding over devices.
 """
 
 import threading
@@ -23,22 +23,22 @@ from rg_env.inference.embedded.kv_cache import GrowingCache, decoding_attention
 from rg_env.inference.embedded.sampling import Sampler
 from rg_env.inference.protocol import Completion, Sampling
 
-_CACHE_BLOCK = 64  # tokens of room for the first answers; the cache grows from there
-_SHARED_FROM_HIDDEN = 512  # hidden size from which several threads decode faster than one
-_SHRINK_AT = 0.8  # compact the batch when fewer than this share of its rows still runs
+_CACHE_BLOCK = 64  # initial cache capacity in tokens beyond the prompt; it grows as needed
+_SHARED_FROM_HIDDEN = 512  # hidden size from which multi-threaded decoding is faster
+_SHRINK_AT = 0.8  # compact the batch when fewer than this fraction of rows is running
 
 Watch = Callable[[int, float], bool]
-"""Called with each token of a completion and its log-probability as soon as it is drawn; True ends the completion."""
+"""Callback with each sampled token and its log-probability; returning True ends the completion."""
 
 
 @dataclass(eq=False)
 class Job:
-    """A completion to generate."""
+    """Request for one completion."""
 
     prompt: Sequence[int]
     sampling: Sampling
     seed: int | None = None
-    """Seed of this completion alone; None: it is drawn from the engine's random numbers."""
+    """Seed of this completion; None: use the engine's random numbers."""
     watch: Watch | None = None
 
 
@@ -48,10 +48,10 @@ class EmbeddedEngine:
     Args:
         model: a transformers causal language model, on one device. PEFT-wrapped models work.
         tokenizer: its tokenizer, with a chat template.
-        model_name: the name that HTTP requests must give; the model's own by default.
-        max_context: prompt and completion tokens together, at most; the model's position limit by default.
-        max_batch_size: sequences decoded at once; larger batches are done in turns.
-        seed: of the random numbers that sampling uses; None: torch's global generator.
+        model_name: model name required in HTTP requests; default: the model's own name.
+        max_context: maximum tokens of prompt plus completion; default: the model's position limit.
+        max_batch_size: maximum sequences decoded concurrently; larger batches are split.
+        seed: sampling seed; None: use torch's global generator.
 
     Raises:
         InputError: the tokenizer has no chat template.
@@ -84,23 +84,23 @@ class EmbeddedEngine:
         self._cancelled.set()
 
     def resume(self) -> None:
-        """Generate again after `cancel`."""
+        """Allow generation again after `cancel`."""
         self._cancelled.clear()
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        """Sample a completion for each prompt (token ids), in order. Raises as `run`."""
+        """Sample a completion for each prompt (token ids), in order. Raises like `run`."""
         return self.run([Job(prompt, sampling) for prompt in prompts])
 
     def run(self, jobs: Sequence[Job]) -> list[Completion]:
-        """The completions of `jobs`, in order.
+        """Generate the completions of `jobs`, in order.
 
         Raises:
-            InputError: a prompt leaves no room in the context.
+            InputError: a prompt fills the context.
             EngineError: the model failed, or `cancel` was called.
         """
         if jobs and (longest := max(len(job.prompt) for job in jobs)) >= self.max_context:
-            raise InputError(f"a prompt has {longest} tokens, and the context of the model {self.max_context}")
-        # Prompts of similar length share a turn, for less padding; within equal lengths, equal prompts are adjacent.
+            raise InputError(f"a prompt has {longest} tokens, but the model's context has {self.max_context}")
+        # Prompts of similar length share a batch to reduce padding; within equal lengths, equal prompts are adjacent.
         order = sorted(range(len(jobs)), key=lambda i: (len(jobs[i].prompt), list(jobs[i].prompt)))
         completions: dict[int, Completion] = {}
         with self._running():
@@ -110,8 +110,10 @@ class EmbeddedEngine:
         return [completions[i] for i in range(len(jobs))]
 
     def score(self, tokens: Sequence[int], top: int = 0) -> list[tuple[float, dict[int, float]]]:
-        """What the model itself, without temperature or penalties, makes of `tokens`: for each one after the first its
-        natural-log probability, and those of the `top` likeliest tokens at that position.
+        """Score `tokens` without temperature or penalties.
+
+        Returns for each token after the first its natural-log probability, and those of the `top` likeliest tokens at
+        its position.
 
         Raises:
             EngineError: the model failed.
@@ -126,18 +128,18 @@ class EmbeddedEngine:
 
     @property
     def generator(self) -> torch.Generator | None:
-        """Where sampling gets its random numbers; made when first used, for the device the model is on by then."""
+        """Random generator of sampling, created on first use on the model's current device."""
         if self._generator is None and self.seed is not None:
             self._generator = torch.Generator(device=self.model.device).manual_seed(self.seed)
         return self._generator
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """Dropout off, no gradients, one caller at a time; then everything as it was. Errors become `EngineError`."""
+        """Disable dropout and gradients and hold a lock; restore all on exit. Errors become `EngineError`."""
         with self._one_at_a_time:
             training, threads = self.model.training, torch.get_num_threads()
             self.model.eval()
-            # A decode step of a small model on a CPU is too little work to be worth sharing out.
+            # On a CPU, a decode step of a small model is too little work for several threads.
             if self.model.device.type == "cpu" and self.config.hidden_size < _SHARED_FROM_HIDDEN:
                 torch.set_num_threads(1)
             try:
@@ -165,7 +167,7 @@ class EmbeddedEngine:
 
         with decoding_attention(self.config) as fast:
             logits = self._forward(ids, valid, valid.cumsum(1) - 1, cache, fast)
-            cache.select(rows)  # the shared prompts, once for each of their completions
+            cache.select(rows)  # repeat the shared prompts for each completion
             logits, valid = logits[rows], valid[rows]
             position = valid.sum(1)
             valid = torch.cat([valid, valid.new_ones(len(jobs), longest)], dim=1)
@@ -179,7 +181,7 @@ class EmbeddedEngine:
             )
             ends = torch.tensor(sorted(self.end_ids), device=device)
             limits = torch.tensor(rooms, device=device)
-            # Results stay on the device until the end: reading them back step by step would stall an accelerator.
+            # Results stay on the device until the end: copying them at each step would stall an accelerator.
             all_ids = ids.new_zeros(len(jobs), longest)
             all_logprobs = logits.new_zeros(len(jobs), longest, dtype=torch.float32)
             lengths = torch.zeros(len(jobs), dtype=torch.long, device=device)
@@ -219,13 +221,13 @@ class EmbeddedEngine:
     def _forward(
         self, ids: torch.Tensor, valid: torch.Tensor, positions: torch.Tensor, cache: GrowingCache, fast: bool
     ) -> torch.Tensor:
-        """Logits `(B, V)` of the position after `ids (B, L)`; `valid (B, total) bool` marks everything but padding."""
+        """Compute logits `(B, V)` of the position after `ids (B, L)`; `valid (B, total) bool` is False for padding."""
         mask = valid
-        if fast:  # transformers takes a ready 4-D mask as it is, and spends a millisecond a step on making one
+        if fast:  # transformers uses a given 4-D mask as is, and would spend a millisecond per step on making one
             mask = valid[:, None, None, :]
             if ids.shape[1] > 1:
                 causal = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device)
-                # Padding attends itself: a row with nothing to attend gives NaN, which would spread.
+                # Padding attends to itself: a row that attends to nothing gives NaN, which would spread.
                 mask = (mask & causal.tril()) | causal.tril().triu()
         output = self.model(
             input_ids=ids,
@@ -239,7 +241,7 @@ class EmbeddedEngine:
 
 
 def _watch(jobs: list[Job], *columns: torch.Tensor) -> torch.Tensor:
-    """Which rows end, by the watches of running jobs. Columns: job, running, token, log-probability."""
+    """Mask of rows that end according to the watches of running jobs. Columns: job, running, token, log-probability."""
     rows = zip(*(column.tolist() for column in columns), strict=True)
     ends = [
         bool(running and (watch := jobs[job].watch) and watch(token, logprob)) for job, running, token, logprob in rows
@@ -248,14 +250,14 @@ def _watch(jobs: list[Job], *columns: torch.Tensor) -> torch.Tensor:
 
 
 def _left_padded(rows: Sequence[Sequence[int]], width: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids `(B, width) int64`, padded on the left, and which of them are real, `(B, width) bool`."""
+    """Left-padded token ids `(B, width) int64`, and a mask `(B, width) bool` that is False for padding."""
     ids = torch.tensor([[0] * (width - len(row)) + list(row) for row in rows], device=device)
     valid = torch.tensor([[False] * (width - len(row)) + [True] * len(row) for row in rows], device=device)
     return ids, valid
 
 
 def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """All tokens that end a completion: the tokenizer's, and those of the generation config (Llama 3 has three)."""
+    """End tokens of the tokenizer and of the generation config (Llama 3 has three)."""
     configured = getattr(model.generation_config, "eos_token_id", None)
     ends = set(configured) if isinstance(configured, list | tuple) else {configured}
     return frozenset(int(token) for token in ends | {tokenizer.eos_token_id} if token is not None)

@@ -1,7 +1,7 @@
-"""A key-value cache that grows in place, and decode attention without copies of the shared key-value heads.
+"""A key-value cache that grows in place, and decoding attention without copies of shared key-value heads.
 
-transformers' `DynamicCache` copies the whole cache for every token, and its SDPA attention copies keys and values once
-more to give each query head its own (`repeat_kv`). For small models on a CPU these copies are most of a decode step.
+transformers' `DynamicCache` copies the whole cache for every token, and its SDPA attention copies keys and values again
+to give each query head its own (`repeat_kv`). For small models on a CPU these copies dominate a decode step.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ class GrowingLayer(DynamicLayer):
             self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
             self.key_store, self.value_store = self._grown(key_states, end), self._grown(value_states, end)
         elif end > self.capacity:
-            # Half as much again each time, so that growing costs a constant share however long the answers get.
+            # Grow by half each time, so that the amortized cost per token is constant.
             self.capacity = max(end, self.capacity * 3 // 2)
             self.key_store, self.value_store = self._grown(self.key_store), self._grown(self.value_store)
         self.key_store[:, :, self.length : end] = key_states
@@ -64,7 +64,7 @@ class GrowingLayer(DynamicLayer):
 
 
 class GrowingCache(Cache):
-    """A `GrowingLayer` per layer of the model. Sliding windows, if any, are left to the attention mask."""
+    """A `GrowingLayer` per layer of the model. Sliding windows, if any, are applied by the attention mask."""
 
     def __init__(self, config: PretrainedConfig, capacity: int):
         super().__init__(layers=[GrowingLayer(capacity) for _ in range(config.num_hidden_layers)])
@@ -85,7 +85,7 @@ def _grouped_sdpa(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """SDPA; while decoding, the query heads that share a key-value head are attended as if they were its queries."""
+    """SDPA; while decoding, query heads that share a key-value head are treated as several queries of that head."""
     batch, heads, length, dim = query.shape
     kv_heads = key.shape[1]
     if length != 1 or heads == kv_heads:
@@ -101,9 +101,9 @@ AttentionMaskInterface.register(_GROUPED, sdpa_mask)
 
 
 def attends_everything(config: PretrainedConfig) -> bool:
-    """Whether each layer attends all earlier tokens and does nothing else with them, so that one mask serves all
-    layers."""
-    if hasattr(config, "layers_block_type"):  # Mamba layers among them (Jamba, Bamba), which no mask can keep apart
+    """Whether each layer attends to all earlier tokens and does nothing else with them, so that all layers can share
+    one mask."""
+    if hasattr(config, "layers_block_type"):  # includes Mamba layers (Jamba, Bamba), which ignore masks
         return False
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     return kinds == {"full_attention"} and not (
@@ -113,7 +113,7 @@ def attends_everything(config: PretrainedConfig) -> bool:
 
 @contextmanager
 def decoding_attention(config: PretrainedConfig) -> Iterator[bool]:
-    """Decode with grouped attention where that is exact. Yields whether 4-D masks may be passed."""
+    """Decode with grouped attention if it is exact for the model. Yields whether 4-D masks may be passed."""
     before = config._attn_implementation
     fast = before == "sdpa" and attends_everything(config)
     try:

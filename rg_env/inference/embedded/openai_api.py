@@ -1,7 +1,7 @@
-"""OpenAI's protocol as the embedded engine's server speaks it: requests that it accepts, and its responses.
+"""OpenAI-compatible requests and responses of the embedded engine's server.
 
-Requests are the JSON bodies of `/v1/chat/completions` and `/v1/completions`, with extensions of vLLM. Whatever the
-engine does not do is refused with `BadRequest` (HTTP 400), never ignored.
+Requests are the JSON bodies of `/v1/chat/completions` and `/v1/completions`, with vLLM's extensions. Unsupported
+fields are rejected with `BadRequest` (HTTP 400), never ignored.
 """
 
 import time
@@ -22,7 +22,7 @@ class BadRequest(RGEnvError, ValueError):
     exit_code = 2
 
     def __init__(self, message: str, status: int = 400, param: str | None = None):
-        # They may quote a request's own text, which can hold what no UTF-8 can.
+        # Messages may quote the request, which can contain characters that UTF-8 cannot encode.
         message = message.encode("utf-8", "backslashreplace").decode()
         param = param and param.encode("utf-8", "backslashreplace").decode()
         super().__init__(message, status, param)
@@ -32,17 +32,17 @@ class BadRequest(RGEnvError, ValueError):
         return self.message
 
     def body(self) -> dict[str, Any]:
-        """The error in the form of OpenAI's servers."""
+        """Error response in OpenAI's format."""
         kind = "NotFoundError" if self.status == 404 else "BadRequestError"
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.status}}
 
 
 class Choice:
-    """One completion as it grows: its tokens, and its text up to the first stop string.
+    """A completion in progress: its tokens, and its text up to the first stop string.
 
     Args:
         room: maximum number of tokens.
-        ends: tokens that end it; they are not part of the text.
+        ends: end tokens, which are not part of the text.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Choice:
         self.text = ""
         self.finish_reason: Literal["stop", "length"] | None = None
         self.scores: Sequence[tuple[float, dict[int, float]]] = ()
-        """As `EmbeddedEngine.score` returns them, for prompt and completion; empty if not requested."""
+        """Result of `EmbeddedEngine.score` for prompt and completion; empty if not requested."""
         self._room, self._ends = room, ends
         self._longest_stop = max(map(len, request.stops), default=0)
-        self._decoded = (0, 0)  # `text` has the tokens up to the second place; decoding starts at the first
-        self._taken = (0, 0)  # characters and tokens
+        self._decoded = (0, 0)  # start of decoding, and end of the tokens in `text`
+        self._taken = (0, 0)  # characters and tokens already returned by `take`
 
     def put(self, token: int, logprob: float) -> bool:
         """Add a token; returns whether a stop string ends the completion."""
@@ -73,8 +73,8 @@ class Choice:
         return stop is not None
 
     def _decode(self, ids: list[int], last: bool) -> None:
-        # A token's text depends on its neighbors, and a character may take several tokens: so as vLLM does it, the
-        # text of the new ones is what they add to that of the ones before.
+        # A token's text depends on its neighbors, and a character may take several tokens. Therefore, as in vLLM, the
+        # text of new tokens is what they add to the text of earlier ones.
         start, end = self._decoded
         known, text = self.decode(ids[start:end]), self.decode(ids[start:])
         if last or not text.endswith("\N{REPLACEMENT CHARACTER}"):
@@ -91,7 +91,7 @@ class Choice:
         return min((at for stop in self.request.stops if (at := self.text.find(stop)) >= 0), default=None)
 
     def take(self) -> tuple[str, slice]:
-        """The text and the tokens that are new since the last call. What may begin a stop string is held back."""
+        """Return text and tokens that are new since the last call. A possible start of a stop string is held back."""
         held = 0 if self.finish_reason else max(0, self._longest_stop - 1)
         characters, tokens = self._taken
         self._taken = (max(characters, len(self.text) - held), len(self.ids))
@@ -104,7 +104,7 @@ class _Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, body: Any) -> Any:
-        """Clients send null for what they leave open."""
+        """Drop null values, which clients send for fields that they leave unset."""
         return {key: value for key, value in body.items() if value is not None} if isinstance(body, dict) else body
 
 
@@ -114,10 +114,10 @@ class _StreamOptions(_Body):
 
 
 class Request(_Body):
-    """The fields of both kinds of requests. The bounds are those of vLLM's SamplingParams."""
+    """Fields common to both kinds of requests. The bounds are those of vLLM's SamplingParams."""
 
     kinds: ClassVar[tuple[str, str, str]]
-    """Kind of a response and of a chunk of a stream, and the beginning of their ids."""
+    """Object type of a response and of a streamed chunk, and the prefix of their ids."""
 
     model: str = ""
     n: int = Field(1, ge=1, le=1024)
@@ -134,7 +134,7 @@ class Request(_Body):
     stream: bool = False
     stream_options: _StreamOptions = _StreamOptions()
     skip_special_tokens: bool = True
-    # Accepted at the values that change nothing.
+    # Accepted only at values without effect.
     logit_bias: dict[str, float] = Field({}, max_length=0)
     spaces_between_special_tokens: bool = True
     include_stop_str_in_output: Literal[False] = False
@@ -144,7 +144,7 @@ class Request(_Body):
 
     @classmethod
     def parse(cls, body: object) -> Self:
-        """Check the JSON `body` of a request; raise `BadRequest` for anything that the engine does not do."""
+        """Validate the JSON `body` of a request; raises `BadRequest` for anything that the engine does not support."""
         try:
             return cls.model_validate(body)
         except ValidationError as error:
@@ -156,7 +156,7 @@ class Request(_Body):
 
     @property
     def limit(self) -> int | None:
-        """Maximum number of new tokens; None: up to the end of the context."""
+        """Maximum number of new tokens; None: up to the context length."""
         return self.max_tokens
 
     @property
@@ -169,12 +169,12 @@ class Request(_Body):
         return Sampling(**{name: getattr(self, name) for name in names}, max_tokens=self.limit)
 
     def head(self, *, chunk: bool = False) -> dict[str, Any]:
-        """The fields that all chunks of a response share."""
+        """Fields common to all chunks of a response."""
         number = f"{self.kinds[2]}-{uuid.uuid4().hex}"
         return {"id": number, "object": self.kinds[chunk], "created": int(time.time()), "model": self.model}
 
     def response(self, choices: Sequence[Choice]) -> dict[str, Any]:
-        """The whole response."""
+        """Complete response."""
         return {**self.head(), "choices": [self.whole(each) for each in choices], "usage": self.usage(choices)}
 
     def usage(self, choices: Sequence[Choice]) -> dict[str, int]:
@@ -183,11 +183,11 @@ class Request(_Body):
         return {"prompt_tokens": prompts, "completion_tokens": completions, "total_tokens": prompts + completions}
 
     def whole(self, choice: Choice) -> dict[str, Any]:
-        """A choice of the response."""
+        """Choice in a complete response."""
         raise NotImplementedError
 
     def part(self, choice: Choice) -> dict[str, Any]:
-        """A choice of a chunk: what is new of it."""
+        """Choice in a streamed chunk, with the new text only."""
         raise NotImplementedError
 
 
@@ -209,10 +209,10 @@ class ChatRequest(Request):
 
     messages: list[_Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1, le=10_000_000)
-    """The new name of `max_tokens`."""
+    """OpenAI's newer name of `max_tokens`."""
     logprobs: bool = False
     return_tokens_as_token_ids: bool = False
-    """vLLM's extension: tokens of `logprobs` are "token_id:N", which is unambiguous where texts of tokens are not."""
+    """vLLM extension: `logprobs` shows tokens as "token_id:N", because different tokens can have the same text."""
     top_logprobs: Literal[0] = 0
     tools: list[JsonValue] = Field([], max_length=0)
     tool_choice: Literal["none", "auto"] = "none"
@@ -228,7 +228,7 @@ class ChatRequest(Request):
 
     @property
     def chat(self) -> list[dict[str, str]]:
-        """The messages, each with its text as one string."""
+        """Messages, each with its text as one string."""
 
         def text(content: str | list[_TextPart]) -> str:
             return content if isinstance(content, str) else "".join(part.text for part in content)
@@ -258,7 +258,7 @@ class ChatRequest(Request):
 class CompletionRequest(Request):
     """A request to `/v1/completions`.
 
-    Its log-probabilities are those of the model itself, whatever the temperature, as other servers give them.
+    Its log-probabilities are those of the model, independent of temperature, as with other servers.
     """
 
     kinds: ClassVar = ("text_completion", "text_completion", "cmpl")
@@ -267,7 +267,7 @@ class CompletionRequest(Request):
     max_tokens: int | None = Field(16, ge=1, le=10_000_000)
     echo: bool = False
     logprobs: int | None = Field(None, ge=0, le=20)
-    """Number of the likeliest tokens to return for each token; None: no log-probabilities."""
+    """Number of likeliest tokens to return per position; None: no log-probabilities."""
     best_of: Literal[1] = 1
     suffix: Literal[""] = ""
 
@@ -307,5 +307,5 @@ class CompletionRequest(Request):
 
     @staticmethod
     def _likeliest(choice: Choice, best: dict[int, float]) -> dict[str, float]:
-        """By text; of tokens with the same text the likeliest one."""
+        """Token text -> log-probability; of tokens with the same text, the likeliest."""
         return {choice.tokenizer.decode([token]): logprob for token, logprob in reversed(best.items())}

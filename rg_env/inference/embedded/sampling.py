@@ -1,7 +1,7 @@
-"""From logits to tokens, for rows that may each be sampled differently.
+"""Sample tokens from logits, with separate settings per row.
 
-The log-probabilities returned are those of the distribution the token was drawn from, after penalties, temperature and
-truncation, as `logprobs_mode="processed_logprobs"` of vLLM gives. For greedy rows it is the untempered distribution's.
+Log-probabilities are those of the distribution that the token was sampled from (after penalties, temperature and
+truncation), like vLLM's `logprobs_mode="processed_logprobs"`. Those of greedy rows are computed at temperature 1.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import torch
 
 from rg_env.inference.protocol import Sampling
 
-_GREEDY_BELOW = 1e-5  # as vLLM: logits divided by less would overflow
+_GREEDY_BELOW = 1e-5  # as in vLLM: dividing logits by less would overflow
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
@@ -18,10 +18,10 @@ class Sampler:
     """Draws one token per row and step.
 
     Args:
-        settings: how each row is sampled.
+        settings: sampling settings of each row.
         prompts: token ids of each row's prompt.
-        generator: of the random numbers of all rows without a seed of their own.
-        seeds: of each row, if any; None: it has none.
+        generator: random generator for rows without a seed.
+        seeds: seed of each row, or None for rows without a seed.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Sampler:
     ):
         self.generator = generator
         self.own = {row: torch.Generator().manual_seed(seed) for row, seed in enumerate(seeds) if seed is not None}
-        # A temperature of 1 and no truncation is by far the commonest case: nothing is computed for it then.
+        # The most common case, temperature 1 without truncation, needs no computation.
         used = {
             "temperature": any(each.temperature != 1 for each in settings),
             "top_k": any(each.top_k > 0 for each in settings),
@@ -48,7 +48,7 @@ class Sampler:
             for name, is_used in used.items()
             if is_used
         }
-        """Settings `(B, 1)` that some row uses, and counts of tokens `(B, V)` for penalties."""
+        """Settings `(B, 1)` used by any row, and token counts `(B, V)` for penalties."""
         if _PENALTIES[0] in self.rows:
             self.rows["counts"] = torch.zeros(len(settings), vocab_size, dtype=torch.int32, device=device)
             self.rows["in_prompt"] = torch.zeros(len(settings), vocab_size, dtype=torch.bool, device=device)
@@ -56,21 +56,21 @@ class Sampler:
                 self.rows["in_prompt"][row, list(ids)] = True
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Keep only `rows` (indices into the current ones)."""
+        """Keep only `rows` (indices into the current rows)."""
         self.rows = {name: values[rows] for name, values in self.rows.items()}
         if self.own:
             self.own = {new: self.own[old] for new, old in enumerate(rows.tolist()) if old in self.own}
 
     def draw(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """`logits (B, V)` of the next position → tokens `(B,) int64` and their log-probabilities `(B,) float32`."""
+        """Sample tokens `(B,) int64` from `logits (B, V)`; also returns their log-probabilities `(B,) float32`."""
         logits = self._truncate(self._penalize(logits.float()))
         logprobs = torch.log_softmax(logits, dim=-1)
-        # Inverse-CDF sampling: one random number a row instead of one a token of the vocabulary.
+        # Inverse-CDF sampling needs one random number per row instead of one per vocabulary entry.
         cdf = logprobs.exp().cumsum(dim=-1)
         uniform = torch.rand(cdf.shape[0], 1, generator=self.generator, dtype=cdf.dtype, device=cdf.device)
         for row, generator in self.own.items():
             uniform[row] = torch.rand(1, generator=generator)
-        # right=True never lands on a token of probability 0; the clamp is for rounding at the very end.
+        # right=True never selects a token of probability 0; the clamp handles rounding at the upper end.
         tokens = torch.searchsorted(cdf, uniform * cdf[:, -1:], right=True).clamp_(max=cdf.shape[1] - 1)
         if "temperature" in self.rows:
             greedy = self.rows["temperature"] < _GREEDY_BELOW

@@ -1,10 +1,10 @@
-"""The embedded engine behind HTTP, for any OpenAI client on this machine.
+"""HTTP server of the embedded engine, for any OpenAI client on this machine.
 
     rg-env serve --model outputs/my-run/checkpoint-25 --port 8000
     OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="EMPTY").chat.completions.create(model=..., messages=[...])
 
-It listens on the loopback address only, because it has no keys, no limits and no isolation of users. Requests that
-arrive together are generated as one batch.
+It listens on the loopback address only, because it has no API keys, rate limits or user isolation. Requests that arrive
+together are generated as one batch.
 """
 
 import asyncio
@@ -32,15 +32,15 @@ from rg_env.inference.prompts import PromptEncoder
 
 HOST = "127.0.0.1"
 MAX_BODY_BYTES = 4 * 2**20
-_WINDOW_S = 0.005  # requests of one client trickle in over a few milliseconds
-_CHARACTERS_PER_TOKEN = 128  # more than tokens have, runs of spaces included
+_WINDOW_S = 0.005  # concurrent requests of a client arrive within a few milliseconds
+_CHARACTERS_PER_TOKEN = 128  # upper bound, also for runs of spaces
 
 Prepare = Callable[[list[dict[str, str]]], list[dict[str, str]]]
-"""From the messages of a chat request to those that are answered."""
+"""Maps the messages of a chat request to those passed to the model."""
 
 
 class Batcher:
-    """Gathers the jobs of one event loop into batches for the engine. An error of the engine reaches every caller."""
+    """Batches jobs of an event loop for the engine. An engine error is raised in every caller."""
 
     def __init__(self, engine: EmbeddedEngine):
         self.engine = engine
@@ -49,7 +49,7 @@ class Batcher:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="embedded-engine")
 
     async def run(self, jobs: list[Job]) -> None:
-        """Run `jobs` to their ends. Raises what `EmbeddedEngine.run` raises."""
+        """Run `jobs` to completion. Raises like `EmbeddedEngine.run`."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((jobs, future))
         if self._runner is None or self._runner.done():
@@ -57,7 +57,7 @@ class Batcher:
         await future
 
     async def score(self, tokens: Sequence[int], top: int) -> list[tuple[float, dict[int, float]]]:
-        """`EmbeddedEngine.score`, between batches."""
+        """Run `EmbeddedEngine.score` between batches."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, self.engine.score, tokens, top)
 
@@ -80,7 +80,7 @@ class Batcher:
 
 
 class Api:
-    """The endpoints."""
+    """HTTP endpoints."""
 
     def __init__(self, engine: EmbeddedEngine, prepare: Prepare):
         self.engine, self.prepare = engine, prepare
@@ -88,7 +88,7 @@ class Api:
         self.batcher = Batcher(engine)
 
     async def answer(self, kind: type[ChatRequest | CompletionRequest], http: HTTPRequest) -> Response:
-        """The response to a request of this kind."""
+        """Respond to a request of this kind."""
         try:
             request = kind.parse(await _body(http))
             choices = self._choices(request, self._prompts(request))
@@ -99,7 +99,7 @@ class Api:
                 for each in choices:
                     each.scores = await self.batcher.score(each.prompt + each.ids, request.logprobs)
             return JSONResponse(request.response(choices))
-        except ClientDisconnect:  # the answer is not read, but something must be returned
+        except ClientDisconnect:  # no one reads the response, but one must be returned
             return Response(status_code=400)
         except BadRequest as error:
             return JSONResponse(error.body(), status_code=error.status)
@@ -115,14 +115,14 @@ class Api:
         return JSONResponse({"status": "ok"})
 
     def _prompts(self, request: ChatRequest | CompletionRequest) -> list[list[int]]:
-        """Token ids of the prompts. Raises `BadRequest` for those that have none."""
+        """Token ids of the prompts. Raises `BadRequest` for prompts without valid tokens."""
         if isinstance(request, ChatRequest):
             messages = request.chat
             self._check_length(sum(len(each["content"]) for each in messages))
             try:
                 return [self.encoder.encode(self.prepare(messages))]
-            except Exception as error:  # a Jinja error of whatever kind the template raises
-                reason = f"the chat template refuses these messages: {reason_of(error)}"
+            except Exception as error:  # templates can raise any Jinja error
+                reason = f"the chat template rejected the messages: {reason_of(error)}"
                 raise BadRequest(reason, param="messages") from error
         self._check_length(max(map(len, request.prompts)))
         prompts = [self.encoder.encode(each) if isinstance(each, str) else each for each in request.prompts]
@@ -135,12 +135,12 @@ class Api:
             raise self._too_long(f"{characters} characters")
 
     def _too_long(self, length: str) -> BadRequest:
-        # Verifiers recognizes these words and makes a truncated rollout of them, as of vLLM's.
+        # Verifiers matches these words, like vLLM's, and treats the rollout as truncated.
         limit = self.engine.max_context
         return BadRequest(f"the prompt has {length}, which is longer than the model's context length {limit}")
 
     def _choices(self, request: Request, prompts: Sequence[list[int]]) -> list[Choice]:
-        """The completions to make, numbered. Raises `BadRequest` if they cannot be made."""
+        """Numbered completions to generate. Raises `BadRequest` if the request is invalid."""
         engine = self.engine
         if request.model not in ("", engine.model_name):
             raise BadRequest(
@@ -153,7 +153,7 @@ class Api:
                 raise self._too_long(f"{len(prompt)} tokens")
             if (request.limit or 0) > room:
                 raise BadRequest(
-                    f"max_tokens={request.limit} is too large: the prompt has {len(prompt)} tokens and the context "
+                    f"max_tokens={request.limit} is too large: the prompt has {len(prompt)} tokens, the context "
                     f"{engine.max_context}",
                     param="max_tokens",
                 )
@@ -163,7 +163,7 @@ class Api:
         return choices
 
     async def _events(self, request: Request, choices: list[Choice]) -> AsyncIterator[str]:
-        """A server-sent event for each token."""
+        """Yield a server-sent event per token."""
         loop, head = asyncio.get_running_loop(), request.head(chunk=True)
         parts: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         is_read = True
@@ -184,11 +184,11 @@ class Api:
                 yield _event({**head, "choices": [], "usage": request.usage(choices)})
             yield "data: [DONE]\n\n"
         finally:
-            is_read = False  # a client that disconnected leaves the batch
+            is_read = False  # drop the jobs of a disconnected client
 
 
 def _job(request: Request, choice: Choice, send: Callable[[Choice], bool] = lambda _: True) -> Job:
-    """The job that makes `choice`; `send` is called after each token, and returns False to end it."""
+    """Make the job for `choice`; `send` is called after each token and returns False to end it."""
 
     def watch(token: int, logprob: float) -> bool:
         stops = choice.put(token, logprob)
@@ -207,7 +207,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
 
 
 async def _body(request: HTTPRequest) -> object:
-    """The JSON body, read only up to the limit."""
+    """Read the JSON body, up to the size limit."""
     data = b""
     async for chunk in request.stream():
         data += chunk
@@ -215,15 +215,15 @@ async def _body(request: HTTPRequest) -> object:
             raise BadRequest(f"the body is larger than {MAX_BODY_BYTES} bytes")
     try:
         return json.loads(data)
-    except (ValueError, RecursionError) as error:  # the latter for ten thousand opening brackets
+    except (ValueError, RecursionError) as error:  # RecursionError for deeply nested brackets
         raise BadRequest(f"the body is not JSON: {error}") from error
 
 
 def make_app(engine: EmbeddedEngine, prepare: Prepare = list) -> Starlette:
-    """`POST /v1/chat/completions` and `/v1/completions`, `GET /v1/models` and `/health`.
+    """Make the app: `POST /v1/chat/completions` and `/v1/completions`, `GET /v1/models` and `/health`.
 
     Args:
-        prepare: changes the messages of chat requests before they are answered.
+        prepare: maps the messages of chat requests before generation.
     """
     api = Api(engine, prepare)
     return Starlette(
@@ -237,7 +237,7 @@ def make_app(engine: EmbeddedEngine, prepare: Prepare = list) -> Starlette:
 
 
 def with_prompt(prompt: PromptConfig, messages: list[dict[str, str]]) -> list[dict[str, str]]:
-    """The messages of a chat with `prompt` around its first question, unless they have a system message or the text."""
+    """Add `prompt` to the first question of a chat, unless it has a system message or already contains the text."""
     text = prompt.system_prompt
     if any(each["role"] == "system" or (text and text in each["content"]) for each in messages):
         return messages
@@ -249,13 +249,13 @@ def with_prompt(prompt: PromptConfig, messages: list[dict[str, str]]) -> list[di
 
 
 def bind(port: int) -> socket.socket:
-    """A listening socket on the loopback address; port 0 takes any free one.
+    """Open a listening socket on the loopback address; port 0 selects any free port.
 
     Raises:
         InputError: the port cannot be used.
     """
     if not 0 <= port <= 65535:
-        raise InputError(f"port {port} does not exist: ports are 1 to 65535")
+        raise InputError(f"port {port} is out of range: use 1 to 65535")
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -268,9 +268,9 @@ def bind(port: int) -> socket.socket:
 
 
 def serve(engine: EmbeddedEngine, listener: socket.socket, prepare: Prepare = list) -> None:
-    """Answer until interrupted."""
+    """Serve until interrupted."""
     config = uvicorn.Config(make_app(engine, prepare), log_level="warning", timeout_graceful_shutdown=2)
     try:
         uvicorn.Server(config).run(sockets=[listener])
     finally:
-        engine.cancel()  # a batch under way would keep the process alive to its end
+        engine.cancel()  # a running batch would keep the process alive

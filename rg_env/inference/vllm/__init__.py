@@ -1,1 +1,1 @@
-"""A vLLM server: client, plugin, weight transfer."""
+"""vLLM server: client, plugin and weight transfer."""

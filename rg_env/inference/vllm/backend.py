@@ -1,7 +1,7 @@
-"""The weight-transfer backend `rg_env_shm`: vLLM's workers load new weights from memory that the trainer fills.
+"""The weight-transfer backend `rg_env_shm`: vLLM's workers load new weights from memory shared with the trainer.
 
-For CPUs, and where server and trainer have one GPU between them, which NCCL refuses. Nothing is unpickled: a request
-names tensors by type, shape and place in a file of this user's in the machine's memory file system.
+Used on CPUs, and if server and trainer share a GPU, which NCCL does not support. Nothing is unpickled: requests
+describe tensors by dtype, shape and offset in a file of this user in the memory file system.
 """
 
 from dataclasses import dataclass
@@ -20,24 +20,24 @@ from rg_env.inference.vllm.shared_weights import SHAPE, Entry, mapped, unpack, w
 
 @dataclass
 class SharedMemoryInitInfo(WeightTransferInitInfo):
-    """What `/init_weight_transfer_engine` takes."""
+    """Body of `/init_weight_transfer_engine`."""
 
     path: str
-    """File that the trainer has made; it is mapped, and can be unlinked then."""
+    """File created by the trainer. It can be unlinked once it is mapped."""
 
 
 @dataclass
 class SharedMemoryUpdateInfo(WeightTransferUpdateInfo):
-    """What `/update_weights` takes: one bucket of tensors."""
+    """Body of `/update_weights`: one bucket of tensors."""
 
     start: int
     """Offset of the bucket in the file, in bytes."""
     tensors: list[tuple[str, str, list[int]]]
-    """Name, type and shape of each, in the order of the bucket."""
+    """Name, dtype and shape of each tensor, in the order of the bucket."""
 
 
 class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemoryUpdateInfo]):
-    """The worker's side."""
+    """Worker side of the transfer."""
 
     init_info_cls = SharedMemoryInitInfo
     update_info_cls = SharedMemoryUpdateInfo
@@ -66,13 +66,13 @@ class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemory
 
     def receive_weights(self, update_info: SharedMemoryUpdateInfo) -> None:
         if self._memory is None:
-            raise RuntimeError("no trainer has named its memory: /init_weight_transfer_engine comes first")
+            raise RuntimeError("shared memory is not set up: call /init_weight_transfer_engine first")
         entries = [Entry(name, dtype, tuple(shape)) for name, dtype, shape in update_info.tensors]
         self.model.load_weights(unpack(entries, self._memory[update_info.start :]))
         self._copy_pending()
 
     def _copy_pending(self) -> None:
-        """Copy the tensors that vLLM keeps until the rest of their layer arrives: this memory is refilled before."""
+        """Copy tensors that vLLM keeps until the rest of their layer arrives: this memory is overwritten earlier."""
         from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
         assert self._memory is not None

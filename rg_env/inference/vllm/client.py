@@ -1,4 +1,4 @@
-"""A vLLM server: the command that starts it, and a trainer's requests to it over HTTP."""
+"""Client of a vLLM server: the command that starts it, and a trainer's HTTP requests to it."""
 
 import contextlib
 import json
@@ -20,17 +20,17 @@ from rg_env.inference.vllm.plugin import BACKEND
 from rg_env.tiny import POLICY_DIR
 
 PROGRAM = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
-"""Not the command `vllm`, which fails where vLLM is installed under another name, as its builds for CPUs are."""
+"""vLLM's server module. The command `vllm` fails if vLLM has another distribution name, as its CPU builds do."""
 T = TypeVar("T")
 
 REQUEST_S = 120.0
-"""Generous: the first request to a fresh server on a CPU was seen to take 40 s."""
+"""Timeout of requests in seconds. The first request to a new server on a CPU can take 40 s."""
 POLL_S = 0.5
 NOT_LISTENING = "nothing listens there"
 BREAKS_OFF = "it does not answer as a web server does, or breaks off"
 _DIRECT: Any = {"trust_env": False, "verify": False}
-"""A server on this machine or in this cluster is not behind the proxy that the environment may name; without TLS no
-certificates need to be read."""
+"""httpx options. A server in this cluster is not behind the environment's proxy, and without TLS no certificates need
+to be loaded."""
 
 
 def serve_command(
@@ -44,7 +44,7 @@ def serve_command(
     data_parallel: int = 1,
     extra: Sequence[str] = (),
 ) -> list[str]:
-    """The command that starts a server which a trainer can send weights to."""
+    """Command that starts a server to which a trainer can send weights."""
     arguments = ["rg-env", "vllm", model, "--host", host, "--port", str(port)]
     if dtype is not None:
         arguments += ["--dtype", dtype]
@@ -58,25 +58,25 @@ def serve_command(
 
 
 def vllm_command(model: str, options: Sequence[str], gpus: int) -> tuple[dict[str, str], list[str]]:
-    """Environment and arguments of vLLM itself behind `rg-env vllm`, on a machine with `gpus` GPUs.
+    """Environment and arguments with which `rg-env vllm` starts vLLM on a machine with `gpus` GPUs.
 
     `--logprobs-mode processed_logprobs` makes the server report the log-probabilities of the distribution that it
-    samples from; `--generation-config vllm` keeps the model's own file from changing that distribution. Weights travel
-    by NCCL between several GPUs, otherwise through shared memory. `options` come last, and override.
+    samples from; `--generation-config vllm` keeps the model's generation config from changing that distribution.
+    Weights are sent with NCCL between several GPUs, otherwise through shared memory. `options` come last and override.
     """
     model = str(POLICY_DIR) if model == "tiny" else model
     arguments = [*PROGRAM, "--model", model, "--host", "127.0.0.1"]
     arguments += ["--weight-transfer-config", json.dumps({"backend": "nccl" if gpus > 1 else BACKEND})]
     arguments += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", *options]
     environment = {"VLLM_SERVER_DEV_MODE": "1"}
-    if not gpus:  # torch allocates in huge pages: an update of weights allocates each layer again
+    if not gpus:  # make torch use huge pages, because each weight update reallocates all layers
         environment["THP_MEM_ALLOC_ENABLE"] = "1"
     return environment, arguments
 
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """What a trainer needs to know about a server."""
+    """Server properties that a trainer needs."""
 
     name: str
     """Name of the model in requests."""
@@ -85,7 +85,7 @@ class ServerInfo:
 
 
 class VllmServer:
-    """A vLLM server over HTTP. Every request has a deadline; every failure is a `ServerError`."""
+    """HTTP client of a vLLM server. Every request has a timeout; every failure is a `ServerError`."""
 
     def __init__(self, host: str, port: int):
         self.host, self.port = host, port
@@ -94,10 +94,10 @@ class VllmServer:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def wait(self, timeout_s: float, still_wanted: Callable[[], bool] = lambda: True) -> None:
-        """Return once the server answers `/health`; tries at least once, and then only while it is `still_wanted`.
+        """Wait until `/health` succeeds; tries at least once, then only while `still_wanted()`.
 
         Raises:
-            ServerError: it does not within `timeout_s`.
+            ServerError: the server is not healthy within `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -112,9 +112,9 @@ class VllmServer:
             time.sleep(min(POLL_S, max(0.05, deadline - time.monotonic())))
 
     def health_problem(self, timeout_s: float) -> str | None:
-        """Why the server is not healthy; None if it is."""
+        """Reason why the server is not healthy; None if it is."""
         try:
-            # Streamed, so that an endless body of another program is not read.
+            # Streamed, to avoid reading an endless body of another program.
             with httpx.stream("GET", f"http://{self}/health", timeout=timeout_s, **_DIRECT) as response:
                 status = response.status_code
         except httpx.TimeoutException:
@@ -123,16 +123,16 @@ class VllmServer:
             return NOT_LISTENING
         except (httpx.NetworkError, httpx.RemoteProtocolError):
             return BREAKS_OFF
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # a host that cannot exist
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # an invalid host
             return reason_of(error)
         return None if status == 200 else f"it answers /health with {status}"
 
     def info(self) -> ServerInfo:
-        """What a trainer needs to know about it.
+        """Query the server properties that a trainer needs.
 
         Raises:
-            ServerError: this is not a vLLM server, or one that accepts no weights; the message has the command that
-                starts one.
+            ServerError: it is not a vLLM server, or does not accept weights; the message has the command that starts a
+                suitable one.
         """
         start = start_hint(port=self.port)
         served = self._json("GET", "/v1/models", "is not a vLLM server")
@@ -149,14 +149,15 @@ class VllmServer:
         workers = self._read("GET", "/get_world_size", takes_none, lambda answer: int(answer["world_size"]))
         version = str(self._json("GET", "/version", "is not a vLLM server").get("version", ""))
         if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_VLLM:
-            raise ServerError(f"the server at {self} is vLLM {version}: 0.32 or later is needed")
+            raise ServerError(f"the server at {self} is vLLM {version}: 0.32 or later is required")
         return ServerInfo(name, length, workers)
 
     def check_logprobs(self, model: str) -> None:
-        """Raise `ServerError` unless it reports log-probabilities of the distribution that it samples from. Not before
-        weight transfer is set up: a trainer that was killed in the middle of an update leaves no model to compute with.
+        """Raise `ServerError` unless the server reports log-probabilities of the distribution that it samples from.
+
+        Call it after weight transfer is set up: a trainer that was killed during an update leaves an unusable model.
         """
-        # With top_k=1 the distribution that is sampled from has log-probability 0; the model's own has not.
+        # With top_k=1, the sampled distribution gives log-probability 0, unlike the model's own.
         (probe,) = self.complete(model, [[1]], Sampling(top_k=1, max_tokens=1), REQUEST_S)
         if probe.logprobs[0] != 0:
             raise ServerError(
@@ -165,21 +166,21 @@ class VllmServer:
             )
 
     def address_here(self) -> str:
-        """This machine's address as the server reaches it. No packet is sent."""
+        """Address under which the server reaches this machine. Sends no packet."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
             probe.connect((self.host, 9))
             return str(probe.getsockname()[0])
         return "127.0.0.1"
 
     def tokenize(self, model: str, messages: list[dict[str, Any]]) -> list[int]:
-        """Ids of the prompt that the server makes of chat `messages`."""
+        """Token ids of the prompt that the server renders from chat `messages`."""
         body = {"model": model, "messages": messages, "add_generation_prompt": True}
         return self._read(
             "POST", "/tokenize", "cannot tokenize", lambda answer: [int(token) for token in answer["tokens"]], body
         )
 
     def logprobs(self, model: str, ids: Sequence[int]) -> list[float]:
-        """The model's log-probabilities (L - 1,) of `ids` (L,)[1:], each given what precedes it."""
+        """Log-probabilities (L - 1,) of `ids[1:]`, each given the preceding ids."""
 
         def read(answer: dict[str, Any]) -> list[float]:
             rows = answer["choices"][0]["prompt_logprobs"][1:]
@@ -191,7 +192,7 @@ class VllmServer:
     def complete(
         self, model: str, prompts: Sequence[Sequence[int]], sampling: Sampling, timeout_s: float
     ) -> list[Completion]:
-        """One completion for each prompt (token ids), in order, in one request; token ids come back."""
+        """Generate one completion (token ids) per prompt (token ids), in order, in a single request."""
         body = {
             "model": model,
             "prompt": [list(prompt) for prompt in prompts],
@@ -223,7 +224,7 @@ class VllmServer:
         return self._read("POST", "/v1/completions", "gives no completions", read, body, timeout_s)
 
     def post(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = REQUEST_S) -> Any:
-        """POST to one of the endpoints of its development mode."""
+        """POST to an endpoint of vLLM's development mode."""
         return self._json("POST", path, f"does not take {path}", body or {}, timeout_s)
 
     def _json(
@@ -255,7 +256,7 @@ class VllmServer:
         body: Any = None,
         timeout_s: float = REQUEST_S,
     ) -> T:
-        """`read` of the answer; an answer that it cannot read is a `ServerError` too."""
+        """Return `read(answer)`; an invalid answer is a `ServerError`, too."""
         answer = self._json(method, path, complaint, body, timeout_s)
         try:
             return read(answer)
@@ -264,7 +265,7 @@ class VllmServer:
 
 
 def _reason(response: httpx.Response) -> str:
-    """The status of an answer, and the error of vLLM's worker in it."""
+    """Status of a response, and the error of vLLM's worker, if it has one."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         text = str(response.json()["error"]["message"])
         found = re.search(r"failed with error '(.*)', please check", text, re.DOTALL)
@@ -273,5 +274,5 @@ def _reason(response: httpx.Response) -> str:
 
 
 def start_hint(model: str = "MODEL", port: int = 8000) -> str:
-    """The command that starts a server, in one line."""
+    """Command that starts a server, as one line."""
     return " ".join(serve_command(model, port=port))

@@ -1,14 +1,14 @@
-"""vLLM's way in: the entry point `vllm.general_plugins`, which vLLM calls in each process.
+"""vLLM plugin: the entry point `vllm.general_plugins`, which vLLM calls in each process.
 
-It adds the weight-transfer backend `rg_env_shm` to those of vLLM, and nothing else: a server that is not started with
-`--weight-transfer-config` stays as it is, and so does a vLLM from before there was weight transfer.
+It only registers the weight-transfer backend `rg_env_shm`. Servers without `--weight-transfer-config` and vLLM releases
+without weight transfer are not affected.
 """
 
 BACKEND = "rg_env_shm"
 
 
 def register() -> None:
-    """Called by vLLM, in some processes more than once."""
+    """Register the backend. vLLM calls this more than once in some processes."""
     try:
         from vllm.distributed.weight_transfer import WeightTransferEngineFactory
     except ImportError:  # a vLLM older than 0.32
@@ -16,4 +16,4 @@ def register() -> None:
     try:
         WeightTransferEngineFactory.register_engine(BACKEND, "rg_env.inference.vllm.backend", "SharedMemoryEngine")
     except ValueError:
-        """It is there already."""
+        """Already registered."""

@@ -1,7 +1,7 @@
-"""Tensors in memory that two processes of one machine share: their layout, and the file behind it.
+"""Tensors in memory shared by two processes of one machine: layout and backing file.
 
-The file is in the machine's memory file system and unlinked as soon as both sides have it: nothing is left of it,
-however they end.
+The file is in the memory file system and is unlinked as soon as both sides have mapped it, so that it never outlives
+the processes.
 """
 
 import json
@@ -18,22 +18,22 @@ import torch
 MEMORY = Path("/dev/shm")
 PREFIX = "rg-env-"
 HEADER = 4096
-"""Bytes at the beginning of the file for the worker's description of itself (JSON)."""
+"""Bytes at the start of the file for the worker's self-description (JSON)."""
 ALIGNMENT = 16
-"""Bytes: every tensor begins at a multiple, so that it can be viewed as any type."""
+"""Alignment of tensors in bytes, so that they can be viewed as any dtype."""
 
 
 SHAPE = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-"""Sizes in a model's configuration that distinguish models."""
+"""Config keys whose sizes distinguish models."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor of a bucket; tensors follow one another."""
+    """One tensor of a bucket; tensors are contiguous."""
 
     name: str
     dtype: str
-    """Its name in torch."""
+    """Name of the torch dtype."""
     shape: tuple[int, ...]
 
     @property
@@ -43,13 +43,13 @@ class Entry:
 
 
 def entry(name: str, tensor: torch.Tensor, widest: torch.dtype) -> Entry:
-    """The place of a tensor; floating-point numbers wider than `widest` are rounded to it."""
+    """Make the entry of a tensor; floating-point values wider than `widest` are rounded to it."""
     narrow = tensor.is_floating_point() and tensor.dtype.itemsize > widest.itemsize
     return Entry(name, str(widest if narrow else tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
 
 
 def pack(tensors: Sequence[tuple[str, torch.Tensor]], flat: torch.Tensor, widest: torch.dtype) -> list[Entry]:
-    """Copy named tensors into `flat` (uint8), one behind the other. ValueError if they do not fit."""
+    """Copy named tensors consecutively into `flat` (uint8). Raises `ValueError` if they do not fit."""
     entries = [entry(name, tensor, widest) for name, tensor in tensors]
     for (_, place), (_, tensor) in zip(unpack(entries, flat), tensors, strict=True):
         place.copy_(tensor)
@@ -57,7 +57,7 @@ def pack(tensors: Sequence[tuple[str, torch.Tensor]], flat: torch.Tensor, widest
 
 
 def unpack(entries: Sequence[Entry], flat: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-    """The tensors in a bucket, as views. ValueError for entries that `flat` does not hold."""
+    """Return the tensors of a bucket as views. Raises `ValueError` for entries beyond the end of `flat`."""
     if sum(each.num_bytes for each in entries) > _aligned(len(flat)):
         raise ValueError(f"the tensors of this bucket take more than its {len(flat)} bytes")
     found, start = [], 0
@@ -70,11 +70,11 @@ def unpack(entries: Sequence[Entry], flat: torch.Tensor) -> list[tuple[str, torc
 
 
 def reserve(name: str, num_bytes: int) -> Path:
-    """A file of `num_bytes` of memory, for this user alone. OSError if there is too little, or no such file system."""
+    """Create a memory file of `num_bytes`, accessible only to this user. Raises `OSError` if there is not enough."""
     path = MEMORY / f"{PREFIX}{name}"
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
-        os.posix_fallocate(descriptor, 0, num_bytes)  # later, a lack of memory would be a bus error
+        os.posix_fallocate(descriptor, 0, num_bytes)  # a lack of memory would later be a bus error
     except OSError:
         path.unlink()
         raise
@@ -84,12 +84,12 @@ def reserve(name: str, num_bytes: int) -> Path:
 
 
 def mapped(path: str | Path) -> torch.Tensor:
-    """The memory of such a file, (bytes,) uint8. ValueError for any other file, because anyone who reaches the
+    """Map such a file, (bytes,) uint8. Raises `ValueError` for any other file, because anyone who can reach the
     server's port may name one."""
     status = os.lstat(path)
     named = Path(path).parent == MEMORY and Path(path).name.startswith(PREFIX)
     if not (named and stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()):
-        raise ValueError(f"{path} is not shared memory of rg-env's")
+        raise ValueError(f"{path} is not a shared memory file of rg-env")
     return torch.from_file(str(path), shared=True, size=status.st_size, dtype=torch.uint8)
 
 
@@ -100,7 +100,7 @@ def write_header(memory: torch.Tensor, values: dict[str, Any]) -> None:
 
 
 def read_header(memory: torch.Tensor) -> dict[str, Any]:
-    """The values that the other side wrote. ValueError if it wrote none."""
+    """Read the values written by the other side. Raises `ValueError` if it wrote none."""
     values: dict[str, Any] = json.loads(bytes(memory[:HEADER].tolist()).strip(b" \0"))
     return values
 
@@ -108,7 +108,7 @@ def read_header(memory: torch.Tensor) -> dict[str, Any]:
 def _torch_type(name: str) -> torch.dtype:
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype):
-        raise ValueError(f"{name!r} is not a type of tensors")
+        raise ValueError(f"{name!r} is not a torch dtype")
     return found
 
 
