@@ -1,8 +1,8 @@
-"""The uploads of a run (`hub:` in its config): some during training, and the last one after it.
+"""Uploads of a run to the Hugging Face Hub (`hub:` in its config), during and after training.
 
-Each is `rg-env push` in a child process, so training never waits for a network, and no failed upload ends a run: it is
-reported in one line with the command that finishes it. During training a copy of the run made of hard links is
-published, because checkpoints may be deleted and metrics written meanwhile.
+Each upload is `rg-env push` in a child process, so that training never waits for the network. A failed upload does not
+end a run: one line reports the command that completes it. During training, a copy of the run made of hard links is
+uploaded, because checkpoints may be deleted and metrics written in the meantime.
 """
 
 import atexit
@@ -23,18 +23,18 @@ from rg_env.training.config.schema import HubConfig
 from rg_env.training.preflight import check_hub
 
 FINISH_TIMEOUT_S = 3600.0
-"""Time that an upload may take after training."""
+"""Timeout of an upload after training, in seconds."""
 _GRACE_S = 10.0
-"""Time that a terminated upload has to remove what it exported, before it is killed."""
+"""Seconds that a terminated upload has to remove its exported files before it is killed."""
 _WORKSPACE = ".hub-upload"
-"""In the run's folder, while an upload runs: its copy of the run, and its output."""
+"""Subfolder of the run with its copy and the output of a running upload."""
 
 
 class Uploads(TrainerCallback):
-    """A trainer's callback, to be added after the recorder. Call `finish` when all files of the run are written.
+    """Callback that uploads a run. Add it after the recorder, and call `finish` when all files of the run are written.
 
     Args:
-        folder: the run's.
+        folder: folder of the run.
         main: whether this is the main process; the others do nothing.
         say: prints a line.
     """
@@ -47,9 +47,9 @@ class Uploads(TrainerCallback):
         self._due: int | None = None
         self._process: ProcessGroup | None = None
         self._path = folder
-        """What the running upload publishes."""
+        """The run or checkpoint that the running upload publishes."""
         if self._active:
-            shutil.rmtree(self._workspace, ignore_errors=True)  # left by a killed run
+            shutil.rmtree(self._workspace, ignore_errors=True)  # from a killed run
             atexit.register(self.stop)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -58,7 +58,7 @@ class Uploads(TrainerCallback):
             self._due = state.global_step
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Not in `on_save`: the evaluation of that step takes place before the next one."""
+        """Start an upload that is due. Not done in `on_save`, because the evaluation of that step comes after it."""
         if self._process and self._process.code is not None:
             self._report()
         if self._due is None:
@@ -73,9 +73,9 @@ class Uploads(TrainerCallback):
             self._fail(str(error.strerror or error))
 
     def finish(self, *, complete: bool) -> None:
-        """Wait for a running upload, then upload the run as it ended. `complete`: whether training finished.
+        """Wait for a running upload, then upload the final run. `complete` is whether training finished.
 
-        Raises `KeyboardInterrupt` on Ctrl-C, after it has ended the running upload.
+        Raises `KeyboardInterrupt` on Ctrl-C, after ending the running upload.
         """
         if not self._active:
             return
@@ -119,9 +119,10 @@ class Uploads(TrainerCallback):
         self._process = ProcessGroup(command, self._workspace / "upload.log", environment=environment)
 
     def _report(self, *, followed: bool = False) -> None:
-        """Wait for the running upload and report how it ended.
+        """Wait for the running upload and report its outcome.
 
-        `followed`: that of the whole run comes next; finishing this one later would replace it by an earlier step.
+        `followed` is whether the upload of the whole run comes next. Completing this one later would then replace the
+        run with an earlier step.
         """
         if self._process is None:
             return
@@ -147,7 +148,7 @@ class Uploads(TrainerCallback):
 
 
 def _link_run(run: RunFolder, checkpoint: Path, copy: Path) -> None:
-    """The run with one of its checkpoints as it is now: growing files are copied, others linked."""
+    """Copy the current state of the run with one checkpoint: growing files are copied, others are linked."""
     shutil.copytree(checkpoint, copy / checkpoint.name, copy_function=_link)
     for file in run.files():
         target = copy / file.relative_to(run.path)

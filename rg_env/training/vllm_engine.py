@@ -1,4 +1,4 @@
-"""The engine of a separate vLLM server: it samples for the trainer, which sends it new weights after each step."""
+"""The engine that samples from a separate vLLM server, to which the trainer sends new weights after each step."""
 
 import threading
 import time
@@ -24,26 +24,27 @@ from rg_env.training.weight_sync.transfer import WeightSync
 T = TypeVar("T")
 
 RETRIES = 4
-"""Retries of a request that failed for a reason that may pass (connection, time-out, 5xx), with growing pauses."""
+"""Number of retries after a transient failure of a request (connection, timeout, 5xx), with growing pauses."""
 
 
 class Vllm(Engine):
-    """A `vLLM` server with rg_env's plugin. The constructor checks that it can work; all processes take part.
+    """A vLLM server with rg_env's plugin. The constructor checks that the server is usable; it is a collective
+    operation.
 
     Args:
-        proof: token ids of a prompt, and `messages` of the same prompt, by which the server's tokenizer is compared.
-        longest: most tokens of prompt and completion together.
+        proof: token ids of the prompt `messages`, to check that the server's tokenizer is the same.
+        longest: maximum number of tokens of prompt and completion together.
 
     Raises:
-        ServerError, InputError: it cannot work; `StoppedTogether` if there are several processes.
+        ServerError, InputError: the server or the model is unusable. With several processes, `StoppedTogether`.
     """
 
     name = "vllm"
     health_every_s = 5.0
     sick_s = 30.0
-    """How long a server may be unhealthy while completions are awaited."""
+    """Seconds that a server may be unhealthy during generation."""
     pause_s = 0.5
-    """Pause before the first retry."""
+    """Seconds before the first retry."""
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class Vllm(Engine):
         self._sync = everywhere(accelerator, make)
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        """One request for all. Raises `TrainingError` if the server fails, dies or takes too long."""
+        """Send one request for all prompts. Raises `TrainingError` if the server fails, dies or takes too long."""
         request = in_daemon_thread(lambda: self._request(prompts, sampling))
         deadline, sick_since = time.monotonic() + self._config.generation_timeout, None
         while True:
@@ -148,7 +149,7 @@ class Vllm(Engine):
 
 
 def in_daemon_thread(act: Callable[[], T]) -> "Future[T]":
-    """The result of `act()`, in a thread that does not keep the process from ending, as an executor's would."""
+    """Run `act()` in a thread that, unlike an executor's, does not keep the process from exiting."""
     future: Future[T] = Future()
 
     def run() -> None:

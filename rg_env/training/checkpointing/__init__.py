@@ -1,1 +1,1 @@
-"""Writing, checking and resuming checkpoints."""
+"""Writing, validating and loading checkpoints."""

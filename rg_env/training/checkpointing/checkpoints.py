@@ -1,4 +1,4 @@
-"""Checkpoints of a run: written aside, checked and renamed, so that a folder named checkpoint-N is complete.
+"""Checkpoints of a run. They are written to another folder, checked and renamed, so that checkpoint-N is complete.
 
 model*.safetensors, config.json, ...   weights (of LoRA: the adapter), tokenizer
 optimizer.pt, or a folder              the optimizer's state: DeepSpeed's folder, or `optimizer` with FSDP2
@@ -9,8 +9,8 @@ scaler.pt                              the loss scaler of fp16
 resume_state_N.pt                      random numbers and current batch of process N
 previous_policy_N.safetensors          the reference of `kl_reference="previous"`, of process N
 
-Any failure while a checkpoint is written, on any process, ends the run on all of them and leaves earlier checkpoints
-unchanged. A run resumed from a checkpoint continues as if it had never stopped, on a CPU to the bit.
+A failure to write a checkpoint on any process ends the run on all processes and leaves earlier checkpoints unchanged. A
+run that is resumed from a checkpoint continues as if it had never stopped; on a CPU, it is bit-identical.
 """
 
 import random
@@ -41,8 +41,8 @@ STATE = "trainer_state.json"
 ASIDE = "checkpoint.part"
 _READ = (".safetensors", ".pt", ".distcp")
 _READ_TOO = (CURRICULUM, "latest", ".metadata", "model.safetensors.index.json")
-"""What resuming reads, by suffix or name: not the tokenizer, nor the scripts that DeepSpeed adds, nor `STATE`, whose
-size depends on the clock."""
+"""Files that resuming reads, by suffix or name. The tokenizer, the scripts that DeepSpeed adds and `STATE`, whose size
+depends on the clock, are not included."""
 
 
 def state_file(process: int) -> str:
@@ -51,14 +51,14 @@ def state_file(process: int) -> str:
 
 
 def rows_hash(env: Environment) -> dict[str, str | None]:
-    """A hash of the prompts and answers of each split, in order; None for a split without rows."""
+    """Hash of the prompts and answers of each split, in order; None for a split without rows."""
     splits = (("training", env.train_rows), ("evaluation", env.eval_rows))
     return {split: hash_of_rows(rows) if rows else None for split, rows in splits}
 
 
 class Facts(BaseModel, frozen=True, extra="forbid"):
-    """The contents of `resume.json`: what a resumed run must share for the same rows to come in the same order and for
-    the files to fit."""
+    """The contents of `resume.json`: settings that a resumed run must share, so that the rows have the same order and
+    the files fit."""
 
     processes: int
     rows: dict[str, str | None]
@@ -80,7 +80,7 @@ class Facts(BaseModel, frozen=True, extra="forbid"):
 
     @classmethod
     def of(cls, trainer: Any) -> "Facts":
-        """What holds for `trainer`, without files."""
+        """The facts of `trainer`, without files."""
         args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
         adapter = next(iter(getattr(model, "peft_config", {}).values()), None)
         from_args = ("rollouts_per_step", "per_device_train_batch_size", "num_generations", "num_iterations", "seed")
@@ -97,14 +97,14 @@ class Facts(BaseModel, frozen=True, extra="forbid"):
 
     @classmethod
     def read(cls, checkpoint: Path) -> "Facts":
-        """Those of a checkpoint. Raises `InputError` if the file is damaged."""
+        """The facts of a checkpoint. Raises `InputError` if the file is damaged."""
         try:
             return cls.model_validate_json((checkpoint / FACTS).read_bytes())
         except (OSError, ValidationError) as error:
             raise damaged(checkpoint / FACTS, "it is not the description of a checkpoint of this release") from error
 
     def settings(self) -> dict[str, Any]:
-        """Those that are compared one by one."""
+        """The settings that are compared one by one."""
         return self.model_dump(exclude={"processes", "rows", "curriculum", "files"})
 
 
@@ -114,7 +114,7 @@ class Checkpoints:
     def __init__(self, trainer: Any, folder: str | Path) -> None:
         self._trainer, self.folder = trainer, Path(folder)
         self.saved_at: int | None = None
-        """The step of the newest checkpoint in `folder` that this run wrote or continues."""
+        """Step of the newest checkpoint in `folder` that this run wrote or was resumed from."""
         self._noted: dict[str, Any] = {}
         self._curriculum = ""
 
@@ -123,8 +123,8 @@ class Checkpoints:
         return bool(self._trainer.accelerator.is_main_process)
 
     def note(self) -> None:
-        """Make the present moment, at the end of a step or the beginning of the run, the one that `save` saves. An
-        interrupt comes in the middle of the next step, which has drawn random numbers by then and is repeated."""
+        """Record the state that `save` saves, at the end of a step or at the start of the run. An interrupt comes in
+        the middle of the next step, which has used random numbers by then and is repeated."""
         trainer = self._trainer
         self._noted = {
             "random": random_numbers(),
@@ -134,20 +134,21 @@ class Checkpoints:
             "skipped": trainer.guard.counts(),
             "scheduler": None if trainer.scheduler is None else trainer.scheduler.state_dict(),
         }
-        if trainer.curriculum and self._is_main:  # where it lives
+        if trainer.curriculum and self._is_main:  # the curriculum is on the main process
             self._curriculum = trainer.curriculum.state.model_dump_json()
 
     def save(self) -> Path:
-        """Save the trainer's present step as `checkpoint-N`, unless that was done. All processes take part.
+        """Save the trainer's current step as `checkpoint-N`, unless it is saved already. A collective operation.
 
         Raises:
-            TrainingError: it cannot be written, or the weights are not finite; `StoppedTogether` on several processes.
+            TrainingError: the checkpoint cannot be written, or the weights are not finite. With several processes,
+                `StoppedTogether`.
         """
         trainer, step = self._trainer, self._trainer.state.global_step
         final = RunFolder(self.folder).checkpoint(step)
         if self.saved_at == step:
             return final
-        trainer.state.num_input_tokens_seen = self._noted["tokens"]  # without those of an unfinished step
+        trainer.state.num_input_tokens_seen = self._noted["tokens"]  # excludes the tokens of an unfinished step
         part = self.folder / ASIDE / final.name
         try:
             self._together(final, lambda: self._begin(part) if self._is_main else None)
@@ -164,7 +165,8 @@ class Checkpoints:
         return final
 
     def load(self, checkpoint: Path) -> None:
-        """Weights, optimizer, random numbers and step of a checkpoint that `resume.check_fit` has accepted."""
+        """Restore weights, optimizer, random numbers and step from a checkpoint that `resume.check_fit` has
+        accepted."""
         trainer, process = self._trainer, self._trainer.accelerator.process_index
         trainer.state = TrainerState.load_from_json(str(checkpoint / STATE))
         trainer.state.is_world_process_zero = self._is_main
@@ -217,7 +219,7 @@ class Checkpoints:
         files = {file.relative_to(part).as_posix(): file.stat().st_size for file in found if file.is_file()}
         facts = Facts.of(self._trainer).model_copy(update={"files": files})
         (part / FACTS).write_text(facts.model_dump_json(indent=1) + "\n")
-        if final.exists():  # a damaged one, which resuming passed over
+        if final.exists():  # a damaged checkpoint that resuming skipped
             final.rename(part.parent / "replaced")
         part.rename(final)
         if (limit := self._trainer.args.save_total_limit) is not None:
@@ -225,7 +227,7 @@ class Checkpoints:
                 shutil.rmtree(old, ignore_errors=True)
 
     def _together(self, final: Path, act: Callable[[], Any]) -> None:
-        """`act()` on this process; a failure of any of them is one line on all."""
+        """Call `act()` on this process. A failure on any process raises an error on all."""
         problem, cause = None, None
         try:
             act()
@@ -241,13 +243,13 @@ class Checkpoints:
 
 
 def finite_weights(model: Any) -> bool:
-    """Whether all weights that are trained are finite, of shards those of this process."""
+    """Whether all trained weights of `model`, or this process's shards of them, are finite."""
     trained = (parameter for parameter in model.parameters() if parameter.requires_grad)
     return all(bool(held(parameter).isfinite().all()) for parameter in trained)
 
 
 def random_numbers() -> dict[str, Any]:
-    """State of python's, numpy's and torch's random numbers, as values that `torch.load(weights_only=True)` reads."""
+    """State of the generators of Python, NumPy and torch, as values that `torch.load(weights_only=True)` can read."""
     numbers: Any = np.random.get_state()
     kind, keys, *rest = numbers
     state = {
@@ -261,7 +263,7 @@ def random_numbers() -> dict[str, Any]:
 
 
 def set_random_numbers(state: dict[str, Any]) -> None:
-    """Restore what `random_numbers` returned."""
+    """Restore a state that `random_numbers` returned."""
     random.setstate(state["python"])
     kind, keys, position, has_gauss, cached = state["numpy"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), int(position), int(has_gauss), cached))

@@ -1,6 +1,6 @@
-"""What weights a folder holds, by the headers of its safetensors files, and whether they are a model's.
+"""Inspection of the weights in a folder by the headers of its safetensors files.
 
-Imports no torch, so that commands which publish or inspect a folder start quickly.
+Does not import torch, so that commands that publish or inspect a folder start quickly.
 """
 
 import json
@@ -15,7 +15,7 @@ from rg_env.errors import InputError
 
 
 def saved_step(folder: Path) -> int | None:
-    """The step in the trainer_state.json of `folder`; None without such a file or step.
+    """The step in the trainer_state.json of `folder`; None if the file or the step is missing.
 
     Raises:
         InputError: the file is damaged or unreadable.
@@ -31,12 +31,12 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def weight_files(folder: Path, name: str) -> list[Path]:
-    """The file `name` in `folder`, or those that its index names; none where neither exists.
+    """The file `name` in `folder`, or the files in its index; empty if neither exists.
 
-    A folder with both is read as transformers does: from the single file.
+    If a folder has both, the single file is used, as in transformers.
 
     Raises:
-        InputError: the index is damaged, or names files that are missing or in another folder.
+        InputError: the index is damaged, or lists files that are missing or in another folder.
     """
     index = folder / f"{name}.index.json"
     if (folder / name).is_file():
@@ -57,11 +57,11 @@ def weight_files(folder: Path, name: str) -> list[Path]:
 
 
 def read_shapes(folder: Path, name: str) -> tuple[Shapes, str | None]:
-    """Shapes in the file `name`, none if it does not exist; and why they cannot be read, if they cannot."""
+    """Shapes in the file `name` (empty if it does not exist), and the reason if they cannot be read."""
     found: Shapes = {}
     try:
         for file in weight_files(folder, name):
-            with safe_open(file, framework="np") as weights:  # checks that the file has the length in its header
+            with safe_open(file, framework="np") as weights:  # checks the file's length against its header
                 found |= {key: tuple(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, InputError) as error:
         return {}, f"its weights cannot be read: {reason_of(error)}"
@@ -69,16 +69,17 @@ def read_shapes(folder: Path, name: str) -> tuple[Shapes, str | None]:
 
 
 def weights_damage(folder: Path) -> str | None:
-    """Why weights of any model cannot be read from `folder`; None if they can."""
+    """The reason why `folder` has no readable weights; None if it has."""
     read = [read_shapes(folder, name) for name in (ADAPTER, WEIGHTS)]
     problem = next((problem for _, problem in read if problem), None)
     return problem or (None if any(shapes for shapes, _ in read) else f"it holds neither {WEIGHTS} nor {ADAPTER}")
 
 
 def weights_problem(folder: Path, model: Any) -> str | None:
-    """Why the safetensors files in `folder` are not all of `model`'s weights, unsharded; None if they are.
+    """The reason why the files in `folder` are not the complete, unsharded weights of `model`; None if they are.
 
-    For a model with an adapter, the adapter's. One of several tied weights is enough. `model` may be sharded.
+    For a model with an adapter, only the adapter's weights count. One of several tied weights is enough. `model` may be
+    sharded.
     """
     name = weights_name(model)
     found, problem = read_shapes(folder, name)
@@ -97,17 +98,17 @@ def weights_problem(folder: Path, model: Any) -> str | None:
 
 
 def weights_name(model: Any) -> str:
-    """The name of the file with the weights of `model` in a checkpoint."""
+    """Name of the file with the weights of `model` in a checkpoint."""
     return WEIGHTS if getattr(model, "peft_config", None) is None else ADAPTER
 
 
 def full_shape(parameter: Any) -> tuple[int, ...]:
-    """The unsharded shape of a parameter of which this process may hold a shard."""
+    """The unsharded shape of a parameter, which may be sharded."""
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def stored_parameters(model: Any) -> dict[str, Any]:
-    """Parameters by their names in the file of weights, tied ones under each name."""
+    """Parameters by their names in the weights file; tied parameters are under each of their names."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     if getattr(model, "peft_config", None) is None:
         return parameters

@@ -1,8 +1,8 @@
-"""Files that torch saved, read without executing anything in them.
+"""Reading files that torch saved without executing code in them.
 
-torch's own reader (`weights_only=True`) is safe for tensors and for the classes listed here. The `.metadata` of
-torch.distributed.checkpoint is a plain pickle, which torch would execute: `read_metadata` has its own unpickler, which
-knows the classes of that file and nothing else.
+torch's reader (`weights_only=True`) is safe for tensors and for the classes listed here. The `.metadata` of
+torch.distributed.checkpoint is a plain pickle, which torch would execute. `read_metadata` uses its own unpickler, which
+only allows the classes of that file.
 """
 
 import pickle
@@ -22,22 +22,22 @@ DEEPSPEED_TYPES = {
     "deepspeed.runtime.zero.config.ZeroStageEnum",
     "deepspeed.utils.tensor_fragment.fragment_address",
 }
-"""What DeepSpeed 0.17 to 0.19 writes in addition to plain values and tensors."""
+"""Classes in checkpoints of DeepSpeed 0.17 to 0.19, in addition to plain values and tensors."""
 METADATA = ".metadata"
 
 
 def load(file: Path) -> Any:
-    """The content of `file`, its tensors mapped.
+    """The content of `file`, with memory-mapped tensors.
 
     Raises:
-        InputError: it is missing or damaged, or contains anything but tensors, plain values and known classes.
+        InputError: the file is missing or damaged, or contains anything except tensors, plain values and known classes.
     """
     try:
         with torch.serialization.safe_globals(safe_classes()):
             return torch.load(file, map_location="cpu", mmap=True, weights_only=True)
     except (FileNotFoundError, PermissionError) as error:
         raise InputError(f"{file}: {error.strerror}") from error
-    except Exception as error:  # a damaged file raises anything
+    except Exception as error:  # a damaged file can raise any error
         strange = re.search(r"GLOBAL ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
         if strange:
             raise InputError(f"{file} contains {strange[1]}: not executed, no checkpoint needs it") from error
@@ -58,7 +58,7 @@ def safe_classes() -> list[Any]:
         Shard: ("placement_types.Shard",),
     }
     renamed = [(kind, f"torch.distributed._tensor.{name}") for kind, names in earlier.items() for name in names]
-    # DeepSpeed need not be installed: its objects are read as inert ones, the stage as a number.
+    # DeepSpeed may not be installed: its objects are read as inert objects, and the stage as a number.
     stand_ins = {name: type(name.rpartition(".")[2], (_Inert,), {}) for name in DEEPSPEED_TYPES}
     stand_ins["deepspeed.runtime.zero.config.ZeroStageEnum"] = _Stage
     return [DeviceMesh, *earlier, *renamed, *((kind, name) for name, kind in stand_ins.items())]
@@ -70,14 +70,14 @@ class _Inert:
 
 
 class _Stage(int):
-    """The stage of ZeRO."""
+    """ZeRO stage."""
 
 
 def read_metadata(folder: Path) -> metadata.Metadata:
-    """The metadata of a folder of torch.distributed.checkpoint, whose files it checks against it.
+    """Read the metadata of a torch.distributed.checkpoint folder, and check the folder's files against it.
 
     Raises:
-        InputError: a file is missing or damaged, or the metadata contains anything else.
+        InputError: a file is missing or damaged, or the metadata contains unknown classes.
     """
     file = folder / METADATA
     try:
@@ -96,7 +96,7 @@ def read_metadata(folder: Path) -> metadata.Metadata:
         raise InputError(
             f"{file} contains {one_line(error)}, which no checkpoint needs; it was not executed"
         ) from error
-    except Exception as error:  # a damaged pickle raises anything
+    except Exception as error:  # a damaged pickle can raise any error
         raise InputError(f"{file} is truncated, damaged, or of another format ({one_line(error)})") from error
     for name, end in ends.items():
         path = folder / name
@@ -108,8 +108,8 @@ def read_metadata(folder: Path) -> metadata.Metadata:
 
 
 def non_tensors(folder: Path) -> list[str]:
-    """Names in a folder of torch.distributed.checkpoint that are pickles, which loading would execute. Raises as
-    `read_metadata`."""
+    """Names of entries in a torch.distributed.checkpoint folder that are pickles, which loading would execute. Raises
+    the errors of `read_metadata`."""
     entries = read_metadata(folder).state_dict_metadata
     return [one_line(name) for name, entry in entries.items() if not isinstance(entry, metadata.TensorStorageMetadata)]
 

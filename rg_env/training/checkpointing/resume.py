@@ -1,7 +1,7 @@
-"""Checkpoints to resume from: which one, and whether this trainer can, before anything starts.
+"""Selection of the checkpoint to resume from, and checks that a trainer can resume from it.
 
-Nothing in a checkpoint is executed: pickles are read by torch's restricted reader, and those that DeepSpeed and
-torch.distributed.checkpoint load without it are searched for anything but what they write.
+Nothing in a checkpoint is executed. Pickles are read by torch's restricted reader. Those that DeepSpeed and
+torch.distributed.checkpoint load without it are checked for classes that they do not write.
 """
 
 from pathlib import Path
@@ -23,10 +23,11 @@ AUTO = "auto"
 
 
 def chosen(resume: str | Path, folder: Path) -> tuple[Path | None, list[str]]:
-    """The checkpoint that `resume` means for a run in `folder`, and the damaged ones that were passed over.
+    """The checkpoint that `resume` selects for a run in `folder`, and lines about damaged checkpoints that were
+    skipped.
 
     Raises:
-        InputError: a given one is not a checkpoint, or `folder` holds newer ones, which would be in the way.
+        InputError: `resume` is not a checkpoint, or `folder` has newer checkpoints, which would conflict with new ones.
     """
     if str(resume) != AUTO:
         path = Path(resume)
@@ -50,7 +51,7 @@ def chosen(resume: str | Path, folder: Path) -> tuple[Path | None, list[str]]:
 
 
 def step_of(path: Path) -> int:
-    """The step after which a checkpoint was made."""
+    """The step of a checkpoint."""
     return TrainerState.load_from_json(str(path / STATE)).global_step
 
 
@@ -90,7 +91,7 @@ def _has_ended(run: RunFolder, step: int) -> bool:
 
 
 def _damage(path: Path) -> str | None:
-    """Why the folder is not a complete checkpoint whose files can be loaded safely; None if it is."""
+    """The reason why a folder is not a complete checkpoint that is safe to load; None if it is."""
     if not path.is_dir():
         return "there is no such folder: give a folder checkpoint-N of a run"
     if not (path / FACTS).is_file():
@@ -114,7 +115,7 @@ def _damage(path: Path) -> str | None:
         here = file.relative_to(path)
         try:
             strange = set(get_unsafe_globals_in_checkpoint(file)) - DEEPSPEED_TYPES
-        except Exception:  # readers of a damaged file raise anything
+        except Exception:  # a damaged file can raise any error
             return f"{here} is truncated or damaged: copy it again"
         if strange:
             return f"{here} contains {min(strange)}, which no checkpoint needs; it was not executed"

@@ -1,1 +1,1 @@
-"""What a run prints, logs and writes."""
+"""Console output, metrics and metric services of a run."""

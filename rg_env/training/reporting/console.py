@@ -1,4 +1,4 @@
-"""How a run speaks on the console: a live progress line on a terminal; in logs, plain lines without escape codes.
+"""Console output of a run: a live progress line on a terminal, and plain lines without escape codes in logs.
 
     console = RunConsole(sys.stdout)
     console.step(3, 200, {"reward": 0.5, "step_time": 1.2})
@@ -6,7 +6,7 @@
     console.close()
     print_summary(folder, results, before, after)
 
-Questions and completions are untrusted: they are shown as data, never as markup or as something a terminal obeys.
+Questions and completions are untrusted. They are printed as data, never as markup or terminal control codes.
 """
 
 import os
@@ -27,11 +27,11 @@ from rg_env.evaluation.scores import together
 from rg_env.evaluation.tables import print_results
 
 QUESTION_LENGTH, COMPLETION_LENGTH, ANSWER_LENGTH = 200, 400, 100
-"""Characters of an example that are shown."""
+"""Maximum number of characters of the parts of an example."""
 WIDE = 100
-"""Columns of a terminal from which on there is room for a bar."""
+"""Minimum terminal width, in columns, for a progress bar."""
 SAMPLES = 3
-"""Rollouts shown before and after."""
+"""Number of questions whose answers before and after training are printed in the summary."""
 LABELS_IN_LINE = 3
 _PROGRESS_EVERY_S = 15.0
 _COLORS = {True: "green", False: "red", None: ""}
@@ -41,7 +41,7 @@ class RunConsole:
     """Shows a run's progress on `stream`.
 
     Args:
-        stream: a terminal gets one line that renews itself, and what else is printed meanwhile above it.
+        stream: output stream. A terminal shows one live line, with other output above it.
     """
 
     def __init__(self, stream: TextIO):
@@ -61,8 +61,8 @@ class RunConsole:
         self._shown = time.monotonic()
 
     def step(self, step: int, max_steps: int, metrics: dict[str, Any]) -> None:
-        """A step and its metrics: `reward`; if available, `accuracy`, `completions/mean_length` (tokens), `loss`
-        and `step_time` (seconds)."""
+        """Show a step and its metrics: `reward` and, if available, `accuracy`, `completions/mean_length` (tokens),
+        `loss` and `step_time` (seconds)."""
         figures = [f"reward {metrics['reward']:.2f}"]
         if "accuracy" in metrics:
             figures.append(f"accuracy {metrics['accuracy']:.2f}")
@@ -84,23 +84,23 @@ class RunConsole:
         self._progress.update(self._task, completed=step, figures=gap.join(figures), refresh=True)
 
     def evaluating(self, made: int, wanted: int) -> None:
-        """The progress of an evaluation: a line every 15 seconds."""
+        """Report the progress of an evaluation, one line every 15 seconds."""
         if made < wanted and time.monotonic() - self._shown > _PROGRESS_EVERY_S:
             self.line(f"evaluating: {made:,} of {wanted:,} answers")
 
     def line(self, text: str) -> None:
-        """A line of its own."""
+        """Print a line."""
         self._write(Text(_printable(text, self._stream)))
 
     def examples(self, step: int, records: Sequence[dict[str, Any]]) -> None:
-        """Questions and answers, as `Rollouts.records` gives them."""
+        """Print questions and answers of records (see `Rollouts.records`)."""
         self.line(f"answers after step {step}:")
         for record in records:
             for part in _example(record):
                 self._write(Text.assemble(*((_printable(text, self._stream), style) for text, style in part)))
 
     def close(self) -> None:
-        """Leave the progress line as it is, and the cursor to the shell. Can be called again."""
+        """Stop the progress line and leave it on the terminal. Can be called again."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
@@ -115,13 +115,13 @@ class RunConsole:
 
 
 def spread(records: Sequence[dict[str, Any]], number: int) -> list[dict[str, Any]]:
-    """`number` of the records at equal distances: adjacent ones answer the same question."""
+    """Select `number` records at equal distances, because adjacent records answer the same question."""
     number = min(number, len(records))
     return [records[i * len(records) // number] for i in range(number)]
 
 
 def shorten(text: str, length: int) -> str:
-    """At most `length` characters, left out in the middle: the answer is at the end."""
+    """Shorten `text` to `length` characters in the middle, because the answer is at the end."""
     if len(text) <= length:
         return text
     tail = (length - 3) // 2
@@ -129,13 +129,13 @@ def shorten(text: str, length: int) -> str:
 
 
 def _printable(text: str, stream: TextIO) -> str:
-    """Without what the stream's encoding lacks, which would end the run."""
+    """Replace characters that the stream's encoding lacks, which would raise an error."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "replace").decode(encoding)
 
 
 def _example(record: dict[str, Any]) -> list[list[tuple[str, str]]]:
-    """The lines of an example, each in parts: text and style."""
+    """The lines of an example, each as parts of text and style."""
     status = record.get("status") or {True: "correct", False: "wrong", None: ""}[record["correct"]]
     reward = "none" if record["reward"] is None else f"{record['reward']:.2f}"
     head = [(f"  {status}", _COLORS[record["correct"]])] if status else []
@@ -166,7 +166,7 @@ def _progress(console: Console) -> Progress:
 
 
 def headline(evaluation: Results) -> str:
-    """An evaluation in one line, with 95 % intervals in brackets."""
+    """Summary of an evaluation in one line, with 95% confidence intervals in brackets."""
     scores, parts = evaluation.overall(), []
     if scores is not None:
         if scores.accuracy is not None:
@@ -190,7 +190,7 @@ def headline(evaluation: Results) -> str:
 
 
 def _measured(scores: Scores) -> str:
-    """Accuracy or, in an environment without one, the reward."""
+    """The accuracy or, if it is not measured, the reward, as text."""
     name, value, interval = "accuracy", scores.accuracy, scores.accuracy_interval
     if value is None:
         name, value, interval = "reward", scores.reward, scores.reward_interval
@@ -205,7 +205,7 @@ def print_summary(
     after: Results | None,
     console: Console | None = None,
 ) -> None:
-    """Print the end of a run: before and after, sample rollouts, and the files."""
+    """Print the summary of a run: scores before and after training, sample rollouts and files."""
     console = console or Console(highlight=False)
     ended = "Interrupted" if results["interrupted"] else "Trained"
     if rule := results.get("stopped_by"):
@@ -220,7 +220,7 @@ def print_summary(
     if before and after:
         for old, new in list(zip(samples(before), samples(after), strict=True))[:SAMPLES]:
             _print_sample(console, old, new)
-    # Files that a person opens first, then the others; an early interrupt leaves fewer.
+    # The most useful files first. After an early interrupt, there are fewer files.
     order = ("reward_curve.png", "train_results.json", "metrics.jsonl", "rollouts.jsonl", "eval_results")
     names = sorted((path.name for path in folder.iterdir()), key=lambda name: (*order, name).index(name))
     console.print(f"Files in [bold]{escape(str(folder))}[/]: {escape(', '.join(names))}", soft_wrap=True)

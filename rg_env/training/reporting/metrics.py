@@ -1,4 +1,4 @@
-"""What the trainer logs of a step: rewards, lengths, losses, and what the step cost.
+"""Metrics of a training step: rewards, lengths, losses, time and memory.
 
 `step_time`              seconds of an optimizer step, waiting for rollouts included, evaluations left out
 `tokens_per_second`      tokens of the step's rollouts, prompts included, by that time
@@ -26,9 +26,9 @@ from rg_env.training.rollouts import Rollouts
 
 
 class Phases:
-    """Seconds by phase, each without those of the phases within it, since they were last taken.
+    """Accumulates seconds by phase since the last `take`, each without the time of nested phases.
 
-    Work on a GPU counts where the CPU waits for it.
+    Work on a GPU counts in the phase in which the CPU waits for it.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Phases:
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Within: the time counts as that of phase `name`."""
+        """Context whose time counts as phase `name`."""
         self._turn()
         self._open.append(name)
         try:
@@ -48,7 +48,7 @@ class Phases:
             self._open.pop()
 
     def take(self) -> dict[str, float]:
-        """The sums by metric name; they start over."""
+        """Return the sums by metric name and reset them."""
         self._turn()
         found = {f"time/{name}": seconds for name, seconds in self._seconds.items()}
         self._seconds.clear()
@@ -62,7 +62,7 @@ class Phases:
 
 
 def hardware(processes: int) -> dict[str, Any]:
-    """What `processes` on this machine train on: names of the visible GPUs, and CPU cores."""
+    """Names of the visible GPUs, number of CPU cores, and number of processes."""
     names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     return {"gpus": names, "cpu_count": os.cpu_count(), "processes": processes}
 
@@ -76,15 +76,15 @@ class StepMeter:
         self._has_nvml = torch.cuda.is_available()
 
     def begin_step(self) -> None:
-        """A step begins now."""
+        """Start the measurement of a step."""
         self._start = time.perf_counter()
 
     def batch(self, tokens: int) -> None:
-        """The next steps, until another call, train on a batch of `tokens`."""
+        """Set the number of tokens in the batch of the next steps."""
         self._tokens = tokens
 
     def end_step(self) -> dict[str, float]:
-        """The step under way ends now."""
+        """End the measurement and return the metrics of the step."""
         import resource  # not on Windows
 
         seconds = time.perf_counter() - self._start
@@ -97,13 +97,13 @@ class StepMeter:
         if self._has_nvml:
             try:
                 costs["gpu/utilization"] = float(torch.cuda.utilization())
-            except Exception:  # no pynvml, no driver library, a GPU that does not report it (MIG): that stays so
+            except Exception:  # no pynvml or driver library, or a GPU that does not report it (MIG)
                 self._has_nvml = False
         return costs
 
 
 class StepMetrics:
-    """Values by name since they were last taken; the mean of each is logged, of a `/max` the largest."""
+    """Collects values by name since the last `take`. Logged is the mean of each, or the maximum for names in `/max`."""
 
     def __init__(self) -> None:
         self._values: defaultdict[str, list[float]] = defaultdict(list)
@@ -154,9 +154,9 @@ def _lengths(found: Rollouts) -> dict[str, float]:
 
 
 def _forms(found: Rollouts, num_generations: int) -> dict[str, float]:
-    """Share of completions with a well-formed answer and, if `think_format` is a reward, with its form; how many
-    different answers a group has, and the share of groups with more than one."""
-    if "status/wrong" not in found.scored[0].metrics:  # graded by a rubric of somebody else's
+    """Share of completions with a well-formed answer and, if `think_format` is a reward, with its format; mean number
+    of distinct answers in a group, and share of groups with more than one."""
+    if "status/wrong" not in found.scored[0].metrics:  # graded by another library's rubric
         return {}
     answers = [rollout.extraction.answer for rollout in found.rollouts]
     groups = [answers[first : first + num_generations] for first in range(0, len(answers), num_generations)]
@@ -189,7 +189,8 @@ def loss_metrics(
     Args:
         difference: `(B, T)`, log-probabilities before the update minus the sampler's.
         log_ratio: the same, if the loss corrects for the sampler.
-        useful: whether this process's tokens count; False for a stand-in row. Without any that count: no metrics.
+        useful: whether this process's tokens count; False for a placeholder row. If no process has any, the result is
+            empty.
     """
     tokens = keep.sum().clamp(min=1)
 
@@ -230,9 +231,9 @@ def loss_metrics(
 
 
 def learning_rate(args: Any, update: int) -> float:
-    """The learning rate of update number `update` (from 0): warm-up, then the schedule of `args.lr_scheduler_type`.
+    """The learning rate of update `update` (from 0): warmup, then the schedule of `args.lr_scheduler_type`.
 
-    Linear and cosine fall to 0 at `max_steps`.
+    "linear" and "cosine" decay to 0 at `max_steps`.
     """
     import math
 

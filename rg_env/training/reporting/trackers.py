@@ -1,4 +1,4 @@
-"""Services that a run reports to (`LoggingConfig.report_to`): TensorBoard, Weights & Biases, Trackio.
+"""Metric services of a run (`LoggingConfig.report_to`): TensorBoard, Weights & Biases, Trackio.
 
 accelerate's trackers do the work. Added here:
 
@@ -28,11 +28,11 @@ from rg_env.training.distributed import on_main
 from rg_env.training.preflight import check_logins
 
 STEP = "train/global_step"
-"""What wandb and Trackio plot over."""
+"""Metric on the x-axis of plots at wandb and Trackio."""
 _COLUMNS = ("task", "question", "completion", "answer", "reward", "correct", "status")
-"""Columns of a table of completions, after the step."""
+"""Columns of a table of completions after the column of the step."""
 FOLDERS = ("tensorboard", "wandb")
-"""Where services may write in the run's folder."""
+"""Subfolders of the run in which services may write."""
 _WANDB = {
     "WANDB_CONSOLE": "off",  # else all that is printed, progress and model text included, is uploaded
     "WANDB_INIT_TIMEOUT": "60",  # seconds that the server has to answer when a run starts
@@ -41,7 +41,7 @@ _WANDB = {
 
 
 class Trackers(TrainerCallback):
-    """A trainer's callback; `start` it before training and `finish` it afterwards.
+    """Callback that sends metrics to services. Call `start` before training and `finish` after it.
 
     Args:
         folder: the run's folder.
@@ -56,7 +56,7 @@ class Trackers(TrainerCallback):
         """Start the services. All processes take part.
 
         Raises:
-            InputError: one cannot be started; `StoppedTogether` if several processes train.
+            InputError: a service cannot be started. With several processes, `StoppedTogether`.
         """
         for name in self._config.report_to:
             on_main(self._trainer.accelerator, lambda name=name: self._start(name))  # type: ignore[misc]
@@ -78,7 +78,7 @@ class Trackers(TrainerCallback):
                 self._send(name, partial(_TABLES[name], ["step", *_COLUMNS], rows), step)
 
     def _send(self, name: str, values: Callable[[], dict[str, Any]], step: int) -> None:
-        """Log to a service, which is abandoned if it fails."""
+        """Log to a service. A service that fails is dropped."""
         try:
             if name == "tensorboard":
                 self._running[name].log(values(), step=step)
@@ -92,7 +92,7 @@ class Trackers(TrainerCallback):
             )
 
     def finish(self, *, failed: bool) -> None:
-        """Close the services. A failure to do so is a line on standard error."""
+        """Close the services. A failure is reported on standard error and not raised."""
         for name, tracker in self._running.items():
             try:
                 if name != "wandb":

@@ -1,1 +1,1 @@
-"""The trainer's weights to a vLLM server, with proof that they arrived."""
+"""Sending the trainer's weights to a vLLM server, and proving that they arrived."""

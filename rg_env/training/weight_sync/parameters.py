@@ -1,8 +1,8 @@
-"""Which tensors of a model are sent to the server, in which buckets.
+"""The tensors of a model that are sent to the server, and their division into buckets.
 
-With LoRA, the merged weights of adapted layers are sent (base + update, computed on a copy: merging and unmerging the
-model itself would leave rounding errors). Tied weights are sent under each of their names: vLLM silently keeps the old
-LM head if it gets the embedding alone.
+With LoRA, the merged weights of adapted layers (base + update) are sent. They are computed on a copy, because merging
+and unmerging the model itself would leave rounding errors. Tied weights are sent under each of their names, because
+vLLM silently keeps the old LM head if it only receives the embedding.
 """
 
 import math
@@ -18,12 +18,13 @@ from rg_env.inference.vllm.shared_weights import ALIGNMENT
 
 BUCKET_BYTES = 128 * 2**20
 _WITHOUT_HEAD = ("cohere", "cohere2", "gemma2", "gemma3n_text")
-"""Types of models with tied weights for which vLLM 0.32 has no module of the head's name, and refuses its weights."""
+"""Model types with tied weights for which vLLM 0.32 rejects the head's weights, because it has no module of that
+name."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """One tensor to send: its name at the server, the parameters it is made of, and how."""
+    """One tensor to send: its name on the server, its parameters, and the function that computes it from them."""
 
     name: str
     parameters: tuple[nn.Parameter, ...]
@@ -31,8 +32,8 @@ class Source:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the whole tensor."""
-        # ZeRO-3 leaves an empty tensor in place of a sharded parameter, with its shape as an attribute.
+        """The unsharded shape of the tensor."""
+        # ZeRO-3 replaces a sharded parameter with an empty tensor that has the shape as an attribute.
         return tuple(getattr(self.parameters[0], "ds_shape", self.parameters[0].shape))
 
     @property
@@ -41,7 +42,7 @@ class Source:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the trainer's tensor."""
+        """Data type of the trainer's tensor."""
         return self.parameters[0].dtype
 
 
@@ -50,10 +51,10 @@ def _itself(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def sources(model: nn.Module, whole: Callable[[Any], torch.Tensor] = _itself) -> list[Source]:
-    """All weights of `model`, tied ones under each of their names.
+    """All weights of `model`; tied weights are included under each of their names.
 
     Args:
-        whole: gives all of a tensor, where each process has a shard (`Strategy.whole`).
+        whole: returns the unsharded tensor of a parameter (`Strategy.whole`).
     """
     adapted = dict(_adapted_layers(model))
     found = []
@@ -74,13 +75,13 @@ def sources(model: nn.Module, whole: Callable[[Any], torch.Tensor] = _itself) ->
 
 
 def check_sendable(model: Any) -> None:
-    """Raise `InputError` if tensors of the plain model cannot express what `model` computes."""
+    """Raise `InputError` if the weights of a plain model cannot represent `model`."""
     if reason := unmergeable(model):
         raise InputError(f"the vLLM engine cannot serve what is trained: {reason}")
 
 
 def unmergeable(model: Any) -> str | None:
-    """Why `sources` cannot express what `model` computes; None if it can."""
+    """The reason why `sources` cannot represent `model`; None if it can."""
     if any(not p.is_floating_point() for p in model.parameters()):
         return "its weights are quantized; load it unquantized"
     for config in getattr(model, "peft_config", {}).values():
@@ -103,7 +104,7 @@ def _is_tied(model: Any) -> bool:
 
 
 def _untied(model: Any) -> bool:
-    """Whether an adapter gives the LM head other weights than the embedding's, where the configuration ties them."""
+    """Whether an adapter gives the LM head and the embedding different weights although the configuration ties them."""
     if not getattr(model, "peft_config", None) or not model.config.get_text_config(decoder=True).tie_word_embeddings:
         return False
     ends = [model.get_base_model().get_input_embeddings(), model.get_base_model().get_output_embeddings()]
@@ -114,14 +115,14 @@ def _untied(model: Any) -> bool:
 
 
 def server_name(name: str) -> str:
-    """A parameter's name in the model as it was before PEFT wrapped it."""
+    """Name of a parameter in the model before PEFT wrapped it."""
     for part in ("base_model.model.", ".base_layer", "modules_to_save.default."):
         name = name.replace(part, "")
     return name
 
 
 def buckets(found: Sequence[Source], num_bytes: int = BUCKET_BYTES) -> Iterator[list[Source]]:
-    """Consecutive sources of about `num_bytes` together; a larger one has its own bucket."""
+    """Group consecutive sources into buckets of at most `num_bytes`. A larger source has its own bucket."""
     bucket: list[Source] = []
     size = 0
     for source in found:
@@ -135,7 +136,7 @@ def buckets(found: Sequence[Source], num_bytes: int = BUCKET_BYTES) -> Iterator[
 
 
 def largest_bucket(found: Sequence[Source]) -> int:
-    """Most bytes that a bucket of these can have, alignment included."""
+    """Maximum size in bytes of a bucket of these sources, including alignment."""
     return max((sum(source.num_bytes + ALIGNMENT for source in bucket) for bucket in buckets(found)), default=0)
 
 
@@ -168,7 +169,7 @@ def _merged(name: str, base: nn.Parameter, layer: Any, whole: Callable[[Any], to
             return whole(base)
         merged = base.data.float()  # a copy, unless it is float32 already
         for key in adapters:
-            if key in layer.lora_variant:  # DoRA and its like
+            if key in layer.lora_variant:  # DoRA and similar variants
                 merged = layer.lora_variant[key].merge_safe(layer, key, merged.clone())
             else:
                 merged = merged + layer.get_delta_weight(key).float()

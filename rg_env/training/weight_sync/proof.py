@@ -1,4 +1,4 @@
-"""The proof that weights arrived: a server's log-probabilities of a prompt are those of the trainer's own model."""
+"""Proof that weights arrived: the server's log-probabilities of a prompt equal those of the trainer's model."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,13 +8,14 @@ import torch
 from rg_env.errors import TrainingError
 
 PROOF_TOKENS = 64
-"""Most tokens of the prompt."""
+"""Maximum number of tokens of the prompt."""
 TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.15, torch.float16: 0.05}
-"""Largest mean absolute difference of log-probabilities that is rounding, by the type that the server computes in."""
+"""Largest mean absolute difference of log-probabilities that rounding explains, by the server's data type."""
 
 
 def model_logprobs(model: Any, ids: list[int], device: torch.device) -> torch.Tensor:
-    """Log-probabilities (L - 1,) float32 on the CPU of `ids` (L,)[1:], each given what precedes it; no temperature."""
+    """Log-probabilities (L - 1,) float32 of `ids` (L,)[1:], each given the preceding ids; on the CPU, at temperature
+    1."""
     tokens = torch.tensor([ids], device=device)
     training = model.training
     model.eval()
@@ -29,13 +30,13 @@ def model_logprobs(model: Any, ids: list[int], device: torch.device) -> torch.Te
 def checked_difference(
     ours: torch.Tensor, theirs: Sequence[float], tolerance: float, *, server: object, sync: int
 ) -> float:
-    """Mean absolute difference of the model's log-probabilities and the server's.
+    """Mean absolute difference between the model's and the server's log-probabilities.
 
     Args:
         server, sync: the server and the number of the sync, for the error.
 
     Raises:
-        TrainingError: it exceeds `tolerance`.
+        TrainingError: the difference exceeds `tolerance`.
     """
     difference = float((ours - torch.tensor(theirs)).abs().mean())
     if not difference <= tolerance:  # NaN included

@@ -36,7 +36,7 @@ SLOTS = 2
 
 
 class TensorMeta(NamedTuple):
-    """Metadata of a tensor as vLLM's `WeightSource` has it."""
+    """Metadata of a tensor, as in vLLM's `WeightSource`."""
 
     name: str
     dtype: torch.dtype
@@ -44,10 +44,10 @@ class TensorMeta(NamedTuple):
 
 
 class Weights:
-    """The weights of a model to send: a `WeightSource` in vLLM's terms.
+    """The weights of a model to send, with the interface of vLLM's `WeightSource`.
 
-    Iterating is a collective operation where weights are sharded. After an error of the consumer `drain` takes part in
-    the rest of it, so that the other processes do not wait forever.
+    Iteration is a collective operation if weights are sharded. After an error of the consumer, `drain` completes it, so
+    that the other processes do not wait forever.
     """
 
     def __init__(self, model: PreTrainedModel, strategy: Strategy):
@@ -59,7 +59,7 @@ class Weights:
         return [TensorMeta(each.name, each.dtype, each.shape) for each in sources(self._model)]
 
     def largest_bucket(self) -> int:
-        """Most bytes that a bucket can have."""
+        """Maximum size of a bucket, in bytes."""
         return largest_bucket(sources(self._model))
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -67,7 +67,7 @@ class Weights:
             yield from bucket
 
     def buckets(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        """Names and tensors, which are valid until the next bucket is requested."""
+        """Buckets of names and tensors. A bucket is valid until the next one is requested."""
         self._running = self._buckets()
         return self._running
 
@@ -78,14 +78,14 @@ class Weights:
                 yield [(source.name, source.tensor().to(source.dtype)) for source in bucket]
 
     def drain(self) -> None:
-        """Finish the last iteration."""
+        """Complete the last iteration."""
         for _ in self._running or ():
             pass
         self._running = None
 
 
 class Routes:
-    """The weight-transfer routes of a server, under the names by which vLLM's trainer engines call them."""
+    """The weight-transfer routes of a server, with the method names that vLLM's trainer engines call."""
 
     def __init__(self, server: VllmServer, timeout_s: float):
         self.server, self._timeout_s = server, timeout_s
@@ -107,14 +107,13 @@ class Routes:
 
 
 class SharedMemoryTransfer:
-    """Through memory of this machine that the server's workers also map. Filling it and loading from it are the only
-    two copies.
+    """Transfer through shared memory of this machine. Filling it and loading from it are the only two copies.
 
     Args:
-        shape: sizes of the trainer's model (`SHAPE`), which must be those of the server's.
+        shape: sizes of the trainer's model (`SHAPE`), which must equal those of the server's model.
 
     Raises:
-        ServerError: there is too little memory; the server has another backend, or another model.
+        ServerError: there is not enough memory, or the server has another backend or another model.
     """
 
     def __init__(self, routes: Routes, weights: Weights, shape: dict[str, Any]):
@@ -145,12 +144,12 @@ class SharedMemoryTransfer:
                     "it with the model that is trained"
                 )
         self.dtype = getattr(torch, theirs["dtype"])
-        """The type that the server computes in: nothing wider needs to be sent."""
+        """The server's data type. Weights are sent in this type at most."""
         self._starts = [HEADER + slot * size for slot in range(SLOTS)]
         self._slots = [memory[start : start + size] for start in self._starts]
 
     def send(self, weights: Weights) -> None:
-        """Bring the server's weights up to these. Raises `ServerError`, `RuntimeError`."""
+        """Update the server's weights. Raises `ServerError` or `RuntimeError`."""
         self._routes.start_weight_update()
         executor = ThreadPoolExecutor(1, "rg-env-weights")
         loading: Future[None] | None = None
@@ -175,7 +174,7 @@ class SharedMemoryTransfer:
 
 
 class NcclTransfer:
-    """Between GPUs, by the trainer's side of vLLM's own backend `nccl`."""
+    """Transfer between GPUs, by the trainer's side of vLLM's backend `nccl`."""
 
     dtype = torch.bfloat16
 
@@ -205,15 +204,15 @@ class NcclTransfer:
 
 
 class WeightSync:
-    """Keeps a server's weights equal to `model`'s. All processes make one; only the main one has a server.
+    """Keeps a server's weights equal to those of `model`. All processes create one; only the main process has a server.
 
     Args:
-        model: unwrapped; with PEFT or without.
-        proof: token ids of a prompt, the same on all processes.
+        model: the unwrapped model, with or without PEFT.
+        proof: token ids of a prompt, equal on all processes.
         served: the name under which the server serves the model.
 
     Raises:
-        ServerError: another trainer has the server, or it cannot take weights; on the main process.
+        ServerError: another trainer uses the server, or it cannot receive weights; on the main process.
     """
 
     def __init__(
@@ -231,9 +230,9 @@ class WeightSync:
         self._served, self._proof, self._timeout_s = info.name, proof[:PROOF_TOKENS], timeout_s
         self._weights = Weights(model, strategy)
         self.count = 0
-        """Number of syncs done."""
+        """Number of syncs so far."""
         self.seconds = 0.0
-        """Duration of the last one."""
+        """Duration of the last sync, in seconds."""
         self.difference: float | None = None
         """Mean absolute difference of log-probabilities at the last proof."""
         self._lock: IO[str] | None = None
@@ -248,9 +247,9 @@ class WeightSync:
                 raise
 
     def _open(self, server: VllmServer, info: ServerInfo, timeout_s: float) -> "SharedMemoryTransfer | NcclTransfer":
-        """By the backend that the server has: shared memory is tried first, because it is refused at once."""
+        """Open a transfer with the server's backend. Shared memory is tried first, because a refusal is immediate."""
         routes = Routes(server, timeout_s)
-        with suppress(ServerError):  # it has none to finish, unless a trainer was killed in the middle of one
+        with suppress(ServerError):  # there is no update to finish, unless a trainer was killed during one
             routes.finish_weight_update()
         config = self._model.config.get_text_config(decoder=True)
         try:
@@ -261,10 +260,10 @@ class WeightSync:
         return NcclTransfer(routes, self._weights, info.workers)
 
     def run(self) -> None:
-        """Send the weights, and prove that they arrived.
+        """Send the weights and prove that they arrived.
 
         Raises:
-            TrainingError: they did not arrive; `StoppedTogether` where there are several processes.
+            TrainingError: the weights did not arrive. With several processes, `StoppedTogether`.
         """
         start = time.monotonic()
         failure: Exception | None = None
@@ -278,7 +277,7 @@ class WeightSync:
             failure = error
             self._weights.drain()
         on_main(self._accelerator, lambda: self._finish(failure))
-        ours = model_logprobs(self._model, self._proof, self._accelerator.device)  # a collective act under ZeRO-3
+        ours = model_logprobs(self._model, self._proof, self._accelerator.device)  # a collective operation with ZeRO-3
         self.difference = on_main(self._accelerator, lambda: self._prove(ours))
         self.count += 1
         self.seconds = time.monotonic() - start
@@ -318,7 +317,7 @@ class WeightSync:
 
 
 def _held(server: VllmServer) -> IO[str]:
-    """The lock of this server among the trainers of this machine: it is free again when its holder ends, however."""
+    """Acquire this machine's lock for trainers of a server. It is released when its holder ends for any reason."""
     path = Path(tempfile.gettempdir()) / f"rg-env-{os.getuid()}-{server.host}-{server.port}.lock".replace(":", "_")
     lock = path.open("a+")
     try:
@@ -339,7 +338,8 @@ def _held(server: VllmServer) -> IO[str]:
 
 @contextmanager
 def _in_a_run() -> Iterator[None]:
-    """Within: a server that is gone ends a run; before one has begun it would be bad input, with another exit code."""
+    """Context that raises `ServerError` as `TrainingError`: a server that disappears during a run is not invalid
+    input."""
     try:
         yield
     except ServerError as error:
