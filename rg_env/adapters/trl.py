@@ -1,4 +1,4 @@
-"""The environment for TRL 1.x: datasets with a prompt column, and reward functions as `GRPOTrainer` calls them.
+"""The environment for TRL 1.x: datasets with a prompt column, and reward functions for `GRPOTrainer`.
 
     from rg_env.adapters.trl import load_environment
     from trl import GRPOConfig, GRPOTrainer
@@ -7,12 +7,12 @@
     args = GRPOConfig(reward_weights=env.reward_weights, ...)
     trainer = GRPOTrainer(model, env.reward_funcs, args, env.train_dataset, env.eval_dataset)
 
-Rows, prompts and rewards are those of `ReasoningGym` for the same arguments. TRL's logs have, in addition to each
-reward, `accuracy`, that of each task of a mixture, and the share of each status (`status/wrong`, ...); the table of
-completions has a column `status`. A reward that raises ends the run with a `RewardError`.
+Rows, prompts and rewards are the same as those of `ReasoningGym` with the same arguments. In addition to each reward,
+TRL logs `accuracy`, the accuracy of each task of a mixture, and the share of each status (`status/wrong`, ...). The
+table of completions has a column `status`. A reward that raises ends the run with a `RewardError`.
 
-Imports neither trl nor torch nor verifiers. Without `reward_weights` TRL gives all rewards the weight 1; so does its
-experimental AsyncGRPOTrainer, always: it has no weights.
+This module does not import trl, torch or verifiers. Without `reward_weights`, TRL gives every reward the weight 1. Its
+experimental AsyncGRPOTrainer always does, because it does not support weights.
 """
 
 import inspect
@@ -36,26 +36,26 @@ LogMetric = Callable[[str, float], None]
 LogExtra = Callable[[str, list[Any]], None]
 
 _REASONING = ("reasoning_content", "thinking")
-"""Keys under which TRL puts the content of a <think> block, with tokenizers that can parse a response."""
+"""Keys under which TRL stores the content of a <think> block, for tokenizers that parse responses."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What `GRPOTrainer` takes. `load_environment` makes one."""
+    """Arguments for `GRPOTrainer`, returned by `load_environment`."""
 
     train_dataset: Dataset | None
-    """Columns prompt (messages), question, answer, info (texts), example_id; None for 0 examples."""
+    """Rows with the columns prompt (messages), question, answer, info (strings) and example_id; None for 0 examples."""
     eval_dataset: Dataset | None
     reward_funcs: list["RewardFunction"]
     reward_weights: list[float]
-    """For `GRPOConfig(reward_weights=...)`, in the order of `reward_funcs`."""
+    """Weights for `GRPOConfig(reward_weights=...)`, in the order of `reward_funcs`."""
     mixture: Mixture
     manifest: dict[str, Any]
-    """What the rows are, see `core.data.manifest`."""
+    """Manifest of the rows; see `core.data.manifest`."""
 
 
 def load_environment(*args: Any, **options: Any) -> Environment:
-    """The parameters are those of `ReasoningGym`. Raises `InputError` for what cannot work."""
+    """Build the environment; takes the parameters of `ReasoningGym`. Raises `InputError` for invalid arguments."""
     env = ReasoningGym(*args, **options)
     scorer = Scorer(env.rubric)
     return Environment(
@@ -72,9 +72,9 @@ load_environment.__signature__ = inspect.signature(ReasoningGym)  # type: ignore
 
 
 class RewardFunction:
-    """A reward in the form that TRL calls: by these keywords, and with all columns of the dataset.
+    """A reward function with TRL's signature: these keywords, and all columns of the dataset.
 
-    Picklable if its reward is, as trainers want it that score in a process of their own.
+    Picklable if its reward is, for trainers that score in a separate process.
     """
 
     def __init__(self, reward: WeightedReward, scorer: "Scorer") -> None:
@@ -92,9 +92,11 @@ class RewardFunction:
         log_extra: LogExtra | None = None,
         **columns: Any,
     ) -> list[float]:
-        """What each completion earns, before the weight. Of its columns it needs `info` and `answer`.
+        """The unweighted reward of each completion. The columns must include `info` and `answer`.
 
-        Raises `RewardError` if the reward raises or returns no finite number, and `InputError` for rows of others.
+        Raises:
+            RewardError: the reward raises or returns a non-finite value.
+            InputError: the rows are not from this environment.
         """
         fresh = _rollouts(prompts, completions, completion_ids, columns)
         rollouts = self.scorer.scored(completions, fresh, log_metric, log_extra)
@@ -105,7 +107,7 @@ class RewardFunction:
 
 
 def _rollouts(prompts: Any, completions: Any, completion_ids: Any, columns: Mapping[str, Any]) -> list[Rollout]:
-    """The rollouts of a batch, not scored yet."""
+    """The unscored rollouts of a batch."""
     for name in ("info", "answer"):
         if name not in columns:
             raise InputError(
@@ -116,7 +118,7 @@ def _rollouts(prompts: Any, completions: Any, completion_ids: Any, columns: Mapp
     given |= {} if completion_ids is None else {"completion_ids": completion_ids}
     if len({len(values) for values in given.values()}) > 1:
         sizes = {name: len(values) for name, values in given.items()}
-        raise InputError(f"a batch must have as many of each: {sizes}")
+        raise InputError(f"all parts of a batch must have the same length: {sizes}")
     for info in columns["info"]:
         if not isinstance(info, Mapping):
             raise InputError(f"info of a row must be a mapping, not {shortened(info)}")
@@ -127,14 +129,14 @@ def _rollouts(prompts: Any, completions: Any, completion_ids: Any, columns: Mapp
 
 
 class Scorer:
-    """Extracts and scores each batch once, for all reward functions: TRL has no state in which a rollout could be kept.
+    """Extracts and scores each batch once for all reward functions, because TRL has no per-rollout state.
 
-    It keeps the last batch, no more.
+    Only the last batch is kept.
     """
 
     def __init__(self, rubric: Rubric) -> None:
         self.rubric = rubric
-        self._lock = threading.Lock()  # some trainers call the functions of a batch in a thread each
+        self._lock = threading.Lock()  # some trainers call each function in its own thread
         self._completions: Any = None
         self._last: list[Rollout] = []
 
@@ -144,8 +146,11 @@ class Scorer:
     def scored(
         self, completions: Any, rollouts: list[Rollout], log_metric: LogMetric | None, log_extra: LogExtra | None
     ) -> list[Rollout]:
-        """The `rollouts` of `completions`, scored: now, with metrics and statuses logged, or for another function. An
-        equal batch of another step is scored and logged again."""
+        """The scored rollouts of `completions`.
+
+        The first reward function to call this scores the batch and logs metrics and statuses; the others reuse the
+        result. An equal batch in another step is scored and logged again.
+        """
         with self._lock:
             if completions is not self._completions or rollouts != self._last:
                 self.rubric.grade(rollouts)
@@ -154,7 +159,7 @@ class Scorer:
             return self._last
 
     def _log(self, rollouts: list[Rollout], log_metric: LogMetric | None, log_extra: LogExtra | None) -> None:
-        if log_metric is not None:  # TRL averages over the values, of all processes: so each is exact
+        if log_metric is not None:  # exact, because TRL averages the values of all processes
             for metric in self.rubric.metrics:
                 for rollout in rollouts:
                     if (value := metric.of(rollout)) is not None:
@@ -164,7 +169,7 @@ class Scorer:
 
 
 def _text(completion: Any) -> str:
-    """The completion's text, with the reasoning where TRL has cut it off, as the model wrote it: rewards look at it."""
+    """The completion's text as the model wrote it, including reasoning that TRL has split off, for the rewards."""
     text = completion_text(completion)
     message = completion[-1] if isinstance(completion, list | tuple) and completion else completion
     if isinstance(message, Mapping) and message.get("role") == "assistant":

@@ -1,15 +1,15 @@
-"""Verifiers' v0 API, from 0.1.2 to 0.3: our environment for it, and anybody's environment of it for the trainer.
+"""Verifiers' v0 API (0.1.2 to 0.3): our environment for Verifiers, and any Verifiers environment for our trainer.
 
     env = vf.load_environment("rg-env", gym="leg_counting")
     env = vf.load_environment("rg-env", gym=["leg_counting", {"name": "chain_sum", "weight": 2}], seed=1)
 
 Parameters are those of `core.environment.ReasoningGym`, in the order of upstream's own `ReasoningGymEnv`. Differences
-between v0's releases are met by duck typing, not by version numbers.
+between releases of v0 are handled by duck typing, not by version numbers.
 
-Rewards and metrics become functions that `vf.Rubric` calls by parameter name. A rollout is extracted and scored once,
-by the function that comes first, and kept in its `state` for the others.
+Rewards and metrics become functions that `vf.Rubric` calls by parameter name. The first function extracts and scores a
+rollout and stores it in the `state` for the others.
 
-`VerifiersEnvironment` is what `GRPOTrainer` trains on: the rows of a `vf.SingleTurnEnv`, scored by its rubric.
+`VerifiersEnvironment` adapts a `vf.SingleTurnEnv` for `GRPOTrainer`: its rows, scored by its rubric.
 """
 
 import asyncio
@@ -44,36 +44,36 @@ if not hasattr(vf, "SingleTurnEnv"):
     )
 
 _MADE_HERE = ("dataset", "eval_dataset", "message_type")
-"""Parameters of the parent classes that this environment fills in itself."""
+"""Parameters of the parent classes that this environment sets itself."""
 _CACHE_KEY = "rg_env_rollout"
 _PENDING_KEY = "rg_env_pending_score"
 _AWAITS_REWARDS = find_spec("verifiers.utils.async_utils") is not None
-"""Early versions call reward functions without awaiting what they return: there, scoring blocks the event loop."""
+"""Whether Verifiers awaits reward functions. Early releases do not; there, scoring blocks the event loop."""
 
 
 class _ReasoningGym(ReasoningGym):
     offered = PARAMETERS
-    """Verifiers also gives rewards its `state` and `parser`; the trainer refuses rewards that need one of them."""
+    """Verifiers also passes its `state` and `parser` to rewards; the trainer rejects rewards that need either."""
 
 
 class ReasoningGymEnv(vf.SingleTurnEnv):
-    """A single-turn environment over Reasoning Gym tasks, whose training and evaluation rows never share a problem.
+    """A single-turn environment for Reasoning Gym tasks, with training and evaluation rows that never share a problem.
 
     Args:
         gym, num_train_examples, num_eval_examples and all others: as for `ReasoningGym`.
-        parser: a `vf.Parser`, which reward functions get.
-        rubric: a `vf.Rubric` of your own, whose rewards count in place of the default ones, and in addition to
-            `rewards` where these are given, too. Accuracy and statuses remain as metrics.
-        kwargs: other parameters of `ReasoningGym`, and those of the parent class.
+        parser: a `vf.Parser`, passed to reward functions.
+        rubric: your own `vf.Rubric`. Its rewards replace the default ones and are added to `rewards`, if given.
+            Accuracy and statuses remain as metrics.
+        kwargs: other parameters of `ReasoningGym` and of the parent class.
 
-    Attributes: `environment` (the `ReasoningGym` whose rows and rubric these are, which `GRPOTrainer` trains on), and
-    its `mixture`, `manifest`, `rewards`, `prompt_options` and `grading`. `dataset` and `eval_dataset` have the columns
-    question, answer, info (texts), prompt and example_id; they are None for 0 examples.
+    Attributes: `environment` (the underlying `ReasoningGym`, on which `GRPOTrainer` trains), and its `mixture`,
+    `manifest`, `rewards`, `prompt_options` and `grading`. `dataset` and `eval_dataset` have the columns question,
+    answer, info (strings), prompt and example_id; they are None for 0 examples.
 
     `generate` raises the first `RewardError` of its batch: a failing reward ends the run instead of counting as 0.
 
     Raises:
-        InputError: for what cannot work.
+        InputError: an argument is invalid.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         super().__init__(
             dataset=_dataset(env.train_rows),
             eval_dataset=_dataset(env.eval_rows),
-            # Newer versions put a system prompt that they know of before any prompt without one.
+            # Newer releases prepend a system prompt that is passed to them to any prompt without one.
             system_prompt=env.system_prompt if env.prompt_options.placement == "system" else None,
             parser=parser,
             rubric=rubric,
@@ -124,21 +124,21 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
 
     # Synchronous up to 0.1.5 (next to `a_generate`), asynchronous from 0.1.6.
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """As the parent's, then raise the first error of a reward function, if there was one."""
+        """Call the parent's method, then raise the first error of a reward function, if any."""
         return _checked(super().generate, *args, **kwargs)
 
     def a_generate(self, *args: Any, **kwargs: Any) -> Any:
-        """As the parent's, if it has one, then raise the first error of a reward function."""
+        """Call the parent's method, if it exists, then raise the first error of a reward function, if any."""
         return _checked(super().a_generate, *args, **kwargs)
 
-    # Parts of a batch, from 0.1.9 on: a server that runs the environment for `vf-eval` knows these two alone (0.1.10),
-    # and `generate` saves what they return before it returns itself.
+    # Parts of a batch, from 0.1.9 on. The server that runs the environment for `vf-eval` calls only these two (0.1.10),
+    # and `generate` saves their results before it returns.
     async def run_rollout(self, *args: Any, **kwargs: Any) -> Any:
-        """As the parent's, then raise the first error of a reward function, if there was one."""
+        """Call the parent's method, then raise the first error of a reward function, if any."""
         return await _checked(super().run_rollout, *args, **kwargs)
 
     async def run_group(self, *args: Any, **kwargs: Any) -> Any:
-        """As the parent's, if it has one, then raise the first error of a reward function."""
+        """Call the parent's method, if it exists, then raise the first error of a reward function, if any."""
         return await _checked(super().run_group, *args, **kwargs)
 
 
@@ -154,7 +154,7 @@ async def _checked_later(result: Awaitable[Any]) -> Any:
 
 
 def load_environment(*args: Any, **kwargs: Any) -> ReasoningGymEnv:
-    """What `vf.load_environment("rg-env", ...)` calls; parameters as for `ReasoningGymEnv`."""
+    """Entry point of `vf.load_environment("rg-env", ...)`; takes the parameters of `ReasoningGymEnv`."""
     return ReasoningGymEnv(*args, **kwargs)
 
 
@@ -162,7 +162,7 @@ load_environment.__signature__ = inspect.signature(ReasoningGymEnv)  # type: ign
 
 
 def _dataset(rows: Sequence[Mapping[str, Any]]) -> Dataset | None:
-    """Rows as the v0 API wants them: no plain-text `task` column, which several versions refuse."""
+    """Rows as a dataset for the v0 API, without a plain-text `task` column, which several releases reject."""
     return Dataset.from_list(list(rows)) if rows else None
 
 
@@ -177,14 +177,14 @@ def _check_keywords(kwargs: Mapping[str, Any]) -> None:
     }
     for name in kwargs:
         if name in _MADE_HERE:
-            raise InputError(f"{name!r} cannot be set: this environment makes it from gym and rewards")
+            raise InputError(f"{name!r} cannot be set: this environment builds it from gym and rewards")
         if name not in parents:
             own = {*inspect.signature(ReasoningGymEnv).parameters, *inspect.signature(ReasoningGym).parameters}
             raise unknown_parameter(name, (own | parents) - {*_MADE_HERE, "kwargs"})
 
 
 def make_rubric(rubric: Rubric, parser: vf.Parser) -> vf.Rubric:
-    """The rubric for Verifiers: rewards with their weights, and with weight 0 the metrics."""
+    """The rubric for Verifiers: rewards with their weights, and metrics with weight 0."""
     awaits = _AWAITS_REWARDS and (rubric.in_workers or any(reward.is_async for reward in rubric.rewards))
     kind = _AwaitingFunction if awaits else _Function
     metrics = [(metric.name, lambda rollout, _, value=metric.value: value(rollout)) for metric in rubric.metrics]
@@ -195,7 +195,7 @@ def make_rubric(rubric: Rubric, parser: vf.Parser) -> vf.Rubric:
 
 
 class _Function:
-    """A reward or metric in the form that `vf.Rubric` calls: by these parameter names, with `__name__` as its name."""
+    """A reward or metric as a function for `vf.Rubric`, with its parameter names and a `__name__`."""
 
     def __init__(self, name: str, value: Callable[[Rollout, Mapping[str, Any]], Any]) -> None:
         self.__name__ = name
@@ -207,17 +207,17 @@ class _Function:
 
 
 class _AwaitingFunction(_Function):
-    """Waits for the score, which a worker process may make, and then for the reward: the event loop stays free."""
+    """Awaits the score, which a worker process may compute, and then the reward, without blocking the event loop."""
 
     async def __call__(self, prompt: Any, completion: Any, answer: Any, state: Any, info: Any, parser: Any) -> Any:
         if isinstance(state, dict) and _kept(completion, state, info) is None:
-            # The rubric calls all its functions at once: the first one starts scoring, and all wait for the same score.
+            # The rubric calls all functions concurrently: the first one starts scoring, and all await the same score.
             pending = state.get(_PENDING_KEY)
             if pending is None:
                 pending = asyncio.ensure_future(score_extraction_async(extract(completion), info))
                 state[_PENDING_KEY] = pending
                 pending.add_done_callback(lambda _: state.pop(_PENDING_KEY, None))  # also if it failed
-            score = await asyncio.shield(pending)  # a cancelled function leaves the score to the others
+            score = await asyncio.shield(pending)  # cancelling one function must not cancel the score
             if _kept(completion, state, info) is None:
                 state[_CACHE_KEY] = _rollout(prompt, completion, answer, state, info, score)
         value = super().__call__(prompt, completion, answer, state, info, parser)
@@ -225,7 +225,7 @@ class _AwaitingFunction(_Function):
 
 
 def rollout_of(prompt: Any, completion: Any, answer: Any, state: Any, info: Any) -> Rollout:
-    """The `Rollout` of these values, extracted and scored once: kept in `state` for the other reward functions."""
+    """The `Rollout` of these values, extracted and scored once, and stored in `state` for other reward functions."""
     rollout = _kept(completion, state, info)
     if rollout is None:
         rollout = _rollout(prompt, completion, answer, state, info)
@@ -235,7 +235,7 @@ def rollout_of(prompt: Any, completion: Any, answer: Any, state: Any, info: Any)
 
 
 def _kept(completion: Any, state: Any, info: Any) -> Rollout | None:
-    """The rollout in `state`, if it is of this completion and row."""
+    """The rollout in `state`, if it belongs to this completion and row."""
     rollout = state.get(_CACHE_KEY) if isinstance(state, Mapping) else None
     if not isinstance(rollout, Rollout) or rollout.text != completion_text(completion) or rollout.info != info:
         return None
@@ -256,8 +256,10 @@ def _rollout(prompt: Any, completion: Any, answer: Any, state: Any, info: Any, s
 
 
 def usage(state: Mapping[str, Any]) -> tuple[int | None, bool | None]:
-    """Completion tokens, and whether the token limit ended the reply, by `state`: under `responses` in early
-    versions, in the steps of `trajectory` from 0.1.9."""
+    """The number of completion tokens, and whether the token limit ended the completion.
+
+    Read from `state`: from `responses` in early releases, and from the steps of `trajectory` from 0.1.9 on.
+    """
     responses = state.get("responses") or [step.get("response") for step in state.get("trajectory") or []]
     if not responses:
         return None, None
@@ -267,22 +269,22 @@ def usage(state: Mapping[str, Any]) -> tuple[int | None, bool | None]:
     return (tokens if isinstance(tokens, int) else None), (None if reason is None else reason == "length")
 
 
-# Anybody's environment, for the trainer
+# Other Verifiers environments, for the trainer
 
 _HOOKS = ("rollout", "setup_state", "is_completed", "env_response", "get_prompt_messages", "get_context_messages",
           "get_model_response", "render_completion")  # fmt: skip
-"""Methods by which an environment changes what happens in a rollout: the trainer would not call them."""
+"""Methods with which an environment customizes rollouts. The trainer would not call them."""
 _ROW = "verifiers_row"
-"""Key of a row under which the dataset's own row is, as the rubric wants it."""
+"""Key of a row that holds the dataset's original row, for the rubric."""
 _MONITORS = ("num_turns",)
-"""What later releases count by themselves, by functions of weight 0: always 1 here."""
+"""Metrics that later releases compute themselves, with functions of weight 0; always 1 here."""
 
 
 class VerifiersEnvironment(Environment):
-    """Rows and rewards of a `vf.SingleTurnEnv`. Its rubric scores; a reward that raises, or returns None, is an error.
+    """Rows and rewards of a `vf.SingleTurnEnv`, scored by its rubric. A reward that raises or returns None is an error.
 
     Raises:
-        InputError: the environment has several turns, tools or rollouts of its own, or no rows.
+        InputError: the environment has several turns, tools, custom rollouts or no rows.
     """
 
     def __init__(self, env: Any) -> None:
@@ -326,14 +328,14 @@ class VerifiersEnvironment(Environment):
         return [self._scored(*each) for each in zip(rollouts, found, strict=True)]
 
     def _scored(self, rollout: Rollout, found: tuple[Any, Mapping[str, Any]]) -> Scored:
-        """Values of a rubric whose class computes them in a way of its own, which `watch` does not see."""
+        """Scores of a rubric whose class computes them in its own way, invisible to `watch`."""
         where = describe(rollout.task, rollout.extraction.answer, rollout.text)
         values = {name: checked_value(name, value, where) for name, value in found[1].items() if name not in _MONITORS}
         metrics = {name: values.pop(name) for name in list(values) if name == "accuracy" or _is_part(name)}
         return Scored(checked_value(f"of {type(self.env.rubric).__name__}", found[0], where), values, metrics)
 
     def _state(self, rollout: Rollout) -> Any:
-        """What a rubric reads of a rollout, in the form that the release has."""
+        """The state that a rubric reads, in the format of the installed release."""
         row = dict(rollout.row[_ROW])
         prompt, completion = self._messages(rollout)
         row |= {"prompt": prompt, "answer": row.get("answer", ""), "info": dict(rollout.info)}
@@ -366,12 +368,12 @@ class VerifiersEnvironment(Environment):
 
 
 def _is_part(name: str) -> bool:
-    """Whether it is a metric that our environment has for a part of its rollouts."""
+    """Whether the metric is one of our environment's that cover only a part of the rollouts."""
     return name.startswith(("accuracy/", "status/"))
 
 
 async def _scored_rollouts(rubric: Any, states: Sequence[Any]) -> list[tuple[Any, Mapping[str, Any]]]:
-    """By a rubric up to 0.1.6."""
+    """Score with a rubric of a release up to 0.1.6."""
     found = await rubric.score_rollouts(
         prompts=[state["prompt"] for state in states],
         completions=[state["completion"] for state in states],
@@ -387,7 +389,7 @@ async def _scored_rollouts(rubric: Any, states: Sequence[Any]) -> list[tuple[Any
 
 
 async def _scored_groups(rubric: Any, states: Sequence[Any]) -> list[tuple[Any, Mapping[str, Any]]]:
-    """By a later one, which scores the rollouts of a row together."""
+    """Score with a rubric of a later release, which scores the rollouts of a row together."""
     groups = groupby(states, key=lambda state: (state["example_id"], repr(state["prompt"])))
     await asyncio.gather(*(rubric.score_group(list(group)) for _, group in groups))
     return [(state.get("reward"), state.get("metrics") or {}) for state in states]
@@ -400,7 +402,7 @@ def _check_single_turn(env: Any) -> None:
     elif getattr(env, "oai_tools", None) or getattr(env, "tool_defs", None):
         why = "has tools"
     elif own := [hook for hook in _HOOKS if getattr(type(env), hook, None) is not getattr(base, hook, None)]:
-        why = f"has {', '.join(own)} of its own"
+        why = f"overrides {', '.join(own)}"
     else:
         return
     raise InputError(f"{name} {why}, and GRPOTrainer samples single turns by itself: train it with prime-rl")
@@ -412,13 +414,13 @@ def _of_rubric(rubric: Any, name: str) -> list[Any]:
 
 
 def _rows(env: Any, name: str, options: PromptOptions) -> list[dict[str, Any]]:
-    build = getattr(env, f"build_{name}", None)  # later releases build them when first needed
+    build = getattr(env, f"build_{name}", None)  # later releases build datasets on first use
     dataset = build() if build else getattr(env, name)
     return prompted_rows([_row(row) for row in dataset or ()], name, options)
 
 
 def _row(row: Row) -> dict[str, Any]:
-    """A row of a dataset as one of `Environment`. Datasets give every message all keys that any of them has."""
+    """Convert a dataset's row to a row of `Environment`. Datasets add the keys of any message to all messages."""
     prompt, answer, info = row.get("prompt"), row.get("answer"), row.get("info")
     if isinstance(prompt, list):
         prompt = [{key: value for key, value in message.items() if value is not None} for message in prompt]

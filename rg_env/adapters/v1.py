@@ -3,20 +3,20 @@
     vf-eval rg-env -m MODEL                                     # 0.4; the command is called `eval` in 0.2 and 0.3
     vf-eval rg-env -m MODEL --env.taskset.gym chain_sum --env.taskset.level 1
     vf-validate rg-env --runtime.type subprocess -n 20          # gold answers score 1, an empty reply does not
-    vf-replay outputs/RUN                                       # scores what a run has saved once more
+    vf-replay outputs/RUN                                       # scores the saved results of a run again
 
-    env = rg_env.load_environment("leg_counting", split="eval")      # the same as an object, where v0 is missing (0.4)
+    env = rg_env.load_environment("leg_counting", split="eval")      # the same as an object, without v0 (0.4)
     context = vf.ModelContext(model="m", client=vf.EvalClientConfig(base_url=URL, api_key_var=KEY_VARIABLE))
     async with env.serving():
         episodes = [await env.run_episode(task, context) for task in env.taskset]
 
-Rows, prompts, graders and rewards are those of the v0 environment: equal options give equal questions and scores in
-every release. Rows are built, or read from the cache, when the taskset is iterated. Differences between v1's releases
-are met by duck typing, not by version numbers.
+Rows, prompts, graders and rewards are the same as in the v0 environment: equal options yield equal questions and scores
+in every release. Rows are built, or read from the cache, when the taskset is iterated. Differences between releases of
+v1 are handled by duck typing, not by version numbers.
 
-The harness sends one request, in this process: no sandbox, no program, no tools. Every request goes through the
-interception endpoint of Verifiers, so that traces are complete. Other tasksets can use it by the id "rg-env", if their
-prompts are text.
+The harness sends one request from this process, without a sandbox, program or tools. Every request passes through the
+interception endpoint of Verifiers, so traces are complete. Other tasksets can use the harness by its id "rg-env" if
+their prompts are text.
 """
 
 import functools
@@ -51,22 +51,22 @@ _SPLIT = inspect.Parameter("split", inspect.Parameter.KEYWORD_ONLY, default="eva
 
 
 class ReasoningGymTaskData(vf.TaskData):
-    """One question, as it travels between processes and into traces."""
+    """One question, in the format sent between processes and stored in traces."""
 
     question: str = ""
     """The question alone, without the answer format."""
     answer: str = ""
-    """The gold answer; empty if the library stores none."""
+    """The gold answer; empty if the library does not store one."""
     info: dict[str, str] = Field(default_factory=dict)
-    """What scoring needs: task, options and the library's entry as JSON, and the grading."""
+    """Data for scoring: task, options and the library's entry as JSON, and the grading."""
 
 
 class ReasoningGymTaskConfig(vf.TaskConfig):
-    """Has no options of its own: rewards are set on the taskset, which passes them on."""
+    """Task config without options: rewards are set on the taskset, which passes them on."""
 
     _rubric: str | Rubric = PrivateAttr('{"gym": "leg_counting"}')
-    """JSON that `_parsed` takes, because a config is also pickled for other processes, which have to import the user's
-    code themselves; or, within one process, the rubric itself."""
+    """JSON for `_parsed`, because a config may be pickled for other processes, which import the user's code themselves.
+    Within one process, the rubric itself."""
 
 
 class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskConfig]):
@@ -74,14 +74,14 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
 
     @property
     def key(self) -> str:
-        """Identifies the question: task and hash of its text."""
+        """A unique key of the question: the task, and a hash of its text."""
         return f"{self.data.info.get('rg_task')}:{question_hash(self.data.question)}"
 
     @vf.reward
     async def rubric(self, trace: vf.Trace) -> dict[str, float]:
-        """Records every reward with its own weight, and the environment's metrics, once all have been computed.
+        """Compute all rewards and the environment's metrics, then record them, each reward with its own weight.
 
-        Raises `RewardError`: Verifiers keeps it as the trace's error.
+        Raises `RewardError`, which Verifiers stores as the trace's error.
         """
         rubric = _rubric_of(self.config._rubric)
         rollout = await self._rollout(trace)
@@ -94,10 +94,10 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
         return {}
 
     async def validate(self, runtime: vf.Runtime) -> bool | None:
-        """Whether the gold answer is correct; None if the library stores none."""
+        """Whether the gold answer is correct; None if the library does not store one."""
         if not self.data.answer:
             return None
-        _rubric_of(self.config._rubric)  # for tasks of the user's own: it imports them
+        _rubric_of(self.config._rubric)  # imports the user's own tasks
         gold = extract(f"<answer>{self.data.answer}</answer>")
         return (await score_extraction_async(gold, self.data.info)).status == "correct"
 
@@ -118,35 +118,35 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
 
 
 class ReasoningGymTasksetConfig(vf.TasksetConfig):
-    """Parameters mean what they mean for the v0 environment; `split`, `level`, `instruction` and `imports` are new."""
+    """Options of the taskset, as in the v0 environment; `split`, `level`, `instruction` and `imports` are new."""
 
     task: ReasoningGymTaskConfig = ReasoningGymTaskConfig()
     gym: str | dict[str, Any] | list[Any] = "leg_counting"
-    """A task, or a mixture: names and mappings with name, weight, config, level and levels (JSON on a command line)."""
+    """A task, or a mixture: names, and mappings with name, weight, config, level and levels. JSON on a command line."""
     split: Literal["train", "eval"] = "eval"
-    """Which questions: no problem is in both splits, whatever the seeds. Set `train` for training."""
+    """Split of the questions; use `train` for training. A problem is never in both splits, for any seeds."""
     num_train_examples: int = Field(2000, ge=0)
     num_eval_examples: int = Field(200, ge=0)
     seed: int = 0
-    """Picks the training questions."""
+    """Seed of the training questions."""
     eval_seed: int = 0
-    """Picks the evaluation questions."""
+    """Seed of the evaluation questions."""
     split_by: SplitBy = "problem"
-    """What decides the split of a row: its problem, or (`question`) its text alone."""
+    """Whether a row's `problem` or only its text (`question`) decides its split."""
     level: int | None = None
-    """Level of difficulty of all tasks of `gym` that do not set one."""
+    """Difficulty level of all tasks in `gym` that do not set one."""
     rewards: str | dict[str, Any] | list[Any] | None = None
-    """A name, or names and weights (JSON on a command line); None: correctness 1, format 0.1."""
+    """A name, or names and weights. JSON on a command line. None: correctness 1, format 0.1."""
     grading: str = "hardened"
-    """`hardened`, `partial` (real progress counts) or `upstream` (the library's own formulas)."""
+    """`hardened` (right or wrong), `partial` (partial credit) or `upstream` (the library's own formulas)."""
     instruction: str | None = SYSTEM_PROMPT
-    """The text of the system prompt (`system_prompt` is Verifiers' own option: a file that replaces it)."""
+    """Text of the system prompt. (`system_prompt` is Verifiers' own option: a file that overrides this text.)"""
     prompt_placement: Placement = "system"
-    """Place of `instruction`: in a system message, or in the user's turn before or after the question."""
+    """Position of `instruction`: in a system message, or in the user turn before or after the question."""
     preamble: str | None = None
     """An additional system message."""
     imports: list[str] = Field(default_factory=list)
-    """Modules and .py files with tasks and rewards of your own."""
+    """Modules and .py files with your own tasks and rewards."""
 
     @field_validator("gym", "rewards", mode="before")
     @classmethod
@@ -160,7 +160,7 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
 
     @model_validator(mode="after")
     def _checked(self) -> "ReasoningGymTasksetConfig":
-        """Everything that can be checked without drawing a question."""
+        """Check everything that can be checked without drawing a question."""
         self.imports = [os.path.abspath(name) if name.endswith(".py") else name for name in self.imports]
         if not self._count:
             raise InputError(f"num_{self.split}_examples is 0: the split {self.split!r} would be empty")
@@ -176,8 +176,8 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
             )
         except TypeError as error:
             raise InputError(
-                f"gym and rewards are plain values here ({error}): register a function of your own with "
-                "@rg_env.reward, name its file under imports, and give its name"
+                f"gym and rewards must be plain values here ({error}): register your own function with "
+                "@rg_env.reward, list its file under imports, and use its name"
             ) from error
         check_request(_parsed(rubric)[0], self.split, self._count, self._seed, self.split_by)
         self.task = self.task.model_copy()
@@ -206,7 +206,7 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig
     """The questions of one split."""
 
     def load(self) -> Iterator[ReasoningGymTask]:
-        """The tasks in order, the same for equal configs. Raises as `core.data.dataset.build_rows`."""
+        """The tasks in order; equal configs yield equal tasks. Raises as `core.data.dataset.build_rows`."""
         config = self.config
         mixture, _ = _parsed(str(config.task._rubric))
         rows = build_rows(mixture, config.split, config._count, config._seed, split_by=config.split_by)
@@ -214,7 +214,7 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig
 
 
 def tasks_of(rows: Iterable[Mapping[str, Any]], config: ReasoningGymTaskConfig) -> Iterator[ReasoningGymTask]:
-    """The tasks of rows that are prompted already, in order."""
+    """The tasks of rows that already have a prompt, in order."""
     for index, row in enumerate(rows):
         messages = list(row["prompt"])
         system = messages.pop(0)["content"] if messages[0]["role"] == "system" else None
@@ -236,7 +236,7 @@ def _rubric_of(rubric: str | Rubric) -> Rubric:
 
 @functools.lru_cache(maxsize=64)
 def _parsed(text: str) -> tuple[Mixture, Rubric]:
-    """Tasks, rewards and metrics from JSON, in this process. Raises `InputError`."""
+    """Resolve tasks, rewards and metrics from JSON, in this process. Raises `InputError`."""
     spec = json.loads(text)
     import_user_code(spec.get("imports", []))
     mixture, rewards = Mixture.parse(spec["gym"]), resolve_rewards(spec.get("rewards"))
@@ -246,7 +246,7 @@ def _parsed(text: str) -> tuple[Mixture, Rubric]:
 
 
 def _at_level(gym: Any, level: int | None) -> Any:
-    """`gym` with `level` for all tasks that set none."""
+    """`gym` with `level` for all tasks that do not set a level."""
     if level is None:
         return gym
     tasks = gym if isinstance(gym, list) else [gym]
@@ -258,13 +258,13 @@ class SingleTurnHarnessConfig(vf.HarnessConfig):
     """Options of `SingleTurnHarness`."""
 
     request_timeout: float | None = Field(3600.0, gt=0, allow_inf_nan=False)
-    """Seconds that one completion may take; None: no limit."""
+    """Maximum time for one completion in seconds; None: unlimited."""
     max_retries: int = Field(2, ge=0)
-    """How often a request that failed for a temporary reason is repeated (by the client of `openai`)."""
+    """Maximum number of retries after a temporary failure of a request, made by the `openai` client."""
 
 
 class SingleTurnHarness(vf.Harness[SingleTurnHarnessConfig]):
-    """One chat completion for the task's prompt, with its system prompt in a system message."""
+    """A harness that requests one chat completion for the task's prompt, with its system prompt as a system message."""
 
     APPENDS_SYSTEM_PROMPT = True
     EXECUTES_CODE = False
@@ -280,8 +280,8 @@ class SingleTurnHarness(vf.Harness[SingleTurnHarnessConfig]):
         mcp_urls: dict[str, str],
         data: vf.TaskData | None = None,
     ) -> vf.ProgramResult:
-        """Send the request. A failed call is reported like a failed program: Verifiers knows the cause."""
-        system, prompt = self.resolve_prompt(trace.task.data if data is None else data)  # 0.2 gives no `data`
+        """Send the request. A failed request is reported like a failed program; Verifiers records the cause."""
+        system, prompt = self.resolve_prompt(trace.task.data if data is None else data)  # 0.2 does not pass `data`
         messages: Any = chat_of(system, prompt)
         try:
             async with httpx.AsyncClient(verify=_certificates(), timeout=self.config.request_timeout) as transport:
@@ -302,14 +302,14 @@ def chat_of(system: str | None, prompt: object) -> list[dict[str, str]]:
     """A task's system prompt and prompt (text, or messages of text) as chat messages.
 
     Raises:
-        TypeError: no prompt, or one with images or tools.
+        TypeError: the prompt is empty, or has images or tools.
     """
     if isinstance(prompt, str):
         return [dict(message) for message in build_messages(prompt, system)]
     messages: Any = prompt if isinstance(prompt, list) else []
     for message in messages:
         if message.role == "tool" or not isinstance(message.content, str) or getattr(message, "tool_calls", None):
-            raise TypeError("the prompt is not text alone")
+            raise TypeError("the prompt is not plain text")
     if not messages:
         raise TypeError("the prompt is empty")
     chat = [{"role": message.role, "content": message.content} for message in messages]
@@ -318,37 +318,38 @@ def chat_of(system: str | None, prompt: object) -> list[dict[str, str]]:
 
 @functools.cache
 def _certificates() -> ssl.SSLContext:
-    """Read once, because reading takes longer than a request to this machine."""
+    """The TLS certificates, loaded once because loading takes longer than a local request."""
     return httpx.create_ssl_context()
 
 
-if hasattr(vf, "SingleAgentEnv"):  # not in 0.2, where the harness has its own runtime
+if hasattr(vf, "SingleAgentEnv"):  # missing in 0.2, where the harness has its own runtime
 
     class SingleTurnEnvConfig(vf.SingleAgentEnvConfig):
-        """One agent, in this process."""
+        """Config of an environment with one agent, in this process."""
 
         agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
-        """Verifiers' default would rent a sandbox, which needs a login; nothing is run here."""
+        """Agent runtime. Verifiers' default would rent a sandbox, which needs a login; here nothing is executed."""
 
     class SingleTurnEnv(vf.SingleAgentEnv, vf.Env[SingleTurnEnvConfig]):
-        """The environment in which Verifiers evaluates the taskset by its name."""
+        """The environment that Verifiers uses to evaluate the taskset by name."""
 
     class ReasoningGymEnv(SingleTurnEnv):
-        """A single-turn environment over Reasoning Gym tasks, whose training and evaluation rows never share a problem.
+        """A single-turn environment for Reasoning Gym tasks, with disjoint problems for training and evaluation.
 
-        Unlike the taskset that Verifiers loads by its id, it lives in one process, so that rewards may be functions.
+        Unlike the taskset that Verifiers loads by id, it stays in one process, so rewards may be functions.
 
         Args:
-            split: the rows of `taskset`: "eval" or "train".
+            split: split of the rows of `taskset`: "eval" or "train".
             gym, num_train_examples, num_eval_examples and all others: as for `ReasoningGym`.
 
         Attributes:
-            environment: the `ReasoningGym` with both splits, which `GRPOTrainer` trains on; `mixture`, `manifest`,
-                `rewards`, `prompt_options` and `grading` are its own.
+            environment: the underlying `ReasoningGym` with both splits, on which `GRPOTrainer` trains. Its attributes
+                `mixture`, `manifest`, `rewards`, `prompt_options` and `grading` are also available here.
             taskset: the rows of `split` as Verifiers' tasks.
 
         Raises:
-            InputError: for what cannot work. `GenerationError`: a draw that takes too long.
+            InputError: an argument is invalid.
+            GenerationError: a draw takes too long.
         """
 
         __signature__ = inspect.Signature([*_PARAMETERS.values(), _SPLIT])
@@ -365,7 +366,7 @@ if hasattr(vf, "SingleAgentEnv"):  # not in 0.2, where the harness has its own r
             given = inspect.signature(ReasoningGym).bind(*args, **options).arguments
             known = {name: value for name, value in given.items() if name in ReasoningGymTasksetConfig.model_fields}
             own = {"task": task, "split": split, "grading": env.grading, "instruction": env.system_prompt}
-            # Copied and not validated: functions and mixtures are not values that a config file could have.
+            # Copied without validation, which would reject functions and mixtures.
             taskset = config.taskset.model_copy(update={**known, **own})
             super().__init__(config.model_copy(update={"taskset": taskset}))
             self.taskset = _RowsTaskset(taskset, env.train_rows if split == "train" else env.eval_rows)
@@ -375,14 +376,14 @@ if hasattr(vf, "SingleAgentEnv"):  # not in 0.2, where the harness has its own r
             return self.environment.to_examples(rows)
 
     def load_environment(*args: Any, **options: Any) -> ReasoningGymEnv:
-        """`rg_env.load_environment` with these releases; parameters as for `ReasoningGymEnv`."""
+        """`rg_env.load_environment` for these releases; takes the parameters of `ReasoningGymEnv`."""
         return ReasoningGymEnv(*args, **options)
 
     load_environment.__signature__ = ReasoningGymEnv.__signature__  # type: ignore[attr-defined]
 
 
 class _RowsTaskset(ReasoningGymTaskset):
-    """A taskset of rows that were drawn already."""
+    """A taskset of rows that are already drawn."""
 
     def __init__(self, config: ReasoningGymTasksetConfig, rows: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(config)
@@ -392,5 +393,5 @@ class _RowsTaskset(ReasoningGymTaskset):
         split = self.config.split
         if not self._rows:
             other = SPLITS[split == SPLITS[0]]
-            raise InputError(f"num_{split}_examples is 0: there are no tasks; raise it, or give split={other!r}")
+            raise InputError(f"num_{split}_examples is 0, so there are no tasks: increase it, or use split={other!r}")
         return tasks_of(self._rows, self.config.task)

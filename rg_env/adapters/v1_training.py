@@ -1,10 +1,10 @@
-"""Anybody's taskset for Verifiers' v1 API, as what `GRPOTrainer` trains on: its tasks, scored as Verifiers scores them.
+"""Adapter that lets `GRPOTrainer` train on any Verifiers v1 taskset, with its tasks scored as in Verifiers.
 
     env = TasksetEnvironment(train_taskset, eval_taskset.take(200))
     trainer = GRPOTrainer(model, env, args, tokenizer)
 
-`Task.score` gets a trace with the prompt and the sampled completion: its text, token ids, log-probabilities, usage and
-finish reason. The trainer samples a single turn by itself, so that tasks which need more are refused by name.
+`Task.score` receives a trace with the prompt and the sampled completion: text, token ids, log-probabilities, usage and
+finish reason. The trainer itself samples single turns, so tasks that need more are rejected by name.
 """
 
 import copy
@@ -29,13 +29,13 @@ if not hasattr(vf.Taskset, "bounded"):
     raise MissingExtraError("training on v1 tasksets needs verifiers 0.4 or later (pip install -U verifiers)")
 
 _TASK = "verifiers_task"
-"""Key of a row under which its task is."""
+"""Key of a row that holds its task."""
 _HOOKS = ("setup", "finalize", "stage_verifier")
-"""Methods of a task that run in a sandbox, before or after the model."""
+"""Task methods that run in a sandbox, before or after the model."""
 
 
 class TasksetEnvironment(Environment):
-    """Prompts and rewards of v1 tasksets. Metrics are passed on; a reward that raises, or returns None, is an error.
+    """Prompts, rewards and metrics of v1 tasksets. A reward that raises or returns None is an error.
 
     A reward or metric named `accuracy` marks correct rollouts, for curricula and filters.
 
@@ -43,8 +43,8 @@ class TasksetEnvironment(Environment):
         train_taskset, eval_taskset: the tasks to train and to evaluate on.
 
     Raises:
-        InputError: a taskset without end or without tasks, or tasks that need tools, several turns, a container or a
-            sandbox, or whose prompts are not text.
+        InputError: a taskset is infinite or empty, or its tasks need tools, several turns, a container or a sandbox, or
+            their prompts are not text.
     """
 
     def __init__(self, train_taskset: vf.Taskset | None, eval_taskset: vf.Taskset | None = None) -> None:
@@ -69,7 +69,7 @@ class TasksetEnvironment(Environment):
     def score(self, rollouts: Sequence[Rollout]) -> list[Scored]:
         found = run_each(_score, rollouts)
         names = dict.fromkeys(name for scored in found for name in scored.rewards)
-        # Tasks may have different rewards: one that a task lacks adds nothing to the sum.
+        # Tasks may have different rewards; a missing reward adds nothing to the sum.
         return [each._replace(rewards={name: each.rewards.get(name, 0.0) for name in names}) for each in found]
 
     def _rows(self, taskset: vf.Taskset | None) -> list[dict[str, Any]]:
@@ -79,7 +79,7 @@ class TasksetEnvironment(Environment):
         if not isinstance(taskset, vf.Taskset):
             raise InputError(f"a taskset must be a verifiers.v1.Taskset, not {name}")
         if not taskset.bounded:
-            raise InputError(f"{name} is infinite: bound it, for example {name}(...).take(1000)")
+            raise InputError(f"{name} is infinite: limit it, for example {name}(...).take(1000)")
         if taskset.toolsets(taskset.config):
             _refuse(name, "has tools")
         checked: set[tuple[type, int]] = set()
@@ -92,7 +92,7 @@ class TasksetEnvironment(Environment):
         return rows
 
     def _check(self, task: vf.Task) -> None:
-        """Refuse what this kind of task needs; note its rewards otherwise."""
+        """Record the rewards of this kind of task. Raises `InputError` if it needs anything unsupported."""
         name, judges = type(task).__name__, task.plugged_judges()
         rewards, metrics = task.hooks("reward"), task.hooks("metric")
         if task.toolsets(task.config):
@@ -100,7 +100,7 @@ class TasksetEnvironment(Environment):
         if task.NEEDS_CONTAINER:
             _refuse(name, "needs a container")
         if own := [hook for hook in _HOOKS if getattr(type(task), hook, None) is not getattr(vf.Task, hook, None)]:
-            _refuse(name, f"has {', '.join(own)} of its own")
+            _refuse(name, f"overrides {', '.join(own)}")
         if any(hasattr(getattr(type(task), each, None), "intercept") for each in dir(type(task))):
             _refuse(name, "intercepts requests or replies")
         of_judges = [(judge.reward_name, judge.score) for judge in judges]
@@ -119,7 +119,7 @@ def environment_of(env: Any) -> TasksetEnvironment:
     """The training environment of a taskset, or of an `Env` with one agent.
 
     Raises:
-        InputError: an env with several agents or with a way of its own to run one, or as `TasksetEnvironment`.
+        InputError: an env has several agents or runs its agent in a custom way, or as `TasksetEnvironment`.
     """
     if isinstance(env, vf.Taskset):
         return TasksetEnvironment(env)
@@ -129,8 +129,8 @@ def environment_of(env: Any) -> TasksetEnvironment:
     if not isinstance(env, base):
         _refuse(name, "is not a SingleAgentEnv: it may have several agents or turns")
     if own := [hook for hook in ("run", "setup", "finalize") if getattr(type(env), hook) is not getattr(base, hook)]:
-        _refuse(name, f"has {', '.join(own)} of its own")
-    harness = env.config.agent.harness  # None: the user chose none, and Verifiers' own default has tools
+        _refuse(name, f"overrides {', '.join(own)}")
+    harness = env.config.agent.harness  # None: not chosen; Verifiers' own default has tools
     if harness is not None and vf.load_harness(harness).EXECUTES_CODE:
         _refuse(name, f"has a harness with tools ({harness.id})")
     return TasksetEnvironment(env.taskset)
@@ -163,7 +163,7 @@ async def _score(rollout: Rollout) -> Scored:
             raise cause from cause.__cause__
         raise RewardError(f"{error}; {where}") from error
     if not trace.rewards:
-        raise RewardError(f"{type(task).__name__} gave no reward; {where}")
+        raise RewardError(f"{type(task).__name__} returned no reward; {where}")
     rewards = {name: checked_value(name, reward and reward.score, where) for name, reward in trace.rewards.items()}
     metrics = {name: checked_value(name, value, where) for name, value in trace.metrics.items()}
     if "accuracy" in rewards:
@@ -172,8 +172,10 @@ async def _score(rollout: Rollout) -> Scored:
 
 
 def _watched(task: vf.Task, where: str) -> vf.Task:
-    """The task with rewards, metrics and judges that raise a `RewardError` with their name: Verifiers would say the
-    task's alone."""
+    """The task, with rewards, metrics and judges that raise a `RewardError` with their own name.
+
+    Verifiers would report only the task's name.
+    """
     watched = copy.copy(task)
 
     def judges() -> list[vf.Judge]:
@@ -188,7 +190,7 @@ def _watched(task: vf.Task, where: str) -> vf.Task:
 
 
 def _checked(function: Callable[..., Any], name: str, where: str) -> Callable[..., Any]:
-    @functools.wraps(function)  # with name, signature and weight, which Verifiers reads
+    @functools.wraps(function)  # keeps name, signature and weight, which Verifiers reads
     async def call(*args: Any, **kwargs: Any) -> Any:
         try:
             value = await function(*args, **kwargs)
@@ -204,7 +206,7 @@ def _checked(function: Callable[..., Any], name: str, where: str) -> Callable[..
 
 
 def _trace(task: vf.Task, rollout: Rollout) -> vf.Trace:
-    """What Verifiers would have recorded of the rollout."""
+    """The trace that Verifiers would have recorded for the rollout."""
     kinds = {"system": vf.SystemMessage, "user": vf.UserMessage, "assistant": vf.AssistantMessage}
     messages = [kinds[message["role"]](content=message["content"]) for message in rollout.prompt]
     nodes = [vf.MessageNode(parent=index - 1 if index else None, message=each) for index, each in enumerate(messages)]
@@ -219,7 +221,7 @@ def _trace(task: vf.Task, rollout: Rollout) -> vf.Trace:
     call = vf.ModelCall(
         node=len(nodes),
         finish_reason=None if rollout.truncated is None else "length" if rollout.truncated else "stop",
-        # Tokens of the prompt are not known here.
+        # The tokens of the prompt are unknown here.
         usage=vf.Usage(prompt_tokens=0, completion_tokens=rollout.completion_tokens or 0),
     )
     trace = vf.Trace(

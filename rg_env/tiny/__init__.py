@@ -1,4 +1,4 @@
-"""The tiny policy: a model small enough to learn by GRPO in about a minute on two CPU cores, shipped with the package.
+"""The tiny policy: a bundled model that is small enough to learn with GRPO in about a minute on two CPU cores.
 
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from rg_env.tiny import POLICY_DIR
@@ -6,16 +6,16 @@
     model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, torch_dtype="float32")
     tokenizer = AutoTokenizer.from_pretrained(POLICY_DIR)
 
-It is Llama-shaped, has fewer than a million parameters, and knows three arithmetic tasks of Reasoning Gym (`TASKS`) in
-two ways: worked step by step, which is nearly always right, and as a blurted guess near the answer, which is mostly
-wrong. It mostly blurts. What reinforcement learning has to find is that working pays; that is why a reward curve rises
-within a dozen steps, and why a trainer that computes its gradient wrongly shows it just as fast.
+It has the Llama architecture, fewer than a million parameters, and knows three arithmetic tasks of Reasoning Gym
+(`TASKS`). It answers in two ways: worked out step by step, which is nearly always right, and as an immediate guess near
+the answer, which is mostly wrong. It mostly guesses. Reinforcement learning has to discover that working step by step
+pays, so the reward curve rises within a dozen steps, and a trainer with a wrong gradient is exposed just as fast.
 
-It is a demonstration and a test instrument, not a language model: it has seen no text but these tasks, under the one
-system prompt `SYSTEM_PROMPT`. It was trained on questions of the training split only. `README.md` in this folder has
-the recipe and the measurements; `python tools/tiny_build.py --out DIR` makes it again from nothing.
+It is for demonstrations and tests, and is not a language model: it was trained only on these tasks, with the single
+system prompt `SYSTEM_PROMPT`, on questions of the training split. `README.md` in this folder has the recipe and the
+measurements; `python tools/tiny_build.py --out DIR` rebuilds it from scratch.
 
-Importing this module costs nothing: no torch, no Reasoning Gym.
+This module imports neither torch nor Reasoning Gym.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ POLICY_DIR: Path = Path(__file__).parent / "policy"
 """Folder of the shipped policy: weights, tokenizer, chat template, generation config."""
 
 SYSTEM_PROMPT = "Think step by step, then give the final answer as <answer>your answer here</answer>."
-"""The system message that the policy was trained under; it knows no other."""
+"""The only system message that the policy was trained with."""
 
 TASKS: dict[str, dict[str, Any]] = {
     "leg_counting": {"min_animals": 1, "max_animals": 3, "min_instances": 1, "max_instances": 6},
@@ -41,10 +41,10 @@ TASKS: dict[str, dict[str, Any]] = {
 """Reasoning Gym task → the config that the policy was trained on."""
 
 MAX_NEW_TOKENS = 90
-"""Enough for every worked solution of `TASKS`."""
+"""Token limit of a completion, enough for every step-by-step solution of `TASKS`."""
 
-# configs/models/tiny.yaml has the same once more, for people to read and extend: configs are not part of the package,
-# and what is in the package must work without them. A test keeps the two equal.
+# configs/models/tiny.yaml repeats these values for people to read and extend, because configs are not part of the
+# package. A test keeps the two equal.
 TRAINING: dict[str, Any] = {
     "max_steps": 25,
     "learning_rate": 1e-4,
@@ -59,4 +59,4 @@ TRAINING: dict[str, Any] = {
     "gradient_checkpointing": False,
     "bf16": False,
 }
-"""The keys of a config's `training` that are its own: chosen by trial for a visible result in a minute."""
+"""Values for the `training` section of a config, tuned for a visible result in a minute."""

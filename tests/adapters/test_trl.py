@@ -295,8 +295,8 @@ def test_bad_arguments_are_refused_at_once(kwargs: dict[str, Any], error: type[E
         ({"info": [None]}, "info of a row must be a mapping, not None"),
         ({"info": [{"task": "leg_counting"}]}, "info of a row lacks 'rg_task'"),
         ({"info": [{"rg_task": "leg_counting"}]}, "info of a row lacks 'config'"),
-        ({"completions": ["a", "b"]}, "as many of each.*'completions': 2"),
-        ({"completion_ids": []}, "as many of each.*'completion_ids': 0"),
+        ({"completions": ["a", "b"]}, "must have the same length.*'completions': 2"),
+        ({"completion_ids": []}, "must have the same length.*'completion_ids': 0"),
     ],
 )
 def test_rows_of_others_are_refused(changes: dict[str, Any], message: str) -> None:

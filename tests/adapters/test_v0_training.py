@@ -156,7 +156,7 @@ def _with_tools() -> Any:
         (_Turns(dataset=ROWS), "_Turns is not a SingleTurnEnv"),
         (vf.ToolEnv(dataset=ROWS, tools=[_tool]), "ToolEnv is not a SingleTurnEnv"),
         (_with_tools(), "SingleTurnEnv has tools"),
-        (_SetUp(dataset=ROWS, rubric=vf.Rubric(funcs=[right])), "_SetUp has setup_state of its own"),
+        (_SetUp(dataset=ROWS, rubric=vf.Rubric(funcs=[right])), "_SetUp overrides setup_state"),
     ],
 )
 def test_what_the_trainer_cannot_run_is_refused(env: Any, message: str) -> None:

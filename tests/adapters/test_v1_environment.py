@@ -130,7 +130,9 @@ def test_a_split_without_rows_is_told_when_it_is_read() -> None:
     """It may be there for training alone."""
     env = rg_env.load_environment(num_train_examples=2, num_eval_examples=0)
     assert len(env.environment.train_rows) == 2
-    with pytest.raises(InputError, match="num_eval_examples is 0: there are no tasks; raise it, or give split='train'"):
+    with pytest.raises(
+        InputError, match="num_eval_examples is 0, so there are no tasks: increase it, or use split='train'"
+    ):
         list(env.taskset)
     env = rg_env.load_environment(num_train_examples=0, num_eval_examples=2, split="train")
     with pytest.raises(InputError, match=r"num_train_examples is 0: .* or give split='eval'"):

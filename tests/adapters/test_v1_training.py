@@ -181,7 +181,7 @@ def test_functions_that_a_config_plugs_count(tmp_path: Any) -> None:
         (float("nan"), "reward 'odd' returned nan, not a finite number"),
         ({"a": 1.0, "b": None}, "reward 'b' returned None, not a finite number"),
         (KeyError("five"), "reward 'odd' raised KeyError: 'five' .*; task Odd"),
-        ({}, "Odd gave no reward"),
+        ({}, "Odd returned no reward"),
     ],
 )
 def test_a_reward_that_fails_is_an_error(value: Any, message: str) -> None:
@@ -275,14 +275,14 @@ IMAGE = [vf.UserMessage(content=[vf.ImageUrlContentPart(image_url=vf.ImageUrlSou
         (of(Tools), "Tools has tools"),
         (of(toolsets=lambda config: [object()]), "Sums has tools"),
         (of(Container), "Container needs a container"),
-        (of(SetUp), "SetUp has setup of its own"),
-        (of(Finalizes), "Finalizes has finalize of its own"),
-        (of(Stages), "Stages has stage_verifier of its own"),
+        (of(SetUp), "SetUp overrides setup"),
+        (of(Finalizes), "Finalizes overrides finalize"),
+        (of(Stages), "Stages overrides stage_verifier"),
         (of(Intercepts), "Intercepts intercepts requests or replies"),
         (of(RuntimeReward), "RuntimeReward needs a runtime for 'tests'"),
         (of(RuntimeMetric), "RuntimeMetric needs a runtime for 'files'"),
         (of(RuntimeJudge), "RuntimeJudge needs a runtime for 'looks'"),
-        (of(prompt=IMAGE), "Sum 0 cannot be prompted: the prompt is not text alone"),
+        (of(prompt=IMAGE), "Sum 0 cannot be prompted: the prompt is not plain text"),
         (of(skills=["search"]), "Sum 0 has skills"),
         (of(prompt=None), "Sum 0 cannot be prompted: the prompt is empty"),
     ],
@@ -301,7 +301,7 @@ def test_a_taskset_without_end_is_bounded_first() -> None:
             return (Sum(SumData(prompt=f"{n}?", answer="1")) for n in itertools.count())
 
     endless = Endless(vf.TasksetConfig())
-    with pytest.raises(InputError, match=r"Endless is infinite: bound it, for example .*take\(1000\)"):
+    with pytest.raises(InputError, match=r"Endless is infinite: limit it, for example .*take\(1000\)"):
         as_environment(endless)
     env = TasksetEnvironment(endless.take(3), endless.skip(3).take(2))
     assert [len(env.train_rows), len(env.eval_rows)] == [3, 2]
@@ -358,7 +358,7 @@ def test_envs_that_run_in_a_way_of_their_own_are_refused() -> None:
             pass
 
     for env, message in (
-        (single(Twice), "Twice has run, finalize of its own"),
+        (single(Twice), "Twice overrides run, finalize"),
         (Two(TwoConfig(taskset={"id": "rg-env"})), "Two is not a SingleAgentEnv: it may have several agents or turns"),
         (single(harness={"id": "bash"}), r"SingleAgentEnv has a harness with tools \(bash\)"),
     ):
