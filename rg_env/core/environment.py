@@ -197,7 +197,7 @@ class Environment:
 
         Raises:
             RewardError: a reward raised or returned a non-finite value; the message names the reward and the rollout.
-            InputError: a rollout's `info` is broken.
+            InputError: a rollout's `info` is invalid.
         """
         return self.rubric.score(rollouts)
 

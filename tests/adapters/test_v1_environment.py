@@ -135,5 +135,5 @@ def test_a_split_without_rows_is_told_when_it_is_read() -> None:
     ):
         list(env.taskset)
     env = rg_env.load_environment(num_train_examples=0, num_eval_examples=2, split="train")
-    with pytest.raises(InputError, match=r"num_train_examples is 0: .* or give split='eval'"):
+    with pytest.raises(InputError, match=r"num_train_examples is 0.* or use split='eval'"):
         list(env.taskset)

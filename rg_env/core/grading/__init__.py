@@ -1,1 +1,1 @@
-"""From a completion to a score."""
+"""Grading: from a completion to a score."""

@@ -1,8 +1,8 @@
-"""What was measured of each task's grader, as shipped in `task_audit.json`: `kept`, and a line a task to print.
+"""Measurements of each task's grader, shipped as `task_audit.json`, and their table.
 
     rg-env tasks --audit
 
-The measurement needs a checkout of the repository: `tools/grader_audit.py` makes it, and writes the file.
+`tools/grader_audit.py` measures them and writes the file; it needs a checkout of the repository.
 """
 
 import json
@@ -14,64 +14,64 @@ from rg_env.core.grading.graders import GRADERS
 
 PATH = Path(__file__).with_name("task_audit.json")
 GUESSABLE = 0.3
-"""Tasks in which one fixed answer is right more often are marked in the table."""
+"""Accuracy of the best constant answer above which a task is marked in the table."""
 
 
 @dataclass
 class Audit:
-    """What was measured on one task."""
+    """Measurements of one task."""
 
     task: str
     items: int = 0
-    """Questions drawn."""
+    """Number of questions drawn."""
     distinct: int = 0
-    """Different ones among them."""
+    """Number of distinct questions among `items`."""
     problem_keys: int = 0
-    """Different problems among them, with wording, names and order taken out where they do not matter."""
+    """Number of distinct problems among `items`, ignoring irrelevant wording, names and order."""
     left_out: int = 0
-    """Draws that gave no question, such as one with two answers; `library_fixes.LEFT_OUT` has the reasons."""
+    """Number of excluded draws, such as questions with two answers; `library_fixes.LEFT_OUT` has the reasons."""
     corrected: int = 0
-    """Questions that the library stores a wrong answer to: the right one is paid instead (`graders.gold.corrected`)."""
+    """Number of questions with a wrong stored answer, which `graders.gold.corrected` replaces."""
     without_gold: int = 0
-    """Questions that the library stores no answer to, or none that follows."""
+    """Number of questions without a stored answer, or with one that does not follow."""
     gold_wrong: int = 0
-    """Gold answers that do not score 1.0."""
+    """Number of gold answers that do not score 1.0."""
     answers: int = 0
-    """Honest answers graded by both, ours and the library's."""
+    """Number of honest answers graded by both our grader and the library's."""
     disagreements: int = 0
-    """Those that our grader and the library's do not both call right, or both wrong."""
+    """Number of `answers` on which the two graders disagree."""
     unexplained: int = 0
-    """Those among them that are of no known kind."""
+    """Number of `disagreements` of unknown kind."""
     kinds: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The others by kind: `count`, `why` the library is wrong, and the first one as `example`."""
+    """Other disagreements by kind: `count`, `why` the library is wrong, and the first one as `example`."""
     dress: float = 0.0
-    """Share of the harmless forms of gold answers that are accepted, such as a box or bold type around one."""
+    """Share of harmless forms of gold answers that are accepted, such as boxed or bold ones."""
     dress_refused: list[str] = field(default_factory=list)
-    """Those that are refused for some answer, because they change its meaning or are for single values only."""
+    """Forms that are rejected for some answer, because they change its meaning or apply to single values only."""
     rows: int = 0
-    """Evaluation rows that the shares below were measured on. All were chosen on training rows."""
+    """Number of evaluation rows for the shares below. The replies were chosen on training rows."""
     constant: float = 0.0
-    """Share of the rows that the best constant answer is right on."""
+    """Accuracy of the best constant answer."""
     constant_reply: str = ""
     """The best constant answer."""
     exploit: float = 0.0
-    """Share of the rows that the best reply is right on which is made from the question's text without solving it."""
+    """Accuracy of the best reply that is derived from the question's text without solving it."""
     exploit_reply: str = ""
-    """How that reply is made."""
+    """Description of the `exploit` reply."""
     partial: float = 0.0
-    """Mean value of the best such reply with partial credit."""
+    """Mean score of the best such reply with partial credit."""
     partial_reply: str = ""
-    """How that one is made."""
+    """Description of the `partial` reply."""
     solution: float = 0.0
-    """Share of the rows that the best copy or calculation is right on which is what the question asks for."""
+    """Accuracy of the best copy or calculation that does solve the question."""
     solution_reply: str = ""
-    """How it is made, and why that solves the task; empty where none was found."""
+    """Description of the `solution` reply, and why it solves the task; empty if none was found."""
     draw_ms: float = 0.0
-    """Mean time to draw a question."""
+    """Mean time to draw a question, in milliseconds."""
     grade_us: float = 0.0
-    """Mean time to grade an honest answer."""
+    """Mean time to grade an honest answer, in microseconds."""
     examples: list[str] = field(default_factory=list)
-    """Some that are unexplained, for people."""
+    """Examples of unexplained disagreements, for manual inspection."""
 
     @property
     def agreement(self) -> float:
@@ -80,7 +80,7 @@ class Audit:
 
     @property
     def fine(self) -> bool:
-        """All gold answers are right, and every disagreement is explained."""
+        """Whether all gold answers are right and every disagreement is explained."""
         return not self.gold_wrong and not self.unexplained
 
 
@@ -103,9 +103,9 @@ def grader_name(task: str) -> str:
 
 
 def line(result: Audit) -> str:
-    """One line of the table, under `HEADER`; below it the best cheap replies, and what the library grades otherwise.
+    """One line of the table under `HEADER`, followed by the best cheap replies and the kinds of disagreement.
 
-    A constant that is right on more than `GUESSABLE` of the rows is marked with `*`.
+    A constant answer with an accuracy above `GUESSABLE` is marked with `*`.
     """
     golds = result.items - result.without_gold
     right = f"{golds - result.gold_wrong}/{golds}"

@@ -1,17 +1,17 @@
-"""From a completion to the answer in it.
+"""Extraction of the answer from a completion.
 
-The rule: the last well-formed `<answer>...</answer>` outside of thinking. Well-formed means an opening tag and the next
-closing tag, with no `<answer>` between them, so that of several openings the innermost counts. Thinking is
+The answer is the last well-formed `<answer>...</answer>` outside of thinking. Well-formed means an opening tag and the
+next closing tag, without `<answer>` between them, so the innermost of several opening tags counts. Thinking is
 
-- what follows a `<think>`, up to the next `</think>`, or to the end of a reply that was cut before it;
-- all that precedes a `</think>` without a `<think>`: many chat templates put the opening tag into the prompt.
+- everything after a `<think>`, up to the next `</think>`, or to the end of a truncated completion;
+- everything before a `</think>` without a `<think>`, because many chat templates put the opening tag into the prompt.
 
-A `<think>` inside an answer is the answer's text. Nothing else in the completion counts as an answer, and these four
-tags have no other spelling: `<thinking>`, `<THINK>` and `<answer >` are plain text. One pass over the tags: linear
-time, whatever the text.
+A `<think>` inside an answer is part of the answer's text. Nothing else in the completion counts as an answer. The four
+tags have no other spelling: `<thinking>`, `<THINK>` and `<answer >` are plain text. A single pass over the tags takes
+linear time for any text.
 
-Not covered: a reply cut while thinking whose `<think>` is in the prompt has no tag of thinking at all, so an answer in
-it counts. A server with a reasoning parser separates the two.
+Limitation: if `<think>` is in the prompt and the completion is truncated while thinking, it has no thinking tag at all,
+so an answer in it counts. A server with a reasoning parser separates thinking from the answer.
 """
 
 import re
@@ -24,15 +24,14 @@ _TAG = re.compile(r"</?(?:answer|think)>")
 
 @dataclass(frozen=True)
 class Extraction:
-    """What was found: `answer` is the text between the tags without white space around it, None unless `status` is
-    "ok"."""
+    """Result of an extraction. `answer` is the stripped text between the tags; None unless `status` is "ok"."""
 
     status: Literal["ok", "no_answer"]
     answer: str | None
 
 
 def extract(completion: object) -> Extraction:
-    """The answer of a completion, in any form that `completion_text` takes. A blank answer counts as missing."""
+    """Extract the answer of a completion in any form of `completion_text`. A blank answer counts as missing."""
     text = completion_text(completion)
     opened: int | None = None
     span: tuple[int, int] | None = None
@@ -44,7 +43,7 @@ def extract(completion: object) -> Extraction:
         elif tag == "</answer>":
             if opened is not None:
                 span = opened, match.start()
-                opened, thinking = None, False  # tags of thinking since the opening were the answer's text
+                opened, thinking = None, False  # thinking tags since the opening tag were part of the answer
         elif tag == "<think>":
             thinking = True
         elif thinking:
@@ -56,10 +55,10 @@ def extract(completion: object) -> Extraction:
 
 
 def completion_text(completion: object) -> str:
-    """The text of the last assistant message: of a plain text itself, of a list of messages, of one message.
+    """The text of a completion: of a string, a message, or the last assistant message in a list.
 
-    Messages are mappings or objects with `role` and `content`; content is text, None or a list of parts, of which those
-    with a `text` count. No assistant message, or None, gives "".
+    Messages are mappings or objects with `role` and `content`. Content is text, None or a list of parts, whose `text`
+    is used. Returns "" for None, and without an assistant message.
     """
     if completion is None:
         return ""

@@ -1,4 +1,4 @@
-"""One completion for one row: what rewards look at. Its answer is extracted and scored when first asked for, once."""
+"""Rollouts: one completion for one row, the input of rewards. Its answer is extracted and scored once, on first use."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,23 +14,23 @@ class Rollout:
     """One completion for one row."""
 
     prompt: Any
-    """Chat messages, or text."""
+    """The prompt: chat messages, or text."""
     text: str
     """The completion's text."""
     answer: str
     """The gold answer; empty if the row has none."""
     info: Mapping[str, Any]
-    """The row's `info`: what grading needs."""
+    """The row's `info`, which has the data for grading."""
     completion_tokens: int | None = None
-    """As the server reported it; None if it did not."""
+    """Number of completion tokens reported by the server; None if it did not report any."""
     truncated: bool | None = None
-    """Whether the completion ended because of the token limit; None if not known."""
+    """Whether the token limit ended the completion; None if unknown."""
     token_ids: Sequence[int] = ()
-    """Sampled tokens, the end token included; empty if not known."""
+    """Sampled tokens, including the end token; empty if unknown."""
     logprobs: Sequence[float] = ()
-    """Natural-log probabilities of `token_ids` in the distribution they were sampled from; empty if not known."""
+    """Log-probabilities (natural) of `token_ids` in the distribution they were sampled from; empty if unknown."""
     row: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The row, with all columns that the user keeps there; empty if not known."""
+    """The row, with all of the user's columns; empty if unknown."""
 
     @classmethod
     def of(
@@ -44,7 +44,7 @@ class Rollout:
         truncated: bool | None = None,
         score: Score | None = None,
     ) -> "Rollout":
-        """A rollout of `completion` in any form (text, messages), scored at once, or with its known `score`.
+        """Build a rollout from `completion` (text or messages), scored immediately, or with a given `score`.
 
         Raises `InputError` if `info` is not the info of a row.
         """
@@ -56,10 +56,10 @@ class Rollout:
         """The Reasoning Gym task; `UNNAMED_TASK` for rows of other environments."""
         return str(self.info.get("rg_task", UNNAMED_TASK))
 
-    # Not `cached_property`: up to Python 3.11 it has one lock for all rollouts, which would be graded one by one.
+    # Not a `cached_property`: up to Python 3.11, its lock is shared by all rollouts and would serialize grading.
     @property
     def extraction(self) -> Extraction:
-        """The answer found in the text."""
+        """The answer extracted from the text."""
         found: Extraction | None = vars(self).get("_extraction")
         if found is None:
             found = vars(self)["_extraction"] = extract(self.text)
@@ -67,9 +67,9 @@ class Rollout:
 
     @property
     def score(self) -> Score:
-        """What the answer is worth, by the task's grader; by comparison with `answer` for rows of other environments.
+        """The score by the task's grader, or by comparison with `answer` for rows of other environments.
 
-        Raises `InputError` if `info` claims to be a Reasoning Gym row's and is not.
+        Raises `InputError` if `info` claims to be from a Reasoning Gym row but is invalid.
         """
         found: Score | None = vars(self).get("_score")
         if found is None:
@@ -79,6 +79,6 @@ class Rollout:
         return found
 
     def with_score(self, score: Score) -> "Rollout":
-        """The same rollout with a score that is known already."""
+        """A copy of the rollout with a known score."""
         vars(self)["_score"] = score
         return self

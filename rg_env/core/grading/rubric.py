@@ -1,5 +1,5 @@
-"""A rubric: the rewards of an environment, their weights, and its metrics (accuracy, that of each task, and the status
-of each answer). Answers are graded before rewards are called.
+"""Rubrics: the rewards of an environment, their weights, and its metrics (accuracy, accuracy of each task, and statuses
+of answers). Answers are graded before rewards are called.
 
     [scored] = rubric.score([rollout])
     scored.reward, scored.rewards, scored.metrics
@@ -18,12 +18,12 @@ from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import InputError
 
 OFFERED = ("rollout", "prompt", "completion", "answer", "task", "info")
-"""Parameter names that rewards may use; only Verifiers' v0 API has `state` and `parser` too."""
+"""Parameter names that rewards may use; only Verifiers' v0 API also provides `state` and `parser`."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """1 for a rollout with this status; of one task, if given."""
+    """A metric that is 1 for rollouts with this status, and 0 for others; restricted to one task, if given."""
 
     name: str
     """`accuracy`, `accuracy/<task>` or `status/<status>`."""
@@ -35,46 +35,48 @@ class Metric:
         return None if self.task not in (None, rollout.task) else float(rollout.score.status == self.status)
 
     def value(self, rollout: Rollout) -> float:
-        """The same for frameworks that average every metric over all rollouts, those of other tasks too, and for which
-        a NaN would poison a weighted sum (0 * NaN is NaN): a correct rollout of the task counts as the inverse of the
-        task's share of the rows. Over a whole dataset the mean is exact, over a batch it is right on average (and may
-        exceed 1)."""
+        """The metric for frameworks that average every metric over all rollouts, including those of other tasks.
+
+        A NaN would spoil their weighted sums (0 * NaN is NaN), so a correct rollout of the task counts as the inverse
+        of the task's share of the rows. The mean over a whole dataset is exact. Over a batch it is unbiased and may
+        exceed 1.
+        """
         if not self.of(rollout):
             return 0.0
         return 1.0 if self.task is None else float(1 / Fraction(rollout.info["share"]))
 
 
 class Scored(NamedTuple):
-    """What one rollout earned."""
+    """The reward and metrics of one rollout."""
 
     reward: float
     """Weighted sum of `rewards`."""
     rewards: dict[str, float]
-    """Each reward before its weight."""
+    """Unweighted rewards by name."""
     metrics: dict[str, float]
-    """`accuracy`, `accuracy/<task>`, `status/<status>`: 0 or 1; those that do not apply to the rollout are missing."""
+    """`accuracy`, `accuracy/<task>` and `status/<status>`: 0 or 1; missing if they do not apply to the rollout."""
 
 
 @dataclass(frozen=True)
 class Rubric:
-    """What rollouts earn. Picklable if its rewards are."""
+    """Scores rollouts. Picklable if its rewards are."""
 
     rewards: Sequence[WeightedReward]
     metrics: Sequence[Metric]
     in_workers: bool = False
-    """Whether worker processes grade answers (`needs_workers`): then `grade` asks all of them at once."""
+    """Whether worker processes grade answers (`needs_workers`); if so, `grade` uses them in parallel."""
 
     def grade(self, rollouts: Sequence[Rollout]) -> None:
-        """Grade all rollouts, in parallel where workers do it. `Rollout.score` is known afterwards.
+        """Grade all rollouts, in parallel if workers are used. `Rollout.score` is cached afterwards.
 
         Raises:
-            InputError: a rollout's `info` is broken.
+            InputError: a rollout's `info` is invalid.
         """
         pending = [threads().submit(getattr, rollout, "score") for rollout in rollouts] if self.in_workers else []
         try:
             for future in pending:
                 future.result()
-        finally:  # after Ctrl-C too: what has not begun is dropped, and what runs takes a second at most
+        finally:  # after Ctrl-C too: pending calls are dropped, and running ones take at most a second
             for future in pending:
                 future.cancel()
         for rollout in rollouts:
@@ -85,7 +87,7 @@ class Rubric:
 
         Raises:
             RewardError: a reward raised or returned a non-finite value; the message names the reward and the rollout.
-            InputError: a rollout's `info` is broken.
+            InputError: a rollout's `info` is invalid.
         """
         self.grade(rollouts)
         if any(reward.is_async for reward in self.rewards):
@@ -105,7 +107,7 @@ class Rubric:
 
 
 def offered(rollout: Rollout, completion: Any = None) -> dict[str, Any]:
-    """What `OFFERED` names, for a reward: of the rollout, with `completion` in another form than messages, if given."""
+    """Arguments for rewards by the names in `OFFERED`. `completion` replaces the rollout's messages, if given."""
     return {
         "prompt": rollout.prompt,
         "completion": [{"role": "assistant", "content": rollout.text}] if completion is None else completion,
@@ -115,9 +117,9 @@ def offered(rollout: Rollout, completion: Any = None) -> dict[str, Any]:
 
 
 def metrics_of(rewards: Iterable[WeightedReward], mixture: Mixture, grading: Grading) -> list[Metric]:
-    """The accuracy, that of each task of a mixture, and the share of each status that `grading` can give.
+    """Metrics for the accuracy, the accuracy of each task of a mixture, and each status that `grading` can return.
 
-    Raises `InputError` for a reward with the name of such a metric.
+    Raises `InputError` if a reward has the name of such a metric.
     """
     metrics = [Metric("accuracy")]
     if len(mixture.tasks) > 1:
@@ -129,8 +131,10 @@ def metrics_of(rewards: Iterable[WeightedReward], mixture: Mixture, grading: Gra
 
 
 def metrics_of_rows(rewards: Iterable[WeightedReward], rows: Sequence[Mapping[str, Any]]) -> list[Metric]:
-    """Those of rows that rg_env did not draw: accuracy and statuses if every row has an answer, else none. Raises as
-    `metrics_of`."""
+    """Metrics for the user's own rows: accuracy and statuses if every row has an answer, else none.
+
+    Raises as `metrics_of`.
+    """
     if not all(row["answer"] for row in rows):
         return []
     statuses: list[Status] = ["wrong", "no_answer", "too_long"]

@@ -1,12 +1,17 @@
-"""From a completion to a `Score`: the only scoring path of the project (extraction, then the task's grader).
+"""Scoring: from a completion to a `Score`, by extraction and the task's grader. This is the only scoring path.
 
-Wrong, missing, too long, timed out and ungradable are different statuses. None of them is an exception: exceptions are
-for an `info` that is not one of ours.
+Wrong, missing, too long, timed out and ungradable are different statuses and never exceptions. Only an invalid `info`
+raises.
 
-A row's `info` has the kind of grading, under `grading`: "hardened" (the default: right or not, by the project's own
-graders), "partial" (the same graders, real progress counts) or "upstream" (the library's own formulas,
-for comparison with published numbers; they run in worker processes that can be killed). A task of the user's own is
-graded by its own `score_answer`, in a worker too: "hardened" takes its value for right or not.
+A row's `info` sets the kind of grading under `grading`:
+
+- "hardened" (the default): right or wrong, by the project's own graders;
+- "partial": the same graders, with partial credit for real progress;
+- "upstream": the library's own formulas, for comparison with published numbers. They run in worker processes that can
+  be killed.
+
+The user's own tasks are graded by their `score_answer`, also in a worker. "hardened" reduces its value to right or
+wrong.
 """
 
 import asyncio
@@ -35,14 +40,14 @@ Grading = Literal["hardened", "partial", "upstream"]
 _GRADINGS = get_args(Grading)
 
 MAX_ANSWER_CHARS = 10_000
-"""Longer answers are not graded, unless the gold answer is about as long: it bounds the time that graders take."""
+"""Maximum length of an answer in characters, unless the gold answer is about as long. Bounds the time for grading."""
 CORRECT_FROM = 1 - 1e-6
-"""A value from here up is correct (some of the library's formulas give 0.9999999)."""
+"""Minimum value of a correct answer (some of the library's formulas return 0.9999999)."""
 UPSTREAM_WALL_S = 1.0
-"""Time for one answer that a worker grades, from when it starts on it."""
+"""Seconds that a worker may take to grade one answer, without waiting time."""
 
 UNNAMED_TASK = "default"
-"""Task of rows that name none: those of other environments."""
+"""Task name of rows from other environments, which do not have one."""
 
 _logger = logging.getLogger(__name__)
 _logged: set[tuple[str, str]] = set()
@@ -50,22 +55,22 @@ _logged: set[tuple[str, str]] = set()
 
 @dataclass(frozen=True)
 class Score:
-    """What one completion is worth, and why."""
+    """The score of one completion, with its reason."""
 
     value: float
-    """In [0, 1]."""
+    """Score in [0, 1]."""
     answer: str | None
-    """The extracted answer; None without one."""
+    """The extracted answer; None if there is none."""
     status: Status
     task: str
     detail: str = ""
     """Why the answer could not be graded; empty otherwise."""
     progress: float | None = None
-    """What a task of the user's own gave, in [0, 1], under "hardened" grading, too; None for other tasks."""
+    """Value in [0, 1] that the user's own task returned, under any grading; None for other tasks."""
 
 
 def score(completion: object, info: Mapping[str, Any] | str) -> Score:
-    """The score of `completion` (any form that `extraction.completion_text` takes) for the row that `info` is of.
+    """Score `completion` (any form that `extraction.completion_text` accepts) for the row with this `info`.
 
     Raises `InputError` if `info` is not the `info` of a row that `core.data.dataset` built.
     """
@@ -73,13 +78,13 @@ def score(completion: object, info: Mapping[str, Any] | str) -> Score:
 
 
 def score_extraction(extraction: Extraction, info: Mapping[str, Any] | str) -> Score:
-    """`score` for callers that have extracted the answer already."""
+    """`score` for callers that have already extracted the answer."""
     row = _row(info)
     return _ungraded(extraction, row) or _graded(extraction.answer or "", row, row.grading)
 
 
 async def score_extraction_async(extraction: Extraction, info: Mapping[str, Any] | str) -> Score:
-    """`score_extraction` that leaves the event loop free while a worker grades."""
+    """`score_extraction` without blocking the event loop while a worker grades."""
     row = _row(info)
     if _ungraded(extraction, row) or not in_worker(row.task, row.grading):
         return score_extraction(extraction, info)
@@ -87,8 +92,11 @@ async def score_extraction_async(extraction: Extraction, info: Mapping[str, Any]
 
 
 def score_match(extraction: Extraction, gold: str) -> Score:
-    """The score of an answer to a question of the user's own: right if it is `gold` as a number (`1,000`, `0.5`, `1/2`)
-    or as text, apart from case, spacing and the wrapping that `forms.unwrap` takes off."""
+    """Score an answer to the user's own question.
+
+    It is right if it equals `gold` as a number (`1,000`, `0.5`, `1/2`), or as text except for case, spacing and the
+    wrapping that `forms.unwrap` removes.
+    """
     answer = extraction.answer
     if answer is None:
         return Score(0.0, None, "no_answer", UNNAMED_TASK)
@@ -105,13 +113,15 @@ def score_match(extraction: Extraction, gold: str) -> Score:
 
 
 def in_worker(task: str, grading: Grading) -> bool:
-    """Whether answers are graded by code that is not ours, which may raise, hang or end its process."""
+    """Whether answers are graded by third-party code, which may raise, hang or end its process."""
     return grading == "upstream" or is_user_task(task)
 
 
 def partial_score(extraction: Extraction, info: Mapping[str, Any] | str) -> float:
-    """Progress in [0, 1] by the project's own graders, or by that of the user's own task, whatever the row's grading;
-    0.0 without an answer."""
+    """Partial credit in [0, 1] by our graders, or by the user's for their own task; 0.0 without an answer.
+
+    Independent of the row's grading.
+    """
     row = _row(info)
     if _ungraded(extraction, row):
         return 0.0
@@ -124,7 +134,7 @@ def partial_score(extraction: Extraction, info: Mapping[str, Any] | str) -> floa
 
 
 class _Row(NamedTuple):
-    """What grading needs of a row. Graders only read it: all completions of a group share one."""
+    """The data of a row for grading. Read-only, because all completions of a group share it."""
 
     task: str
     config: dict[str, Any]
@@ -135,7 +145,7 @@ class _Row(NamedTuple):
 
 
 def _row(info: Mapping[str, Any] | str) -> _Row:
-    """Raises `InputError` if `info` lacks something or its JSON is broken."""
+    """Parse `info`. Raises `InputError` if it lacks a key or its JSON is invalid."""
     if isinstance(info, str):
         info = _object(info, "info")
     if not isinstance(info, Mapping):
@@ -161,7 +171,7 @@ def _text(value: object) -> str:
 
 @lru_cache(maxsize=512)
 def _object(text: str, name: str) -> dict[str, Any]:
-    """Parsed once for all completions of a group."""
+    """A parsed JSON object, cached for all completions of a group."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -175,7 +185,7 @@ def _object(text: str, name: str) -> dict[str, Any]:
 
 
 def _ungraded(extraction: Extraction, row: _Row) -> Score | None:
-    """The score of what no grader sees."""
+    """The score of a completion that never reaches a grader; None for others."""
     if extraction.answer is None:
         return Score(0.0, None, "no_answer", row.task)
     return _too_long(extraction.answer, str(row.entry["answer"]), row.task)
@@ -199,24 +209,24 @@ def _graded(answer: str, row: _Row, grading: Grading) -> Score:
         return replace(Score(0.0, answer, "wrong", row.task) if is_wrong else found, progress=found.value)
     try:
         value = grade(row.task, row.config, row.entry, answer, partial_credit=grading == "partial")
-    except Exception as error:  # a broken entry: edited by hand, or from another version of the library
+    except Exception as error:  # an invalid entry, edited or from another release of the library
         return _ungradable(row.task, answer, f"{type(error).__name__}: {error}")
-    if value < CORRECT_FROM and (fault := _fault(*row.key)):  # several graders do not raise on those
+    if value < CORRECT_FROM and (fault := _fault(*row.key)):  # several graders do not raise on an invalid entry
         return _ungradable(row.task, answer, fault)
     return _valued(row.task, answer, value)
 
 
 @lru_cache(maxsize=256)
 def _fault(task: str, config: str, entry: str) -> str:
-    """`fault_of`, found out once for all wrong answers to the entry."""
+    """`fault_of`, cached for all wrong answers to the entry."""
     return fault_of(task, _object(config, "info['config']"), _object(entry, "info['entry']"))
 
 
 def _users_fault(row: _Row) -> str:
-    """Why no answer to the row of a user's task can be right: its own gold answer is not."""
+    """The reason no answer to a row of a user's task can be right, namely that its gold answer is not; else empty."""
     try:
         return _fault_by_worker(row.key)
-    except TimeoutError:  # the machine may have been busy: not kept
+    except TimeoutError:  # not cached, because the machine may have been busy
         return "the row's own gold answer is timed_out"
 
 
@@ -263,7 +273,7 @@ _pool_lock = threading.Lock()
 
 
 def threads() -> ThreadPoolExecutor:
-    """Threads of this process that wait for workers: more than there are workers, so that no worker is idle."""
+    """Threads that wait for workers. They outnumber the workers, so that no worker is idle."""
     return _threads_of(os.getpid())
 
 
@@ -273,8 +283,10 @@ def _threads_of(pid: int) -> ThreadPoolExecutor:
 
 
 def _worker_pool(task: str) -> WorkerPool:
-    """This process's workers (a fork cannot use its parent's), with the user's code for a task of theirs. They are
-    started when first needed: it takes seconds."""
+    """The worker pool of this process, with the user's code for their own tasks.
+
+    Started on first use, because it takes seconds. A fork cannot use its parent's pool.
+    """
     with _pool_lock:
         key = os.getpid(), *(sources().items() if is_user_task(task) else ())
         if key not in _pools:

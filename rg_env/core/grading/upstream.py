@@ -1,9 +1,9 @@
 """The library's own score formulas, for comparison with published numbers, and those of the user's own tasks. They run
 in a worker process (`core.grading.workers`).
 
-The graders of nine tasks run the answer as code. For these the formula is the library's, and the reading of the answer
-ours: bounded literals and expressions. The others are called on a cached dataset instance for each (task, config),
-since some graders read its state: word lists, tolerances, board formats.
+The library's graders of nine tasks execute the answer as code. For these, this module applies the library's formula to
+answers that it parses itself, as bounded literals and expressions. Other graders are called on a cached dataset for
+each (task, config), because some read its state: word lists, tolerances, board formats.
 """
 
 import json
@@ -25,25 +25,25 @@ _TUPLES_WANTED = ("arc_agi", "rearc")
 
 
 def prepare(sources: Mapping[str, str]) -> None:
-    """Make a process ready to grade: the library, and the user's code (see `core.user_code.import_same`)."""
+    """Prepare a process for grading: import the library and the user's code (see `core.user_code.import_same`)."""
     library.factory()
     import_same(sources)
 
 
 def grade(task: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer: str) -> float:
-    """The library's score. Whatever its grader raises goes through."""
+    """The library's score, with safe formulas. Errors of its grader propagate."""
     formula = _FORMULAS.get(task)
     return formula(answer, entry, config) if formula else library_grade(task, config, entry, answer)
 
 
 def library_grade(task: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer: str) -> float:
-    """The library's score of `answer`, as it is; whatever the library raises goes through."""
+    """The library's unmodified score of `answer`. Its errors propagate."""
     if task in _TUPLES_WANTED:
         output = tuple(tuple(row) for row in entry["metadata"]["output"])
         entry = {**entry, "metadata": {**entry["metadata"], "output": output}}
     gold = entry["answer"]
     if isinstance(gold, str) and answer == gold.strip():
-        # Extraction strips the answer, while some gold answers begin or end with white space.
+        # Extraction strips answers, but some gold answers start or end with white space.
         answer = gold
     return float(_dataset(task, json.dumps(config, sort_keys=True)).score_answer(answer, entry=entry))
 
@@ -117,4 +117,4 @@ _FORMULAS: dict[str, _Formula] = {
     "spiral_matrix": _listed(_stripped_gold, lambda row: " ".join(str(cell) for cell in row), 0.1),
     "string_insertion": _listed(_gold, "".join, 0.1),
 }
-"""Formulas of the tasks whose library grader runs the answer as code."""
+"""Formulas of the tasks whose library grader executes the answer as code."""

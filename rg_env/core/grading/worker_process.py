@@ -1,4 +1,4 @@
-"""The program of a grading worker (`core.grading.workers`). It imports little, since every worker pays for it."""
+"""The main program of a grading worker (`core.grading.workers`). It imports little, to keep startup fast."""
 
 import json
 import math
@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from rg_env.core.child_process import ParentPipe
 
 DETAIL_CHARS = 300
-"""Longest detail of an outcome."""
+"""Maximum length of an outcome's detail in characters."""
 _ALARM_MARGIN_S = 1.0
 _OPEN_FILES = 64
 _OS_ALLOWED = {"os.listdir", "os.scandir", "os.walk", "os.fwalk", "os.putenv", "os.unsetenv"}
@@ -23,7 +23,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def serve() -> NoReturn:
-    """The main function of a worker: settings in, "ready" out, then one reply to each request."""
+    """The main function of a worker: it receives settings, replies "ready", and then answers each request."""
     parent = ParentPipe()
     target, warmup, warmup_args, wall_s, memory_mb, start_s, max_reply_bytes = parent.receive()
     signal.setitimer(signal.ITIMER_REAL, start_s + _ALARM_MARGIN_S)
@@ -35,13 +35,13 @@ def serve() -> NoReturn:
         parent.send(["raised", _line(error)])
         os._exit(1)
     _confine(memory_mb)
-    os.dup2(0, 2)  # like 0 and 1, it leads nowhere from here on
+    os.dup2(0, 2)  # discarded, like 0 and 1
     signal.setitimer(signal.ITIMER_REAL, 0)
     parent.send(["ok", None])
     cpu_limit_s = 0
     while True:
         request = parent.receive_line()
-        # The parent kills at wall_s. This is for when it is gone; the signal ends the process whatever holds the GIL.
+        # The parent kills at wall_s; this limit applies if it is gone. The signal works even if the GIL is held.
         signal.setitimer(signal.ITIMER_REAL, wall_s + _ALARM_MARGIN_S)
         cpu_s = math.ceil(time.process_time() + wall_s) + 2  # the limit counts from the start of the process
         if cpu_s != cpu_limit_s:
@@ -66,12 +66,12 @@ def _imported(name: str) -> Callable[..., Any]:
 
 
 def _confine(memory_mb: int) -> None:
-    """Apply the limits. Imports are done: they need more files and memory than calls do, and write bytecode."""
+    """Apply the limits, after all imports, which need more files and memory than calls do, and write bytecode."""
     import ctypes  # noqa: F401  (its import opens a library, which the hook refuses from here on)
 
     sys.dont_write_bytecode = True
     limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, _OPEN_FILES)]
-    if os.geteuid() != 0:  # root is not bound by it
+    if os.geteuid() != 0:  # the limit does not apply to root
         limits.append((resource.RLIMIT_NPROC, 0))
     if sys.platform == "linux":
         with open("/proc/self/statm") as file:
@@ -89,13 +89,13 @@ def _limit(which: int, value: int, *, is_final: bool = True) -> None:
 
 
 def _refuse(event: str, args: tuple[Any, ...]) -> None:
-    """The audit hook: raises PermissionError for what a function of its arguments has no need of."""
+    """The audit hook: raises PermissionError for operations that a pure function does not need."""
     if event == "open":
         path, _, flags = args
         if isinstance(path, int) or path is None:
             return
         where = os.path.realpath(os.fsdecode(path))
-        if not flags & _WRITES and not where.startswith("/proc/"):  # environ of the parent is there
+        if not flags & _WRITES and not where.startswith("/proc/"):  # /proc exposes the parent's environment
             return
     elif event in _OS_ALLOWED or not event.startswith(_REFUSED) or (event, args[:1]) == ("os.killpg", (0,)):
         return  # `ParentPipe` ends its own group

@@ -1,28 +1,28 @@
-"""Functions that are not safe on untrusted text, called in worker processes that the parent can kill.
+"""Worker processes for functions that are unsafe on untrusted text. The parent can kill them.
 
     with WorkerPool("my_package.graders:grade", wall_s=1.0) as pool:
         outcome = pool.call("42", {"answer": "41"})
         if outcome.status == "ok": ...                         # else "raised", "timed_out" or "died"
 
 The function is imported in fresh interpreters (no fork, no `__main__` guard) and called with JSON values over pipes.
-Never pickle: a worker that was taken over may lie about its value, but cannot run code in the parent. Arguments and
-values are what JSON makes of them: tuples become lists, keys strings; NaN passes. A call may take `wall_s`; then the
-worker and all of its process group are killed, and a spare that is warm already takes its place. A call whose worker
-someone else kills (as the kernel does when memory runs out) is made once more. A call costs 0.1 to 0.2 ms more than the
-function itself.
+Pickle is never used: a compromised worker may return a wrong value, but cannot run code in the parent. Arguments and
+values go through JSON: tuples become lists, keys become strings, and NaN is preserved. After `wall_s` seconds, a call's
+worker and its whole process group are killed, and a warm spare replaces it. If something else kills a worker, such as
+the kernel when memory runs out, its call is retried once. The overhead of a call is 0.1 to 0.2 ms.
 
-What a worker is kept from: a scrubbed environment without keys; no output but its value; limits on memory, CPU time,
-file size (0), open files, processes and core dumps; a read-only empty folder as home and working directory; and an
-audit hook that refuses to write, move or delete files, read /proc, start processes, signal others, or use sockets.
+Workers are confined: they have a minimal environment without API keys; no output except their value; limits on memory,
+CPU time, file size (0), open files, processes and core dumps; and a read-only empty folder as home and working
+directory. An audit hook forbids writing, moving or deleting files, reading /proc, starting processes, signaling other
+processes, and using sockets.
 
-This stops accidents and what a model writes, not an expert: it is **not a sandbox**. Python code that looks for a way
-around the hook finds one, and may then spoil later calls in that worker. What is not enforced, and where:
-- macOS: no memory limit, for the kernel has none; the wall limit bounds what can be taken.
-- root (in most containers): neither the process limit nor the folder's mode bind; the audit hook still refuses both.
-- not root: the process limit is 0 and on Linux counts threads, so that a target can start no threads either.
-- anywhere: files can be read; a child that got past the hook and left the process group outlives its worker.
-If the parent is killed, idle workers end at once (end of file) and busy ones at most a second after their `wall_s`;
-an empty folder in the temporary directory is left.
+This protects against accidents and against model output, not against an expert: it is **not a sandbox**. Python code
+that deliberately bypasses the hook will succeed, and may then corrupt later calls in that worker. Limitations:
+- macOS: no memory limit, because the kernel does not support it; only the wall limit bounds memory use.
+- root (in most containers): the process limit and the folder's mode do not apply; the audit hook still does.
+- other users: the process limit is 0, and on Linux it counts threads, so a target cannot start threads.
+- everywhere: files can be read; a child that bypassed the hook and left the process group outlives its worker.
+If the parent is killed, idle workers end immediately (end of file), and busy ones at most a second after their
+`wall_s`. An empty folder remains in the temporary directory.
 """
 
 import atexit
@@ -49,24 +49,24 @@ Status = Literal["ok", "raised", "timed_out", "died"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one call."""
+    """The result of one call."""
 
     status: Status
-    """ok: the target returned; raised: it raised, or its value is not JSON or too large; timed_out: it was killed at
-    the wall limit; died: the worker ended or broke the protocol during the call (twice, if it was killed from outside),
-    or none could be started for it."""
+    """ok: the target returned. raised: it raised, or its value is not JSON or too large. timed_out: killed at the wall
+    limit. died: the worker ended or violated the protocol during the call (twice, if it was killed externally), or
+    no worker could be started."""
     value: Any
-    """What the target returned, as JSON gives it back; None unless ok. Untrusted: check its type."""
+    """The target's value after a round trip through JSON; None unless ok. Untrusted: check its type."""
     detail: str
-    """Why, in one line of at most a few hundred characters; empty if ok."""
+    """The reason in one line of at most a few hundred characters; empty if ok."""
     seconds: float
-    """From when a worker was given the call until its end, transfer of arguments and value included."""
+    """Duration of the call in a worker in seconds, including the transfer of arguments and value."""
 
 
 class Worker:
-    """The parent's side of one worker. Only the thread that has it may use it, except for `process.signal_kill`.
+    """The parent's side of one worker. Only the thread that holds it may use it, except for `process.signal_kill`.
 
-    was_killed: a call ended because someone else killed the process.
+    was_killed: whether a call ended because something else killed the process.
     """
 
     was_killed = False
@@ -79,11 +79,11 @@ class Worker:
         self._ready_by = time.monotonic() + start_s
         self._is_ready = False
         self.process = JsonProcess("rg_env.core.grading.worker_process:serve", environment, folder=environment["HOME"])
-        with contextlib.suppress(OSError):  # dead already: `wait_ready` reports it
+        with contextlib.suppress(OSError):  # already dead; `wait_ready` reports it
             self.process.send_line(settings, self._ready_by)
 
     def wait_ready(self) -> None:
-        """Wait for the end of the start-up. Raises `InputError` or `RGEnvError`; the worker is of no use then."""
+        """Wait until the worker has started. Raises `InputError` or `RGEnvError`; the worker is then unusable."""
         if self._is_ready:
             return
         try:
@@ -99,7 +99,7 @@ class Worker:
         self._is_ready = True
 
     def call(self, request: bytes, wall_s: float) -> Outcome:
-        """After any outcome but ok and raised the process has been killed and reaped."""
+        """Make a call. After any outcome except ok and raised, the process has been killed and reaped."""
         begin = time.monotonic()
         status: Status = "timed_out"
         detail = f"killed after {wall_s:g} s"
@@ -132,21 +132,26 @@ class Worker:
 
 
 MAX_REQUEST_BYTES = 16 * 2**20
-"""Larger arguments of one call, as JSON, are refused. From about 1 MB on, encoding them holds the GIL for over 5 ms."""
+"""Maximum size of a call's arguments as JSON. From about 1 MB on, encoding them holds the GIL for over 5 ms."""
 
 
 class WorkerPool:
-    """Worker processes that call `target` ("module:function"), and one spare to replace one that is killed.
+    """A pool of worker processes that call `target` ("module:function"), with one spare to replace a killed worker.
 
-    workers: calls that run at the same time; the default is the number of CPUs, at most 4.
-    wall_s: seconds that one call may take once a worker has it (waiting for a free one does not count).
-    memory_mb: MiB of address space that calls may take on top of the imported target (Linux only).
-    warmup: "module:function", called with `warmup_args` in each new worker before the limits apply.
-    start_s: seconds that a worker may take to import the target and warm up.
-    max_reply_bytes: a larger value, as JSON, counts as raised. Reading a reply holds the GIL: keep it small.
+    Args:
+        workers: maximum number of concurrent calls; default: the number of CPUs, at most 4.
+        wall_s: seconds that one call may take, without waiting for a free worker.
+        memory_mb: MiB of address space for calls in addition to the imported target (Linux only).
+        warmup: "module:function", called with `warmup_args` in each new worker before the limits apply.
+        start_s: seconds that a worker may take to import the target and warm up.
+        max_reply_bytes: maximum size of a value as JSON; a larger one counts as raised. Reading a reply holds the GIL,
+            so keep it small.
 
-    The constructor waits until the first worker is ready. It raises `InputError` for arguments out of range, or a
-    target or warmup that cannot be imported or raises, and `RGEnvError` if workers do not start or miss `start_s`.
+    The constructor waits until the first worker is ready.
+
+    Raises:
+        InputError: an argument is out of range, or the target or warmup cannot be imported or raises.
+        RGEnvError: workers do not start within `start_s`.
     """
 
     def __init__(
@@ -177,7 +182,7 @@ class WorkerPool:
         self._closed = False
         self._slots = threading.Semaphore(workers)
         self._idle: deque[Worker] = deque()
-        """Workers that no call has: the last used is taken first, and new ones wait at the other end."""
+        """Idle workers. The most recently used one is taken first; new ones are added at the other end."""
         self._all: set[Worker] = set()
         self._folder = tempfile.mkdtemp(prefix="rg-env-worker-")
         os.chmod(self._folder, 0o500)
@@ -193,13 +198,14 @@ class WorkerPool:
             raise
 
     def call(self, *args: Any) -> Outcome:
-        """The outcome of `target(*args)`; blocks until a worker is free and done. Any thread may call it.
+        """Call `target(*args)` in a worker, and block until it is done. Thread-safe.
 
-        Raises `InputError` if `args` are not JSON or larger than `MAX_REQUEST_BYTES`, and `RGEnvError` if the pool is
-        closed, is closed meanwhile, or was made before this process was forked.
+        Raises:
+            InputError: `args` are not JSON, or larger than `MAX_REQUEST_BYTES`.
+            RGEnvError: the pool is closed, or was created before this process was forked.
         """
         try:
-            request = json.dumps(args).encode()  # pure ASCII, so that lone surrogates and null bytes pass
+            request = json.dumps(args).encode()  # pure ASCII, so lone surrogates and null bytes survive
         except (TypeError, ValueError, RecursionError) as error:
             raise InputError(f"arguments for {self.target} are not JSON: {error}") from error
         if len(request) > MAX_REQUEST_BYTES:
@@ -218,7 +224,7 @@ class WorkerPool:
             return outcome
 
     def close(self) -> None:
-        """Kill and reap all workers. Calls that wait or run raise `RGEnvError`. May be called more than once."""
+        """Kill and reap all workers. Waiting and running calls raise `RGEnvError`. Idempotent."""
         if self._closed or os.getpid() != self._pid:  # a forked child, where calls may hold slots forever
             return
         self._closed = True
@@ -243,7 +249,7 @@ class WorkerPool:
         return RGEnvError(f"the worker pool for {self.target} is closed")
 
     def _called(self, request: bytes) -> tuple[Outcome, bool]:
-        """What became of a request, and whether to make it again, because something else ended its worker."""
+        """The outcome of a request, and whether to retry it because something else killed its worker."""
         try:
             worker = self._taken()
         except (RGEnvError, OSError, IndexError) as error:
@@ -256,11 +262,11 @@ class WorkerPool:
         finally:
             if lives:
                 self._idle.append(worker)
-            else:  # after Ctrl-C, too: its reply is still to come
+            else:  # after Ctrl-C too, because a reply is still pending
                 self._replace(worker)
 
     def _taken(self) -> Worker:
-        """A worker that is ready. All that wait or start may have been killed from outside."""
+        """A ready worker. Idle and starting ones may have been killed externally."""
         failed: RGEnvError | None = None
         for _ in range(self.workers + 2):
             if self._closed:

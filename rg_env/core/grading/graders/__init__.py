@@ -1,8 +1,8 @@
-"""Grading one answer against one entry: which grader each task gets. Callers use `core.grading.scoring` instead.
+"""The grader of each task, which grades one answer against one entry. Callers should use `core.grading.scoring`.
 
-All graders here are the project's own. They never evaluate the model's text, take time linear in the answer, a few
-milliseconds for one of `scoring.MAX_ANSWER_CHARS` characters, and return real progress in [0, 1]: 1.0 for what a user
-would call right, and less only for a measurable part of it. `core.grading.upstream` has the library's own.
+All graders here are the project's own. They never evaluate the model's text, and take time linear in the answer: a few
+milliseconds for `scoring.MAX_ANSWER_CHARS` characters. They return real progress in [0, 1]: 1.0 for an answer that a
+user would call right, and less only for a measurable part of it. `core.grading.upstream` has the library's graders.
 """
 
 from collections.abc import Mapping
@@ -26,9 +26,9 @@ from rg_env.core.grading.graders.gold import gold_answer as gold_answer
 
 _CATEGORIES = algebra, algorithmic, arc, arithmetic, cognition, games, graphs, logic, move_games
 GRADERS: dict[str, Grader] = {task: grader for category in _CATEGORIES for task, grader in category.GRADERS.items()}
-"""Each of the 105 tasks with its grader."""
+"""The grader of each of the 105 tasks."""
 QUOTED = frozenset({"codeio"})
-"""Tasks where quotes around the answer make another value, a text."""
+"""Tasks where quotes turn the answer into a different value, a string."""
 COMPOSED = frozenset({
     "ab", "arc_1d", "arc_agi", "binary_matrix", "boxnet", "cryptarithm", "futoshiki", "game_of_life", "graph_color",
     "group_anagrams", "jugs", "kakurasu", "knight_swap", "knights_knaves", "list_functions", "manipulate_matrix",
@@ -37,18 +37,18 @@ COMPOSED = frozenset({
     "rush_hour", "shortest_path", "sokoban", "spiral_matrix", "string_splitting", "string_synthesis", "sudoku",
     "survo", "tower_of_hanoi", "word_ladder", "word_sequence_reversal", "word_sorting",
 })  # fmt: skip
-"""Tasks whose answers are lists, grids, moves or claims: no single value, so no `The answer is` before it."""
+"""Tasks whose answers are lists, grids, moves or claims, not single values; `The answer is` is not removed there."""
 BRACKETED = frozenset({"bf", "codeio", "intermediate_integration", "simple_integration"})
-"""Tasks where brackets around the answer make another value, are what a program prints, or are read as such."""
+"""Tasks where brackets around the answer change its value, belong to a program's output, or are parsed by the grader."""
 
 
 def grade(
     task: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer: str, *, partial_credit: bool = False
 ) -> float:
-    """How right `answer` is: 1.0 for right and 0.0 for all else, or real progress with `partial_credit`.
+    """Grade `answer`: 1.0 if right and 0.0 otherwise, or real progress in [0, 1] with `partial_credit`.
 
-    `entry` is the library's item in JSON form. Raises whatever a broken `entry` makes a grader raise: `scoring`
-    distinguishes that from a wrong answer.
+    `entry` is the library's item in JSON form. Errors caused by an invalid `entry` propagate; `scoring` distinguishes
+    them from wrong answers.
     """
     grader = GRADERS[task]
     entry = corrected(task, entry, config)
@@ -63,8 +63,8 @@ def grade(
 
 
 def fault_of(task: str, config: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
-    """Why no answer to `entry` can be right, for its own gold answer is not; empty if that is right, or not known."""
-    if task in SOLVED:  # where a grader raises on what a solver cannot take
+    """The reason its own gold answer does not grade as right; empty if it does, or if that is unknown."""
+    if task in SOLVED:  # these graders raise on entries that the solver cannot handle
         return ""
     why = "its entry was edited, or is of another reasoning-gym version"
     try:

@@ -16,7 +16,7 @@ Complex = tuple[Fraction, Fraction]
 Monomial = tuple[tuple[str, int], ...]
 """Variables with their exponents, both in order: `x*y**2` is `(("x", 1), ("y", 2))`."""
 Dense = list[Fraction]
-"""Coefficients from the constant one up, the last not zero; empty for the zero polynomial."""
+"""Coefficients in ascending order, without leading zeros; empty for the zero polynomial."""
 
 _PLACES = 4
 """Decimal places that polynomial_equations asks for."""
@@ -26,7 +26,7 @@ _MAX_DIGITS = 300
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+"
 _EXACT_FLOATS = 2**53
 _FLOAT_ERROR = Fraction(12, 10**17)
-"""Half a unit in the last place, relative: what the stored text may be off from the stored number."""
+"""Relative error of the stored text against the stored number: half a unit in the last place."""
 # Letters of a constant of integration: not those of Euler's number, the imaginary unit, functions and variables.
 _LETTERS = "ABCDKLMNPQRSabcdklmnpqrs"
 _CONSTANT = re.compile(
@@ -96,7 +96,7 @@ def complex_arithmetic(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _close(value: Complex, right: Complex) -> bool:
-    """Equal: results are whole numbers. What floats cannot hold exactly may be off by their rounding."""
+    """Whether the values are equal, up to the rounding of whole numbers that floats cannot represent exactly."""
     return all(
         mine == theirs or (abs(theirs) > _EXACT_FLOATS and abs(mine - theirs) <= _FLOAT_ERROR * abs(theirs))
         for mine, theirs in zip(value, right, strict=True)
@@ -125,7 +125,7 @@ def _antiderivative(answer: str, entry: Entry, config: Config) -> float:
 
 @lru_cache(maxsize=256)
 def _integrand(source: str, variable: str) -> Integrand:
-    """Read once for all answers to a question."""
+    """The parsed integrand, cached for all answers to a question."""
     node = parse(source, (variable,))
     if node is None:
         raise ValueError(f"cannot read the integrand {source!r}")
@@ -225,7 +225,7 @@ class RealRoots:
         while following:
             chain.append(following)
             following = [-value for value in _divide(chain[-2], chain[-1])[1]]
-        # without the common factor each root is simple, which the theorem wants of the ends of an interval
+        # Dividing by the common factor makes roots simple, which the theorem requires at the ends of an interval.
         self.chain = [_divide(p, chain[-1])[0] for p in chain]
 
     def total(self) -> int:
@@ -233,13 +233,13 @@ class RealRoots:
         return _changes(below) - _changes([p[-1] for p in self.chain])
 
     def within(self, low: Fraction, high: Fraction) -> int:
-        """How many lie in [low, high], for `low <= high`."""
+        """The number of roots in [low, high], for `low <= high`."""
         inside = _changes([_value(p, low) for p in self.chain]) - _changes([_value(p, high) for p in self.chain])
         return inside + (_value(self.chain[0], low) == 0)  # the theorem counts (low, high]
 
 
 def _changes(values: Dense) -> int:
-    """How often the sign changes along the values, zeros left out."""
+    """The number of sign changes along the values, ignoring zeros."""
     signs = [value > 0 for value in values if value]
     return sum(left != right for left, right in pairwise(signs))
 

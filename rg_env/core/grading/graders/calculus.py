@@ -1,22 +1,21 @@
-"""Is a formula an antiderivative of another? Decided by its derivative at sample points, in ball arithmetic.
+"""Antiderivative check: compares the derivative of a formula with the integrand at sample points, in ball arithmetic.
 
-The derivative is by forward-mode automatic differentiation (dual numbers: Clifford 1873; Griewank and Walther,
-*Evaluating Derivatives*, chapter 3): each node of the tree gives its value and its derivative, by the chain rule. No
-formula is transformed beyond its rational constants, so any way of writing the answer will do, and nothing can blow up.
+Derivatives are computed by forward-mode automatic differentiation with dual numbers (Clifford 1873; Griewank and
+Walther, *Evaluating Derivatives*, chapter 3): each node of the tree yields its value and its derivative, by the chain
+rule. Only rational constants are simplified, so any way of writing the answer works, and nothing can blow up.
 
-Values and derivatives are balls, so rounding cannot decide: a formula is refuted where its derivative
-is proven to differ from the integrand, confirmed where both are proven to agree to ten digits or more, and undecided
-where digits cancel. `integrand*(x + 1e30*pi - 1e30*pi)` is undecided everywhere, hence refused.
+Values and derivatives are balls, so rounding errors never decide. A formula is refuted at a point if its derivative
+provably differs from the integrand, confirmed if both provably agree to ten digits or more, and undecided if digits
+cancel. `integrand*(x + 1e30*pi - 1e30*pi)` is undecided everywhere and therefore rejected.
 
-The sample points depend on the question and the answer, so that no answer can be tuned to them. "Antiderivative" is
-meant piece by piece: the constant may differ between the pieces of the domain, as it may for `ln|x|` or `atan(1/x)`.
+The sample points depend on the question and the answer, so answers cannot be tuned to them. The constant of integration
+may differ between the pieces of the domain, as for `ln|x|` or `atan(1/x)`.
 
-A ball is a real number as a midpoint and a radius that it is proven not to leave. Each operation returns a ball that
-holds every result for operands within theirs, rounding included (van der Hoeven, *Ball arithmetic*, 2009; Johansson,
-*Arb*, 2017). Where digits cancel, midpoints lose their meaning and radii grow, so a caller sees what floats alone hide:
-`1 + 1e30 - 1e30` is `0 +- 1e15`. Operations raise ValueError or ArithmeticError where a ball is not entirely inside the
-domain. Values too large for a float become infinite or raise OverflowError: what is used must be checked with
-`is_finite`.
+A ball represents a real number by a midpoint and a radius that provably bounds its error. Each operation returns a ball
+that contains every result for operands within theirs, including rounding (van der Hoeven, *Ball arithmetic*, 2009;
+Johansson, *Arb*, 2017). If digits cancel, midpoints become meaningless and radii grow, which plain floats would hide:
+`1 + 1e30 - 1e30` is `0 +- 1e15`. Operations raise ValueError or ArithmeticError if a ball is not entirely inside the
+domain. Values too large for a float become infinite or raise OverflowError, so check results with `is_finite`.
 """
 
 import math
@@ -34,39 +33,39 @@ Ball = tuple[float, float]
 Dual = tuple[Ball, Ball]
 """A value and its derivative."""
 Function = Callable[[Mapping[str, Dual]], Dual]
-"""Of the values of all names. ValueError or ArithmeticError outside its real domain."""
+"""A function of the values of all names. Raises ValueError or ArithmeticError outside its real domain."""
 
 _NEAR = (0.1, 300.0)
-"""Sizes of the first points: so wide that no series or quadrature about zero agrees at all of them."""
+"""Range of magnitudes of the first points, too wide for a series or quadrature about zero to agree at all of them."""
 _WIDE = (0.05, 1e4)
-"""Sizes of further points, for integrands whose domain is small or far: `asin(3*x)`, `sqrt(x - 100)`."""
+"""Magnitudes of further points, for integrands with a small or distant domain: `asin(3*x)`, `sqrt(x - 100)`."""
 _NEAR_PAIRS, _WIDE_PAIRS = 6, 60
 _EXTREME = (1e-25, -1e-25, 1e25, -1e25)
-"""Points where the lowest or the highest power of a polynomial rules. They can refute but need not confirm."""
+"""Points where the lowest or highest power of a polynomial dominates. They can refute but need not confirm."""
 _FROM_EDGE = (1e-1, 1e-2, 1e-3, 1e-4)
-"""Distances from an edge of the domain, relative to its size, of points that can refute but need not confirm."""
+"""Distances of points from an edge of the domain, relative to its size. They can refute but need not confirm."""
 _HALVINGS = 24
 _WANTED_POINTS = 12
-"""Points in the domain of the integrand that are tried."""
+"""Number of points in the domain of the integrand that are tried."""
 _NEEDED_POINTS = 5
-"""How many of them must confirm: `ln(x)` has half the domain of `1/x`."""
+"""Number of points that must confirm. Fewer than `_WANTED_POINTS`, because `ln(x)` has half the domain of `1/x`."""
 _WIDEST = 1e-10
-"""Largest radius of a difference that confirms, relative to the integrand.
+"""Maximum radius of a confirming difference, relative to the integrand.
 
 It must be well below 1e-8, the root of the rounding error: a sawtooth such as `u = atan(tan(K*x))/K` has slope 1 and
 values below `1/K`, so that `integrand*u` has nearly the wanted derivative. It is refuted until `1/K` is as small as
 the radius of its slope, which is about `K` times the rounding error.
 """
 _MARGIN = 1 + 1e-9
-"""For the rounding of the radii of long formulas."""
+"""Safety factor for rounding errors in the radii of long formulas."""
 _TINY = 1e-200
 _MODERATE, _HUGE = (-1.0, 1.0), (30.0, 60.0)
-"""Decimal exponents of the values of constants of integration: huge ones make `C*x/10^20` count, and with moderate
-ones `exp(C)` has a value."""
+"""Decimal exponents of the values for constants of integration. Huge values make `C*x/10^20` significant; moderate ones
+keep `exp(C)` finite."""
 _MAX_BITS = 4_096
-"""Rational constants are exact up to this size; larger ones have no value."""
+"""Maximum size of exact rational constants in bits; larger ones have no value."""
 _DOUBLE_DIGITS = 15
-"""A decimal with as many digits is a float as printed: right to a unit in its last digit."""
+"""Number of digits from which a decimal counts as a printed float, accurate to a unit in its last digit."""
 _CONSTANTS = {"e": math.e, "pi": math.pi}
 
 
@@ -75,11 +74,12 @@ _CONSTANTS = {"e": math.e, "pi": math.pi}
 ZERO: Ball = (0.0, 0.0)
 ONE: Ball = (1.0, 0.0)
 _ROUNDING = 2.0**-52
-"""Relative error of one operation, twice what IEEE 754 guarantees: the rest covers the rounding of the radii."""
+"""Relative error of one operation: twice the bound of IEEE 754, to cover the rounding of radii."""
 _LIBRARY = 2.0**-50
-"""Relative error of a function of the C library; glibc, musl, macOS and Windows document or measure 2 ulp at most."""
+"""Relative error of a C library function. The documented or measured error is at most 2 ulp for glibc, musl, macOS and
+Windows."""
 _UNDERFLOW = 2e-323
-"""Absolute error where products leave the range of normal numbers."""
+"""Absolute error of products below the range of normal numbers."""
 
 
 def is_finite(a: Ball) -> bool:
@@ -87,13 +87,13 @@ def is_finite(a: Ball) -> bool:
 
 
 def of_fraction(value: Fraction) -> Ball:
-    """Exact for whole numbers that a float can hold; OverflowError for what it cannot hold at all."""
+    """The ball of a fraction, exact for whole numbers that a float can represent. Raises OverflowError if too large."""
     middle = float(value)
     return middle, 0.0 if middle == value else _ROUNDING * abs(middle) + _UNDERFLOW
 
 
 def around(middle: float) -> Ball:
-    """The float closest to a real number, such as `math.pi`."""
+    """The ball of a real number, such as pi, from its closest float."""
     return middle, _ROUNDING * abs(middle)
 
 
@@ -124,7 +124,7 @@ def inverse(a: Ball) -> Ball:
 
 
 def power(a: Ball, exponent: Fraction) -> Ball:
-    """A whole exponent takes any base (but zero if negative), another one a positive base."""
+    """A power. A whole exponent allows any base, except zero if negative; other exponents need a positive base."""
     if exponent.denominator != 1:
         return exp(multiply(of_fraction(exponent), log(a)))
     n = exponent.numerator
@@ -145,7 +145,7 @@ def _finite(a: Ball) -> Ball:
 
 
 def _lifted(function: Callable[[float], float], spread: Callable[[float, float], float]) -> Callable[[Ball], Ball]:
-    """The function of balls; `spread` bounds its change from the midpoint, given that and the radius."""
+    """Lift `function` to balls. `spread` bounds its change within the ball, given midpoint and radius."""
 
     def lifted(a: Ball) -> Ball:
         x, r = _finite(a)
@@ -162,8 +162,8 @@ def _log_spread(x: float, r: float) -> float:
 
 
 def _tan_spread(x: float, r: float) -> float:
-    """With `r (1 + |tan x|) < 1/4` the ball keeps two thirds of the distance to the pole, so that the slope, which is
-    `1 / sin^2` of that distance, is at most 2.25 times the slope at `x`."""
+    """If `r (1 + |tan x|) < 1/4`, the ball keeps two thirds of the distance to the pole. The slope is `1 / sin^2` of
+    that distance, and hence at most 2.25 times the slope at `x`."""
     middle = math.tan(x)
     if r * (1 + abs(middle)) >= 0.25:
         raise ValueError("the ball may hold a pole")
@@ -217,16 +217,16 @@ FUNCTIONS: dict[str, tuple[Callable[[Ball], Ball], Callable[[Ball, Ball], Ball]]
     "cosh": (cosh, lambda u, v: sinh(u)),
     "abs": (lambda a: (abs(a[0]), a[1]), lambda u, v: sign(u)),
 }
-"""By name: the function, and its derivative from the argument and the function's value there."""
+"""Functions by name, each with its derivative, a function of the argument and the function's value."""
 
 
 # Formulas
 
 
 def compiled(node: Node) -> Function:
-    """The function that the formula is, its rational constants computed exactly: `x + 10^30 - 10^30` is `x`.
+    """Compile a formula to a function. Rational constants are computed exactly: `x + 10^30 - 10^30` is `x`.
 
-    ArithmeticError if a constant is undefined or too large for a float.
+    Raises ArithmeticError if a constant is undefined or too large for a float.
     """
     return _function(_compiled(node))
 
@@ -288,7 +288,7 @@ def _bounded(value: Fraction) -> Fraction:
 
 
 def _flat(node: Node) -> Iterator[Node]:
-    """The parts, with parts of the same kind replaced by theirs."""
+    """The parts of a node, with nested nodes of the same kind flattened."""
     for part in node[1:]:
         if part[0] == node[0]:
             yield from _flat(part)
@@ -365,7 +365,7 @@ def _call(function: str, argument: Function) -> Function:
 
 
 def _size(node: Node) -> Callable[[Mapping[str, Dual]], float]:
-    """How large the terms are that make up the value, were they not to cancel: what rounding errors are relative to."""
+    """The size of the value without cancellation between terms, to which rounding errors are relative."""
     match node:
         case ("negative", operand):
             return _size(operand)
@@ -390,7 +390,7 @@ def _size(node: Node) -> Callable[[Mapping[str, Dual]], float]:
 
 @dataclass(frozen=True, slots=True)
 class Integrand:
-    """A formula to find an antiderivative of."""
+    """The integrand: a formula whose antiderivative is requested."""
 
     value: Function
     size: Callable[[Mapping[str, Dual]], float]
@@ -411,11 +411,15 @@ class Integrand:
 def is_antiderivative(
     answer: Node, integrand: Integrand, variables: Collection[str], constants: Collection[str], seed: str
 ) -> bool:
-    """Whether the derivative of `answer` is `integrand`, wherever both have a real value.
+    """Whether the derivative of `answer` equals `integrand` wherever both have a real value.
 
-    All `variables` name the same one. `constants` are names of constants of integration, whose values change from point
-    to point: one that does not vanish from the derivative (`C*x`) is not taken for the right number. `seed` chooses the
-    points. What differs by less than the rounding error of floats, relative to the integrand, is taken for equal.
+    Values that differ by less than the rounding error of floats, relative to the integrand, count as equal.
+
+    Args:
+        variables: all names of the one variable.
+        constants: names of constants of integration. Their values vary from point to point, so that a constant that
+            remains in the derivative (`C*x`) never matches by chance.
+        seed: determines the points.
     """
     try:
         derivative = compiled(answer)
@@ -427,7 +431,7 @@ def is_antiderivative(
         return dict.fromkeys(variables, (around(point), ONE))
 
     tried: dict[float, bool] = {}
-    """Points, and whether they are in the domain of the integrand."""
+    """Whether each point tried so far is in the domain of the integrand."""
     confirmed = 0
     for point in _points(draw):
         n_inside = sum(tried.values())
@@ -450,7 +454,7 @@ def is_antiderivative(
 
 
 def _points(draw: random.Random) -> Iterator[float]:
-    """One of either sign at a time, of evenly spread sizes at first."""
+    """Sample points with alternating signs; the first ones have evenly spread magnitudes."""
     for low, high, pairs, strata in ((*_NEAR, _NEAR_PAIRS, _NEAR_PAIRS), (*_WIDE, _WIDE_PAIRS, 1)):
         for index in range(pairs):
             for sign in (1, -1):
@@ -458,9 +462,9 @@ def _points(draw: random.Random) -> Iterator[float]:
 
 
 def _near_edges(tried: Mapping[float, bool], has_value: Callable[[float], bool]) -> Iterator[float]:
-    """For each sign, points of the domain that are ever closer to its first edge on the way outwards.
+    """For each sign, points of the domain that approach its first edge outwards from zero.
 
-    A series or a quadrature about zero of `asin(3*x)` agrees with it to all digits in the middle of its domain: only
+    A series or quadrature about zero of `asin(3*x)` agrees with it to all digits in the middle of its domain; only
     points close to an edge refute it.
     """
     for sign in (1, -1):
@@ -488,6 +492,6 @@ def _compared(
     except (ValueError, ArithmeticError):
         return "undecided"
     middle, radius = add(slope, negative(wanted))
-    if abs(middle) > radius * _MARGIN:  # False for what is infinite or not a number
+    if abs(middle) > radius * _MARGIN:  # False for infinity and NaN
         return "different"
     return "equal" if radius <= _WIDEST * size else "undecided"

@@ -1,4 +1,4 @@
-"""What a grader is, and graders of answers with one right value, whatever the task: a text, a word, a number."""
+"""The type of graders, and graders for answers with a single right value in any task: a text, a word, a number."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,16 +9,16 @@ from rg_env.core.grading.graders import forms
 Entry = Mapping[str, Any]
 """The library's item in JSON form: `question`, `answer`, `metadata`."""
 Config = Mapping[str, Any]
-"""The options that the user gave; what is not named has the library's default."""
+"""Options set by the user; others have the library's default."""
 Grader = Callable[[str, Entry, Config], float]
-"""(answer, entry, config) -> real progress in [0, 1], 1.0 for right. Never raises on any answer."""
+"""Function of (answer, entry, config) that returns real progress in [0, 1], 1.0 if right. No answer makes it raise."""
 
 
 _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
 
 
 def text(answer: str, entry: Entry, config: Config) -> float:
-    """The stored answer, but for white space at the ends of lines and of the whole."""
+    """The stored answer, except for white space at the ends of lines and of the text."""
     return float(forms.same_text(answer, entry["answer"]))
 
 
@@ -46,17 +46,17 @@ def truth(answer: str, entry: Entry, config: Config) -> float:
 
 
 def squeezed(text: str) -> str:
-    """Without what only sets signs apart: white space, commas, quotes, hyphens, brackets."""
+    """`text` without separators: white space, commas, quotes, hyphens, brackets."""
     return re.sub(r"[\s,'\"`‘’“”()\[\]-]+", "", text)
 
 
 def progress(right: int, given: int, total: int) -> float:
-    """How much of what was missing is now right: 1.0 if all of `total`, 0.0 if no more than what was `given`."""
+    """Share of the missing part that is now right: 1.0 for all of `total`, 0.0 for no more than `given`."""
     return 1.0 if right == total else max(0, right - given) / max(1, total - given)
 
 
 def prefix(given: Sequence[object], gold: Sequence[object]) -> int:
-    """How many entries are right before the first wrong one."""
+    """The number of right entries before the first wrong one."""
     for index, (one, other) in enumerate(zip(given, gold, strict=False)):
         if one != other:
             return index
@@ -64,12 +64,12 @@ def prefix(given: Sequence[object], gold: Sequence[object]) -> int:
 
 
 def in_order(given: Sequence[Any], gold: Sequence[Any], start: Callable[[], Sequence[Any]]) -> float:
-    """How far a list is right beyond `start`, the list that the question has; 0.0 if it has other items than `gold`."""
+    """Progress of a list beyond `start`, the question's own list; 0.0 if its items differ from those of `gold`."""
     if given == gold:
         return 1.0
     return progress(prefix(given, gold), prefix(start(), gold), len(gold)) if sorted(given) == sorted(gold) else 0.0
 
 
 def too_long(answer: str, entry: Entry) -> bool:
-    """Longer than any way of writing the stored answer: not worth the time that parsing takes."""
+    """Whether the answer is longer than any way of writing the stored one, and not worth parsing."""
     return len(answer) > 4 * len(entry["answer"]) + 200
