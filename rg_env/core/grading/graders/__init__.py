@@ -39,7 +39,7 @@ COMPOSED = frozenset({
 })  # fmt: skip
 """Tasks whose answers are lists, grids, moves or claims, not single values; `The answer is` is not removed there."""
 BRACKETED = frozenset({"bf", "codeio", "intermediate_integration", "simple_integration"})
-"""Tasks where brackets around the answer change its value, belong to a program's output, or are parsed by the grader."""
+"""Tasks where brackets around the answer change its value, belong to a program's output, or are parsed."""
 
 
 def grade(

@@ -130,7 +130,7 @@ def _exact(texts: Sequence[str]) -> list[Fraction]:
 
 
 _ROUNDING = 0.005 + 1e-9
-"""Half of the last of the two decimal places that pool_matrix asks for."""
+"""Tolerance of pool_matrix: half a unit of the second decimal place, which the question requires."""
 _DECIMAL = re.compile(r"[+-]?(?:\d{1,9}(?:\.\d{0,20})?|\.\d{1,20})", re.ASCII)
 _JUG_MOVE = re.compile(
     r"(?P<kind>fill|empty) (?:jug )?(?P<jug>[a-z])"
@@ -139,15 +139,15 @@ _JUG_MOVE = re.compile(
 _BULLET = re.compile(r"\A(?:\d{1,4}[.)]|[-*•])\s+")
 _CHARS_PER_VERTEX = 40
 _MORE_CHARS = 200
-"""A map with a vertex a line takes about 16 characters for each."""
+"""Additional characters allowed; a map with one vertex per line takes about 16 per vertex."""
 _MAX_JUG_MOVES = 1_000
-"""The library's hardest puzzles need 200."""
+"""Maximum number of moves; the library's hardest puzzles need 200."""
 
 
 def matrix(answer: str, entry: Entry, config: Config) -> float:
-    """All cells of the matrix that comes out; partly right ones beyond those of the matrix that goes in.
+    """All cells of the output matrix; partial credit for right cells beyond those that equal the input.
 
-    In binary_matrix these are many: a cell of 0 has the distance 0, and most of 1 have the distance 1.
+    In binary_matrix many do: a cell of 0 has distance 0, and most cells of 1 have distance 1.
     """
     return arc.grade_grid(answer, entry["metadata"]["solution"], entry["metadata"]["matrix"])
 
@@ -197,11 +197,10 @@ def graph_color(answer: str, entry: Entry, config: Config) -> float:
 
 
 def fit_by_chance(entry: Entry) -> float:
-    """The chance that a fixed coloring, which uses its colors equally often, is right on a graph_color question with
-    as many vertices and edges as this one.
+    """The probability that a fixed coloring with equally frequent colors is right on a question of this size.
 
-    `C(N - m, e) / C(N, e)`, where m of the N pairs of vertices have the same color; divided by how many numbers of
-    vertices the options allow, since a coloring has to name exactly the graph's own.
+    It is `C(N - m, e) / C(N, e)`, where m of the N pairs of vertices have the same color, divided by the number of
+    vertex counts that the options allow, because a coloring must name exactly the graph's vertices.
     """
     puzzle, (fewest, most) = entry["metadata"]["puzzle"], entry["metadata"]["difficulty"]["num_vertices"]
     vertices, edges, colors = len(puzzle["vertices"]), len(puzzle["edges"]), len(puzzle["color_options"])
@@ -211,7 +210,7 @@ def fit_by_chance(entry: Entry) -> float:
 
 
 def _colors(value: Any) -> dict[str, int | None] | None:
-    """Vertex -> color, or None if it is not such a map or names a vertex twice, as `0` and as `"0"`."""
+    """A mapping from vertex to color; None if `value` is not one, or has a vertex twice, as `0` and as `"0"`."""
     if not isinstance(value, dict):
         return None
     colors = {str(vertex).strip(): arc.whole(str(color).strip()) for vertex, color in value.items()}
@@ -297,7 +296,7 @@ def _sentence(text: str) -> str:
 
 @cache
 def _originals() -> dict[tuple[str, ...], str]:
-    """The sentences of the story by the form in which the library stores them."""
+    """The sentences of the story by the form that the library stores."""
     return {tuple(sorted(sentence, key=sentence.index)): " ".join(sentence) for sentence in _story_sentences()}
 
 
@@ -342,7 +341,7 @@ def _is_palindrome(text: str) -> bool:
 
 
 def _partition_count(text: str) -> int:
-    counts = [1]  # of the first characters, by how many
+    counts = [1]  # counts of partitions for each prefix length
     for end in range(1, len(text) + 1):
         counts.append(sum(counts[start] for start in range(end) if _is_palindrome(text[start:end])))
     return counts[-1]
@@ -401,7 +400,7 @@ def _words(text: str) -> list[str]:
 
 
 def _word_lists(text: str) -> list[list[str]] | None:
-    """Lists of words: JSON or a Python literal, with quotes or without; without brackets, one list a line."""
+    """Lists of words: JSON or a Python literal, with or without quotes; without brackets, one list per line."""
     if "'" not in text and '"' not in text:
         return _bare_word_lists(text)
     text = text.translate(_AS_JSON)
@@ -431,7 +430,7 @@ def _bare_word_lists(text: str) -> list[list[str]] | None:
 
 @cache
 def _ladder_words() -> frozenset[str]:
-    """The words of 3 to 5 letters, in capitals, that `word_ladder` takes for English."""
+    """The words of 3 to 5 letters, in upper case, that `word_ladder` accepts as English."""
     with _library_file("words.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     found = (row.get(f"{length}_letter") for row in rows for length in _LADDER_LENGTHS)

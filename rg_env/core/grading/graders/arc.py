@@ -1,7 +1,7 @@
-"""Graders of the arc tasks (the whole output grid, or the share of it beyond copying the input), and how other graders
-read and count grids and lists of small numbers or signs.
+"""Graders of the arc tasks (the whole output grid, or its share beyond copying the input), and shared functions that
+read and compare grids and lists of small numbers or signs.
 
-A grid has few forms and may be long, so it is read here by splitting, not by `forms.literal`, which parses.
+Grids have few forms and may be long, so they are read by splitting, not with the parser `forms.literal`.
 """
 
 import re
@@ -14,7 +14,7 @@ from rg_env.core.grading.graders.common import Config, Entry, Grader, progress
 
 _DIGITS = [str(digit) for digit in range(10)]
 _LABEL = re.compile(r"\A\s*output(?: grid)?:", re.IGNORECASE)
-"""The word before each output grid in the questions."""
+"""Label before each output grid in the questions."""
 
 
 def arc_1d(answer: str, entry: Entry, config: Config) -> float:
@@ -62,7 +62,7 @@ GRADERS: dict[str, Grader] = {"arc_1d": arc_1d, "arc_agi": arc_2d, "rearc": arc_
 T = TypeVar("T")
 _CHARS_PER_CELL = 32
 _MORE_CHARS = 200
-"""JSON with each number on a line of its own takes about 12 characters a cell, 28 with all decimal places."""
+"""Additional characters allowed. JSON with one number per line takes about 12 per cell, 28 with all decimal places."""
 _LATEX = re.compile(r"\\begin\{(\w*matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
 _BETWEEN_ROWS = re.compile(r"\][\s,]*\[")
 _CELL = re.compile(r"[^\s,;|]+")
@@ -97,7 +97,7 @@ def line(text: str, n_cells: int) -> list[str] | None:
 
 
 def _cells(line: str) -> list[str]:
-    # A bracket that is not at the right end stays, and no cell has one.
+    # A bracket at the wrong end stays and makes the cell invalid.
     return [cell.strip("'\"") for cell in _CELL.findall(line.lstrip("[ \t\n").rstrip("], \t\n"))]
 
 
@@ -127,7 +127,7 @@ def grade_line(answer: str, gold: Sequence[int], given: Sequence[int] = ()) -> f
 
 
 def grade_cells(cells: Sequence[str] | None, gold: Sequence[int], given: Sequence[int]) -> float:
-    """`grade_grid` for cells already read; none or another number of them are worth nothing."""
+    """`grade_grid` for cells that are already read; 0.0 for None or another number of cells."""
     if cells is None or len(cells) != len(gold):
         return 0.0
     right = sum(whole(cell) == value for cell, value in zip(cells, gold, strict=True))
@@ -135,7 +135,7 @@ def grade_cells(cells: Sequence[str] | None, gold: Sequence[int], given: Sequenc
 
 
 def trivially_right(gold: Sequence[object], given: Sequence[object]) -> int:
-    """How many cells are right in the better of two answers without thought: one value everywhere, or `given`."""
+    """The number of right cells in the better of two trivial answers: one value everywhere, or `given`."""
     copied = sum(a == b for a, b in zip(given, gold, strict=True)) if len(given) == len(gold) else 0
     return max(copied, max(Counter(gold).values()))
 

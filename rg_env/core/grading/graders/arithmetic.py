@@ -11,14 +11,14 @@ from rg_env.core.grading.graders.common import Config, Entry, Grader, exact_numb
 from rg_env.core.grading.graders.expressions import exact_value, parse
 
 _DECIMAL_PRECISION = 12
-"""Default of the library's option `precision` of decimal_arithmetic."""
+"""The library's default for the option `precision` of decimal_arithmetic."""
 _CONTEXT = Context(prec=1_100)
-"""Numbers have 1,000 digits at most; the process's own context is the library's to change."""
+"""Context for numbers of up to 1,000 digits; the process's own context may be changed by the library."""
 _POWER_FIGURES = 3
 _PICK_TOLERANCE = Fraction(1, 2000)
-"""Candidates have three decimals, and floating point adds noise to some."""
+"""Tolerance of number_format: candidates have three decimals, some with floating-point noise."""
 _MAX_TEXT = 500
-"""Longer texts are not a number, fraction or factorization of any entry."""
+"""Maximum length in characters of a number, fraction or factorization in any entry."""
 _MAX_FACTORS = 500
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DAY_UNITS = ("business days", "days", "day", "times", *(f"{name}s" for name in _WEEKDAYS), "th", "st", "nd", "rd")
@@ -30,7 +30,7 @@ _LATEX_FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _HEXADECIMAL = re.compile(r"([+-]?)\s*(?:0[xX])?([0-9a-fA-F]+(?:_[0-9a-fA-F]+)*)")
 _CURRENCIES = ("$", "€", "£", "¥", "₹")
 _PLACES, _MOST_PLACES = 4, 10
-"""Fewest places of a decimal, and the most that are checked: the stored answer has no more."""
+"""Minimum number of decimal places, and the number that is checked, because the stored answer has no more."""
 _RELATIVE_TOLERANCE = Fraction(1, 20)
 _MAX_CHARS = 2_000
 _MAX_DURATION = 100
@@ -51,7 +51,7 @@ _MAX_ANGLE = 200
 _HALF_A_THOUSANDTH = Fraction(1, 2000)
 _HALF_A_HUNDREDTH = Fraction(1, 200)
 _FLOAT_ERROR = Fraction(1, 10**9)
-"""What the library's floats may be off by."""
+"""Tolerance for the library's floats."""
 _DEGREES = re.compile(r"°|\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree|degrees?|deg")
 _ROOT = re.compile(r"\\?sqrt(?:\{(\d{1,12})\}|\((\d{1,12})\)|(\d{1,12}))|√(?:\((\d{1,12})\)|\{(\d{1,12})\}|(\d{1,12}))")
 _FRACTION = re.compile(r"\\[dt]?frac\{([^{}]*)\}\{(\d{1,9})\}")
@@ -98,7 +98,7 @@ def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _last_place(value: Fraction, digits: int) -> Fraction:
-    """What a one in the last of `digits` significant digits of `value` (not 0) is worth."""
+    """The value of one unit in the last of `digits` significant digits of `value` (not 0)."""
     exponent = _CONTEXT.divide(Decimal(value.numerator), Decimal(value.denominator)).adjusted()
     return Fraction(10) ** (exponent - digits + 1)
 
@@ -140,7 +140,7 @@ def _fraction_parts(text: str) -> tuple[int, int] | None:
 
 
 def gsm_symbolic(answer: str, entry: Entry, config: Config) -> float:
-    """The stored number; a sign of a currency or of percent does no harm."""
+    """The stored number; a currency or percent sign is ignored."""
     value = forms.rational(_without_currency(answer)) if len(answer) <= _MAX_TEXT else None
     return float(value is not None and value == forms.rational(entry["answer"]))
 
@@ -222,7 +222,7 @@ def _scientific(text: str) -> Fraction | None:
 
 
 def _plain_powers(text: str) -> str:
-    """Every sign for a power as `^`, and raised digits as digits after it."""
+    """`text` with every power sign as `^`, and superscript digits as `^` with digits."""
     text = forms.plain_digits(text).replace("**", "^")
     return _RAISED.sub(lambda raised: "^" + raised[0].translate(_LOWERED), text)
 
@@ -254,7 +254,7 @@ def _factors(text: str, number: int) -> list[int] | None:
         listed = forms.numbers(product)
         return None if listed is None or any(n.denominator != 1 for n in listed) else [int(n) for n in listed]
     factors: list[int] = []
-    for part in parts if parts[-1] else parts[:-1]:  # a sign too many at the end is a slip of the pen
+    for part in parts if parts[-1] else parts[:-1]:  # one extra sign at the end is forgiven
         power = _power(part)
         if power is None or not 1 <= power[1] <= _MAX_FACTORS - len(factors):
             return None
@@ -266,8 +266,8 @@ def coin_flip(answer: str, entry: Entry, config: Config) -> float:
     """The probability as a fraction, a decimal of four places or more, or a percentage; in two forms (`1/8 = 0.125`)
     both right.
 
-    A decimal may be rounded or cut, and is right in every place that it has. A small probability must also be right
-    within 5 %: else zero would be right for the smallest.
+    A decimal may be rounded or truncated, and must be right in every given place. Small probabilities must also be
+    right within 5 %, because otherwise zero would be right for the smallest.
     """
     gold = forms.rational(str(entry["answer"]))
     if gold is None:
@@ -401,7 +401,7 @@ def _is_angle(answer: str, right: Fraction) -> bool:
 
 
 def _is_decimal(value: Fraction) -> bool:
-    """Whether a decimal can write it; other fractions are exact or wrong."""
+    """Whether the value has a finite decimal form; other fractions must be exact."""
     return 10**_MAX_ANGLE % value.denominator == 0
 
 
@@ -428,7 +428,7 @@ def simple_geometry(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _without_degrees(text: str) -> str:
-    """Without one sign or word for degrees at the end."""
+    """`text` without one sign or word for degrees at the end."""
     text = text.strip()
     ends = [match for match in _DEGREES.finditer(text) if match.end() == len(text)]
     return text[: ends[-1].start()].rstrip() if ends else text

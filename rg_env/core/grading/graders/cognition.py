@@ -19,7 +19,7 @@ from rg_env.core.grading.graders.common import Config, Entry, Grader
 _QUOTES = "\"'“”‘’"
 _EMOJI_STYLE = "\N{VARIATION SELECTOR-16}"
 MAX_MOVES = 1_000
-"""A beginner's method takes about 150 on a cube of size 3."""
+"""Maximum number of moves; a beginner's method takes about 150 on a cube of size 3."""
 
 State = tuple[int, ...]
 Point = tuple[int, int, int]
@@ -31,7 +31,7 @@ _PRIME = re.compile("[’‘′`´ʼ]")
 _BETWEEN_MOVES = re.compile(r"[\s(),;]+")
 _AXES = {"L": 0, "R": 0, "M": 0, "X": 0, "D": 1, "U": 1, "E": 1, "Y": 1, "B": 2, "F": 2, "S": 2, "Z": 2}
 _CLOCKWISE = "RUFXYZS"
-"""Moves that are clockwise as seen from the positive end of their axis; M goes with L and E with D."""
+"""Moves that are clockwise as seen from the positive end of their axis; M turns like L, and E like D."""
 
 
 def _bare(text: str) -> str:
@@ -104,7 +104,7 @@ def _moves(answer: str) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def _turn(size: int, text: str) -> Callable[[State], State] | None:
-    """What a move does to a state, None if a cube of this size does not have it."""
+    """The effect of a move on a state; None if a cube of this size does not have the move."""
     move = _MOVE.fullmatch(text) if len(text) <= 5 else None
     if move is None:
         return None
@@ -156,17 +156,17 @@ def stickers(size: int) -> list[Point]:
 
 
 _FLOAT_TOLERANCE = 1e-9
-"""Relative: what the last digits of a computed float vary by, no more."""
+"""Relative tolerance for the last digits of a computed float."""
 _LITERAL_MARGIN = 100
-"""Python literals have as many brackets and commas as JSON, but for trailing commas, and are slow to read."""
+"""Additional brackets and commas allowed in a Python literal, for trailing commas. Literals are slow to parse."""
 _NOT_JSON = object()
 
 
 def codeio(answer: str, entry: Entry, config: Config) -> float:
     """The stored value, as JSON or a Python literal; keys in any order, whole numbers exact, floats to nine digits.
 
-    Where the question wants an input, others than the stored one may be feasible. They are not accepted: checking one
-    would run the code.
+    If the question asks for an input, others than the stored one may be valid. They are not accepted, because checking
+    them would execute the code.
     """
     gold = _json(entry["answer"])
     if gold is _NOT_JSON:  # NaN and infinity
@@ -185,7 +185,7 @@ def _n_signs(source: str) -> int:
 
 
 def _may_be_literal(source: str, gold: Any, stored: str) -> bool:
-    """Begins and ends as a literal of the kind of `gold`, and is no longer: others are not worth the time."""
+    """Whether `source` looks like a literal of the type of `gold`, and is not longer. Others are not parsed."""
     if isinstance(gold, list | dict):
         opening, closing = ("[(", "])") if isinstance(gold, list) else ("{(", "})")
         if source[:1] not in opening or source[-1:] not in closing:
@@ -203,7 +203,7 @@ def _json(source: str) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a key twice")
+        raise ValueError("duplicate key")
     return found
 
 
@@ -212,11 +212,11 @@ def _refuse(name: str) -> None:
 
 
 def _same(value: Any, gold: Any) -> bool:
-    """Equal in structure; no deeper than `gold`, whatever `value` is."""
+    """Whether the values are equal in structure. Recursion is no deeper than `gold`, for any `value`."""
     if isinstance(gold, dict):
         if not isinstance(value, dict) or len(value) != len(gold):
             return False
-        if not all(isinstance(key, str) or abs(key) < 10**18 for key in value):  # Python refuses to write longer ones
+        if not all(isinstance(key, str) or abs(key) < 10**18 for key in value):  # Python refuses to print longer ones
             return False
         named = {str(key): item for key, item in value.items()}
         return named.keys() == gold.keys() and all(_same(named[key], item) for key, item in gold.items())
@@ -234,7 +234,7 @@ def _same(value: Any, gold: Any) -> bool:
 
 
 _MAX_TEXT = 1_000
-"""Ten numbers take a tenth of it."""
+"""Maximum length of an answer in characters; ten numbers take a tenth of it."""
 
 
 def acre(answer: str, entry: Entry, config: Config) -> float:

@@ -1,9 +1,9 @@
-r"""A formula as a tree, from what a model may write: `-3*x**2`, `2x(x + 1)`, `\frac{1}{2} e^{2x}`, `ln|x| + C`.
+r"""Parser for formulas in model output: `-3*x**2`, `2x(x + 1)`, `\frac{1}{2} e^{2x}`, `ln|x| + C`.
 
-`parse` knows numbers, the variables that the caller names, `+ - * / ^ **`, brackets of any kind, a product without a
-sign (`2x`, never `x2` or `2 3`), `|x|`, the functions of `FUNCTIONS`, the constants `e` and `pi`, and some LaTeX.
-What it does not know makes the answer None. Nothing is computed while it reads: a tree has at most `MAX_TOKENS` leaves
-and a bounded depth, so whoever walks it takes bounded time. `exact` computes a tree of the four operations.
+`parse` supports numbers, the caller's variables, `+ - * / ^ **`, brackets of any kind, implicit products (`2x`, but not
+`x2` or `2 3`), `|x|`, the functions of `FUNCTIONS`, the constants `e` and `pi`, and some LaTeX. It returns None for
+anything else. Parsing computes nothing. A tree has at most `MAX_TOKENS` leaves and a bounded depth, so walking it takes
+bounded time. `exact` evaluates a tree of the four operations.
 """
 
 import re
@@ -34,7 +34,7 @@ _TOKEN = re.compile(r"\s*(?:(\d+(?:\.\d*)?|\.\d+)|([A-Za-z]+)|(\*\*|[-+*/^()|]))
 
 
 Node = tuple[Any, ...]
-"""A tree: a kind, and its parts.
+"""A node of the tree: its kind, and its parts.
 
 - `("number", text)`: digits, perhaps with a point, as written
 - `("name", text)`: a variable of the caller's
@@ -46,11 +46,11 @@ Node = tuple[Any, ...]
 
 
 class _Refused(ValueError):
-    """The text is not a formula of this grammar; never leaves `parse`."""
+    """The text is not a formula of this grammar. Internal to `parse`."""
 
 
 def parse(text: str, variables: Collection[str] = ()) -> Node | None:
-    """The formula that `text` is. A name in `variables` goes before a constant or function of the same name."""
+    """Parse a formula. A name in `variables` takes precedence over a constant or function of the same name."""
     if len(text) > MAX_CHARS:
         return None
     try:
@@ -60,7 +60,7 @@ def parse(text: str, variables: Collection[str] = ()) -> Node | None:
 
 
 def plain(text: str) -> str:
-    """With ASCII digits, signs and exponents, without LaTeX commands and braces."""
+    """`text` with ASCII digits, signs and exponents, and without LaTeX commands and braces."""
     text = _RAISED.sub(lambda run: f"**{run[0].translate(_SUPERSCRIPTS)}", text)
     text = forms.plain_digits(text).translate(_SIGNS)
     text = _COMMAND.sub(
@@ -106,7 +106,7 @@ def _names(letters: str, variables: frozenset[str]) -> list[str]:
 
 
 class _Parser:
-    """Recursive descent. The precedence is Python's, and a product without a sign binds like one with it."""
+    """Recursive-descent parser with Python's precedence. Implicit products bind like explicit ones."""
 
     def __init__(self, tokens: list[str], variables: frozenset[str]) -> None:
         self.tokens = [*tokens, ""]
@@ -121,7 +121,7 @@ class _Parser:
         return node
 
     def take(self, *wanted: str) -> str:
-        """The next token if it is one of these, else the empty text."""
+        """Consume the next token if it is one of `wanted`; otherwise return the empty string."""
         token = self.tokens[self.at]
         if token and token in wanted:
             self.at += 1
@@ -231,7 +231,7 @@ class _Parser:
 
 
 def exact(node: Node, values: Mapping[str, Fraction] | None = None) -> Fraction:
-    """The value of a tree of numbers and the four operations; ValueError if there is more."""
+    """The value of a tree of numbers and the four operations. Raises ValueError for other nodes."""
     match node:
         case ("number", text):
             return Fraction(text if text[-1] != "." else text[:-1])
@@ -249,13 +249,15 @@ def exact(node: Node, values: Mapping[str, Fraction] | None = None) -> Fraction:
                 value *= exact(factor, values)
             return value
         case _:
-            raise ValueError("not of the four operations")
+            raise ValueError("only the four operations are supported")
 
 
 @lru_cache(maxsize=256)
 def exact_value(text: str) -> Fraction | None:
-    """The value of an expression of the library's own, of any length; None where it divides by zero. ValueError if it
-    is not one of numbers, the four operations and brackets."""
+    """The value of one of the library's expressions, of any length; None if it divides by zero.
+
+    Raises ValueError if it has anything but numbers, the four operations and brackets.
+    """
     try:
         return exact(_Parser(_tokens(plain(text), frozenset(), 100_000), frozenset()).whole())
     except ZeroDivisionError:

@@ -1,7 +1,7 @@
-"""Harmless form: what an answer may be wrapped in, and the ways to write a number, a list or a grid.
+"""Harmless variations of form: wrappings around an answer, and ways to write numbers, lists and grids.
 
-The text comes from a model. Nothing here evaluates it, every function takes time linear in its length (callers bound
-that length), and what does not have the wanted form is None, never an exception.
+The text comes from a model. It is never evaluated. Every function takes time linear in its length, which callers
+limit, and returns None, never an exception, for text in another form.
 """
 
 import math
@@ -15,7 +15,7 @@ from typing import Any
 _MAX_DIGITS = 1_000
 _MAX_DEPTH = 20
 _MAX_EXPONENT = 400
-_MAX_LAYERS = 8  # `**$\boxed{\text{"5"}}$**.`, not an onion
+_MAX_LAYERS = 8  # enough for `**$\boxed{\text{"5"}}$**.`
 _MAX_GUESSES = 3
 _MAX_BRACES = 2_000
 _MAX_SIGNS = 30
@@ -28,11 +28,11 @@ _COMMAND = re.compile(
 _BOLD = "**"
 _MARKS = (_BOLD, "__", "*", "_", "`")  # the longer ones first
 _INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
-"""Signs without width, which copied text may have at its ends."""
+"""Zero-width characters, which may surround copied text."""
 _POWER = re.compile(r"(?<=[\w)\]}])\*\*(?=[\w({+-])")
 _QUOTES = [('"', '"'), ("'", "'"), ("“", "”"), ("‘", "’"), ("„", "“"), ("«", "»")]
 _OPENING = frozenset("`\\$*_[" + "".join(start for start, _ in _QUOTES))
-"""First characters of all that an answer may be wrapped in."""
+"""First characters of all wrappings of an answer."""
 _LABEL = re.compile(
     r"\*{0,2}(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:(?:final|correct)\s+)?answer\*{0,2}(?:\s+is\b:?|\s*[:=])\*{0,2}",
     re.IGNORECASE,
@@ -60,7 +60,7 @@ _LITERAL_TOKEN = re.compile(
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
 _DIGITS, _SIGN, _OPEN, _CLOSE, _TEXT, _DECIMAL, _WORD = range(1, 8)
-"""Which group of `_LITERAL_TOKEN` matched; another one, or none at the end, begins no value."""
+"""Groups of `_LITERAL_TOKEN`. Any other group, or none at the end, does not start a value."""
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _PLAIN = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a"}
 _CLOSED_BY = {"[": "]", "(": ")", "{": "}"}
@@ -68,10 +68,10 @@ _FRACTION = re.compile(r"([+-]?)\s*\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 
 
 def candidates(answer: str, *, label: bool = False, quotes: bool = True, brackets: bool = True) -> list[str]:
-    """The answer as it is, without its wrapping, and then without what might belong to it, in this order, each once.
+    """Distinct texts for a grader to try: the answer as is, without its wrapping, and without optional parts.
 
-    What might belong to it: a period; with `quotes` these around the whole; with `brackets` those of a list with one
-    element; with `label` a `The answer is` before it. A grader tries each text.
+    Optional parts are a final period; with `quotes`, quotes around the whole; with `brackets`, those of a list with one
+    element; with `label`, a preceding `The answer is`.
     """
     text = _stripped(answer)
     if text and text[0] not in _OPENING and text[-1] != "." and not (label and _LABEL.match(text)):  # nearly all
@@ -95,7 +95,7 @@ def candidates(answer: str, *, label: bool = False, quotes: bool = True, bracket
 
 
 def unwrap(text: str) -> str:
-    r"""Without the white space, code fence, `\boxed{}`, `\text{}`, `$...$`, bold or italic type around it."""
+    r"""`text` without surrounding white space, code fence, `\boxed{}`, `\text{}`, `$...$`, bold or italic marks."""
     text = _stripped(text)
     for _ in range(_MAX_LAYERS):
         inner = _unwrapped(text)
@@ -110,7 +110,7 @@ def _stripped(text: str) -> str:
 
 
 def _unwrapped(text: str) -> str | None:
-    """Without the outermost wrapping and white space; None if it has no wrapping."""
+    """`text` without its outermost wrapping and white space; None if it is not wrapped."""
     if text.startswith(_FENCE) and text.endswith(_FENCE) and len(text) > 2 * len(_FENCE):
         return _unfenced(text[len(_FENCE) : -len(_FENCE)]) or None
     if (command := _COMMAND.match(text)) and text.endswith("}"):
@@ -129,18 +129,18 @@ def _unwrapped(text: str) -> str | None:
 
 
 def _without_period(text: str) -> str | None:
-    """Without a period; an answer that ends in an ellipsis is not complete."""
+    """`text` without its final period; None for an ellipsis, which marks an incomplete answer."""
     return text[:-1].rstrip() if text.endswith(".") and not text.endswith("...") and text.strip(".") else None
 
 
 def _without_label(text: str) -> str | None:
-    """Without `Answer:`, `The final answer is` or the like before it."""
+    """`text` without a preceding `Answer:`, `The final answer is` or similar label."""
     label = _LABEL.match(text)
     return text[label.end() :].strip() or None if label else None
 
 
 def _without_quotes(text: str) -> str | None:
-    """Without quotes around the whole, where none are in it, or around a list or the like that has its own."""
+    """`text` without quotes around the whole, if it has none inside, or is a literal with its own quotes."""
     for start, end in _QUOTES:
         if len(text) > 2 and text.startswith(start) and text.endswith(end):
             inner = text[1:-1].strip()
@@ -151,13 +151,13 @@ def _without_quotes(text: str) -> str | None:
 
 
 def _without_brackets(text: str) -> str | None:
-    """The element of a list that has one."""
+    """The element of a list with a single element."""
     inner = text[1:-1].strip() if text[:1] + text[-1:] == "[]" else ""
     return None if not inner or re.search(r"[\[\],;\n]", inner) else inner
 
 
 def _unfenced(inner: str) -> str:
-    """A code block without the name of its language; empty if it is more than one block, or blank."""
+    """A code block's content without its language name; empty if it is blank or has several blocks."""
     if _FENCE in inner:
         return ""
     first, _, rest = inner.partition("\n")
@@ -165,14 +165,14 @@ def _unfenced(inner: str) -> str:
 
 
 def _balanced(text: str) -> bool:
-    """Each brace that closes has one that opens before it, and the other way round."""
+    """Whether the braces are balanced."""
     if not text.count("{") == text.count("}") <= _MAX_BRACES:
         return False
     return min(accumulate(1 if brace == "{" else -1 for brace in re.findall(r"[{}]", text)), default=0) >= 0
 
 
 def same_text(answer: str, gold: str) -> bool:
-    """Equal but for white space at the ends of lines and of the whole."""
+    """Whether the texts are equal except for white space at the ends of lines and of the text."""
     return _lines(answer) == _lines(gold)
 
 
@@ -181,9 +181,9 @@ def _lines(text: str) -> list[str]:
 
 
 def plain_digits(text: str) -> str:
-    """Decimal digits of any script and all minus signs as ASCII. Superscripts and the like stay what they are.
+    """`text` with decimal digits of any script and all minus signs as ASCII. Superscripts are kept.
 
-    Unchanged if it has more kinds of them than three scripts: no answer mixes these.
+    Unchanged if it has more distinct digits than three scripts have, because no answer mixes those.
     """
     if text.isascii():
         return text
@@ -199,7 +199,7 @@ def _is_foreign_digit(character: str) -> bool:
 
 
 def plain_thousands(text: str) -> str:
-    r"""The thousands of `1{,}234` and `1\,234`, as LaTeX writes them, separated by plain commas."""
+    r"""`text` with LaTeX thousands separators, as in `1{,}234` and `1\,234`, as plain commas."""
     return _THOUSANDS.sub(",", text)
 
 
@@ -248,7 +248,7 @@ def literal(text: str) -> Any:
     digits of any script. None for anything else: other syntax, NaN and infinities, `null`, brackets more than 20 deep,
     numbers of over 1,000 digits.
 
-    Python's own `ast.literal_eval` takes a quarter of a second for some texts of 10,000 characters.
+    `ast.literal_eval` is not used because it takes 0.25 s for some texts of 10,000 characters.
     """
     tokens = _LITERAL_TOKEN.finditer(plain_digits(text).strip())
     try:
@@ -259,7 +259,7 @@ def literal(text: str) -> Any:
 
 
 def _literal(token: re.Match[str], tokens: Iterator[re.Match[str]], depth: int) -> Any:
-    """The value that begins with `token`. ValueError if none does."""
+    """The value that starts with `token`. Raises ValueError if there is none."""
     kind = token.lastindex
     if kind == _DIGITS:
         return _finite(token[kind], int)
@@ -275,7 +275,7 @@ def _literal(token: re.Match[str], tokens: Iterator[re.Match[str]], depth: int) 
 
 
 def _group(bracket: str, tokens: Iterator[re.Match[str]], depth: int) -> Any:
-    """The list, tuple or dictionary whose bracket is open; its item for plain parentheses around one."""
+    """The list, tuple or dictionary after its opening bracket; the item itself for parentheses around a single one."""
     if depth > _MAX_DEPTH:
         raise ValueError("too deep")
     keys: list[Any] = []
@@ -299,7 +299,7 @@ def _group(bracket: str, tokens: Iterator[re.Match[str]], depth: int) -> Any:
     if bracket == "{":
         found = dict(zip(keys, items, strict=True))
         if len(found) < len(keys):  # two values for one key are two answers
-            raise ValueError("a key twice")
+            raise ValueError("duplicate key")
         return found
     if bracket == "(":
         return tuple(items) if comma or len(items) != 1 else items[0]
@@ -317,7 +317,7 @@ def _unescaped(text: str) -> str:
     if "\\" not in text:
         return text
     text = _ESCAPE.sub(lambda escape: _character(escape[1]), text)
-    # JSON writes what is beyond 16 bits as two surrogates. Lone ones stay what they are.
+    # JSON encodes characters beyond 16 bits as surrogate pairs. Lone surrogates are kept.
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 

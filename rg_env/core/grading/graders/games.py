@@ -1,9 +1,9 @@
 """Graders of the games tasks whose answer is a filled grid, a board, a single value or an arithmetic expression.
 `move_games` has those that are played.
 
-Any grid is right that keeps the givens and obeys all rules, also one that is not the stored solution. Short of that, a
-grid that keeps the givens is worth its share of right cells among those to fill in, counted from what the best grid
-with one and the same value in all of them gets: a constant is worth nothing. A changed given makes it 0.
+Any grid that keeps the givens and obeys all rules is right, even if it is not the stored solution. Otherwise, a grid
+that keeps the givens scores its share of right cells among those to fill in, beyond the best grid that has the same
+value in all of them, so a constant scores 0. A changed given scores 0.
 """
 
 import re
@@ -18,7 +18,7 @@ from rg_env.core.grading.graders.expressions import Node, exact, parse
 Grid = list[list[int]]
 
 _MAX_CHARS_PER_CELL = 40
-"""A longer answer is not read as a grid. JSON with a cell a line needs about 15, signs and rulers included."""
+"""Maximum characters per cell of a grid. JSON with one cell per line needs about 15, with signs and rulers."""
 _SIGNS = str.maketrans({"^": "∧", "⋀": "∧", "˄": "∧", "⌃": "∧", "v": "∨", "V": "∨", "⋁": "∨", "˅": "∨", "⌄": "∨"})
 _NO_SIGNS = str.maketrans(dict.fromkeys("<>∧∨", " "))
 
@@ -196,7 +196,7 @@ def _point(text: str, size: int) -> Point | None:
 
 
 def captures(board: list[list[str]]) -> dict[Point, int]:
-    """By move of Black that captures, how many white stones it takes: those of the groups with that liberty alone."""
+    """The number of white stones captured by each capturing move of Black: groups whose only liberty is that point."""
     size = len(board)
     left = {(r, c) for r in range(size) for c in range(size) if board[r][c] == "O"}
     found: dict[Point, int] = {}
@@ -255,7 +255,7 @@ def _made_of(answer: str, numbers: Collection[int], target: int) -> Node | None:
 
 
 def _parts(node: Node) -> Iterator[Node]:
-    """The node and all that is in it; of powers and functions nothing more."""
+    """The node and its descendants, except those of powers and functions."""
     yield node
     if node[0] in _FOUR_OPERATIONS[1:]:
         for part in node[1:]:

@@ -43,7 +43,7 @@ Statement = tuple[str, str, str]
 
 
 def corrected(task: str, entry: Entry, config: Config = NO_OPTIONS) -> Entry:
-    """`entry` with the right answer in place of a wrong one; `entry` itself where the stored answer is right."""
+    """`entry` with a wrong stored answer replaced by the right one; `entry` itself if the stored answer is right."""
     right = _RIGHT.get(task)
     if right is None:
         return entry
@@ -129,7 +129,7 @@ def _statement(text: str) -> Statement:
 
 @lru_cache(maxsize=4096)
 def _follows(statements: tuple[tuple[str, int, int], ...]) -> bool | None:
-    """By all models: a model is the set of inhabited regions, and a region the set of terms that hold in it."""
+    """Check all models. A model is a set of inhabited regions, and a region is a set of terms that hold in it."""
     n_terms = 1 + max(max(terms) for _, *terms in statements)
     regions = list(product((False, True), repeat=n_terms))
     verdicts = set()
@@ -177,10 +177,10 @@ _RIGHT: Mapping[str, Callable[[Entry, Config], Any]] = {
     "time_intervals": lambda entry, config: elapsed_time(entry),
     "tsumego": _tsumego,
 }
-"""By task, the right answer to an entry, in the stored form."""
+"""Functions by task that return the right answer to an entry in the stored format."""
 
 SOLVED = ("rush_hour", "boxnet")
-"""Tasks whose gold answers are found by a solver, which trusts its entry."""
+"""Tasks whose gold answers come from a solver, which trusts its entry."""
 STORED_ELSEWHERE = (*SOLVED, "graph_color", "propositional_logic", "rubiks_cube")
 """Tasks whose entries have no `answer`."""
 
@@ -206,9 +206,9 @@ def gold_answer(task: str, entry: Mapping[str, Any], config: Config = NO_OPTIONS
         return _conclusion(metadata)
     answer = corrected(task, entry, config)["answer"]
     if task == "jugs" and "No solution" in answer:
-        return None  # its solver looks at three jugs only
+        return None  # its solver only handles three jugs
     if task in ("simple_integration", "intermediate_integration") and "Integral(" in answer:
-        return None  # the library could not solve it, and stores the question
+        return None  # the library could not solve it and stores the question instead
     return None if answer is None else str(answer)
 
 

@@ -72,7 +72,7 @@ def _opens_lock(metadata: Mapping[str, Any], buttons: Mapping[str, Mapping[str, 
 
 
 def _pressed(state: tuple[int, str], button: Mapping[str, Any]) -> tuple[int, str]:
-    """Number and light after a press."""
+    """The number and light after a press."""
     value, color = state
     if button["active_state"] in ("any", color):
         operand: int = button["value"]

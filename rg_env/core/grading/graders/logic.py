@@ -52,13 +52,13 @@ _DENIALS = {
     *("impossible", "lie", "¬"),
 }
 MAX_DEPENDS = 10
-"""A formula whose truth depends on more variables is not examined, and not a conclusion: no level of the library has
-more, and the number of possible parts triples with each."""
-_MAX_PREMISE_TOKENS = 20_000  # premises are the library's own: a bound for answers would make a large entry unusable
+"""Maximum number of variables that a formula may depend on; others are not examined and never a conclusion. No level of
+the library has more, and the number of possible parts triples with each variable."""
+_MAX_PREMISE_TOKENS = 20_000  # premises come from the library; the limit for answers would reject large entries
 
 
 def knights_knaves(answer: str, entry: Entry, config: Config) -> float:
-    """Who is what: everybody is named with the right role, in any order, and no one with both roles.
+    """The right role of every inhabitant, in any order, and no one with both roles.
 
     No partial credit: of two inhabitants, chance alone gets one.
     """
@@ -70,9 +70,9 @@ def knights_knaves(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, bool] | None:
-    """The role that the text gives each name; None if it contradicts itself or denies. Other words may be between."""
+    """The role of each name in the text; None if it contradicts itself or has negations. Other words are ignored."""
     claims: dict[str, bool] = {}
-    pending: list[str] = []  # names whose role is still to come
+    pending: list[str] = []  # names still without a role
     plural = False
     last: bool | None = None
     for word in _NAME.findall(answer.casefold()):
@@ -110,7 +110,7 @@ class Premises:
     """The premises of one question of propositional_logic."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
-        """Raises `ValueError` for a premise that cannot be read."""
+        """Parse the premises. Raises `ValueError` for an unreadable one."""
         self.variables: list[str] = sorted(metadata["variables"])
         self._formulas = [self._read(text) for text in metadata["premises"]]
         self._table = columns(self.variables)

@@ -25,7 +25,7 @@ _DISK_MOVE = re.compile(r"move\s+disk\s+(\d{1,4})\s+from\s+peg\s+(\d{1,4})\s+to\
 _NUMBERING = re.compile(r"(?:\d{1,6}[.):]|[-*])\s+")
 _CHARS_PER_LINE = 8
 _MORE_LINES = 200
-"""A move takes 31 characters; with more lines than this most would be blank."""
+"""Additional lines allowed, for blank ones; a move takes 31 characters."""
 _KNIGHT_MOVE = re.compile(r"\b([wb])\s*,\s*([a-z]\d{1,2})\s*,\s*([a-z]\d{1,2})\b", re.IGNORECASE)
 _KNIGHT_MOVES = re.compile(
     r"[\[(]?\s*(['\"]?)M\1(?:(?:\s*[,;]\s*|\s+)\1M\1)*\s*[\])]?".replace(
@@ -37,7 +37,7 @@ _KNIGHT_MOVES = re.compile(
 _BETWEEN_STEPS = str.maketrans(dict.fromkeys(" \t\r\n,;'\"[]", ""))
 _SIDE = 6
 _MAX_STATES = 200_000
-"""Where the solver gives up. No puzzle of the library has more than 147,355 states."""
+"""Number of states after which the solver gives up. No puzzle of the library has more than 147,355."""
 _SLIDE = re.compile(r"([A-Z])\1{0,2}([+-])(\d{1,2})")  # also `AA+1`, as the question names the red car
 _BETWEEN_SLIDES = re.compile(r"[\s,;'\"\[\]()]+")
 _AGENT = re.compile(r"agent\[\s*(\d{1,3}\.5)\s*,\s*(\d{1,3}\.5)\s*\]", re.IGNORECASE)
@@ -54,8 +54,7 @@ _Squares = dict[str, list[str]]
 def _shortest(
     start: _S, moves: Callable[[_S], Iterable[tuple[str, _S]]], done: Callable[[_S], bool]
 ) -> list[str] | None:
-    """The names of the moves on a shortest way to a state that is `done`; None if none exists, or there are too many
-    states to try."""
+    """The moves on a shortest path to a state that is `done`; None if there is no such path, or too many states."""
     came_from: dict[_S, tuple[_S, str] | None] = {start: None}
     queue = deque([start])
     while queue and len(came_from) < _MAX_STATES:
@@ -194,9 +193,9 @@ class _Board:
     walls: int
     """Cells that nothing may enter, as bits."""
     masks: list[list[int]]
-    """Per vehicle and place on its line: the cells that it takes, as bits. The first is the red car."""
+    """Cells that each vehicle occupies at each place on its line, as bits. The first vehicle is the red car."""
     start: tuple[int, ...]
-    """Per vehicle: its place at the beginning."""
+    """Initial place of each vehicle."""
 
     def taken(self, state: Iterable[int]) -> int:
         """The cells that walls and vehicles take."""
@@ -212,7 +211,7 @@ class _Board:
 
 
 def read_board(description: str) -> _Board:
-    """From 36 letters, row by row: `o` is empty, `x` a wall.
+    """Read a board from 36 letters, row by row: `o` is empty, `x` a wall.
 
     Vehicles come in the order of their letters, and the question calls them A, B, C ... in that order: not always by
     the letters in the description, which may leave some out.
