@@ -74,7 +74,7 @@ def user_error(error: BaseException) -> str:
 
 
 def user_code_line(error: BaseException) -> str:
-    """The last line of the user's own code in the traceback, as " (FILE, line N)"; empty if there is none."""
+    """The last line of the user's own code in the traceback, as " (FILE, line N)", or an empty string."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({error.filename}, line {error.lineno})"
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

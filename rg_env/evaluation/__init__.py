@@ -1,4 +1,4 @@
-"""Models on tasks: answers, scores, comparisons, and how people look at them: tables, pictures, a page.
+"""Evaluation of models on tasks: answers, scores, comparisons, tables, plots and reports.
 
 results, folder = evaluate(["tiny", "outputs/RUN/checkpoint-25"], ["leg_counting"], num_examples=50)
 """
@@ -17,11 +17,11 @@ def evaluate(
     """Evaluate models on tasks, as `rg-env eval` does; returns the results, and the folder of the files.
 
     Args:
-        models, tasks: as in the config of an evaluation: names, or mappings by name.
-        sections: the other keys of that config, such as `num_examples=50` and `sampling={"max_tokens": 512}`.
+        models, tasks: as in an evaluation config: lists of names, or mappings by name.
+        sections: other keys of the config, such as `num_examples=50` and `sampling={"max_tokens": 512}`.
 
     Raises:
-        ConfigError: wrong keys or values, all at once. Other errors are those of `from_config.run_evaluation`.
+        ConfigError: keys or values are invalid; reports all of them. For other errors see `from_config.run_evaluation`.
     """
     from rg_env.core.config.files import Document
     from rg_env.evaluation.config import checked_eval_config

@@ -3,8 +3,8 @@
     config = load_eval_config("configs/eval/tiny.yaml", ["num_examples=50"])
     config = eval_config_of(["models=tiny", "tasks=leg_counting"])
 
-What can be checked without a model is checked here, without importing torch or reasoning_gym. Values that a config
-leaves open may follow a training run: see `evaluation.trained`.
+Everything that can be validated without a model is validated here, without importing torch or reasoning_gym. Values
+that a config does not set may come from a training run: see `evaluation.trained`.
 """
 
 import os
@@ -53,15 +53,15 @@ class SamplingConfig(Section):
     """How answers are sampled."""
 
     temperature: From0 = 1.0
-    """0 takes the most likely token each time."""
+    """Sampling temperature; 0: greedy."""
     top_p: TopP = 1.0
-    """Nucleus sampling: tokens are sampled from the most likely ones that together have this probability."""
+    """Nucleus sampling: tokens are sampled from the smallest set of most likely ones with this total probability."""
     max_tokens: Positive = 1024
-    """Maximum number of new tokens of an answer."""
+    """Maximum number of new tokens per answer."""
 
 
 class TaskSampling(Section):
-    """Sampling of one task; keys left out are as in `sampling`."""
+    """Sampling of one task; missing keys default to those of `sampling`."""
 
     temperature: From0 | None = None
     """As `sampling.temperature`."""
@@ -75,51 +75,51 @@ class RequestsConfig(Section):
     """Calls to endpoints."""
 
     concurrency: Positive = 64
-    """Concurrent calls of each model."""
+    """Maximum number of concurrent calls per model."""
     timeout_s: Above0 = 600.0
     """Timeout of one call, in seconds."""
     tries: Positive = 6
-    """Attempts of a call that is refused for now (429, 5xx), times out or comes back damaged, before it has failed."""
+    """Attempts of a call that gets a temporary error (429, 5xx), a timeout or a malformed reply, before it fails."""
     pause_s: Above0 = 0.5
-    """Seconds before the second attempt, unless the server sets them; each further pause is twice as long, up to 60."""
+    """Seconds before the second attempt, unless the server requests a pause; doubles after each attempt, up to 60."""
     give_up_after: Positive = 32
-    """Consecutive failed calls after which a model is given up."""
+    """Number of consecutive failed calls after which a model's evaluation is stopped."""
 
 
 class ServingConfig(Section):
     """How models without a `url` are served."""
 
     kind: Literal["auto", "embedded", "vllm"] = "auto"
-    """"vllm": a server for each, one per GPU; "embedded": transformers, in this process; "auto": vLLM where it
+    """"vllm": a vLLM server for each model, one per GPU; "embedded": transformers, in this process; "auto": vLLM if it
     is installed and there is a GPU."""
     gpus: list[Count] | None = None
     """GPUs to use; default: all. Each serves one model at a time."""
     vllm_args: list[Text] = Field(default_factory=list)
     """Additional arguments for vLLM's server."""
     start_timeout_s: Above0 = 900.0
-    """Seconds until a server must be ready."""
+    """Maximum seconds until a server is ready."""
 
 
 class ExternalConfig(Section):
-    """Benchmarks of lm-evaluation-harness, in addition to the tasks or alone."""
+    """Benchmarks of lm-evaluation-harness, in addition to tasks or instead of them."""
 
     tasks: list[Text] = Field(default_factory=list)
-    """Names of its tasks and groups, or of those in `configs/lm_eval`, which rg_env comes with, and in `include`; all
-    must ask for an answer."""
+    """Names of lm-eval tasks and groups, including those that rg_env ships in `configs/lm_eval` and those in `include`.
+    All must be generative."""
     include: Text | None = None
-    """Folder of more task files, in lm-eval's form. Code that they name (`!function`) is run."""
+    """Folder with additional task files in lm-eval's format. Code that they refer to (`!function`) is executed."""
     num_examples: Positive | None = None
-    """The first N examples of each task of a benchmark; default: all."""
+    """Number of examples of each task of a benchmark, from the first; default: all."""
     temperature: From0 | None = None
-    """As `sampling.temperature`; default, like the next two: the task's own."""
+    """As `sampling.temperature`; default: the task's own."""
     top_p: TopP | None = None
-    """As `sampling.top_p`."""
+    """As `sampling.top_p`; default: the task's own."""
     max_tokens: Positive | None = None
-    """Maximum number of new tokens; if the task gives none: `sampling.max_tokens`."""
+    """Maximum number of new tokens; default: the task's own, otherwise `sampling.max_tokens`."""
 
 
 class EvalOutputConfig(Section):
-    """Where files are written."""
+    """Output files."""
 
     dir: Text | None = None
     """Output folder; default: a fresh one under outputs/."""
@@ -129,22 +129,22 @@ TINY = "tiny"
 _NAME = re.compile(r"[^\s/\\\x00-\x1f][^\\\x00-\x1f]{0,119}")
 _LABEL = re.compile(r"\w[\w.-]{0,79}")
 _LABEL_BYTES = 200
-"""A label is part of file names, which have at most 255 bytes."""
+"""Maximum length of a label, which is part of file names of at most 255 bytes."""
 _ALL_TASKS = "all_tasks"
-"""The label of the files about all tasks."""
+"""Label in the names of files about all tasks."""
 _MOST_ANSWERS = 10_000_000
-"""Answers of one model to one task, which take some hundred megabytes of memory."""
+"""Maximum number of answers of one model to one task, which take several hundred megabytes of memory."""
 SECRET = "holds a password or a query: put a key into an environment variable, named as key_variable"
 
 
 def split_address(text: str) -> dict[str, str]:
-    """`MODEL`, or `MODEL@URL` of an endpoint, as an entry of `models`."""
+    """Parse `MODEL`, or `MODEL@URL` of an endpoint, into an entry of `models`."""
     model, at, url = text.rpartition("@http")
     return {"model": model, "url": f"http{url}"} if at else {"model": text}
 
 
 def name_of(text: str) -> str:
-    """The name of a model in a list: that of its folder, with that of its run for a checkpoint."""
+    """The default name of a model: the name of its folder, or of the run and the checkpoint."""
     model = split_address(text)["model"]
     parts = Path(model).parts
     if len(parts) > 1 and checkpoint_step(Path(parts[-1])) is not None:
@@ -153,8 +153,8 @@ def name_of(text: str) -> str:
 
 
 def run_of(model: str) -> RunFolder | None:
-    """The training run that a model folder of ours belongs to: the folder itself, the one above, or `run/` in what
-    `rg-env push` published."""
+    """The training run of a model folder: the folder itself, its parent, or `run/` in a model that `rg-env push`
+    published; None for other models."""
     folder = Path(model)
     if not os.path.isdir(model) or not (
         RunFolder.is_run(folder) or any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
@@ -165,8 +165,8 @@ def run_of(model: str) -> RunFolder | None:
 
 
 def _url_problem(url: str) -> str | None:
-    """Why `url` cannot be that of an endpoint; None: it can."""
-    if {"@", "?", "#"} & set(url):  # they may be part of a secret, which would be in every file
+    """The reason why `url` is not a valid endpoint; None if it is."""
+    if {"@", "?", "#"} & set(url):  # may be part of a secret, which would be written to every file
         return SECRET
     try:
         parts = urlsplit(url)
@@ -179,76 +179,76 @@ def _url_problem(url: str) -> str | None:
 
 
 class Price(Section):
-    """Price of a million tokens, in any currency."""
+    """Prices are per million tokens, in any currency."""
 
     input: From0
-    """Price of a million tokens of prompts."""
+    """Price per million prompt tokens."""
     output: From0
-    """Price of a million tokens of answers."""
+    """Price per million answer tokens."""
 
 
 class EvalModel(Section):
-    """One model, under its name in tables and pictures."""
+    """One model, under its name in tables and plots."""
 
     model: Text
-    """A folder (checkpoints and LoRA adapters too), a name on the model hub, "tiny", or the model's name at `url`."""
+    """Folder (of a model, checkpoint or LoRA adapter), name on the model hub, "tiny", or the model's name at `url`."""
     url: Text | None = None
-    """URL of an OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1; without one, the model is served here."""
+    """URL of an OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1; default: the model is served here."""
     key_variable: Text | None = None
-    """Environment variable that holds the endpoint's key; default: OPENAI_API_KEY, except on this machine."""
+    """Environment variable with the endpoint's API key; default: OPENAI_API_KEY, or no key for local endpoints."""
     system_prompt: str | None = None
-    """The model's own system prompt, instead of `prompt.system_prompt`; empty: none."""
+    """System prompt of this model, instead of `prompt.system_prompt`; empty: no system prompt."""
     price: Price | None = None
-    """To compute costs."""
+    """Prices for computing costs."""
 
     @property
     def prices(self) -> tuple[float, float] | None:
-        """Prices of a million tokens of prompts and of answers."""
+        """Prices per million prompt tokens and per million answer tokens."""
         return None if self.price is None else (self.price.input, self.price.output)
 
 
 class EvalTask(TaskOptions):
-    """One task, under its name, or another one under a label."""
+    """One task, under its name or under a label."""
 
     task: Text | None = None
-    """The task, where the entry's name is a label."""
+    """Name of the task, if the entry's name is a label."""
     num_examples: Positive | None = None
-    """Distinct questions; default: `num_examples`."""
+    """Number of distinct questions; default: the evaluation's `num_examples`."""
     sampling: TaskSampling = TaskSampling()
-    """Sampling of this task."""
+    """Overrides of `sampling` for this task."""
 
 
 class PublishedRow(Section):
-    """Figures of one task, or of several together."""
+    """Published accuracies on one task, or means over several."""
 
     tasks: Annotated[list[Text], Field(min_length=1)] | None = None
-    """Tasks, or labels, whose mean the figures are; default: the one that names the row."""
+    """Tasks or labels over which the accuracies are averaged; default: the task that names the row."""
     accuracy: Annotated[dict[str, Share], Field(min_length=1)]
-    """By model, from 0 to 1."""
+    """Accuracy of each model, between 0 and 1."""
 
     def names(self, row: str) -> list[str]:
-        """Names of the tasks that the figures are about; `row`: the name of the row."""
+        """Names of the tasks over which the accuracies are averaged; `row` is the name of the row."""
         return self.tasks or [row]
 
 
 class PublishedTable(Section):
-    """Figures of one source. Tasks and models in it must be among those that are evaluated."""
+    """Published accuracies from one source. Its tasks and models must be part of the evaluation."""
 
     source: Text
-    """Where they were published."""
+    """Where the accuracies were published, such as a paper's title or URL."""
     tolerance: Share
-    """Difference up to which two accuracies count as the same; 0.05: five percentage points."""
+    """Maximum difference between two accuracies that count as equal; 0.05 is five percentage points."""
     num_examples: Positive | None = None
-    """Distinct questions of each task behind a figure; default: not known, and figures count as exact."""
+    """Number of distinct questions per task behind each accuracy; default: unknown, accuracies are treated as exact."""
     rows: Annotated[dict[str, PublishedRow], Field(min_length=1)]
-    """The figures."""
+    """Rows of published accuracies, by task or by a name of your choice."""
 
 
 _BY_NAME = named("{name: b, num_examples: 20}", "give the second one a label: {name: LABEL, task: NAME}")
 
 
 def _without_categories(tasks: Any) -> Any:
-    """Entries under the name of a category become entries of its tasks; a task's own entry overrides them."""
+    """Replace entries under the name of a category by entries for its tasks; a task's own entry overrides them."""
     if not isinstance(tasks, Mapping):
         return tasks
     found: dict[str, Any] = {}
@@ -267,37 +267,38 @@ class EvalConfig(Section):
     mistaken: ClassVar = {"training": "this is the config of a training run: rg-env train"}
 
     imports: list[Text] = Field(default_factory=list)
-    """Modules, or .py files (relative to the config that names them), that register tasks or rewards of your own."""
+    """Modules, or .py files (relative to this config), that register custom tasks or rewards."""
     models: Annotated[dict[str, EvalModel], Field(min_length=1)]
     """Models to evaluate."""
     tasks: dict[str, EvalTask] = Field(default_factory=dict)
-    """Tasks to evaluate on; the name of a category means all its tasks. Default: nothing if there are external
-    benchmarks, otherwise what the training run of a model was evaluated on, with the same sizes and sampling."""
+    """Tasks to evaluate on; the name of a category includes all its tasks. Default: no tasks if there are external
+    benchmarks, otherwise the evaluation tasks of a model's training run, with the same sizes and sampling."""
     num_examples: Positive = 100
-    """Number of distinct questions of each task without `num_examples` of its own."""
+    """Number of distinct questions per task, unless the task sets its own `num_examples`."""
     rollouts_per_example: Positive = 1
-    """Sampled answers to each question; above 1, pass@k is reported."""
+    """Number of sampled answers per question; above 1, pass@k is reported."""
     greedy: bool = False
-    """Also answer each question once greedily."""
+    """Also generate one greedy answer per question."""
     eval_seed: Seed = 0
-    """Seed that picks the questions; default: that of the training run of a model, otherwise 0."""
+    """Seed of the questions; default: that of a model's training run, otherwise 0."""
     split_by: SplitBy = "problem"
-    """What decides which questions are for evaluation, as `splits.by` of training; default: as in the training run of a
-    model. Problems (questions) that a checkpoint was trained on are left out for it, and counted."""
+    """Rule that assigns questions to the evaluation split, as `splits.by` in training; default: that of a model's
+    training run. Problems (questions) that a checkpoint was trained on are skipped for it, and their number is
+    reported."""
     seed: Seed = 0
-    """Sampling seed of models served by the embedded engine; default: that of the training run of a model."""
+    """Sampling seed of models served by the embedded engine; default: that of a model's training run."""
     grading: Literal["hardened", "partial", "upstream"] = "hardened"
-    """As in training; default: that of the training run of a model, otherwise hardened."""
+    """Grading, as in training; default: that of a model's training run, otherwise hardened."""
     prompt: PromptConfig = PromptConfig()
     rewards: Rewards = Field(default_factory=default_rewards)
-    """Rewards whose weighted sum is the reported reward."""
+    """Rewards by name; the reported reward is their weighted sum."""
     sampling: SamplingConfig = SamplingConfig()
     external: ExternalConfig = ExternalConfig()
     requests: RequestsConfig = RequestsConfig()
     serving: ServingConfig = ServingConfig()
     output: EvalOutputConfig = EvalOutputConfig()
     published: dict[str, PublishedTable] = Field(default_factory=dict)
-    """Published figures to compare accuracies with."""
+    """Published accuracies to compare with, by name of the table."""
 
     _tasks_named = field_validator("tasks", mode="before")(lambda value: _without_categories(_BY_NAME(value)))
 
@@ -319,8 +320,8 @@ class EvalConfig(Section):
         return value
 
     def gym(self, name: str) -> dict[str, Any]:
-        """A task in the form that `Mixture.parse` takes. If the tiny policy is evaluated, one of its tasks without
-        options has the sizes that the policy was made for."""
+        """A task in the form that `Mixture.parse` accepts. If the tiny policy is evaluated, its tasks default to the
+        sizes that it was made for."""
         entry = self.tasks[name]
         options = entry.model_dump(exclude={"task", "num_examples", "sampling"})
         task = entry.task or name
@@ -329,15 +330,15 @@ class EvalConfig(Section):
         return {"name": task, **options}
 
     def count(self, name: str) -> int:
-        """Number of questions of a task."""
+        """Number of questions of the task `name`."""
         return self.tasks[name].num_examples or self.num_examples
 
     def sampling_of(self, name: str) -> SamplingConfig:
-        """How answers to a task are sampled."""
+        """Sampling settings of the task `name`."""
         return self.sampling.model_copy(update=self.tasks[name].sampling.model_dump(exclude_none=True))
 
     def plan(self) -> list[str]:
-        """The models, the tasks, and the calls that they take, a line each."""
+        """Lines that describe the models, the tasks and the number of calls."""
         counts = {name: self.count(name) for name in self.tasks}
         draws = [f"{self.rollouts_per_example} sampled", *(["1 greedy"] if self.greedy else [])]
         times = self.rollouts_per_example + self.greedy
@@ -357,27 +358,27 @@ class EvalConfig(Section):
 
     @property
     def reward_list(self) -> list[dict[str, Any]]:
-        """The rewards in the form that `resolve_rewards` takes."""
+        """The rewards in the form that `resolve_rewards` accepts."""
         return [{"name": name, **reward.model_dump()} for name, reward in self.rewards.items()]
 
 
 def load_eval_config(file: str | Path, overrides: Sequence[str] = ()) -> EvalConfig:
-    """Read, resolve and check the config of an evaluation.
+    """Read, resolve and validate an evaluation config.
 
     Raises:
         InputError: a file cannot be read.
-        ConfigError: wrong keys, types, ranges, names or combinations: all that there are.
+        ConfigError: keys, types, ranges, names or combinations are invalid; reports all of them.
     """
     return checked_eval_config(read_config(file, overrides))
 
 
 def eval_config_of(overrides: Sequence[str]) -> EvalConfig:
-    """The config that `section.key=value` alone make. Raises as `load_eval_config`."""
+    """Make a config from overrides (`section.key=value`) alone. Raises like `load_eval_config`."""
     return checked_eval_config(overridden(Document({}, Path(COMMAND_LINE)), overrides))
 
 
 def checked_eval_config(document: Document) -> EvalConfig:
-    """The config that `document` holds. Raises as `load_eval_config`."""
+    """Make a config from `document`. Raises like `load_eval_config`."""
     _take_held_out(document)
     config = parse_config(document, EvalConfig, _names)
     checks = (_names, _models, _sampling, _external, _published)
@@ -387,7 +388,7 @@ def checked_eval_config(document: Document) -> EvalConfig:
 
 
 def _names(config: EvalConfig) -> Iterator[Problem]:
-    """Names that are unknown, and options that do not belong to them, after what the config imports."""
+    """Unknown names and options; checked after the config's imports."""
     try:
         import_user_code(config.imports)
     except InputError as error:
@@ -398,7 +399,7 @@ def _names(config: EvalConfig) -> Iterator[Problem]:
 
 
 def _take_held_out(document: Document) -> None:
-    """Read the tasks under `evaluation`, as files of held-out tasks for training have them, as `tasks`."""
+    """Accept tasks under `evaluation`, as in files of held-out tasks for training, as `tasks`."""
     held_out = document.get(("evaluation",))
     if isinstance(held_out, dict) and [*held_out] == ["tasks"]:
         tasks, own = (_BY_NAME(each) for each in (held_out["tasks"], document.get(("tasks",)) or {}))
@@ -471,7 +472,7 @@ def _external(config: EvalConfig) -> Iterator[Problem]:
 
 
 def _published(config: EvalConfig) -> Iterator[Problem]:
-    """Published figures without one of ours to compare with."""
+    """Published accuracies of tasks or models that are not evaluated."""
     tasks, models = [*config.tasks], [*config.models]
     for table, each in config.published.items():
         for row, figures in each.rows.items():
@@ -479,10 +480,10 @@ def _published(config: EvalConfig) -> Iterator[Problem]:
             for name in figures.names(row):
                 if name not in tasks:
                     where = path if figures.tasks is None else (*path, "tasks")
-                    yield Problem(where, f"{unknown_name('task', name, tasks)}; a row is of tasks that are evaluated")
+                    yield Problem(where, f"{unknown_name('task', name, tasks)}; rows must consist of evaluated tasks")
             if figures.tasks and len(set(figures.tasks)) < len(figures.tasks):
                 yield Problem((*path, "tasks"), "names a task twice")
             for name in figures.accuracy:
                 if name not in models:
-                    message = f"{unknown_name('model', name, models)}; only models that are evaluated can be compared"
+                    message = f"{unknown_name('model', name, models)}; only evaluated models can be compared"
                     yield Problem((*path, "accuracy", name), message)

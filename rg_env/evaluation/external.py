@@ -1,14 +1,15 @@
-"""External benchmarks: tasks of lm-evaluation-harness, asked of the same models in the same way as ours.
+"""External benchmarks: tasks of lm-evaluation-harness, sent to the same models in the same way as our tasks.
 
     with Harness(config) as harness:
         benchmarks = harness.prepare()                # lm-eval's requests; this needs no model
         ...                                           # `runner.ask_all` sends them to the models
         results = [harness.score(each, folder) for each in benchmarks]
 
-lm-eval makes the requests and grades the answers, in its own process (`lm_eval_process`). It calls no model: its client
-for chat endpoints sends stop sequences and seeds that servers refuse, ends an evaluation with the first call that fails
-for good, and cannot resume one. Here calls, retries and keys are those of the rest of the evaluation, and each answer
-is a line of `external/answers.jsonl` as soon as it exists. lm-eval cuts answers at a task's stop sequences afterwards.
+lm-eval makes the requests and grades the answers, in its own process (`lm_eval_process`). It does not call models,
+because its client for chat endpoints sends stop sequences and seeds that servers refuse, ends the evaluation at the
+first call that fails permanently, and cannot resume. Instead, calls, retries and API keys are handled like those of our
+tasks, and each answer is appended to `external/answers.jsonl` immediately. lm-eval truncates answers at a task's stop
+sequences afterwards.
 """
 
 import contextlib
@@ -40,15 +41,15 @@ _ANSWERS = "answers.jsonl"
 _LOG = "lm_eval.log"
 _SHIPPED = Path("configs") / "lm_eval"
 _SCORING_S = 600.0
-"""Seconds that lm-eval may take to grade one model's answers, plus as many for each thousand of them: the mathematics
-in an answer can take forever to simplify."""
+"""Time limit in seconds for grading one model's answers, plus the same for every 1,000 answers. Simplifying the
+mathematics in an answer may never end."""
 
 
 class Benchmark(Work):
-    """One model on one benchmark. Keys are those of lm-eval's requests.
+    """One model on one benchmark, keyed by lm-eval's requests.
 
     Args:
-        prompt: number of the model's system prompt among those of all models.
+        prompt: index of the model's system prompt among the distinct ones.
     """
 
     def __init__(self, model: str, label: str, prompt: int, requests: dict[str, Request]):
@@ -60,7 +61,7 @@ class Benchmark(Work):
         return self._requests[key]
 
     def put(self, record: dict[str, Any]) -> None:
-        """Count a record of the file; those of other requests are ignored."""
+        """Add a record of the file; records of other requests are ignored."""
         if record["key"] in self.keys:
             usage = (record[name] for name in ("truncated", "prompt_tokens", "completion_tokens", "text"))
             self.answers[record["key"]] = Answer(None, 0.0, FAILED if record["error"] else None, *usage)
@@ -85,9 +86,10 @@ class Benchmark(Work):
 
 
 class Harness:
-    """lm-eval in its process, which ends with the `with` block.
+    """lm-eval in its own process, which ends with the `with` block.
 
-    version: of lm-eval, once `prepare` has returned.
+    Attributes:
+        version: version of lm-eval, available after `prepare`.
 
     Raises:
         MissingExtraError: lm-eval is not installed.
@@ -125,7 +127,7 @@ class Harness:
         """All models on all benchmarks, with lm-eval's requests.
 
         Raises:
-            InputError: a task is unknown, does not suit chat endpoints, or its data set is not available.
+            InputError: a task is unknown or not possible with chat endpoints, or its dataset is not available.
             RGEnvError: lm-eval's process ended.
         """
         external = self._config.external
@@ -145,7 +147,7 @@ class Harness:
             raise InputError(str(refused)) from None
         self.version = reply["version"]
         if reply["unused"]:
-            print(f"settings that models do not get: {', '.join(reply['unused'])}", flush=True)
+            print(f"settings that are not sent to models: {', '.join(reply['unused'])}", flush=True)
         requests: dict[tuple[str, int], dict[str, Request]] = {}
         with file.open(encoding="utf-8") as lines:
             for record in map(json.loads, lines):
@@ -159,7 +161,7 @@ class Harness:
         ]
 
     def _descriptions(self) -> dict[str, str]:
-        """The prompt of training for the benchmarks that rg_env ships, which have the paper's by default."""
+        """The training prompt, for benchmarks that rg_env ships; without one they use the paper's."""
         prompt = self._config.prompt
         if "system_prompt" not in prompt.model_fields_set:
             return {}
@@ -168,7 +170,7 @@ class Harness:
 
     @contextlib.contextmanager
     def answer_file(self, folder: Path, benchmarks: list[Benchmark]) -> Iterator[None]:
-        """Give the benchmarks the answers in `folder`, and write new ones there."""
+        """Load the answers in `folder` into the benchmarks, and append new ones there."""
         (folder / FOLDER).mkdir(exist_ok=True)
         by_name = {(each.model, each.label): each for each in benchmarks}
         with RecordFile(folder / FOLDER / _ANSWERS) as file:
@@ -185,7 +187,7 @@ class Harness:
         Raises:
             RGEnvError: lm-eval failed, or took too long.
         """
-        # Names of models can be the same as files; their numbers are not.
+        # Different names of models may give the same file name, so files have the index of the model.
         names = [file_part(name) for name in self._config.models]
         number = list(self._config.models).index(benchmark.model)
         model = names[number] if names.count(names[number]) == 1 else f"{number}_{names[number]}"
@@ -239,11 +241,11 @@ class Harness:
 
 
 class _Refused(Exception):
-    """Error that lm-eval's process sent instead of a result."""
+    """lm-eval's process returned an error instead of a result."""
 
 
 def sampling_of(config: EvalConfig, of_task: dict[str, Any]) -> Sampling:
-    """A task's own settings, unless the config overrides them; greedy by default."""
+    """The task's own settings, overridden by those in the config; greedy by default."""
     external = config.external
     lengths = [of_task[each] for each in ("max_gen_toks", "max_tokens", "max_new_tokens") if each in of_task]
     temperature = 0.0 if of_task.get("do_sample") is False else of_task.get("temperature", 0.0)
@@ -255,9 +257,9 @@ def sampling_of(config: EvalConfig, of_task: dict[str, Any]) -> Sampling:
 
 
 def include_folders(given: str | None) -> list[Path]:
-    """Folders of task files in addition to lm-eval's own: those that rg_env comes with, and `given`."""
+    """Folders of task files in addition to lm-eval's own: those that rg_env ships, and `given`."""
     package = Path(rg_env.__file__).parent
-    shipped = package / _SHIPPED  # of a wheel
+    shipped = package / _SHIPPED  # in a wheel
     if not shipped.is_dir():
-        shipped = package.parent / _SHIPPED  # of a clone
+        shipped = package.parent / _SHIPPED  # in a clone
     return [folder.absolute() for folder in (shipped, Path(given) if given else None) if folder is not None]

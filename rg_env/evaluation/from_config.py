@@ -1,10 +1,10 @@
-"""An evaluation from its config to its files.
+"""Run an evaluation from its config, and write its files.
 
     results, folder = run_evaluation(load_eval_config("configs/eval/tiny.yaml"))
     results.models["trained"].accuracy
 
 config.yaml           the resolved config
-rollouts.jsonl        a line for each rollout
+rollouts.jsonl        one line per rollout
 external/             answers to external benchmarks, and lm-eval's own results
 results_*.json, summary.md, comparison_*.png, summary_*.png
 """
@@ -37,23 +37,23 @@ from rg_env.evaluation.trained import as_trained
 
 CONFIG_FILE = "config.yaml"
 _MAY_DIFFER = ("requests", "serving", "output", "published")
-"""Sections that change no rollout: an evaluation may be resumed with others."""
+"""Sections that do not affect rollouts, so that they may differ when an evaluation is resumed."""
 _LINE_EVERY_S = 15.0
 _MOST_BARS = 30
 
 
 def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results, Path]:
-    """Evaluate all models and write all files; returns the results, and the folder of the files.
+    """Evaluate all models and write all files; returns the results and the output folder.
 
     Args:
-        resume: continue with the contents of `config.output.dir`; failed calls are made again.
+        resume: continue the evaluation in `config.output.dir`; failed calls are repeated.
 
     Raises:
-        InputError: something cannot be evaluated as configured.
-        MissingExtraError: lm-eval is needed for external benchmarks, and not installed.
-        OutputFolderError: the folder holds files already, or cannot be written.
-        RGEnvError: lm-eval cannot grade the answers: they are kept for `resume`.
-        ServerError: a model could not be evaluated completely: the answers so far are kept for `resume`.
+        InputError: a model or task cannot be evaluated as configured.
+        MissingExtraError: external benchmarks need lm-eval, which is not installed.
+        OutputFolderError: the folder has files already, or cannot be written.
+        RGEnvError: lm-eval cannot grade the answers, which are kept for `resume`.
+        ServerError: a model could not be evaluated completely; the answers so far are kept for `resume`.
     """
     config, notes, folder = prepared(config, resume=resume)
     _say(*config.plan(), *notes, f"files in {folder}")
@@ -69,7 +69,7 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
             stack.callback(harness.keep_log, folder)
             stack.enter_context(harness.answer_file(folder, benchmarks))
         outcome = _ask(config, folder, [*works, *benchmarks])
-        stack.callback(_print_notes, outcome)  # after the files: standard output may be closed
+        stack.callback(_print_notes, outcome)  # after writing the files, because standard output may be closed
         _check_complete(outcome, folder)
         results = results_of(
             works,
@@ -87,12 +87,12 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
 
 
 def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, list[str], Path]:
-    """The config with what training runs determine, notes about that, and the output folder. Imports nothing heavy.
+    """Return the config completed from training runs, notes about that, and the output folder. No heavy imports.
 
     Raises:
-        InputError: a model's folder is missing, a file of its run is damaged, or the evaluation in the output folder is
-            another one.
-        OutputFolderError: the folder holds files already, or cannot be written.
+        InputError: a model's folder is missing, a file of its run is damaged, or the output folder has a different
+            evaluation.
+        OutputFolderError: the folder has files already, or cannot be written.
     """
     for name, model in config.models.items():
         is_path = model.model.count("/") > 1 or model.model.startswith((".", "/"))  # not NAME or USER/NAME on the hub
@@ -103,7 +103,7 @@ def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, l
 
 
 def _drawing(tasks: int) -> Callable[[int], None]:
-    """Prints a line now and then while questions are drawn, which takes minutes for some tasks."""
+    """Return a callback that prints progress now and then, because drawing questions can take minutes."""
     last = time.monotonic()
 
     def show(number: int) -> None:
@@ -129,7 +129,7 @@ def _ask(config: EvalConfig, folder: Path, works: Sequence[Work]) -> Outcome:
 
 
 def _check_complete(outcome: Outcome, folder: Path) -> None:
-    """Raise `ServerError` if a model could not be evaluated completely, or never answered."""
+    """Raise `ServerError` if a model could not be evaluated completely, or all its calls on a task failed."""
     if outcome.problems:
         problems = "; ".join(f"{name}: {problem}" for name, problem in outcome.problems.items())
         raise ServerError(f"{problems}; no results are written. Resume with {_resume(folder)}")
@@ -141,13 +141,13 @@ def _check_complete(outcome: Outcome, folder: Path) -> None:
 
 
 def _resume(folder: Path) -> str:
-    """The options that resume, of `rg-env eval` and of `rg-env probe`."""
+    """Options of `rg-env eval` and `rg-env probe` that resume the evaluation."""
     return f"--resume --output-dir {shlex.quote(str(folder))}"
 
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Report files that cannot be written: the folder was removed, or is not writable any more."""
+    """Report files that cannot be written, if the folder was removed or is no longer writable."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
@@ -169,7 +169,7 @@ def _folder(config: EvalConfig, resume: bool) -> Path:
 
 
 def _check_same(config: EvalConfig, folder: Path) -> None:
-    """Raise `InputError` unless the evaluation in `folder` has the questions and sampling of `config`."""
+    """Raise `InputError` unless the evaluation in `folder` has the same questions and sampling as `config`."""
     if not (folder / CONFIG_FILE).exists():
         raise OutputFolderError(f"{folder} does not hold an evaluation to resume: it has no {CONFIG_FILE}")
     before, now = read_yaml(folder / CONFIG_FILE), config.model_dump(mode="json")
@@ -180,7 +180,7 @@ def _check_same(config: EvalConfig, folder: Path) -> None:
 
 
 def _print_notes(outcome: Outcome) -> None:
-    """Print what a reader of the figures has to know."""
+    """Print notes that readers of the figures need."""
     for work in outcome.works:
         if isinstance(work, TaskWork) and work.left_out and work.draw == "sampled":
             print(f"{work.model}, {work.label}: {work.left_out} questions left out: it was trained on them")
@@ -201,7 +201,7 @@ def _draw(results: Results, files: dict[str, Path]) -> None:
 
 
 class Progress:
-    """The state of an evaluation: a bar for each model and task on a terminal, a line now and then elsewhere."""
+    """Progress of an evaluation: one bar per model and task on a terminal, otherwise a line now and then."""
 
     def __init__(self) -> None:
         self._bars: Bars | None = None
@@ -225,13 +225,13 @@ class Progress:
         self.close()
 
     def close(self) -> None:
-        """Leave the terminal as it is."""
+        """Stop the display."""
         if self._bars is not None:
             self._bars.stop()
             self._bars = None
 
     def show(self, outcome: Outcome) -> None:
-        """Update to `outcome`."""
+        """Update the display to `outcome`."""
         due = time.monotonic() - self._last >= _LINE_EVERY_S
         for work in outcome.works:
             if self._bars is not None:

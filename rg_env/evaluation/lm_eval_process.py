@@ -1,17 +1,17 @@
-"""lm-evaluation-harness in a process of its own: its requests, and its scores of the answers.
+"""lm-evaluation-harness in a separate process: makes requests and grades answers.
 
-It exchanges JSON values with `external`, which calls the models; lm-eval is imported nowhere else:
+Exchanges JSON values with `external`, which calls the models. No other module imports lm-eval.
 
     {"log": file, "tasks": [names], "include": [folders], "limit": N | null, "prompts": [text | null], "requests": file,
-     "descriptions": {task: text, in place of its own}}
-    -> {"version": of lm-eval, "unused": [settings of tasks that models do not get]}
-       and in the file a line a request: {"benchmark", "prompt": its number, "key", "chat": messages, "sampling"}
-    {"benchmark": name, "prompt": number, "answers": {key: text}, "output": file without its ending}
+     "descriptions": {task: text that replaces its own}}
+    -> {"version": version of lm-eval, "unused": [settings of tasks that are not sent to models]}
+       and in the file one line per request: {"benchmark", "prompt": index, "key", "chat": messages, "sampling"}
+    {"benchmark": name, "prompt": index, "answers": {key: text}, "output": file without suffix}
     -> {"scores": [{"task", "metric", "filter", "value", "stderr", "n", "num_fewshot", "version"}]}
     -> {"error": one line} instead of either
 
-The same code of lm-eval runs twice: it is stopped where it asks a model, and later given the answers there. This
-process does not have the keys of endpoints, and no code of models is run (lm-eval itself refuses tasks that do so).
+lm-eval's evaluation runs twice: first it is stopped at the call of the model, later that call returns the answers. This
+process does not have API keys, and does not run code written by models (lm-eval refuses such tasks).
 """
 
 import difflib
@@ -43,7 +43,7 @@ _NAMED = re.compile(r"""^["']?(?:task|group)["']?[ ]*:[ ]*["']?([^\s"'#]+)""", r
 
 
 class Refused(Exception):
-    """The user's input cannot work; the message is for them."""
+    """The user's input is invalid; the message is shown to the user."""
 
 
 class _Requests(Exception):
@@ -51,7 +51,7 @@ class _Requests(Exception):
 
 
 class _Model(LM):
-    """Stand-in for any model: stops lm-eval if there are no answers yet."""
+    """Stand-in for any model: returns the answers, or stops lm-eval if it has no answers yet."""
 
     tokenizer_name = "chat"
 
@@ -69,7 +69,7 @@ class _Model(LM):
             chat, settings = request.args
             what = json.dumps([self._benchmark, chat, settings], sort_keys=True, default=str)
             digest = hashlib.sha256(what.encode("utf-8", "backslashreplace")).hexdigest()[:32]
-            times[digest] += 1  # the same question again needs another answer
+            times[digest] += 1  # repeats of a question have separate answers
             asked.append((f"{digest}-{times[digest]}", chat, settings))
         if self._answers is None:
             raise _Requests(asked)
@@ -77,7 +77,7 @@ class _Model(LM):
             postprocess_generated_text(self._answers[key], settings.get("until"), None) for key, _, settings in asked
         ]
 
-    # Abstract in `LM`; `_load` refuses the tasks that call them.
+    # Abstract in `LM`; `_load` refuses tasks that call them.
     def loglikelihood(self, requests: list[Any]) -> NoReturn:
         raise Refused("chat endpoints report no likelihoods")
 
@@ -85,7 +85,7 @@ class _Model(LM):
 
 
 def main() -> None:
-    """Answer the parent's calls until it is gone. Everything that libraries print goes to the log."""
+    """Answer the parent's calls until it exits. Output of libraries goes to the log."""
     parent, state = ParentPipe(), None
     while True:
         call = parent.receive()
@@ -125,7 +125,7 @@ class State:
                 )  # lm-eval's is a template
 
     def ask(self, file: Path) -> dict[str, Any]:
-        """Write the requests of all benchmarks under all system prompts."""
+        """Write the requests of all benchmarks with all system prompts."""
         unused = set()
         with file.open("w", encoding="utf-8", errors="backslashreplace") as lines:
             for name in self._loaded:
@@ -141,7 +141,7 @@ class State:
         return {"version": version("lm_eval"), "unused": sorted(unused)}
 
     def score(self, name: str, prompt: int, answers: dict[str, str], output: Path) -> dict[str, Any]:
-        """Grade the answers; lm-eval's own results, and its verdict on each answer, go to files."""
+        """Grade the answers; lm-eval's own results and its verdict on each answer are written to files."""
         results = self._evaluate(name, prompt, _Model(name, answers))
         samples = results.pop("samples")
         _write(
@@ -157,7 +157,7 @@ class State:
             self._evaluate(name, prompt, _Model(name))
         except _Requests as made:
             return made.args[0]
-        except ValueError as error:  # lm-eval's refusals: code of a model would be run, pictures are needed
+        except ValueError as error:  # lm-eval refuses tasks that run a model's code or need images
             raise Refused(f"{name}: {reason_of(error)}") from error
         raise Refused(f"{name} makes no requests")
 
@@ -166,7 +166,7 @@ class State:
         for task in loaded["tasks"].values():
             if task.get_config("num_fewshot") is None:
                 task.set_config("num_fewshot", 0)
-            task.set_fewshot_seed(_FEWSHOT_SEED)  # the same examples both times
+            task.set_fewshot_seed(_FEWSHOT_SEED)  # same examples in both runs
         return lm_eval.evaluate(
             model,
             loaded,
@@ -178,9 +178,9 @@ class State:
 
 
 def manager_for(names: list[str], include: list[str]) -> TaskManager:
-    """A manager of the tasks `names`, and of those that they are made of.
+    """A manager of the tasks `names` and their parts.
 
-    lm-eval's own index of its 15,000 files takes half a minute, so only the folders that matter are read.
+    Indexes only the folders that are needed, because lm-eval takes half a minute to index all of its 15,000 files.
 
     Raises:
         Refused: a name is unknown.
@@ -199,7 +199,7 @@ def manager_for(names: list[str], include: list[str]) -> TaskManager:
     if wanted <= known:
         return manager
     unknown = [name for name in names if name not in known]
-    if not unknown or any(_is_mentioned(name) for name in unknown):  # by then it takes the index
+    if not unknown or any(_is_mentioned(name) for name in unknown):  # needs the full index
         manager = TaskManager(include_path=include)
         unknown = [name for name in names if name not in manager.task_index]
     if unknown:
@@ -212,7 +212,7 @@ def manager_for(names: list[str], include: list[str]) -> TaskManager:
 
 @cache
 def _built_in() -> dict[str, Path]:
-    """The folder of each task and group that lm-eval comes with."""
+    """Folder of each task and group that lm-eval ships."""
     found: dict[str, Path] = {}
     for file in sorted(_BUILT_IN.rglob("*.yaml")):
         for name in _NAMED.findall(file.read_text(encoding="utf-8", errors="replace")):
@@ -221,7 +221,7 @@ def _built_in() -> dict[str, Path]:
 
 
 def _is_mentioned(name: str) -> bool:
-    """Whether any of lm-eval's files mentions it, as a tag or in a list."""
+    """Whether any of lm-eval's files mentions `name`, as a tag or in a list."""
     word = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])")
     files = (file.read_text(encoding="utf-8", errors="replace") for file in _BUILT_IN.rglob("*.yaml"))
     return any(map(word.search, files))
@@ -254,7 +254,7 @@ def _load(manager: TaskManager, name: str) -> dict[str, Any]:
 
 
 def _scores(benchmark: str, results: dict[str, Any]) -> list[dict[str, Any]]:
-    """The figures of lm-eval's results, those of the benchmark as a whole first."""
+    """Scores in lm-eval's results, starting with those of the whole benchmark."""
     found = []
     for task in sorted(results["results"], key=lambda name: name != benchmark):
         metrics = results["results"][task]

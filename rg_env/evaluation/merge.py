@@ -1,8 +1,8 @@
-"""Results of several files as one, for plots and reports.
+"""Merge the results of several files, for plots and reports.
 
     results = merged({"a.json": read_results("a.json"), "b.json": read_results("b.json")})
 
-They must be comparable: each task with the same questions, sampling, grading and system prompt.
+Files must be comparable: each task must have the same questions, sampling, grading and system prompt.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,21 +13,21 @@ from rg_env.errors import InputError
 from rg_env.evaluation.results import ModelSummary, Results, TaskResults
 
 _SAME = ("spec", "questions", "sampling", "grading", "system_prompt", "floor")
-"""What two files must have in common, for each task."""
+"""Fields of a task that must be equal in all files."""
 
 
 def merged(files: Mapping[str, Results]) -> Results:
-    """All models and tasks of the files.
+    """Merge the models and tasks of the files.
 
     Raises:
-        InputError: a file has no answers; the files have different tasks for different models, or evaluated them
-            differently; two of them have different results of models of the same name.
+        InputError: a file has no answers; models were evaluated on different tasks or in different ways; or two files
+            have different results for models with the same name.
     """
     tasks: dict[str, TaskResults] = {}
     first: dict[str, str] = {}  # file of each task
     for file, results in files.items():
         if not any(model.scores.n for task in results.tasks.values() for model in task.models.values()):
-            only = " but those of external benchmarks, which are not drawn" if results.external else ""
+            only = " except external benchmarks, which cannot be plotted" if results.external else ""
             raise InputError(f"{file} has no answers{only}")
         for name, task in results.tasks.items():
             known = tasks.setdefault(name, task)
@@ -54,7 +54,7 @@ def merged(files: Mapping[str, Results]) -> Results:
 
 
 def _over(tasks: Sequence[TaskResults], model: str, summary: ModelSummary) -> ModelSummary:
-    """The macro average over `tasks`."""
+    """Recompute a model's macro average over `tasks`."""
     scores = [task.models[model].scores for task in tasks]
     accuracy, interval = mean_of(*zip(*(each.measured for each in scores if each.n), strict=True))
     failed = sum(each.failed for each in scores)

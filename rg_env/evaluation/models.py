@@ -1,12 +1,12 @@
-"""The models of an evaluation: endpoints over HTTP, vLLM servers on this machine, and models in this process.
+"""Models in an evaluation: HTTP endpoints, vLLM servers on this machine, and models in this process.
 
     async with endpoint(model, config) as ready: await ready.reply(request)
     async with serving("outputs/RUN/checkpoint-25", "0", folder, config) as (url, name): ...     # becomes an endpoint
     async with embedded("tiny", config) as model: model.replies(requests)
 
-A call to an endpoint that is refused for now (429, 5xx), times out, breaks off or returns a damaged reply is repeated
-after growing pauses. What would be refused again is not: a prompt that is too long fails this call, a wrong key or an
-unknown model fails all of them. Replies are checked before they are used, and never hold the endpoint's key.
+A call to an endpoint that gets a temporary error (429, 5xx), a timeout, a broken connection or a malformed reply is
+retried with exponential backoff. Permanent errors are not retried: a prompt that is too long fails only its call; a
+wrong key or an unknown model fails all of them. Replies are validated, and the endpoint's key is removed from them.
 """
 
 import asyncio
@@ -46,17 +46,17 @@ _LONGEST_PAUSE_S = 60.0
 _FOR_NOW = (408, 409, 425, 429)
 _FOR_ALL = (401, 402, 403, 404, 405)
 _SHORTEST_KEY = 8
-"""Shorter keys are placeholders such as "none", not secrets."""
+"""Minimum length of a secret key; shorter ones are placeholders such as "none"."""
 _MOST_TOKENS = 2**40
-"""A server that reports more tokens is not believed."""
+"""Maximum plausible number of tokens; larger ones in replies are ignored."""
 _GRACE_S = 15.0
 _POLL_S = 1.0
 _LORA_RANKS = (16, 32, 64, 128, 256, 320, 512)
-"""Values that vLLM's `--max-lora-rank` accepts, from its default on."""
+"""Values that vLLM's `--max-lora-rank` accepts, starting with its default."""
 
 
 class Request(NamedTuple):
-    """A prompt (messages; text for a local model only), and how to sample the answer."""
+    """A prompt (messages, or text for a local model) and sampling settings."""
 
     prompt: Any
     sampling: Sampling
@@ -68,26 +68,26 @@ class Reply:
 
     text: str
     reasoning: str | None = None
-    """If the server separates it from the answer."""
+    """Reasoning, if the server separates it from the answer."""
     truncated: bool | None = None
-    """Whether the token limit ended it; None: the server does not report it."""
+    """Whether the token limit cut off the answer; None if the server does not report it."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     refusal: str | None = None
     model: str | None = None
-    """Name of the model according to the server."""
+    """Name of the model, as reported by the server."""
     token_ids: Sequence[int] = ()
-    """The sampled tokens, of models in this process only."""
+    """Sampled tokens; only for models in this process."""
     logprobs: Sequence[float] = ()
-    """Log-probability of each of them."""
+    """Log-probabilities of the sampled tokens."""
 
 
 class CallFailed(Exception):
-    """One call failed, after all tries."""
+    """A call failed after all attempts."""
 
 
 class EndpointFailed(ServerError):
-    """Every call would fail like this one."""
+    """A call failed for a reason that applies to all calls."""
 
 
 # Endpoints
@@ -95,31 +95,31 @@ class EndpointFailed(ServerError):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An OpenAI-compatible server that is ready."""
+    """An OpenAI-compatible server that is ready for calls."""
 
     url: str
     served_name: str
     config: RequestsConfig
     key: str
     folds: bool
-    """Whether system messages become part of the question, because the chat template cannot carry them."""
+    """Whether to merge system messages into the question, because the chat template does not support them."""
     new_client: Callable[[], httpx.AsyncClient]
     clients: "dict[asyncio.Task[Any] | None, httpx.AsyncClient]" = field(default_factory=dict)
 
     @property
     def client(self) -> httpx.AsyncClient:
-        """A client for each task: for each request, httpx's pool would check the connections of all the others."""
+        """Client of the current asyncio task. A shared pool is slow: it checks all connections at every request."""
         task = asyncio.current_task()
         if task not in self.clients:
             self.clients[task] = self.new_client()
         return self.clients[task]
 
     async def reply(self, request: Request) -> Reply:
-        """The reply to one request.
+        """Send a request and return the reply.
 
         Raises:
-            CallFailed: it failed after all tries, or would always fail.
-            EndpointFailed: every other call would fail, too.
+            CallFailed: the call failed after all attempts, or permanently.
+            EndpointFailed: all other calls would fail, too.
         """
         messages = fold_system(request.prompt) if self.folds else request.prompt
         settings = {name: getattr(request.sampling, name) for name in ("temperature", "top_p", "max_tokens")}
@@ -130,7 +130,7 @@ class Endpoint:
             try:
                 async with asyncio.timeout(
                     timeout_s
-                ):  # a server that sends a byte a minute would hold the call forever
+                ):  # httpx's timeout does not stop a server that sends a byte a minute
                     response = await self.client.post("chat/completions", json=body)
                 value = self._json(response)
                 if response.is_success:
@@ -148,11 +148,11 @@ class Endpoint:
             except _Damaged as error:
                 problem = f"no chat completion came back: {error}"
             if number < tries:
-                await asyncio.sleep(pause * (0.75 + random.random() / 2))  # not all calls at the same time
+                await asyncio.sleep(pause * (0.75 + random.random() / 2))  # jitter, so that calls are not simultaneous
         raise CallFailed(f"{problem} ({tries} tries)" if tries > 1 else problem)
 
     async def check_served(self) -> None:
-        """Raise `InputError` if the server already shows that it will not answer; most list their models."""
+        """Raise `InputError` if the server's list of models, which most provide, shows that calls would fail."""
         address = self.url
         try:
             response = await self.client.get("models", timeout=_LIST_TIMEOUT_S)
@@ -164,9 +164,9 @@ class Endpoint:
             raise InputError(f"{address} refuses the key: HTTP 401")
         try:
             names = [each["id"] for each in self._json(response)["data"] if isinstance(each["id"], str)]
-        except (_Damaged, LookupError, TypeError):  # no list, or an unreadable one: a call will show
+        except (_Damaged, LookupError, TypeError):  # missing or malformed list: the first call will show
             return
-        # Some list "models/NAME", and take NAME.
+        # Some servers list "models/NAME" but accept NAME.
         if names and not any(each == self.served_name or each.endswith(f"/{self.served_name}") for each in names):
             more = f" and {len(names) - 5} more" if len(names) > 5 else ""
             raise InputError(
@@ -174,7 +174,7 @@ class Endpoint:
             )
 
     def _json(self, response: httpx.Response) -> Any:
-        """The body, without the key: some endpoints repeat it when they refuse it. Errors may have none."""
+        """The body without the key, which some endpoints repeat when they refuse it. Errors may have no body."""
         text = response.text
         if len(self.key) >= _SHORTEST_KEY:
             text = text.replace(self.key, "***")
@@ -204,7 +204,7 @@ def _reply_in(value: Any) -> Reply:
     if not isinstance(message, dict) or not isinstance(message.get("content"), str | None):
         raise _Damaged("its choice has no message")
     usage = value["usage"] if isinstance(value.get("usage"), dict) else {}
-    # vLLM and others return the reasoning next to the answer, under one of these names.
+    # vLLM and others return the reasoning separately, under one of these names.
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     return Reply(
         text=message.get("content") or "",
@@ -226,7 +226,7 @@ def _tokens(value: Any) -> int | None:
 
 
 def _message_in(value: Any) -> str:
-    """The error message in a body, in one line; empty if it has none."""
+    """The error message in a body, on one line, or an empty string."""
     body = value if isinstance(value, dict) else {}
     error = body.get("error")
     messages = (error.get("message") if isinstance(error, dict) else error, body.get("message"), body.get("detail"))
@@ -234,7 +234,7 @@ def _message_in(value: Any) -> str:
 
 
 def _requested_pause(response: httpx.Response) -> float | None:
-    """Seconds that the server asks to wait for."""
+    """Pause in seconds that the server requests; None if it does not."""
     try:
         seconds = float(response.headers.get("retry-after", ""))
     except ValueError:
@@ -244,10 +244,10 @@ def _requested_pause(response: httpx.Response) -> float | None:
 
 @asynccontextmanager
 async def endpoint(model: EvalModel, config: EvalConfig, *, folds: bool = False) -> AsyncIterator[Endpoint]:
-    """An OpenAI-compatible server.
+    """Connect to the OpenAI-compatible server of a model.
 
     Raises:
-        InputError: its key is missing; nothing answers at its URL; it does not serve the model.
+        InputError: the API key is missing, nothing answers at the URL, or the server does not have the model.
     """
     url, variable = model.url or "", model.key_variable or DEFAULT_KEY
     here = urlsplit(url).hostname in _LOOPBACK
@@ -257,7 +257,7 @@ async def endpoint(model: EvalModel, config: EvalConfig, *, folds: bool = False)
             f"{url}: the environment variable {variable} is not set: set it to the endpoint's key, or name another one "
             "as key_variable"
         )
-    if not (key.isascii() and key.isprintable() and key == key.strip()):  # httpx would show the key
+    if not (key.isascii() and key.isprintable() and key == key.strip()):  # httpx's error would contain the key
         raise InputError(
             f"{url}: the key in {variable} has spaces around it, a line break or characters that no key has: set it to "
             "the bare key"
@@ -268,7 +268,7 @@ async def endpoint(model: EvalModel, config: EvalConfig, *, folds: bool = False)
         headers={"Authorization": f"Bearer {key}"} if key else {},
         timeout=config.requests.timeout_s,
         follow_redirects=True,
-        trust_env=not here,  # a proxy that the environment names is not for this machine
+        trust_env=not here,  # no proxy for this machine
         verify=httpx.create_ssl_context(),
     )
     ready = Endpoint(url, model.model, config.requests, key, folds, new_client)
@@ -284,7 +284,7 @@ async def endpoint(model: EvalModel, config: EvalConfig, *, folds: bool = False)
 
 
 class Generates(Protocol):
-    """An engine: tokens in, tokens out."""
+    """An engine that maps token ids to token ids."""
 
     @property
     def max_context(self) -> int: ...
@@ -293,31 +293,31 @@ class Generates(Protocol):
     def end_ids(self) -> Collection[int]: ...
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        """One completion for each prompt (token ids), in order."""
+        """Generate one completion per prompt (token ids), in order."""
 
 
 @dataclass(frozen=True)
 class LocalModel:
-    """A model whose engine is in this process: that of an evaluation, or that of a trainer."""
+    """A model with an engine in this process, in an evaluation or a trainer."""
 
     name: str
     engine: Generates
     encoder: PromptEncoder
     batch_size: int | None = None
-    """Number of requests answered at once; None: all of them."""
+    """Number of requests per batch; None: all."""
 
     def replies(self, requests: Sequence[Request]) -> Iterator[list[tuple[int, Reply | str]]]:
-        """Replies in batches, each with the number of its request; or the reason why it is missing.
+        """Batches of (index of the request, reply); a string instead of a reply is the reason for its failure.
 
-        Batches are those that an engine would make of all requests at once, so their size changes no answer. Raises
-        what the engine raises.
+        Batches are the same as those that the engine would make from all requests, so `batch_size` does not change
+        answers. Errors of the engine are propagated.
         """
         refused: list[tuple[int, Reply | str]] = []
         by_sampling: dict[Sampling, list[tuple[list[int], int]]] = {}
         for number, (prompt, sampling) in enumerate(requests):
             try:
                 ids = self.encoder(prompt)
-            except Exception as error:  # templates raise whatever Jinja raises
+            except Exception as error:  # templates can raise anything
                 refused.append((number, f"the chat template refuses these messages: {reason_of(error)}"))
                 continue
             if len(ids) + (sampling.max_tokens or 1) > self.engine.max_context:
@@ -361,10 +361,10 @@ class LocalModel:
 
 @asynccontextmanager
 async def embedded(name: str, config: EvalConfig) -> AsyncIterator[LocalModel]:
-    """A local model by the embedded engine. Loads it, and stops generating in the end.
+    """Load a local model into the embedded engine; generation is stopped on exit.
 
     Raises:
-        InputError: it cannot be loaded.
+        InputError: the model cannot be loaded.
     """
     from rg_env.inference.embedded.engine import EmbeddedEngine
     from rg_env.inference.models import best_device, load_policy, with_adapters
@@ -380,7 +380,7 @@ async def embedded(name: str, config: EvalConfig) -> AsyncIterator[LocalModel]:
 
 
 def require_torch() -> None:
-    """Raise `MissingExtraError` where what serves a model in this process is not installed."""
+    """Raise `MissingExtraError` unless the packages to serve a model in this process are installed."""
     for package in ("torch", "transformers", "peft"):
         if find_spec(package) is None:
             raise MissingExtraError(
@@ -395,7 +395,7 @@ Kind = Literal["endpoint", "hub", "folder", "adapter", "tiny"]
 
 
 def kind_of(model: EvalModel) -> Kind:
-    """What it is, by its entry and the disk."""
+    """Kind of a model, from its entry and its folder."""
     if model.url is not None:
         return "endpoint"
     if model.model == TINY:
@@ -406,10 +406,10 @@ def kind_of(model: EvalModel) -> Kind:
 
 
 def base_model(name: str) -> str | None:
-    """The model that the adapters in the folder `name` were made for; None: it holds no adapters.
+    """The base model of the LoRA adapters in the folder `name`; None if it has no adapters.
 
     Raises:
-        InputError: they do not name it.
+        InputError: the adapters do not name their base model.
     """
     file = Path(name) / "adapter_config.json"
     if not file.is_file():
@@ -422,10 +422,10 @@ def base_model(name: str) -> str | None:
 
 
 def folds_system(name: str) -> bool:
-    """Whether the chat template of a local model cannot carry system messages.
+    """Whether the chat template of a local model does not support system messages.
 
     Raises:
-        InputError: its configuration or tokenizer cannot be loaded.
+        InputError: the model's configuration or tokenizer cannot be loaded.
     """
     from rg_env.inference.models import describe_model
 
@@ -437,12 +437,12 @@ def folds_system(name: str) -> bool:
 
 
 def default_gpus() -> tuple[str, ...]:
-    """The GPUs of this machine that may be used."""
+    """GPUs of this machine that may be used."""
     return Machine.here().gpus
 
 
 def local_engine(config: EvalConfig) -> Literal["embedded", "vllm"]:
-    """What serves models without a URL; "auto" means vLLM if it is installed and has a GPU here."""
+    """Engine of models without a URL; "auto" is vLLM if it is installed and there is a GPU."""
     if config.serving.kind != "auto":
         return config.serving.kind
     machine = Machine.here()
@@ -451,12 +451,12 @@ def local_engine(config: EvalConfig) -> Literal["embedded", "vllm"]:
 
 @asynccontextmanager
 async def serving(name: str, gpu: str | None, folder: Path, config: EvalConfig) -> AsyncIterator[tuple[str, str]]:
-    """A server for the model `name` on `gpu` (None: on the CPU): its address, and the name of the model in requests.
+    """Run a vLLM server for the model `name` on `gpu` (None: CPU); yields its URL and the model's name in requests.
 
-    Adapters are served with the model that they were made for.
+    LoRA adapters are served with their base model.
 
     Raises:
-        ServerError: it does not start; its log is in `folder`.
+        ServerError: the server does not start; its log is in `folder`.
         MissingExtraError: vLLM is not installed.
     """
     Machine.here().check_installed()
@@ -477,7 +477,7 @@ async def serving(name: str, gpu: str | None, folder: Path, config: EvalConfig) 
             await asyncio.sleep(_POLL_S)
         yield f"http://{HOST}:{port}/v1", served
     finally:
-        # Not in a thread: Ctrl-C must not interrupt it.
+        # Not in a thread, so that Ctrl-C does not interrupt it.
         group.end(lambda: _GRACE_S)
 
 

@@ -1,11 +1,11 @@
-"""Before training: which tasks, at which levels, can teach this model anything?
+"""Find the tasks and levels on which a model can learn, before training.
 
-    found = judge(results, "tiny")            # of an evaluation of tasks at levels, several answers a question
-    starts(found)["maze"].level               # where to start
+    found = judge(results, "tiny")            # from an evaluation of tasks at levels, with several answers per question
+    starts(found)["maze"].level               # level to start with
 
-GRPO learns from groups whose answers differ. A task that is always solved, or never, has none of them; one that a
-constant answer solves as often teaches that answer. The level to start with is the one where most groups teach, among
-those that are solved 10 to 80 % of the time and more often than by the best constant answer.
+GRPO learns from groups with both right and wrong answers. A task that is always or never solved has none, and one that
+a constant answer solves equally often teaches that answer. The level to start with has the most such groups among the
+levels that are solved 10 to 80 % of the time and more often than by the best constant answer.
 """
 
 import asyncio
@@ -27,19 +27,19 @@ from rg_env.inference.protocol import Sampling
 
 Verdict = Literal["too few", "too hard", "trainable", "too easy", "guessable"]
 LEAST_QUESTIONS = 16
-"""Fewer questions say too little: of ten that are all unsolved, the level may still be solved 28 % of the time."""
+"""Minimum number of questions for a verdict. With ten, all unsolved, the true share may still be up to 28 %."""
 SOLVED = (0.1, 0.8)
-"""Share of right answers at the levels to train on."""
+"""Range of the share of right answers at trainable levels."""
 LEAST_INFORMATIVE = 0.15
-"""Share of groups with right and other answers, below which most of what is generated teaches nothing."""
+"""Minimum share of groups with right and wrong answers; below it, most rollouts have no learning signal."""
 FLOOR = 0.2
-"""A constant answer that is right this often is worth learning to a policy."""
+"""Accuracy of a constant answer above which a policy might learn that answer."""
 _LABEL = "-level"
 _MAX_TOKENS = 1024
 _ABOUT = (
-    "Groups that teach: questions with some, but not all answers right; rollouts for one: generated for each of them. "
+    "Groups that teach: questions with both right and wrong answers; rollouts for one: rollouts per such group. "
     "Cut off: by the token limit; answered: in the required form. Constant: accuracy of the best constant answer to "
-    "the task. Trainable: solved 10 to 80 % of the time, more often than by a constant answer."
+    "the task. Trainable: solved 10 to 80 % of the time, and more often than by a constant answer."
 )
 
 
@@ -49,29 +49,29 @@ class Probed:
 
     task: str
     level: int | None
-    """None: the task has no levels."""
+    """Level; None if the task has no levels."""
     questions: int
     solved: float
     """Share of right answers."""
     informative: float
-    """Share of groups that teach: questions with right and with other answers."""
+    """Share of groups that teach: questions with both right and wrong answers."""
     truncated: float | None
-    """Share of answers that the token limit cut off."""
+    """Share of answers cut off by the token limit."""
     answered: float
     """Share of answers in the required form."""
     floor: float | None
-    """Accuracy of the best constant answer to the task; None: unknown."""
+    """Accuracy of the best constant answer to the task; None if unknown."""
     verdict: Verdict
     rollouts: float | None
-    """Rollouts for one group that teaches; None: no group did."""
+    """Rollouts per group that teaches; None without such groups."""
 
 
 def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, Any]]:
-    """Entries of an evaluation's `tasks`: each task at each of `levels` that it has.
+    """Entries of `tasks` in an evaluation config: each task at each of `levels` that it has.
 
     Raises:
         UnknownNameError: a task is unknown.
-        InputError: no level is left of a task that has some.
+        InputError: a task has levels, but none of `levels`.
     """
     table = load_table()
     found: dict[str, dict[str, Any]] = {}
@@ -93,13 +93,13 @@ def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, A
 
 
 def fitted(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
-    """The config without the tasks whose prompts do not fit the model's context, and a line for each of them.
+    """The config without tasks whose prompts exceed the model's context, and a line about each of these tasks.
 
-    A token limit that the config does not give is 1024, or half of a shorter context. An endpoint answers the longest
-    prompt of each task once.
+    The token limit defaults to 1024, or half of a shorter context. For an endpoint, the longest prompt of each task is
+    sent once.
 
     Raises:
-        InputError: the model cannot be loaded or does not answer, or no task fits.
+        InputError: the model cannot be loaded, an endpoint does not answer, or no task fits.
         MissingExtraError: torch is not installed.
     """
     (model,) = config.models.values()
@@ -131,7 +131,7 @@ def _length(prompt: Any) -> int:
 
 
 def _context(model: str) -> tuple[int, Callable[[Any], list[int]]]:
-    """The number of tokens in the context of a local model, and its encoder."""
+    """Context length of a local model in tokens, and its encoder."""
     require_torch()
     from rg_env.inference.models import describe_model
     from rg_env.inference.prompts import PromptEncoder
@@ -142,7 +142,7 @@ def _context(model: str) -> tuple[int, Callable[[Any], list[int]]]:
 
 
 async def _refusals(config: EvalConfig, prompts: Mapping[str, Any]) -> dict[str, str]:
-    """By task, why an endpoint does not answer the prompt."""
+    """Reasons why an endpoint refuses a prompt, by task."""
     (model,) = config.models.values()
     refused = {}
     async with endpoint(model, config) as ready:
@@ -155,7 +155,7 @@ async def _refusals(config: EvalConfig, prompts: Mapping[str, Any]) -> dict[str,
 
 
 def judge(results: Results, model: str) -> list[Probed]:
-    """What was found of `model`, by task and level."""
+    """Figures and verdict of `model` for each task and level."""
     return sorted((_probed(name, task, model) for name, task in results.tasks.items()), key=_place)
 
 
@@ -169,7 +169,7 @@ def _probed(name: str, results: TaskResults, model: str) -> Probed:
     result = results.models[model]
     groups, scores = result.correct.values(), result.scores
     informative = sum(len(set(group)) > 1 for group in groups) / len(groups)
-    # Among few questions two equal answers are a good constant by chance: the shipped figure is used if there is one.
+    # With few questions, two equal gold answers make a good constant by chance, so the shipped figure is preferred.
     floor = known.constant if (known := audit.kept().get(task)) else results.floor
     return Probed(
         task=task,
@@ -199,7 +199,7 @@ def _verdict(questions: int, solved: float, interval: tuple[float, float], infor
 
 
 def starts(found: Iterable[Probed]) -> dict[str, Probed]:
-    """By task the level to start with, if it has one: where most groups teach, the hardest of equal ones."""
+    """Level to start with, by task: the trainable one with the most groups that teach; of equal ones the hardest."""
     best: dict[str, Probed] = {}
     for each in found:
         if each.verdict == "trainable" and each.informative >= getattr(best.get(each.task), "informative", 0.0):
@@ -208,7 +208,7 @@ def starts(found: Iterable[Probed]) -> dict[str, Probed]:
 
 
 def mixture(found: Sequence[Probed]) -> dict[str, Any]:
-    """`tasks` of a training config: those that are trainable, each at the level to start with.
+    """`tasks` of a training config: the trainable ones, each at the level to start with.
 
     Raises:
         InputError: no task is trainable, or there are too few questions to judge.
@@ -221,7 +221,7 @@ def mixture(found: Sequence[Probed]) -> dict[str, Any]:
 
 
 def print_probed(found: Sequence[Probed], console: Console | None = None) -> None:
-    """Print the figures of each task and level; a level to start with is marked."""
+    """Print the figures of each task and level, with a mark at the level to start with."""
     console = console or TableConsole(highlight=False)
     chosen = starts(found).values()
 

@@ -1,8 +1,8 @@
 """Frozen questions: the evaluation rows of an environment.
 
 questions = Questions(ReasoningGym("maze", 0, 100))
-questions.prompt(0)                   # the first one, as messages
-questions.by_task()                   # those of each task, under its name
+questions.prompt(0)                   # prompt of the first question, as messages
+questions.by_task()                   # one `Questions` per task
 """
 
 from collections import Counter
@@ -21,22 +21,22 @@ from rg_env.evaluation.config import EvalConfig
 from rg_env.evaluation.results import Part
 
 _CONSTANTS = 3
-"""How many of the most frequent gold answers are tried as a constant one."""
+"""Number of most frequent gold answers that are tried as the constant answer."""
 
 
 @dataclass(frozen=True, eq=False)
 class Questions:
-    """Evaluation rows of an environment, identified by their number in it."""
+    """Evaluation rows of an environment, identified by their index."""
 
     env: Environment
     part: Part | None = None
-    """What they are to a training run; None outside of one."""
+    """Part of a training run that the questions belong to; None outside a training run."""
     label: str | None = None
-    """Name that their figures are reported under; None: the task of each row."""
+    """Name for reports; None: the task of each row."""
     floor: float | None = None
-    """Accuracy of the best constant answer; None: not measured."""
+    """Accuracy of the best constant answer; None if not measured."""
     task: str | None = None
-    """Only the rows of this task; None: all rows."""
+    """Task whose rows are included; None: all rows."""
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -45,34 +45,34 @@ class Questions:
 
     @cached_property
     def numbers(self) -> list[int]:
-        """The numbers of the rows."""
+        """Indices of the included rows."""
         return [number for number, row in enumerate(self.rows) if self.task in (None, _task_of(row))]
 
     @cached_property
     def hashes(self) -> list[str]:
-        """The hash of each question of the environment."""
+        """Hashes of the environment's questions."""
         return [question_hash(question_of(row)) for row in self.rows]
 
     @property
     def name(self) -> str:
-        """The name that figures are reported under."""
+        """Name for reports."""
         return self.label or self.task or _task_of(self.rows[0])
 
     def by_task(self) -> "list[Questions]":
-        """The questions of each name that figures are reported under, in alphabetical order."""
+        """Split by name for reports, in alphabetical order."""
         if self.label:
             return [self]
         return [replace(self, task=task) for task in sorted(set(map(_task_of, self.rows)))]
 
     def prompt(self, number: int, system_prompt: str | None = None) -> Any:
-        """The prompt of a row; with a model's own `system_prompt` instead of the environment's, if given."""
+        """Prompt of a row; `system_prompt` replaces the environment's."""
         row = self.rows[number]
         if system_prompt is None:
             return row["prompt"]
         return replace(self.env.prompt_options, system_prompt=system_prompt).messages(row["question"])
 
     def described(self) -> results.Environment:
-        """The environment as results describe it."""
+        """Description of the environment for results."""
         return results.Environment(
             part=self.part,
             label=self.label,
@@ -88,17 +88,17 @@ def _task_of(row: Row) -> str:
 
 
 def question_of(row: Row) -> str:
-    """The text of a row's question; of rows without one, the last message of the prompt."""
+    """Text of a row's question; if it has none, the last message of the prompt."""
     prompt = row["prompt"]
     found = row.get("question")
     return str(found if found is not None else prompt if isinstance(prompt, str) else prompt[-1]["content"])
 
 
 def draw(config: EvalConfig, name: str) -> Questions:
-    """The questions of the entry `name` of the tasks, from the evaluation split: the same ones everywhere.
+    """Questions of the entry `name` of `tasks`, from the evaluation split. They are the same on every machine.
 
     Raises:
-        InputError: options that the library refuses; the task has fewer questions.
+        InputError: the library refuses the options, or the task has fewer questions.
         GenerationError: generating a row takes too long.
     """
     env = ReasoningGym(

@@ -1,13 +1,13 @@
-"""The record of a rollout, and the file that an evaluation appends its records to.
+"""Records of rollouts, and the file to which an evaluation appends them.
 
 {"model", "draw": "sampled" or "greedy", "part", "task": name or label, "level", "row": hash of the question, "problem":
- its number, "rollout": number of the answer, "question", "answer": the gold one, "completion", "reasoning",
+ its index, "rollout": index of the answer, "question", "answer": gold answer, "completion", "reasoning",
  "prompt_tokens", "completion_tokens", "truncated", "extracted", "score", "correct", "reward", "rewards": {name: value},
  "status", "detail", "error", "seconds"}
 
-`record_of` makes the part that follows from rollout and score; the runner adds the rest. A call that failed for good is
-a wrong answer with the status "failed" and its reason under `error`. Answers to external benchmarks are kept in a file
-of the same kind, with their own keys.
+`record_of` makes the part that depends on rollout and score; the runner adds the rest. A call that failed permanently
+is a wrong answer with the status "failed" and the reason in `error`. Answers to external benchmarks are stored in a
+file of the same kind, with their own keys.
 """
 
 import json
@@ -22,13 +22,13 @@ from rg_env.core.run_folder import damaged, json_lines
 from rg_env.errors import InputError, OutputFolderError
 
 LEVEL = "rg_level"
-"""Key of a row's `info`: the curriculum level of its question, as text."""
+"""Key in a row's `info` for the curriculum level of its question, as a string."""
 FAILED = "failed"
-"""Status of a call without an answer."""
+"""Status of a failed call."""
 
 
 class Answer(NamedTuple):
-    """The part of a record that figures are computed from."""
+    """Fields of a record from which figures are computed."""
 
     correct: bool | None = None
     reward: float = 0.0
@@ -37,16 +37,16 @@ class Answer(NamedTuple):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     text: str = ""
-    """Kept for external benchmarks only, which are graded at the end."""
+    """Text of the answer; only for external benchmarks, which are graded at the end."""
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "Answer":
-        """The answer that a record of a rollout is about."""
+        """The answer in a record."""
         return cls(*(record[name] for name in cls._fields[:-1]))
 
 
 def record_of(rollout: Rollout, scored: Scored) -> dict[str, Any]:
-    """A scored rollout as JSON values."""
+    """A scored rollout as a JSON-compatible dict."""
     level, correct = rollout.info.get(LEVEL), scored.metrics.get("accuracy")
     score = rollout.score if "status/wrong" in scored.metrics else None
     prompt = rollout.prompt
@@ -69,10 +69,10 @@ def record_of(rollout: Rollout, scored: Scored) -> dict[str, Any]:
 
 
 class RecordFile:
-    """Reads the records of a file, then appends to it. Only one process at a time may write.
+    """A file of records to read and append to. Only one process at a time may write.
 
     Raises:
-        InputError: it cannot be opened.
+        InputError: the file cannot be opened.
     """
 
     def __init__(self, path: Path):
@@ -85,7 +85,7 @@ class RecordFile:
                 raise InputError(f"cannot write {self.path}: not a regular file")
             self._file = self.path.open("a+b")
             self._file.seek(0)
-            self._file.truncate(sum(len(line) for line in self._file if line.endswith(b"\n")))  # an interrupted write
+            self._file.truncate(sum(len(line) for line in self._file if line.endswith(b"\n")))  # drop a partial line
         except OSError as error:
             raise InputError(f"cannot write {self.path}: {error.strerror}") from error
         return self
@@ -93,12 +93,12 @@ class RecordFile:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             self._file.close()
-        except OSError:  # the error that ended the evaluation is reported already
+        except OSError:  # do not hide the error that ended the evaluation
             if kind is None:
                 raise
 
     def append(self, record: dict[str, Any]) -> None:
-        """Write a line, whole or not at all once the file is opened again.
+        """Append a record. A partial line, if the write is interrupted, is dropped when the file is opened again.
 
         Raises:
             OutputFolderError: the file was removed.
@@ -114,10 +114,10 @@ class RecordFile:
             raise OutputFolderError(f"{self.path} was removed during the evaluation: its rollouts are lost")
 
     def records(self, *needed: str) -> Iterator[dict[str, Any]]:
-        """The records so far, in order, one at a time in memory.
+        """Iterate over the records, in order, with one in memory at a time.
 
         Raises:
-            InputError: a line is damaged, or lacks one of the keys `needed`.
+            InputError: a line is damaged, or does not have all keys in `needed`.
         """
         for record in json_lines(self.path):
             if missing := [key for key in needed if key not in record]:

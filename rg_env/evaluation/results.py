@@ -1,12 +1,12 @@
-"""The results of an evaluation: typed records, and the one format of the files that hold them.
+"""The results of an evaluation: typed records, and the format of results files.
 
     results = read_results("outputs/eval/results_all_tasks_20250101-120000.json")
     results = read_results("outputs/RUN/eval_results/eval_step_25.json")
     results.tasks["maze"].models["base"].scores.accuracy
 
-`rg-env eval` writes one file for all tasks and one for each; a training run writes a file for each evaluation, with its
-rollouts in it. All models of a file answered the same frozen questions; `correct` keeps the verdict on each answer, so
-any two models can be compared question by question later, across files too. Intervals are 95 % confidence intervals.
+`rg-env eval` writes one file for all tasks and one for each. A training run writes one file per evaluation, which
+includes the rollouts. All models of a file answered the same frozen questions. `correct` has the verdict on each
+answer, so that models can be compared by question later, even across files. Intervals are 95 % confidence intervals.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ from rg_env.core.statistics import wilson_interval
 from rg_env.errors import InputError
 
 Interval = Annotated[tuple[float, float], Strict(False)]
-"""Lower and upper end of a 95 % confidence interval. Not strict: in JSON it is a list."""
+"""Lower and upper end of a 95 % confidence interval. Not strict, because JSON has it as a list."""
 Part = Literal["training", "held_out", "labelled"]
-"""What a task is to a training run: trained on, held out, or reported under a label in no overall figure."""
+"""Role of a task in a training run: trained on, held out, or reported under a label outside all overall figures."""
 
 
 class Record(Section):
@@ -33,20 +33,20 @@ class Record(Section):
 
 
 class Questions(Record):
-    """The questions, the same for all models."""
+    """The questions, which are the same for all models."""
 
     n: int
     """Number of questions."""
     seed: int | None
-    """Seed of the evaluation split; None for rows that rg_env did not draw."""
+    """Seed of the evaluation split; None for rows that rg_env did not generate."""
     manifest_sha256: str | None
-    """Hash of the manifest of their environment (`core.data.manifest.split_hash`)."""
+    """Hash of the environment's manifest (`core.data.manifest.split_hash`)."""
     prompts_sha256: str
-    """Hash of prompts and gold answers, for models without a system prompt of their own."""
+    """Hash of prompts and gold answers, for models without their own system prompt."""
 
 
 class Environment(Record):
-    """One environment whose evaluation rows were used."""
+    """An environment whose evaluation rows were used."""
 
     part: Part | None
     label: str | None
@@ -57,7 +57,7 @@ class Environment(Record):
 
 
 class Sampling(Record):
-    """How answers were sampled."""
+    """Sampling settings."""
 
     rollouts_per_example: int
     temperature: float
@@ -69,18 +69,18 @@ class Sampling(Record):
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     greedy: bool = False
-    """Whether each question was also answered once greedily."""
+    """Whether each question also has one greedy answer."""
 
 
 class Accuracy(Record):
-    """A mean accuracy; None in environments that measure none."""
+    """A mean accuracy; None if the environment has no accuracy metric."""
 
     accuracy: Share | None
     accuracy_interval: Interval | None
 
     @property
     def measured(self) -> tuple[float, Interval]:
-        """The accuracy and its interval. Raises `InputError` if it was not measured."""
+        """Return the accuracy and its interval. Raises `InputError` if it was not measured."""
         if self.accuracy is None or self.accuracy_interval is None:
             raise InputError("accuracy was not measured: the environment has no accuracy metric")
         return self.accuracy, self.accuracy_interval
@@ -89,17 +89,17 @@ class Accuracy(Record):
 class Scores(Accuracy):
     """Means over all answers to `n` questions, with standard errors (`_se`) and intervals clustered by question.
 
-    A call that failed for good counts as a wrong answer. None: nothing to average, such as accuracies in an environment
-    that measures none, greedy figures without greedy answers, and tokens that a server does not report.
+    A call that failed permanently counts as a wrong answer. A mean is None if it has no values, as for environments
+    without an accuracy metric, evaluations without greedy answers, and servers that do not report tokens.
     """
 
     n: int
-    """Questions that count: all but those that the model was trained on."""
+    """Number of questions, without those that the model was trained on."""
     answers: int
-    """Sampled answers to them, failed calls included."""
+    """Number of sampled answers, including failed calls."""
     accuracy_se: float | None
     guess_adjusted: float | None
-    """(accuracy - floor) / (1 - floor), where floor is the accuracy of the best constant answer: 0 is guessing."""
+    """(accuracy - floor) / (1 - floor), where floor is the accuracy of the best constant answer; 0 is guessing."""
     greedy_accuracy: Share | None
     greedy_accuracy_se: float | None
     reward: float | None
@@ -108,69 +108,69 @@ class Scores(Accuracy):
     greedy_reward: float | None
     greedy_reward_se: float | None
     pass_at_k: dict[str, float]
-    """pass@1, pass@2, pass@4, ... up to the number of answers to a question; empty if that is 1."""
+    """pass@1, pass@2, pass@4, ... up to the number of answers per question; empty if that is 1."""
     pass_at_k_se: dict[str, float]
     mean_completion_tokens: float | None
     mean_completion_tokens_se: float | None
     truncated: Share | None
-    """Share of the answers that `max_tokens` cut off."""
+    """Share of answers cut off by `max_tokens`."""
     truncated_se: float | None
     status: dict[str, float]
-    """Share of each status (`core.grading.scoring.Status`), and of "failed"; empty in environments of other rows."""
+    """Share of each status (`core.grading.scoring.Status` or "failed"); empty for rows that rg_env did not generate."""
     failed: int
-    """Calls without an answer, after all tries."""
+    """Number of calls that failed after all attempts."""
     left_out: int
-    """Questions that this model was trained on: neither answered nor counted."""
+    """Number of questions that are skipped because this model was trained on them."""
 
     @property
     def greedy(self) -> Accuracy:
-        """The accuracy of the greedy answers, of which each question has one."""
+        """Accuracy of the greedy answers, one per question."""
         share = self.greedy_accuracy
         return Accuracy(accuracy=share, accuracy_interval=None if share is None else wilson_interval(share, self.n))
 
     def figures(self) -> dict[str, float]:
-        """All means that are known, pass@k as `pass@2`, statuses as `status/<name>`."""
+        """All known means by name, with pass@k as `pass@2` and statuses as `status/<name>`."""
         names = ("accuracy", "greedy_accuracy", "reward", "greedy_reward", "mean_completion_tokens", "truncated")
         known = {name: value for name in names if (value := getattr(self, name)) is not None}
         return self.pass_at_k | known | {f"status/{name}": share for name, share in self.status.items()}
 
 
 class Usage(Record):
-    """Tokens used, and their cost."""
+    """Number of tokens, and their cost."""
 
     prompt_tokens: int | None
     completion_tokens: int | None
     cost: float | None
-    """In the currency of the prices given; None without prices."""
+    """Cost in the currency of the configured prices; None without prices."""
 
 
 class ModelResult(Record):
     """One model on one task."""
 
     source: str
-    """Folder, name on the hub, or address of the endpoint."""
+    """Folder, name on the hub, or URL of the endpoint."""
     kind: Literal["endpoint", "hub", "folder", "adapter", "tiny"]
     engine: Literal["endpoint", "embedded", "vllm"]
     system_prompt: str | None
-    """The model's own; None: that of all models."""
+    """The model's own system prompt; None: the task's."""
     scores: Scores
     usage: Usage
     correct: dict[str, list[bool]]
-    """By question (its hash, see `core.data.splits.question_hash`), the verdict on each answer."""
+    """Verdict on each answer, by hash of the question (`core.data.splits.question_hash`)."""
 
 
 class Paired(Record):
-    """Two models on the same questions."""
+    """Paired comparison of two models on the same questions."""
 
     a: str
     b: str
     n: int
-    """Questions that count for both."""
+    """Number of questions that count for both models."""
     difference: float
     """Accuracy of `a`, the later model, minus that of `b`."""
     interval: Interval
     p_value: Share
-    """Chance of a difference at least as large between equally good models, by a permutation test."""
+    """Probability of a difference at least as large between equally good models, by a permutation test."""
 
 
 Verdict = Literal["within_tolerance", "within_chance", "beyond"]
@@ -183,65 +183,65 @@ class PublishedFigure(Record):
     source: str
     row: str
     tasks: list[str]
-    """The figure is the mean over these tasks."""
+    """Tasks over which the accuracy is averaged."""
     model: str
     published: Share
     published_n: int | None
-    """Distinct questions behind it; None: not known."""
+    """Number of distinct questions behind the published accuracy; None if unknown."""
     ours: Share
     interval: Interval
-    """Interval of ours."""
+    """Interval of our accuracy."""
     n: int
-    """Distinct questions behind ours."""
+    """Number of distinct questions behind our accuracy."""
     difference: float
-    """Ours minus the published one."""
+    """Our accuracy minus the published one."""
     difference_interval: Interval
-    """Interval of the difference of both samples."""
+    """Interval of the difference, given the sizes of both samples."""
     tolerance: Share
     verdict: Verdict
-    """Whether the two differ by no more than the tolerance; by more, but no more than chance explains (0 is in the
-    interval of the difference); or beyond both."""
+    """Whether the difference is within the tolerance; larger, but within chance (its interval contains 0); or beyond
+    both."""
 
 
 class TaskResults(Record):
     """All models on one task."""
 
     task: str
-    """Its name, or its label."""
+    """Name or label of the task."""
     part: Part | None = None
-    """None: not evaluated by a training run."""
+    """Role in the training run; None if not evaluated by one."""
     spec: dict[str, Any] | None
-    """Name, config and levels, as `Mixture.parse` takes them; None for rows that rg_env did not draw."""
+    """Name, config and levels, as accepted by `Mixture.parse`; None for rows that rg_env did not generate."""
     category: str | None
     questions: Questions
     sampling: Sampling
     system_prompt: str | None
     grading: Literal["hardened", "partial", "upstream"]
     floor: Share | None
-    """Accuracy of the best constant answer to these questions; None: not measured."""
+    """Accuracy of the best constant answer to these questions; None if not measured."""
     models: Annotated[dict[str, ModelResult], Field(min_length=1)]
-    """By name, in the order given."""
+    """Models by name, in the order of the config."""
     comparisons: list[Paired]
-    """Every pair of models."""
+    """Comparisons of all pairs of models."""
 
 
 class BenchmarkScore(Record):
-    """One figure of lm-evaluation-harness."""
+    """A score by lm-evaluation-harness."""
 
     task: str
-    """The benchmark, or a task that it is made of."""
+    """The benchmark, or one of its tasks."""
     metric: str
     filter: str
-    """How the answer was extracted."""
+    """lm-eval's filter that extracted the answer."""
     value: float
     stderr: float | None
     interval: Interval | None
-    """From `stderr`, Wilson's for a share (`core.statistics.error_interval`); None if lm-eval reports no error."""
+    """Interval from `stderr`, Wilson's for shares (`core.statistics.error_interval`); None without `stderr`."""
     n: int
     """Number of documents."""
     num_fewshot: int | None
     version: str | None
-    """Version of the task."""
+    """lm-eval's version of the task."""
 
 
 class ExternalResult(Record):
@@ -251,51 +251,51 @@ class ExternalResult(Record):
     benchmark: str
     answers: int
     failed: int
-    """Calls without an answer, after all tries: graded as an empty answer."""
+    """Number of calls that failed after all attempts; they are graded as empty answers."""
     truncated: Share | None
     usage: Usage
     scores: list[BenchmarkScore]
-    """Scores of the benchmark as a whole come first."""
+    """Scores, starting with those of the whole benchmark."""
 
 
 class ModelSummary(Accuracy):
-    """One model over all tasks, without those under labels of a training run or held out from it: the macro average of
-    their accuracies."""
+    """Macro average of one model's accuracies over all tasks; for a training run, without tasks that are held out or
+    under labels."""
 
     guess_adjusted: float | None
-    """Mean over the tasks that have a floor."""
+    """Mean over the tasks with a floor."""
     categories: dict[str, Share]
-    """Macro average over the tasks of each category."""
+    """Macro average of each category."""
     usage: Usage
     failed: int
     parts: dict[Part, Scores] = Field(default_factory=dict)
-    """In a training run: over all questions of the training tasks, and over those of the held-out tasks."""
+    """Training run only: scores over all questions of the training tasks and of the held-out tasks."""
 
 
 class Results(Record):
-    """An evaluation: all models on all tasks."""
+    """Results of an evaluation: all models on all tasks."""
 
     format: Literal["rg_env.evaluation/1"] = "rg_env.evaluation/1"
     created: str
-    """ISO 8601, UTC."""
+    """Time of creation, ISO 8601 in UTC."""
     versions: dict[str, str]
     step: int | None = None
-    """In a training run: optimizer steps before this evaluation."""
+    """Training run only: number of optimizer steps before this evaluation."""
     environments: list[Environment] = Field(default_factory=list)
-    """Where the questions are from."""
+    """Environments of the questions."""
     notes: list[str] = Field(default_factory=list)
-    """What was taken from the training runs of models, and which model was evaluated otherwise than it was trained."""
+    """Notes about values from the models' training runs, and about models that were trained with other values."""
     tasks: dict[str, TaskResults]
-    """Empty, like `models` and `comparisons`, if there are only external benchmarks."""
+    """Results by task; empty, like `models` and `comparisons`, if there are only external benchmarks."""
     models: dict[str, ModelSummary]
     comparisons: list[Paired]
-    """Every pair of models, macro average over tasks; `n` is the number of questions."""
+    """Comparisons of all pairs of models by their macro averages; `n` is the number of questions."""
     published: list[PublishedFigure] = Field(default_factory=list)
-    """Published figures that the config compares with."""
+    """Published accuracies in the config, compared with ours."""
     external: list[ExternalResult] = Field(default_factory=list)
-    """Every model on every external benchmark."""
+    """Results of all models on all external benchmarks."""
     rollouts: list[dict[str, Any]] = Field(default_factory=list)
-    """In a training run: a record for each answer; other evaluations keep theirs in rollouts.jsonl."""
+    """Training run only: a record of each answer; other evaluations store them in rollouts.jsonl."""
 
     @model_validator(mode="after")
     def _something(self) -> Self:
@@ -304,7 +304,7 @@ class Results(Record):
         return self
 
     def of_task(self, name: str) -> "Results":
-        """One task alone, the content of its own file."""
+        """Results of one task, as in its own file."""
         task = self.tasks[name]
         models = {
             model: ModelSummary(
@@ -322,7 +322,7 @@ class Results(Record):
 
     @property
     def title(self) -> str:
-        """The models and the tasks that were evaluated; of a training run, the tasks that it trains on."""
+        """Title with the models and tasks; for a training run, only the tasks that it trains on."""
         if self.step is None:
             models = list(self.models) or list(dict.fromkeys(each.model for each in self.external))
         else:
@@ -334,28 +334,28 @@ class Results(Record):
 
     @property
     def sampling(self) -> Sampling:
-        """The sampling of the first task."""
+        """Sampling settings of the first task."""
         return next(iter(self.tasks.values())).sampling
 
     def overall(self, part: Part = "training") -> Scores | None:
-        """The scores of a training run's model over all tasks of `part`; None if it has no such tasks."""
+        """Scores of a training run's model over all tasks of `part`; None without such tasks."""
         return next(iter(self.models.values())).parts.get(part)
 
     def scores(self, part: Part) -> dict[str, Scores]:
-        """The scores of a training run's model on each task of `part`."""
+        """Scores of a training run's model on each task of `part`."""
         tasks = {name: task for name, task in self.tasks.items() if task.part == part}
         return {name: next(iter(task.models.values())).scores for name, task in tasks.items()}
 
     def summary(self) -> dict[str, Any]:
-        """The figures of an evaluation in a training run, as `train_results.json` has them."""
+        """Figures of an evaluation in a training run, for `train_results.json`."""
         return evaluation_summary(self.model_dump(mode="json"))
 
 
 def read_results(file: str | Path) -> Results:
-    """The results in `file`.
+    """Read a results file.
 
     Raises:
-        InputError: it cannot be read, is not a results file, or is one of another version.
+        InputError: the file cannot be read, is not a results file, or has another version.
     """
     try:
         return Results.model_validate_json(Path(file).read_bytes())
@@ -364,12 +364,12 @@ def read_results(file: str | Path) -> Results:
     except ValidationError as error:
         first = next(problems_in(Results, error))
         raise damaged(
-            Path(file), f"it is not results of this version: {'.'.join(first.path)} {first.message}"
+            Path(file), f"it is not a results file of this version: {'.'.join(first.path)} {first.message}"
         ) from error
 
 
 def read_evaluations(run: RunFolder) -> list[Results]:
-    """The evaluations of a training run, in order. Raises as `read_results`."""
+    """Read the evaluations of a training run, in order. Raises like `read_results`."""
     return [read_results(run.evaluation_file(step)) for step in run.evaluation_steps()]
 
 

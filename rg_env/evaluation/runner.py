@@ -1,14 +1,14 @@
-"""Prompts models with questions and scores their answers: for `rg-env eval`, and for a trainer's own model.
+"""Prompt models with questions and score the answers, for `rg-env eval` and for trainers.
 
     outcome = asyncio.run(ask_all(config, folder, works))  # all models of a config
-    ask_local(model, works)                                # a local model, by its engine
+    ask_local(model, works)                                # one local model, with its engine
 
-A `Work` is one model on the questions of a task (`TaskWork`) or on an external benchmark (`external.Benchmark`); it
-holds the answers so far. `rg-env eval` appends each rollout to `rollouts.jsonl` as soon as it is scored, and an
-interrupted evaluation resumes with the missing ones: figures are computed from the records of that file alone.
+A `Work` is one model on the questions of a task (`TaskWork`) or on an external benchmark (`external.Benchmark`), with
+the answers so far. `rg-env eval` appends each rollout to `rollouts.jsonl` as soon as it is scored. An interrupted
+evaluation resumes with the missing rollouts, because figures are computed only from the records in that file.
 
-Endpoints are called at the same time, each with its own number of concurrent calls. Models of this process take turns;
-those that vLLM serves have a GPU each, and a GPU that is done helps the model with most work left.
+Endpoints are called in parallel, each with its own number of concurrent calls. Models in this process take turns. vLLM
+serves each model on its own GPU, and an idle GPU also serves the model with the most work left.
 """
 
 import asyncio
@@ -50,19 +50,19 @@ ROLLOUTS = "rollouts.jsonl"
 
 @dataclass
 class Answered:
-    """The outcome of one call: a reply, or an error."""
+    """Outcome of one call: a reply or an error."""
 
     key: Any
     reply: Reply | None = None
     error: str | None = None
     seconds: float | None = None
-    """Duration of the call; None for those of a batch."""
+    """Duration of the call; None for calls in a batch."""
     rollout: Rollout | None = None
-    """The reply as a rollout, once `Work.grade` has made it."""
+    """The reply as a rollout, set by `Work.grade`."""
 
 
 class Work(ABC):
-    """One model on some questions or on a benchmark, and its answers so far by key."""
+    """One model on a task or a benchmark, with the answers so far by key."""
 
     def __init__(self, model: str, label: str, keys: Iterable[Any]):
         self.model, self.label, self.keys = model, label, dict.fromkeys(keys)
@@ -76,16 +76,16 @@ class Work(ABC):
 
     @property
     def made(self) -> int:
-        """Number of answers so far, failed calls included."""
+        """Number of answers so far, including failed calls."""
         return len(self.answers)
 
     @property
     def failed(self) -> int:
-        """Number of calls without an answer, after all tries."""
+        """Number of calls that failed after all attempts."""
         return sum(answer.status == FAILED for answer in self.answers.values())
 
     def open(self) -> list[Any]:
-        """Keys of the answers still to be made, calls that failed in an earlier run included."""
+        """Keys of missing answers, including calls that failed."""
         return [key for key in self.keys if key not in self.answers or self.answers[key].status == FAILED]
 
     @property
@@ -93,12 +93,12 @@ class Work(ABC):
         return self._began is not None
 
     def begin(self) -> None:
-        """Note that the first call is about to be made."""
+        """Record the time before the first call."""
         self._began = self._began or (time.monotonic(), self.made)
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimate by the speed so far; None if it is unknown."""
+        """Estimated remaining time; None if unknown."""
         if self._began is None or self.made <= self._began[1]:
             return None
         start, before = self._began
@@ -109,25 +109,25 @@ class Work(ABC):
 
     @property
     def graded_aside(self) -> bool:
-        """Whether `grade` waits for worker processes."""
+        """Whether `grade` waits for worker processes and should run in a thread."""
         return False
 
     def grade(self, answered: Sequence[Answered]) -> None:  # noqa: B027  (nothing to do for most)
-        """The slow part of `take`, which may run in a thread."""
+        """Do the slow part of `take`, which may run in a thread."""
 
     @abstractmethod
     def take(self, answered: Sequence[Answered]) -> None:
-        """Keep answers, and the errors of calls that failed for good."""
+        """Add answers, and errors of calls that failed permanently."""
 
 
 class TaskWork(Work):
-    """One model on the questions of a task, several answers each. Keys are the numbers of question and answer.
+    """One model on the questions of a task, keyed by (index of the question, index of the answer).
 
     Args:
-        times: answers to each question.
-        left_out: numbers of questions that the model is not asked.
-        system_prompt: the model's own, instead of the environment's.
-        keep: is called with each record.
+        times: number of answers per question.
+        left_out: indices of questions to skip for this model.
+        system_prompt: the model's own system prompt, instead of the environment's.
+        keep: called with each record.
     """
 
     def __init__(
@@ -149,15 +149,15 @@ class TaskWork(Work):
 
     @property
     def left_out(self) -> int:
-        """Number of questions that the model is not asked."""
+        """Number of questions skipped for this model."""
         return len(self.questions.numbers) - len(self.numbers)
 
     def of(self, number: int) -> list[Answer]:
-        """The answers to one question, in order; empty if it was left out."""
+        """Answers to a question, in order; empty if the question is skipped."""
         return [self.answers[number, k] for k in range(self.times) if (number, k) in self.answers]
 
     def put(self, record: dict[str, Any]) -> bool:
-        """Count a record, in place of an earlier one of the same answer; False if no such answer is wanted."""
+        """Add a record, replacing an earlier one of the same answer; returns False if it is not part of this work."""
         key = record["problem"], record["rollout"]
         if key not in self.keys or self.questions.hashes[key[0]] != record["row"]:
             return False
@@ -188,10 +188,10 @@ class TaskWork(Work):
             env.rubric.grade([each.rollout for each in answered if each.rollout is not None])
 
     def take(self, answered: Sequence[Answered]) -> None:
-        """Score and keep the answers.
+        """Score and add the answers.
 
         Raises:
-            RewardError: a reward raised or returned no finite number.
+            RewardError: a reward raised an error or did not return a finite number.
         """
         self.grade(answered)
         scored = iter(self.questions.env.score([each.rollout for each in answered if each.rollout is not None]))
@@ -228,24 +228,24 @@ class TaskWork(Work):
 
 @dataclass
 class Outcome:
-    """The state of an evaluation."""
+    """State of an evaluation."""
 
     works: Sequence[Work]
     problems: dict[str, str] = field(default_factory=dict)
-    """Models that could not be evaluated completely, and why."""
+    """Reasons why models could not be evaluated completely, by model."""
     answered_as: dict[str, set[str]] = field(default_factory=dict)
-    """By model, the other names that it answered under."""
+    """Other names under which a server replied, by model."""
     strangers: int = 0
-    """Records in the file that belong to no question of this evaluation."""
+    """Number of records in the file that do not belong to this evaluation."""
 
 
 Watch = Callable[[Outcome], Any]
 
 
 def make_works(config: EvalConfig, drawn: Callable[[int], Any] = lambda number: None) -> list[TaskWork]:
-    """All models on all tasks, without the questions that a checkpoint was trained on. Raises as `draw`.
+    """Combine all models with all tasks, without questions that a checkpoint was trained on. Raises like `draw`.
 
-    `drawn` is called after each task with the number of tasks whose questions are drawn.
+    `drawn` is called after each task with the number of tasks drawn so far.
     """
     tasks: list[Questions] = []
     for name in config.tasks:
@@ -270,9 +270,9 @@ def make_works(config: EvalConfig, drawn: Callable[[int], Any] = lambda number: 
 def works_on(
     model: str, questions: Questions, sampling: Sampling, times: int, greedy: bool, **options: Any
 ) -> list[TaskWork]:
-    """A model on the questions of a task: `times` sampled answers to each, and a greedy one if wanted.
+    """Work for `times` sampled answers per question, and for one greedy answer each if `greedy`.
 
-    `options`: as `TaskWork`.
+    `options` are those of `TaskWork`.
     """
     works = [TaskWork(model, questions, sampling, times, **options)]
     if greedy:
@@ -281,10 +281,10 @@ def works_on(
 
 
 def ask_local(model: LocalModel, works: Sequence[Work], lock: AbstractContextManager[Any] | None = None) -> None:
-    """Make all answers that are missing with a local model, in as few batches as it takes.
+    """Generate all missing answers with a local model, in as few batches as possible.
 
     Args:
-        lock: held while answers are scored, if rewards must not run next to others.
+        lock: held while answers are scored, if rewards must not run concurrently with others.
     """
     for batch in _batches(model, works):
         for work, answered in batch:
@@ -306,15 +306,15 @@ def _batches(model: LocalModel, works: Sequence[Work]) -> Iterator[list[tuple[Wo
 
 
 async def ask_all(config: EvalConfig, folder: Path, works: Sequence[Work], watch: Watch | None = None) -> Outcome:
-    """Make the answers that are missing; those of `TaskWork` are appended to `rollouts.jsonl` in `folder`.
+    """Generate all missing answers; those of `TaskWork` are appended to `rollouts.jsonl` in `folder`.
 
     Args:
-        watch: called with the outcome so far, now and then.
+        watch: called regularly with the outcome so far.
 
     Raises:
-        RewardError: a reward raised or returned no finite number.
-        InputError: a local model cannot be loaded, or an endpoint cannot be used at all.
-        MissingExtraError: a package that serves local models is not installed.
+        RewardError: a reward raised an error or did not return a finite number.
+        InputError: a local model cannot be loaded, or an endpoint cannot be used.
+        MissingExtraError: a package to serve local models is not installed.
     """
     outcome = Outcome(works)
     named = {(work.model, work.label, work.draw): work for work in works if isinstance(work, TaskWork)}
@@ -327,7 +327,7 @@ async def ask_all(config: EvalConfig, folder: Path, works: Sequence[Work], watch
         watcher = asyncio.create_task(_watching(watch, outcome)) if watch else None
         try:
             await _Run(config, folder, outcome).all()
-        except BaseExceptionGroup as group:  # of tasks that ended together: one is reported
+        except BaseExceptionGroup as group:  # tasks that failed together; one is reported
             raise _first(group) from group
         finally:
             if watcher:
@@ -338,7 +338,7 @@ async def ask_all(config: EvalConfig, folder: Path, works: Sequence[Work], watch
 
 
 def _first(error: BaseException) -> BaseException:
-    """One of several errors that came together, ours if possible."""
+    """One of several simultaneous errors, preferably one of rg_env's."""
     while isinstance(error, BaseExceptionGroup):
         error = next((each for each in error.exceptions if isinstance(each, RGEnvError)), error.exceptions[0])
     return error
@@ -353,11 +353,11 @@ async def _watching(watch: Watch, outcome: Outcome) -> None:
 class _Run:
     def __init__(self, config: EvalConfig, folder: Path, outcome: Outcome):
         self.config, self.folder, self.outcome = config, folder, outcome
-        # Each model has one source of calls, shared by all that call it.
+        # All workers of a model share one source of calls.
         self._calls = {name: self._calls_of(name) for name in config.models}
         self._failed_in_a_row = dict.fromkeys(config.models, 0)
         self._folds: dict[str, bool] = {}
-        """By model that is served here, as `Endpoint.folds`."""
+        """`Endpoint.folds` of each model served on this machine."""
 
     async def all(self) -> None:
         models = self.config.models
@@ -368,7 +368,7 @@ class _Run:
             require_torch()
             self._folds = {name: folds_system(models[name].model) for name in local}
         async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
-            # All are checked before the first call: a wrong address ends the evaluation before anything is paid for.
+            # All endpoints are checked before the first call, so that a wrong URL does not waste paid calls.
             ready = {name: await stack.enter_async_context(endpoint(models[name], self.config)) for name in remote}
             for name in remote:
                 group.create_task(self._guarded(name, self._ask_endpoint(name, ready[name])))
@@ -392,7 +392,7 @@ class _Run:
                 yield work, key
 
     async def _guarded(self, name: str, asking: Awaitable[None]) -> None:
-        """A model that fails is reported in the end; the others continue."""
+        """Record a model's failure, so that the others continue."""
         try:
             await asking
         except (ServerError, EngineError, BaseExceptionGroup) as error:
@@ -418,14 +418,14 @@ class _Run:
                 work.take(answered)
 
     async def _on_gpu(self, gpu: str | None, waiting: list[str]) -> None:
-        """Serve one model after the other; when none waits, another one of those with most left."""
+        """Serve one waiting model after the other, then also the model with the most calls left."""
         while True:
             local = [name for name, model in self.config.models.items() if not model.url]
             left = {name: self._left(name) for name in local if name not in self.outcome.problems}
             if waiting:
                 name = waiting.pop(0)
             elif left and max(left.values()) > self.config.requests.concurrency:
-                name = max(left, key=left.__getitem__)  # with less left, its first server has it all under way
+                name = max(left, key=left.__getitem__)  # with fewer calls, its first server has started them all
             else:
                 return
             await self._guarded(name, self._served(name, gpu))

@@ -1,11 +1,11 @@
-"""From answers to results: every figure of an evaluation, and the files that hold them.
+"""Compute the results of an evaluation from the answers, and write them to files.
 
     results = results_of(works, {"base": Source("tiny", "tiny", "embedded")})
-    together({"before": first, "after": last})          # evaluations of a training run, as models on the same questions
+    together({"before": first, "after": last})          # evaluations of a training run, compared like models
 
 results_<task>_<time>.json        one task, all models
 results_all_tasks_<time>.json     all tasks, with macro averages
-summary.md                        the same as tables
+summary.md                        the same figures as tables
 """
 
 from collections import Counter
@@ -39,17 +39,17 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model comes from, and what generates its answers."""
+    """Location of a model, and the engine that generates its answers."""
 
     source: str
     kind: Any
     engine: Any
     prices: tuple[float, float] | None = None
-    """Prices of a million tokens of prompts and of completions."""
+    """Prices per million tokens of prompts and of completions."""
 
     @classmethod
     def of(cls, config: EvalConfig, name: str) -> "Source":
-        """A model of a config."""
+        """Source of a model in a config."""
         model = config.models[name]
         source = f"{model.model}@{model.url}" if model.url else model.model
         return cls(source, kind_of(model), "endpoint" if model.url else local_engine(config), model.prices)
@@ -66,11 +66,11 @@ def results_of(
     rollouts: Sequence[dict[str, Any]] = (),
     notes: Sequence[str] = (),
 ) -> Results:
-    """The results of answers that are complete.
+    """Compute the results once all answers are available.
 
     Args:
-        external: results of external benchmarks, by the version `lm_eval` of lm-evaluation-harness.
-        step, rollouts: of an evaluation in a training run.
+        external: results of external benchmarks, computed by version `lm_eval` of lm-evaluation-harness.
+        step, rollouts: optimizer step and records, for an evaluation in a training run.
 
     Raises:
         InputError: a model was trained on all questions of a task.
@@ -98,7 +98,7 @@ def results_of(
 
 
 def _environment(work: TaskWork) -> tuple[int, str | None, str | None]:
-    """Identifies the environment that questions are from, as they are reported."""
+    """Key that identifies the environment, part and name of the questions."""
     return id(work.questions.env), work.questions.part, work.questions.label
 
 
@@ -152,7 +152,7 @@ def _task(
 
 
 def scores_of(works: Iterable[TaskWork], floor: float | None = None) -> Scores:
-    """The scores of one model's answers, sampled and greedy ones."""
+    """Scores of one model's answers, both sampled and greedy."""
     works = list(works)
     sampled = [work for work in works if work.draw == "sampled"]
     questions = [answers for work in sampled for number in work.numbers if (answers := work.of(number))]
@@ -194,7 +194,7 @@ def scores_of(works: Iterable[TaskWork], floor: float | None = None) -> Scores:
 
 
 def _values(questions: Sequence[Sequence[Answer]], name: str) -> list[list[float]]:
-    """By question, the values that are known."""
+    """Known values, grouped by question."""
     found = [[getattr(answer, name) for answer in question] for question in questions]
     return [[float(value) for value in values if value is not None] for values in found]
 
@@ -213,7 +213,7 @@ def _passes(right: Sequence[Sequence[float]]) -> dict[str, tuple[float, float]]:
 
 
 def usage_of(answers: Iterable[Answer], prices: tuple[float, float] | None) -> Usage:
-    """Tokens of `answers`, and their cost at `prices` of a million tokens of prompts and of completions."""
+    """Tokens of `answers` and their cost; `prices` are per million tokens of prompts and of completions."""
     answers = list(answers)
     totals: dict[str, int | None] = {}
     for kind in ("prompt_tokens", "completion_tokens"):
@@ -227,7 +227,7 @@ def usage_of(answers: Iterable[Answer], prices: tuple[float, float] | None) -> U
 
 
 def _correct(works: Sequence[TaskWork]) -> dict[str, list[bool]]:
-    """Verdicts by the question's hash; the key of a question that appears again ends in a number."""
+    """Verdicts by hash of the question; keys of repeated questions have a number as suffix."""
     found: dict[str, list[bool]] = {}
     for work in works:
         for number in work.numbers if work.draw == "sampled" else ():
@@ -239,7 +239,7 @@ def _correct(works: Sequence[TaskWork]) -> dict[str, list[bool]]:
 
 
 def _overall(tasks: Iterable[TaskResults]) -> list[TaskResults]:
-    """The tasks that macro averages are over."""
+    """Tasks that count in macro averages."""
     return [task for task in tasks if task.part in (None, "training")]
 
 
@@ -270,13 +270,13 @@ def _summary(model: str, tasks: Sequence[TaskResults], works: Sequence[TaskWork]
 
 
 def _total(usages: Sequence[Usage]) -> Usage:
-    """The sum; None if a part is not known."""
+    """Sum of usages; a figure is None if it is unknown for one of them."""
     columns = {name: [getattr(usage, name) for usage in usages] for name in Usage.model_fields}
     return Usage(**{name: None if None in values else sum(values) for name, values in columns.items()})
 
 
 def _comparisons(models: Sequence[str], tasks: Sequence[TaskResults]) -> list[Paired]:
-    """Every pair of models, the later minus the earlier, over the tasks that both have answered."""
+    """Compare all pairs of models, the later minus the earlier, over the tasks that both have answered."""
     pairs = []
     for earlier, later in combinations(models, 2):
         answers = [(_shares(task.models[later].correct), _shares(task.models[earlier].correct)) for task in tasks]
@@ -296,7 +296,7 @@ def _shares(correct: Mapping[str, Sequence[bool]]) -> dict[str, list[float]]:
 
 
 def together(evaluations: Mapping[str, Results]) -> Results:
-    """Evaluations of one model on the same questions as one, the model of each under the name given, and compared."""
+    """Merge evaluations of one model on the same questions, with the given names as models, and compare them."""
     last, names = list(evaluations.values())[-1], list(evaluations)
     tasks = {}
     for name, task in last.tasks.items():
@@ -313,11 +313,11 @@ def together(evaluations: Mapping[str, Results]) -> Results:
 
 
 def compare(published: Mapping[str, PublishedTable], tasks: Mapping[str, TaskResults]) -> list[schema.PublishedFigure]:
-    """Each published figure with ours. Their questions differ from ours, so the two count as independent.
+    """Compare published accuracies with ours. Their questions differ from ours, so both count as independent.
 
-    Two figures count as the same within the tolerance, whatever the intervals. A larger difference is due to chance if
-    its interval, of both samples, contains 0. Of a published figure only the number of questions is known; several
-    answers to a question may all be alike, so they do not make its interval narrower.
+    Accuracies within the tolerance count as equal, regardless of intervals. A larger difference may be due to chance if
+    its interval, given the sizes of both samples, contains 0. For a published accuracy only the number of questions is
+    known. Several answers to a question may all be alike, so they do not make its interval narrower.
     """
     found = []
     for table, each in published.items():
@@ -358,7 +358,7 @@ def _verdict(difference: float, interval: tuple[float, float], tolerance: float)
 
 
 def write_results(results: Results, folder: Path) -> dict[str, Path]:
-    """Write the results files; returns them by task, and that of all tasks under ""."""
+    """Write the results files; returns their paths by task, with the file of all tasks under ""."""
     time = datetime.fromisoformat(results.created).strftime("%Y%m%d-%H%M%S")
     files = {name: folder / f"results_{file_part(name)}_{time}.json" for name in results.tasks}
     for name, file in files.items():

@@ -1,6 +1,6 @@
-"""The results of an evaluation as tables: on the console, and as `summary.md`.
+"""Tables of the results of an evaluation, for the console and `summary.md`.
 
-A training run prints its evaluations by the same table, before and after as two models.
+A training run prints its evaluations with the same table, where before and after are two models.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,35 +16,35 @@ from rg_env.core.statistics import with_interval
 from rg_env.evaluation.results import Accuracy, Part, Results, Sampling, Scores
 
 _ABOUT_ACCURACIES = (
-    "Accuracies with 95 % intervals, clustered by question. Constant: accuracy of the best constant answer. Below the "
-    "tasks: means over them, and sums of tokens, costs, failed calls and questions left out. Adjusted for guessing: "
+    "Accuracies with 95 % intervals, clustered by question. Constant: accuracy of the best constant answer. Rows below "
+    "the tasks: means over tasks; sums of tokens, costs, failed calls and questions left out. Adjusted for guessing: "
     "(accuracy - constant) / (1 - constant). Left out: questions that the model was trained on."
 )
 _ABOUT_PARTS = "Accuracies with 95 % intervals, clustered by question; training and held-out tasks: over all questions."
 _ABOUT_DIFFERENCES = "Differences of accuracy with 95 % intervals (Newcombe); p-values by permutation, two-sided."
 _VERDICTS = {"within_tolerance": "within tolerance", "within_chance": "within chance", "beyond": "beyond"}
 _ABOUT_VERDICTS = (
-    "Within tolerance: the accuracies differ by no more than that. Within chance: by more, but 0 is in the 95 % "
-    "interval of the difference (Newcombe): chance explains it. Beyond: neither."
+    "Within tolerance: the accuracies differ by at most the tolerance. Within chance: by more, but the 95 % interval "
+    "of the difference (Newcombe) contains 0. Beyond: neither."
 )
 _ABOUT_EXTERNAL = (
-    "Examples: worked ones before each question. 95 % intervals by lm-eval's standard errors, Wilson's for shares."
+    "Examples: number of few-shot examples. 95 % intervals from lm-eval's standard errors, Wilson's for shares."
 )
 _TASKS_SHOWN = 30
-"""On the console."""
+"""Maximum number of rows per table on the console."""
 _NOTHING = "–"
 Rows = list[list[str]]
 
 
 class TableConsole(Console):
-    """Raises `BrokenPipeError` like `print`."""
+    """A console that raises `BrokenPipeError` like `print`."""
 
     def on_broken_pipe(self) -> None:
-        raise  # the error that is handled: rich would end the program here, where commands have an exit code for it
+        raise  # re-raise: rich would exit here, but commands have their own exit code for it
 
 
 class Table(NamedTuple):
-    """A table with what explains it."""
+    """A table with its title and notes."""
 
     title: str
     heads: list[str]
@@ -53,7 +53,7 @@ class Table(NamedTuple):
 
 
 def tables_of(results: Results, limit: int | None = None) -> list[Table]:
-    """Accuracies by task, differences between models, published figures, and external benchmarks."""
+    """Tables of accuracies by task, differences between models, published accuracies, and external benchmarks."""
     tables = []
     if results.tasks:
         notes = [_ABOUT_PARTS if _parts(results) else _ABOUT_ACCURACIES, *([] if limit else results.notes)]
@@ -87,7 +87,7 @@ def _print(table: Table, console: Console | None) -> None:
 
 
 def print_table(console: Console, heads: list[str], rows: Rows) -> None:
-    """Print a table without cutting any cell: the console is made as wide as necessary."""
+    """Print a table without truncating cells; the console is widened if necessary."""
     shown = RichTable(box=box.SIMPLE)
     for number, head in enumerate(heads):
         shown.add_column(escape(head), justify="left" if number == 0 else "right", no_wrap=True)
@@ -120,7 +120,7 @@ def markdown_table(heads: list[str], rows: Rows) -> list[str]:
 
 
 def _external_table(results: Results) -> tuple[list[str], Rows]:
-    """Heads and rows: the figures of external benchmarks, a column per model."""
+    """Heads and rows of the scores on external benchmarks, with one column per model."""
     models = list(dict.fromkeys(each.model for each in results.external))
     cells: dict[tuple[str, ...], dict[str, str]] = {}
     for each in results.external:
@@ -136,7 +136,7 @@ def _external_table(results: Results) -> tuple[list[str], Rows]:
 
 
 def _parts(results: Results) -> dict[str, list[Scores]]:
-    """Scores of all models of a training run over the training tasks, and over the held-out ones."""
+    """Scores of a training run over the training tasks and over the held-out tasks, for all models."""
     titles: dict[Part, str] = {"training": "training tasks", "held_out": "held-out tasks"}
     parts = {title: [each.parts.get(part) for each in results.models.values()] for part, title in titles.items()}
     return {title: [each for each in found if each] for title, found in parts.items() if None not in found}
@@ -159,7 +159,7 @@ def _accuracies(results: Results, limit: int | None) -> Rows:
 
 
 def _figures(models: Sequence[Scores]) -> list[tuple[str, list[str]]]:
-    """Figures over all questions of a part, by name."""
+    """Rows of figures over all questions of a part: name and cells."""
     figures: dict[str, Callable[[Scores], str]] = {
         "questions": lambda each: str(each.n),
         "accuracy": _accuracy,
@@ -173,7 +173,7 @@ def _figures(models: Sequence[Scores]) -> list[tuple[str, list[str]]]:
 
 
 def _over_tasks(results: Results) -> list[tuple[str, list[str]]]:
-    """Means and sums over the tasks, by name."""
+    """Rows of means and sums over the tasks: name and cells."""
     models = results.models.values()
     scores = [[task.models[name].scores for task in results.tasks.values()] for name in results.models]
 
@@ -226,7 +226,7 @@ def _shortened(rows: Rows, limit: int | None) -> Rows:
 
 
 def _sampled(results: Results) -> str:
-    """How answers were sampled, with the names of the tasks if these differ."""
+    """Description of the sampling settings, with names of tasks if settings differ."""
     tasks: dict[Sampling, list[str]] = {}
     for name, task in results.tasks.items():
         tasks.setdefault(task.sampling, []).append(name)
@@ -266,7 +266,7 @@ def _number(value: float | None) -> str:
 
 
 def _accuracy(found: Accuracy) -> str:
-    """With its interval; if it was not measured, the mean reward."""
+    """An accuracy with its interval, or the mean reward if accuracy was not measured."""
     if found.accuracy is None:
         return f"reward {_share(found.reward)}" if isinstance(found, Scores) else _NOTHING
     return with_interval(found.accuracy, found.accuracy_interval)

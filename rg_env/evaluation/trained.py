@@ -1,10 +1,10 @@
-"""What the training run of a checkpoint determines: how it is prompted and graded, and which questions it has seen.
+"""Values from the training run of a checkpoint: settings such as prompt and grading, and questions it was trained on.
 
-    config, notes = as_trained(config)          # values that the config leaves open, from the run of its first model
-    trained_on(model).among(questions)          # questions to leave out
+    config, notes = as_trained(config)          # sets missing values from the training run of the first model
+    trained_on(model).among(questions)          # questions to skip
 
-A run belongs to its folder, its checkpoints, and exports next to them. All models are evaluated alike, for comparison;
-the notes list what was taken from the run, and what models were trained with instead.
+A run belongs to its folder, its checkpoints, and exports next to them. All models are evaluated in the same way, so
+that they can be compared. The notes list values from the run, and other values with which models were trained.
 """
 
 import json
@@ -25,17 +25,17 @@ from rg_env.evaluation.questions import Questions
 
 _OPTIONS = ("config", "level", "levels")
 _OF_TRAINING = ("prompt.", "grading", "rewards.", "sampling.max_tokens", "tasks.")
-"""Keys that describe how a model was trained; others describe how its run evaluated it."""
+"""Keys of values with which a model was trained; other keys are about the evaluations in its run."""
 
 
 def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
-    """The config with the values that it leaves open taken from the training run of its first model that has one:
-    prompt, grading, rewards, sampling, seeds and the options of tasks; without tasks or benchmarks, the tasks, too.
+    """Set missing values of the config from the training run of the first model that has one: prompt, grading, rewards,
+    sampling, seeds and task options. Without tasks and benchmarks, also the tasks.
 
-    A run's folder becomes its last checkpoint.
+    The folder of a run is replaced by its last checkpoint.
 
     Raises:
-        InputError: a file of a run is damaged, or a run does not name the tasks that are missing.
+        InputError: a file of a run is damaged, or tasks are missing and no run has evaluation tasks.
     """
     models = {name: model.model_copy(update={"model": _checkpoint(model)}) for name, model in config.models.items()}
     config, notes = config.model_copy(update={"models": models}), list[str]()
@@ -67,7 +67,7 @@ def _checkpoint(model: EvalModel) -> str:
 
 
 def _settings(run: RunFolder) -> dict[str, Any]:
-    """The values of an `EvalConfig` that a run determines; `options`: those of each task, as in `tasks`."""
+    """Values of an `EvalConfig` from a run; `options` has the options of each task, as in `tasks`."""
     if not run.config_file.is_file() or not (environment := run.arguments().get("environment")):
         return {}
     arguments, rewards = run.arguments(), run.config().get("rewards") or {}
@@ -102,13 +102,13 @@ def _settings(run: RunFolder) -> dict[str, Any]:
 def _known(rewards: Mapping[str, Mapping[str, Any]]) -> bool:
     try:
         resolve_rewards([{"name": name, **reward} for name, reward in rewards.items()])
-    except InputError:  # in the user's own code, which is imported only if the config of the evaluation names it
+    except InputError:  # custom reward, whose code is imported only if the evaluation's config names it
         return False
     return True
 
 
 def _tasks(rows: Mapping[str, Any]) -> list[tuple[str, dict[str, Any], int]]:
-    """Name or label, entry of a config's `tasks` and number of evaluation questions, of an environment's manifest."""
+    """(name or label, entry of a config's `tasks`, number of evaluation questions) from an environment's manifest."""
     read_manifest(rows)
     mixture = Mixture.parse(rows["tasks"])
     counts = mixture.counts(rows["splits"]["eval"]["size"])
@@ -119,7 +119,7 @@ def _tasks(rows: Mapping[str, Any]) -> list[tuple[str, dict[str, Any], int]]:
 
 
 def _filled(config: EvalConfig, settings: Mapping[str, Any]) -> EvalConfig:
-    """The config with these values where it gives none itself."""
+    """Fill in values that the config does not set."""
     given = config.model_dump(mode="json", exclude_unset=True)
     below = {key: value for key, value in settings.items() if not (key == "rewards" and key in given)}
     options = below.pop("options")
@@ -142,20 +142,20 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
     return {**below, **above, **both}
 
 
-# Questions to leave out
+# Questions to skip
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a model was trained on, if the manifest of its run is available."""
+    """Questions that a model was trained on; empty if the manifest of its run is not available."""
 
     questions: frozenset[str] = frozenset()
-    """Hashes of questions."""
+    """Hashes of the questions."""
     problems: frozenset[str] = frozenset()
-    """Keys of the problems that they state."""
+    """Keys of the problems in the questions."""
 
     def among(self, questions: Questions) -> frozenset[int]:
-        """Numbers of the questions that it was trained on, in these or in other words."""
+        """Indices of the questions that the model was trained on, in the same or in another wording."""
         rows = questions.env.eval_rows
         return frozenset(
             number
@@ -165,10 +165,10 @@ class Trained:
 
 
 def trained_on(model: str) -> Trained:
-    """What a checkpoint of ours was trained on, by the manifest of its run; empty for others.
+    """Questions that a checkpoint was trained on, from the manifest of its run; empty for other models.
 
-    By construction none of it is among evaluation questions, unless they are split otherwise (`split_by`) than those of
-    the run, or the rows were the user's own.
+    By construction these are never evaluation questions, unless the evaluation has another `split_by` than the run, or
+    the run was trained on the user's own rows.
 
     Raises:
         InputError: the manifest is damaged.

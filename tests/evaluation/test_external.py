@@ -136,7 +136,7 @@ def test_benchmarks_are_asked_graded_and_taken_up_again(
                f"models.api={json.dumps(api)}", f"external.include={tasks}", "requests.tries=1"]  # fmt: skip
     assert run(command) == 0
     console, errors = capfd.readouterr()
-    assert "settings that models do not get: legs: top_k" in console
+    assert "settings that are not sent to models: legs: top_k" in console
     assert f"api, legs: {2 * len(refused)} calls failed, and count as wrong answers" in console
     assert not errors  # what lm-eval says is in its log
     assert "25/25 [" in (folder / "external" / "lm_eval.log").read_text()
@@ -299,7 +299,7 @@ def test_tables_have_a_column_a_model(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_figures_of_benchmarks_are_not_drawn(tmp_path: Path) -> None:
     file = tmp_path / "results_all_tasks_1.json"
     file.write_text(_only(_external("a", 0.25)).model_dump_json())
-    with pytest.raises(InputError, match="has no answers but those of external benchmarks, which are not drawn"):
+    with pytest.raises(InputError, match="has no answers except external benchmarks, which cannot be plotted"):
         plot_files([file])
 
 

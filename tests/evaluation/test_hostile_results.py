@@ -35,7 +35,7 @@ def test_a_damaged_file_is_one_error(values: Any, tmp_path: Path, rg_env: Run) -
                 command, str(file), "--output", str(tmp_path / ("x.png" if command == "plot" else "x"))
             )
             assert (code, error.count("\n")) == (2, 1)
-            assert error.startswith(f"error: {file} is damaged: it is not results of this version: ")
+            assert error.startswith(f"error: {file} is damaged: it is not a results file of this version: ")
 
 
 def test_names_to_rename_stand_once(values: Any, tmp_path: Path, rg_env: Run) -> None:

@@ -46,10 +46,10 @@ ROW = "{accuracy: {base: 0.5}}"
         ("{maze: {accuracy: {base: 16.7}}}", "", "base = 16.7 @ command line: must be at most 1"),
         ("{maze: {acuracy: {base: 0.5}}}", "", "did you mean 'accuracy'?"),
         ("{maze: {accuracy: {bsae: 0.5}}}", "", "published.p.rows.maze.accuracy.bsae = 0.5 @ command line: unknown "
-         "model 'bsae': did you mean 'base'?; only models that are evaluated can be compared"),
-        (f"{{mase: {ROW}}}", "", "unknown task 'mase': did you mean 'maze'?; a row is of tasks that are evaluated"),
+         "model 'bsae': did you mean 'base'?; only evaluated models can be compared"),
+        (f"{{mase: {ROW}}}", "", "unknown task 'mase': did you mean 'maze'?; rows must consist of evaluated tasks"),
         ("{all: {tasks: [maze, gcd], accuracy: {base: 0.5}}}", "", "published.p.rows.all.tasks = ['maze', 'gcd'] @ "
-         "command line: unknown task 'gcd': there are: leg_counting, maze; a row is of tasks"),
+         "command line: unknown task 'gcd': there are: leg_counting, maze; rows must consist of"),
         ("{all: {tasks: [maze, maze], accuracy: {base: 0.5}}}", "", "names a task twice"),
         ("{all: {tasks: [], accuracy: {base: 0.5}}}", "", "published.p.rows.all.tasks = [] @ command line: is empty"),
     ],

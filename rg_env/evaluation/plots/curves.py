@@ -1,9 +1,9 @@
-"""Learning curves: of one training run in detail, or of several runs compared.
+"""Learning curves of one training run in detail, or of several runs in comparison.
 
     plot_run(Path("outputs/RUN"))                                                 # reward_curve.png in the folder
     plot_curves([read_curve(Path("outputs/RUN/metrics.jsonl"), "RUN")], Path("curves.png"))
 
-Accuracies have 95 % intervals, those of the run's evaluations.
+Accuracies have 95 % intervals, from the run's evaluations.
 """
 
 import math
@@ -37,9 +37,9 @@ from rg_env.evaluation.results import Interval, Results, Scores, read_evaluation
 
 REWARD, ACCURACY = "reward", "eval/accuracy"
 _PANELS = {REWARD: "reward, training batch", ACCURACY: "accuracy, sampled, on the frozen problems"}
-"""Metrics of a comparison of runs, and their labels."""
+"""Metrics that are compared between runs, and their labels."""
 _MOST, _MOST_STEPS = 1e100, 2**53
-"""Axes cannot show values farther from 0, which a run that diverged may log."""
+"""Maximum absolute value that axes can show; diverged runs may log larger ones."""
 _STYLES = ("-", "--", "-.", ":")
 _BLUE, _ORANGE, _GREEN, _PURPLE, *_ = COLORS
 
@@ -50,20 +50,20 @@ class Curve:
 
     name: str
     values: dict[str, dict[int, float]]
-    """By metric and step: `REWARD` and `ACCURACY`, if it has them."""
+    """Values by metric (`REWARD` and `ACCURACY`, if logged) and step."""
     intervals: dict[int, Interval] = field(default_factory=dict)
     """95 % interval of the accuracy by step; empty without the run's evaluations."""
     questions: int | None = None
-    """Number of frozen problems; None: unknown."""
+    """Number of frozen problems; None if unknown."""
     asked: object = None
-    """Problems, prompts, sampling and grading of its evaluations; None: unknown."""
+    """Identifies problems, prompts, sampling and grading of the run's evaluations; None if unknown."""
 
 
 def read_curve(file: Path, name: str) -> Curve:
-    """The curve of a run in its `metrics.jsonl`, with the intervals in the `eval_results` next to it.
+    """Read the curve of a run from its `metrics.jsonl`, with intervals from the `eval_results` next to it.
 
     Raises:
-        InputError: a file is unreadable, damaged, empty, or another file.
+        InputError: a file is unreadable, damaged or empty, or is not a `metrics.jsonl`.
     """
     rows = list(json_lines(file))
     if not rows:
@@ -95,7 +95,7 @@ def _can_be_drawn(value: Any) -> bool:
 
 
 def notes_on(curves: Sequence[Curve]) -> list[str]:
-    """What limits the comparison of the accuracies of these runs."""
+    """Reasons why the accuracies of these runs are not fully comparable."""
     measured = [curve for curve in curves if ACCURACY in curve.values]
     known = [curve.asked for curve in measured if curve.asked is not None]
     notes = []
@@ -112,17 +112,17 @@ def notes_on(curves: Sequence[Curve]) -> list[str]:
 def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None) -> None:
     """Draw reward and accuracy over the optimizer steps, side by side.
 
-    Up to 7 runs have a color each, and a band for the 95 % interval of the accuracy. More are thin gray lines, with
-    their mean over the steps that all have, and the runs that end highest and lowest.
+    Up to 7 runs have a color each, and a band for the 95 % interval of the accuracy. If there are more, they are thin
+    gray lines, with their mean over the common steps and with the runs that end highest and lowest in color.
 
     Args:
-        curves: with different names.
-        output: the plot; its suffix decides the format.
-        title: default: the name of a single run, or the number of runs; empty: none.
+        curves: curves with distinct names.
+        output: file of the plot; the suffix determines the format.
+        title: default: the name of a single run, or the number of runs; empty: no title.
 
     Raises:
         InputError: the suffix is not one of `style.SUFFIXES`.
-        OutputFolderError: it cannot be written.
+        OutputFolderError: the plot cannot be written.
     """
     metrics = [metric for metric in _PANELS if any(metric in curve.values for curve in curves)]
     several, many = len(curves) > 1, len(curves) > len(COLORS)
@@ -161,7 +161,7 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
 
 
 def _labels(curves: Sequence[Curve], shown: Sequence[Curve]) -> list[str]:
-    """Labels of the legend; with numbers of problems where they differ."""
+    """Labels of the legend, with numbers of problems if these differ."""
     names = short_names([curve.name for curve in curves], 40)
     if len(shown) < len(curves):
         ends = [
@@ -173,7 +173,7 @@ def _labels(curves: Sequence[Curve], shown: Sequence[Curve]) -> list[str]:
 
 
 def _look(color: int) -> dict[str, Any]:
-    """A color, and a line style and marker for readers who see no colors."""
+    """Color, line style and marker; the latter two for readers who cannot distinguish colors."""
     style = _STYLES[color % len(_STYLES)]
     return {"color": COLORS[color], "linestyle": style, "marker": MARKERS[color], "markersize": 4.5}
 
@@ -190,7 +190,7 @@ def _draw_line(axes: Axes, curve: Curve, metric: str, window: int, color: int) -
 
 
 def _draw_crowd(axes: Axes, curves: Sequence[Curve], metric: str, window: int) -> bool:
-    """All runs in gray, and their mean over common steps; whether there are any."""
+    """Draw all runs in gray, and their mean over common steps; returns whether there are common steps."""
     found = [curve.values[metric] for curve in curves if metric in curve.values]
     lines = [dict(zip(each, smoothed(list(each.values()), window), strict=True)) for each in found]
     for line in lines:
@@ -202,7 +202,7 @@ def _draw_crowd(axes: Axes, curves: Sequence[Curve], metric: str, window: int) -
 
 
 def _ends(curves: Sequence[Curve]) -> list[Curve]:
-    """The runs that end highest and lowest: in accuracy, or in reward if more runs have one; ties by the other."""
+    """Runs that end highest and lowest in accuracy, or in reward if more runs have it; ties by the other metric."""
     first, second = sorted(_PANELS, key=lambda m: (-sum(m in curve.values for curve in curves), m == REWARD))
 
     def last(curve: Curve) -> list[float]:
@@ -213,7 +213,7 @@ def _ends(curves: Sequence[Curve]) -> list[Curve]:
 
 
 def smoothed(values: Sequence[float], window: int) -> list[float]:
-    """The mean of the `window` (odd) values around each, fewer near the ends."""
+    """Moving mean over `window` (odd) values, or fewer near the ends."""
     reach = window // 2
     return [fmean(values[max(0, place - reach) : place + reach + 1]) for place in range(len(values))]
 
@@ -224,10 +224,10 @@ def smoothed(values: Sequence[float], window: int) -> list[float]:
 def plot_run(folder: Path, output: Path | None = None) -> Path | None:
     """Draw the learning curve of the run in `folder`: reward per step, and accuracy on the frozen problems.
 
-    Below it, if there are several tasks: the first and the last accuracy on each.
+    With several tasks, the first and last accuracy on each are drawn below.
 
     Returns:
-        The plot, by default `reward_curve.png` in the folder; None if there is nothing to draw yet.
+        Path of the plot, by default `reward_curve.png` in the folder; None if there is nothing to draw yet.
     """
     run = RunFolder(folder)
     steps = [row for row in run.metrics() if _can_be_drawn(row.get(REWARD))]
@@ -246,7 +246,7 @@ def plot_run(folder: Path, output: Path | None = None) -> Path | None:
     _draw_run(curve, steps, evaluations)
     name = folder.resolve().name
     title = f"{last.title}\n{name}" if last else name
-    figure.suptitle(title, parse_math=False, fontsize=11)  # two dollar signs would be a formula
+    figure.suptitle(title, parse_math=False, fontsize=11)  # otherwise two dollar signs are a formula
     output = output or run.curve_file
     save(figure, output)
     return output
@@ -287,14 +287,14 @@ def _draw_run(axes: Axes, steps: list[dict[str, Any]], evaluations: Sequence[Res
         right.set_ylabel("tokens")
         right.set_ylim(bottom=0)
         right.spines["top"].set_visible(False)
-    if held_out:  # a curve that stays low, where the legend would be
+    if held_out:  # its curve may stay low, where the legend would be
         axes.legend(handles, labels, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
     else:
         axes.legend(handles, labels, loc="lower right", frameon=False)
 
 
 def _draw_tasks(axes: Axes, evaluations: Sequence[Results], tasks: Sequence[str]) -> None:
-    """One line for each task: the accuracy in the first evaluation, hollow, and in the last one, filled."""
+    """Draw one line per task: hollow marker for the first evaluation's accuracy, filled for the last one's."""
     looks = {"held_out": ("held out, ", _PURPLE, "^"), "labelled": ("label, ", _GREEN, "D")}
     ends = {evaluations[place].step: evaluations[place] for place in (0, -1)}
     labelled: set[str] = set()

@@ -1,10 +1,10 @@
-"""One plot of several files: results of evaluations, or metrics of training runs; the files themselves say which.
+"""Plot several files, either results of evaluations or metrics of training runs; the kind is detected.
 
     plot_files([Path("results_maze_20250101-120000.json")])                  # results_maze_20250101-120000.png
     plot_files(list(Path("outputs").glob("*/metrics.jsonl")), output=Path("curves.svg"))
 
-Results are comparable if questions, sampling, grading and system prompt are the same; other files are refused, with
-what differs.
+Results are comparable if questions, sampling, grading and system prompt are the same. Other files are refused with an
+error that lists the differences.
 """
 
 import json
@@ -32,23 +32,23 @@ def plot_files(
     """Draw one plot of all `files`, which must be of one kind.
 
     Args:
-        output: default: next to the first file, with its name and the suffix .png; an existing file is replaced.
-        title: default: a description; empty: none.
-        rename: other names for models or runs, as "OLD=NEW".
-        rename_file: a JSON file with other names: {"OLD": "NEW"}; names that are not in the plot are ignored.
+        output: file of the plot, which is replaced if it exists; default: the first file with the suffix .png.
+        title: default: a description; empty: no title.
+        rename: new names for models or runs, as "OLD=NEW".
+        rename_file: JSON file with new names: {"OLD": "NEW"}; names that are not in the plot are ignored.
 
     Returns:
-        The plot, and what limits its comparison.
+        Path of the plot, and notes about limits of the comparison.
 
     Raises:
-        InputError: a file is unreadable or damaged; the files do not belong in one plot; a rename is wrong; a suffix
-            that is not .png, .svg or .pdf.
+        InputError: a file is unreadable or damaged; the files cannot be in one plot; a rename is invalid; the suffix is
+            not .png, .svg or .pdf.
         OutputFolderError: the plot cannot be written.
     """
     if folder := next((file for file in files if file.is_dir()), None):
         raise InputError(f"{folder} is a folder: give the files in it, such as {folder / 'metrics.jsonl'} of a run")
     output = check_suffix(output or files[0].with_suffix(".png"))
-    files = list({file.resolve(): file for file in files}.values())  # each once
+    files = list({file.resolve(): file for file in files}.values())  # without duplicates
     if output.resolve() in {file.resolve() for file in files}:
         raise InputError(f"{output} is one of the files: give the plot another name with --output")
     runs = [file for file in files if file.suffix == ".jsonl"]
@@ -69,7 +69,7 @@ def plot_files(
 
 
 def _run_names(files: Sequence[Path]) -> list[str]:
-    """The folder of each run, with as many of its parents as necessary, and the file's name unless metrics.jsonl."""
+    """Distinct names: folder of the run, with parents if necessary, and the file's name unless it is metrics.jsonl."""
     paths = [file.resolve().parts if file.name != "metrics.jsonl" else file.resolve().parent.parts for file in files]
 
     def name(path: tuple[str, ...]) -> str:
@@ -80,13 +80,13 @@ def _run_names(files: Sequence[Path]) -> list[str]:
 
 
 def _by_number(name: str) -> list[tuple[float, str]]:
-    """For sorting: `lr=3e-05` before `lr=0.0001`."""
+    """Sort key that compares numbers by value: `lr=3e-05` before `lr=0.0001`."""
     parts = re.split(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)", name)
     return [(float(part), "") if number % 2 else (0.0, part) for number, part in enumerate(parts)]
 
 
 def renamed(results: Results, names: Mapping[str, str]) -> Results:
-    """The results with other names for models, for a plot."""
+    """The results with new names for models, for a plot."""
 
     def of(models: Mapping[str, Any]) -> dict[str, Any]:
         return {names[name]: model for name, model in models.items()}
@@ -96,13 +96,13 @@ def renamed(results: Results, names: Mapping[str, str]) -> Results:
 
 
 def new_names(typed: Sequence[str], file: Path | None, known: Sequence[str], kind: str) -> dict[str, str]:
-    """The new name of each known one, replaced all at once: `A=B B=A` swaps two. What is typed overrides the file.
+    """New names by old name. Replacements are simultaneous, so `A=B B=A` swaps two; `typed` overrides `file`.
 
-    Names may contain "=": the old name is then the beginning that is a known name.
+    Names may contain "=". The old name is then the prefix that is a known name.
 
     Args:
         known: all old names.
-        kind: what they are the names of.
+        kind: noun for error messages, such as "model".
 
     Raises:
         InputError: an entry has no "=" or is ambiguous; the file is not such JSON; an old name is unknown or given

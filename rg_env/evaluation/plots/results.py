@@ -1,9 +1,9 @@
-"""Plots of results: all models on one task, or on all tasks.
+"""Plots of results of all models, on one task or on all tasks.
 
     plot_results(read_results("results_all_tasks_20250101-120000.json"), Path("summary.png"))
 
-One task: bars with intervals. Several tasks: for few models dots with intervals, one row per task; for many models or
-tasks a table, one row per model, with intervals of the macro averages. Figures are those of the results.
+One task is drawn as bars with intervals. Several tasks are drawn as dots with intervals, one row per task, or, for many
+models or tasks, as a table with one row per model and intervals of the macro averages.
 """
 
 import math
@@ -32,25 +32,25 @@ from rg_env.evaluation.plots.style import (
 from rg_env.evaluation.results import Accuracy, ModelSummary, Results, Scores, TaskResults
 
 _MOST_DOTS = 100
-"""Models x tasks that are drawn as dots."""
+"""Maximum number of models x tasks for dots; larger results are drawn as a table."""
 _MOST_COLUMNS = 40
-"""Tasks in a row of tables; more tasks are in tables below."""
+"""Maximum number of tasks per table; further tasks are in tables below."""
 _MACRO, _FLOOR = "macro average", "the best constant answer"
-_BAR = "#A8D5F0"  # light, so that lines on it are visible in gray too
+_BAR = "#A8D5F0"  # light, so that lines on it are visible in grayscale
 Models = list[tuple[str, ModelSummary]]
 Tasks = list[tuple[str, TaskResults]]
 
 
 def plot_results(results: Results, output: Path, title: str | None = None) -> None:
-    """Draw the models' accuracies: models sorted by (macro average) accuracy, tasks by their mean over models.
+    """Draw accuracies, with models sorted by (macro average) accuracy and tasks by their mean over models.
 
     Args:
-        output: the plot; its suffix decides the format.
-        title: default: the task, or the number of tasks; empty: none.
+        output: file of the plot; the suffix determines the format.
+        title: default: the task, or the number of tasks; empty: no title.
 
     Raises:
         InputError: the suffix is not one of `style.SUFFIXES`, or an accuracy was not measured.
-        OutputFolderError: it cannot be written.
+        OutputFolderError: the plot cannot be written.
     """
     models = sorted(results.models.items(), key=lambda item: -(item[1].accuracy or 0.0))
     tasks = sorted(results.tasks.items(), key=lambda item: -_mean(item[1]))
@@ -69,19 +69,19 @@ def _mean(task: TaskResults) -> float:
 
 
 def _in_words(found: Accuracy, notes: Sequence[str], failed: int) -> str:
-    """Accuracy and interval, and what sets a model apart from the others."""
+    """Accuracy and interval, with notes and failed calls, if any."""
     return ", ".join([with_interval(*found.measured), *notes, *([f"{failed} failed calls"] if failed else [])])
 
 
 def _intervals(axes: Axes, rows: Sequence[tuple[float, Accuracy]], **look: Any) -> None:
-    """Accuracies with their intervals, at heights."""
+    """Draw accuracies with their intervals; `rows` are (height, accuracy)."""
     means, intervals = zip(*(found.measured for _, found in rows), strict=True)
     bars = error_bars(means, intervals)
     axes.errorbar(means, [place for place, _ in rows], xerr=bars, **{"markersize": 4.5, "linestyle": "none", **look})
 
 
 def _rows(axes: Axes, labels: Sequence[str], grid: bool = True) -> None:
-    """One row for each label, the first on top."""
+    """Set up one row per label, the first on top."""
     axes.set_yticks(range(len(labels)), labels, fontsize=9, parse_math=False)
     axes.set_ylim(len(labels) - 0.4, -0.6)
     if grid:
@@ -89,7 +89,7 @@ def _rows(axes: Axes, labels: Sequence[str], grid: bool = True) -> None:
 
 
 def _shares(axes: Axes, caption: str, room: float = 0.02, **look: Any) -> None:
-    """The axis of accuracies."""
+    """Set up the x axis for accuracies."""
     axes.set_xlim(-room, 1 + room)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"], **look)
     axes.set_xlabel(caption, fontsize=9)
@@ -101,7 +101,7 @@ def _next_to(axes: Axes, notes: Iterable[str], points: float) -> None:
 
 
 def _bars(task: TaskResults) -> Figure:
-    """One row for each model, the best on top, and the best constant answer as a dashed line."""
+    """Draw one bar per model, the best on top, and the best constant answer as a dashed line."""
     models = sorted(task.models.items(), key=lambda item: -item[1].scores.measured[0] if item[1].scores.n else 1.0)
     labels = list(short_names([name for name, _ in models]).values())
     scores, n = [model.scores for _, model in models], task.questions.n
@@ -131,13 +131,13 @@ def _bars(task: TaskResults) -> Figure:
 
 
 def _scores(task: TaskResults, model: str) -> Scores | None:
-    """None if the model was not asked, or no question counts."""
+    """Scores of `model`; None if it was not evaluated on the task, or no question counts."""
     found = task.models.get(model)
     return found.scores if found and found.scores.n else None
 
 
 def _notes(models: Models, tasks: Tasks) -> list[str]:
-    """Each model's macro average in words."""
+    """Text about each model's macro average."""
     texts = []
     for name, summary in models:
         count = sum(_scores(task, name) is not None for _, task in tasks)
@@ -147,7 +147,7 @@ def _notes(models: Models, tasks: Tasks) -> list[str]:
 
 
 def _dots(models: Models, tasks: Tasks) -> Figure:
-    """One row for each task, the macro average on top."""
+    """Draw one row per task, with the macro average on top."""
     labels = [_MACRO, *short_names([name for name, _ in tasks]).values()]
     short, notes = short_names([name for name, _ in models], 36).values(), _notes(models, tasks)
     names = [f"{label}\n{note}" for label, note in zip(short, notes, strict=True)]
@@ -180,7 +180,7 @@ def _dots(models: Models, tasks: Tasks) -> Figure:
 
 
 def _table(models: Models, tasks: Tasks) -> Figure:
-    """One row for each model, one column for each task; several tables below each other if there are many."""
+    """Draw a table with one row per model and one column per task, or several tables if there are many tasks."""
     bands = math.ceil(len(tasks) / _MOST_COLUMNS)
     size = math.ceil(len(tasks) / bands)
     labels = list(short_names([name for name, _ in models]).values())
@@ -217,7 +217,7 @@ def _table(models: Models, tasks: Tasks) -> Figure:
 
 
 def _cells(axes: Axes, models: list[str], tasks: Tasks) -> None:
-    """The cells of a table, and below them the best constant answers; a dash without an accuracy."""
+    """Draw the cells of a table, and the best constant answers below; a dash is a missing accuracy."""
     found = [[each.measured[0] if (each := _scores(task, name)) else None for _, task in tasks] for name in models]
     shades = [[math.nan if each is None else 0.02 + 0.9 * each for each in row] for row in found]
     places = [[place - 0.5 for place in range(count + 1)] for count in (len(tasks), len(models))]
@@ -229,12 +229,12 @@ def _cells(axes: Axes, models: list[str], tasks: Tasks) -> None:
             text = "-" if share is None else f"{share:.2f}"
             color = GREY if is_floor else "white" if dark else "black"
             if share is not None or not is_floor:
-                # Not part of the layout: there may be hundreds, each within its cell.
+                # Not part of the layout, which would be slow with hundreds of texts.
                 axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color, in_layout=False)
 
 
 def _caption(tasks: Tasks) -> str:
-    """The number of questions and rollouts, as ranges if tasks differ."""
+    """Numbers of questions and rollouts, as ranges if tasks differ."""
 
     def span(numbers: set[int]) -> str:
         return "-".join(str(each) for each in sorted({min(numbers), max(numbers)}))

@@ -1,4 +1,4 @@
-"""What plots share: colors and markers, short names, legends, intervals, and writing the file."""
+"""Shared parts of plots: colors, markers, short names, legends, intervals, and writing the file."""
 
 import math
 import textwrap
@@ -15,23 +15,23 @@ from rg_env.core.run_folder import written_aside
 from rg_env.core.text import one_line
 from rg_env.errors import InputError, OutputFolderError
 
-# The palette of Okabe and Ito, which color-blind readers can distinguish, without yellow, which is faint on white.
+# Okabe and Ito's palette for color-blind readers, without yellow, which is faint on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-"""One for each color, for readers who see no colors."""
+"""One marker per color, for readers who cannot distinguish colors."""
 GREY = "#777777"
 SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def label_whole_steps(axes: Axes) -> None:
-    """Put the numbers of the x axis at round steps: integers, and not every third."""
+    """Put the ticks of the x axis at multiples of 1, 2, 5 or 10."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 
 def short_names(names: Sequence[str], most: int = 48) -> dict[str, str]:
-    """A different label for each of the different `names`, of at most `most` characters and perhaps a number.
+    """Distinct labels for `names`, of at most `most` characters plus a number if necessary.
 
-    Long names lose their middle, or, if that makes them alike, the beginning that they share.
+    Long names lose their middle, or their common prefix if they would otherwise be equal.
     """
     labels: dict[str, str] = {}
     for name in names:
@@ -58,17 +58,17 @@ def _without_middle(text: str, most: int) -> str:
 
 
 def _common(one: str, other: str) -> int:
-    """Number of characters that both begin with."""
+    """Length of the common prefix."""
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def label_width(labels: Sequence[str], points: float) -> float:
-    """Width in inches that the longest label may take."""
+    """Approximate width of the longest label in inches."""
     return max(map(len, labels), default=0) * points * 0.6 / 72
 
 
 def legend(axes: Axes, handles: Sequence[Any], labels: Sequence[str], **options: Any) -> None:
-    """Add a legend that shows labels to the letter: no formulas, and no label is dropped for its underscore."""
+    """Add a legend with literal labels: without formulas, and including labels that start with an underscore."""
     made = axes.legend(handles, ["-"] * len(handles), frameon=False, **options)
     for text, label in zip(made.get_texts(), labels, strict=True):
         text.set_parse_math(False)
@@ -76,37 +76,37 @@ def legend(axes: Axes, handles: Sequence[Any], labels: Sequence[str], **options:
 
 
 def bare(axes: Axes, grid: Literal["x", "y", "both"]) -> None:
-    """Leave a frame on two sides only, and a faint grid along `grid`."""
+    """Keep only two sides of the frame, and draw a faint grid along `grid`."""
     axes.grid(alpha=0.25, axis=grid)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def error_bars(middle: Sequence[float], intervals: Sequence[tuple[float, float]]) -> list[list[float]]:
-    """Distances (2, N) to the ends of intervals, at least 0 in spite of rounding."""
+    """Distances (2, N) to the ends of intervals, clipped at 0 because of rounding errors."""
     lower = [max(0.0, each - low) for each, (low, _) in zip(middle, intervals, strict=True)]
     upper = [max(0.0, high - each) for each, (_, high) in zip(middle, intervals, strict=True)]
     return [lower, upper]
 
 
 def titled(figure: Figure, title: str) -> None:
-    """Put `title` on top, in as many lines as it needs, each of which adds to the height."""
+    """Put `title` on top, wrapped into lines, and increase the height for each."""
     if text := one_line(title, len(title)):
         width, height = figure.get_size_inches()
         lines = textwrap.wrap(text, max(20, math.floor(width / label_width(["-"], 12))))
         figure.set_size_inches(width, height + 0.2 * (len(lines) - 1))
-        figure.suptitle("\n".join(lines), parse_math=False, fontsize=12)  # two dollar signs would be a formula
+        figure.suptitle("\n".join(lines), parse_math=False, fontsize=12)  # otherwise two dollar signs are a formula
 
 
 def check_suffix(output: Path) -> Path:
-    """`output`. Raises `InputError` unless it ends in one of `SUFFIXES`."""
+    """Return `output`; raises `InputError` unless it ends in one of `SUFFIXES`."""
     if output.suffix.lower() not in SUFFIXES:
         raise InputError(f"{output} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
     return output
 
 
 def save(figure: Figure, output: Path) -> None:
-    """Write the plot; the suffix decides the format.
+    """Write the plot; the suffix determines the format.
 
     Raises:
         InputError: the suffix is not one of `SUFFIXES`.
@@ -114,7 +114,7 @@ def save(figure: Figure, output: Path) -> None:
     """
     kind = check_suffix(output).suffix[1:].lower()
     try:
-        # Text in an SVG file stays text: it can be searched, copied and edited.
+        # Keep text in SVG files as text, which can be searched, copied and edited.
         with written_aside(output) as aside, matplotlib.rc_context({"svg.fonttype": "none"}):
             figure.savefig(aside, dpi=120, format=kind)
     except OSError as error:

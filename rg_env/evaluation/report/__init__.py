@@ -1,8 +1,8 @@
-"""A report: one HTML file about a training run or an evaluation, for any browser, without a network.
+"""Report about a training run or an evaluation: a single HTML file that works offline in any browser.
 
     report = write_report(Path("outputs/RUN"))        # or the folder or a file of results; outputs/RUN/report.html
 
-It shows curves, tables and accuracies with intervals, and lets the reader browse the rollouts.
+It has curves, tables, accuracies with intervals, and a browser of rollouts.
 """
 
 from dataclasses import dataclass
@@ -16,28 +16,28 @@ from rg_env.evaluation.report.run import run_page
 from rg_env.evaluation.runner import ROLLOUTS
 
 ROLLOUTS_KEPT = 10_000
-"""Default number of rollouts in a page."""
+"""Default maximum number of rollouts in a report."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """The page that was written."""
+    """A report that was written."""
 
     file: Path
     notes: list[str]
-    """What is missing or left out."""
+    """Notes about missing or omitted content."""
 
 
 def write_report(source: Path, output: Path | None = None, limit: int = ROLLOUTS_KEPT) -> Report:
-    """Write the report of the run or evaluation `source`, with at most `limit` rollouts.
+    """Write the report of a run or an evaluation, with at most `limit` rollouts.
 
     Args:
-        source: the folder of a run or an evaluation, one of its results files, or its `rollouts.jsonl`.
-        output: the page; default: `report.html` in the folder.
+        source: folder of a run or an evaluation, one of its results files, or its `rollouts.jsonl`.
+        output: file of the report; default: `report.html` in the folder.
 
     Raises:
         InputError: there is nothing to report, or a file is damaged or unreadable.
-        OutputFolderError: the page cannot be written.
+        OutputFolderError: the report cannot be written.
     """
     try:
         page = _page(source, limit)

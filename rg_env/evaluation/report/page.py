@@ -1,8 +1,8 @@
-"""A report's page: its content as plain records, and the HTML file in which nothing that a model wrote can run.
+"""Content of a report as plain records, and the HTML page, in which text written by models is never executed.
 
-The content is in the page as JSON without the characters that have a meaning in HTML; the page's code shows it as text.
-If that failed, the page's policy (CSP) would still run no script but the page's own, by its hash, refuse text as markup
-(trusted types), and load nothing.
+The page has the content as JSON without characters that are special in HTML, and displays it as text. As a second line
+of defense, its content security policy allows only the page's own script (by hash), refuses text as markup (trusted
+types), and blocks all network requests.
 """
 
 import base64
@@ -20,13 +20,13 @@ from rg_env.core.statistics import with_interval
 FORMAT = "rg_env.report/1"
 _STYLES = ("page.css", "rollouts.css", "print.css")
 _SCRIPTS = ("dom.js", "charts.js", "overview.js", "model.js", "list.js", "detail.js", "main.js")
-"""Scripts, which become one in this order."""
+"""Scripts, concatenated in this order."""
 _DATA_ID = "report-data"
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure, and the ends of its 95 % interval; None if unknown."""
+    """A value with the ends of its 95 % interval, which are None if unknown."""
 
     value: float
     low: float | None = None
@@ -34,12 +34,12 @@ class Estimate:
 
     @classmethod
     def of(cls, value: float | None, interval: tuple[float, float] | None = None) -> "Estimate | None":
-        """None without a value."""
+        """Estimate from a value and its interval; None without a value."""
         return None if value is None else cls(value, *(interval or ()))
 
 
 def figure(estimate: Estimate | float | None, digits: int = 2) -> str:
-    """An estimate as a table cell: `0.85 [0.81, 0.88]`; a dash without one."""
+    """Format an estimate for a table cell: `0.85 [0.81, 0.88]`, or a dash if it is None."""
     if estimate is None:
         return "–"
     found = estimate if isinstance(estimate, Estimate) else Estimate(estimate)
@@ -48,13 +48,13 @@ def figure(estimate: Estimate | float | None, digits: int = 2) -> str:
 
 
 def date(created: str | None) -> str:
-    """A time in ISO 8601 as a fact; empty without one."""
+    """Format a time in ISO 8601 for display; empty if it is None."""
     return f"{datetime.fromisoformat(created).astimezone(UTC):%Y-%m-%d %H:%M} UTC" if created else ""
 
 
 @dataclass(frozen=True)
 class Series:
-    """A line of a chart: points of x and an estimate."""
+    """A line of a chart, as points (x, estimate)."""
 
     name: str
     points: list[tuple[float, Estimate]]
@@ -63,7 +63,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over steps."""
+    """A chart of lines over steps."""
 
     title: str
     series: list[Series]
@@ -77,7 +77,7 @@ class Bar:
     """The accuracy of one model on a task."""
 
     name: str
-    """The model or the step, which decides the color."""
+    """Model or step, which determines the color."""
     estimate: Estimate
 
 
@@ -89,7 +89,7 @@ class BarGroup:
     bars: list[Bar]
     note: str = ""
     floor: float | None = None
-    """Accuracy of the best constant answer, drawn as a mark."""
+    """Accuracy of the best constant answer, drawn as a marker."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Text:
-    """A long text, folded at first."""
+    """A long text, collapsed by default."""
 
     title: str
     text: str
@@ -110,7 +110,7 @@ class Text:
 
 @dataclass
 class Metrics:
-    """Everything that a run logged: for each metric steps and values."""
+    """All metrics that a run logged, with steps and values."""
 
     values: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
     note: str = ""
@@ -118,25 +118,25 @@ class Metrics:
 
 @dataclass
 class Rollouts:
-    """The content of the browser. Texts that many rollouts share (questions, system prompts) are in `texts` once."""
+    """Content of the rollout browser. Shared texts (questions, system prompts) are stored once, in `texts`."""
 
     records: list[dict[str, Any]] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
-    """Steps of a run, or models, between which answers to a question are compared; in order."""
+    """Steps of a run, or models, whose answers to a question can be compared; in display order."""
     found: int = 0
-    """The number of all rollouts, those that are left out included."""
+    """Total number of rollouts, including omitted ones."""
 
 
 @dataclass
 class Page:
-    """A report."""
+    """Content of a report."""
 
     title: str
     kind: str
     facts: list[tuple[str, str]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What is missing or left out."""
+    """Notes about missing or omitted content."""
     charts: list[Chart] = field(default_factory=list)
     metrics: Metrics = field(default_factory=Metrics)
     bars: list[BarGroup] = field(default_factory=list)
@@ -147,7 +147,7 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """The HTML of a page."""
+    """Render a page as HTML."""
     style, script = _joined(_STYLES), _joined(_SCRIPTS)
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; base-uri 'none'; "
@@ -164,8 +164,8 @@ def render(page: Page) -> str:
 
 
 def as_script_data(values: Any) -> str:
-    """JSON for a `<script type="application/json">`: ASCII without `<`, `>` and `&`, so that no text in it can end the
-    script, begin a comment, or be an entity; a parser gets the same text back."""
+    """JSON for `<script type="application/json">`: ASCII with `<`, `>` and `&` escaped, so that text cannot end the
+    script, start a comment or form an entity. Parsing returns the original text."""
     text = json.dumps(values, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -176,5 +176,5 @@ def _joined(names: tuple[str, ...]) -> str:
 
 
 def _hash(text: str) -> str:
-    """The hash by which a policy names an inline script or style."""
+    """Hash of an inline script or style for the content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

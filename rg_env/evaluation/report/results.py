@@ -1,4 +1,4 @@
-"""The page of an evaluation: its results files (`evaluation.results`), and the `rollouts.jsonl` next to them."""
+"""The report of an evaluation, from its results files (`evaluation.results`) and `rollouts.jsonl`."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,14 +16,14 @@ _PATTERN, _ALL = "results_*.json", "results_all_tasks_"
 
 
 def is_evaluation(folder: Path) -> bool:
-    """Whether an evaluation has written results or rollouts to `folder`."""
+    """Whether `folder` has results or rollouts of an evaluation."""
     return (folder / ROLLOUTS).is_file() or any(folder.glob(_PATTERN))
 
 
 def results_page(source: Path, limit: int) -> Page:
-    """The report of the evaluation in a folder, of a results file, or of a file of rollouts.
+    """Make the report of an evaluation from its folder, a results file, or a file of rollouts.
 
-    Without results, as during the evaluation, accuracies are computed from the rollouts.
+    Without a results file, as during an evaluation, accuracies are computed from the rollouts.
 
     Raises:
         InputError: a file is damaged or unreadable, or there is nothing to show.
@@ -41,15 +41,15 @@ def results_page(source: Path, limit: int) -> Page:
         return task.system_prompt if model is None or model.system_prompt is None else model.system_prompt
 
     rollouts = folder / ROLLOUTS
-    shown = tasks if tasks and source.is_file() else None  # a file of one task does not show the others in the folder
+    shown = tasks if tasks and source.is_file() else None  # a file of one task excludes the others in the folder
     sources = [file_source(rollouts, "evaluation", shown)] if rollouts.is_file() else []
     gathered = gather(sources, limit, variants=models, system_prompt=system_prompt)
     page.rollouts = gathered.rollouts
     page.notes += gathered.notes
     if results is None:
         if not gathered.rollouts.found:
-            raise InputError(f"{rollouts} holds no rollouts")
-        page.notes.append(f"no results file: figures are those of the rollouts in {ROLLOUTS} so far")
+            raise InputError(f"{rollouts} has no rollouts")
+        page.notes.append(f"no results file: figures are computed from the rollouts in {ROLLOUTS} so far")
         _add_answers(page, gathered)
         return page
     page.facts = [("folder", page.title), *_facts(results, page.notes)]
@@ -62,7 +62,7 @@ def results_page(source: Path, limit: int) -> Page:
 
 
 def _results(source: Path, notes: list[str]) -> Results | None:
-    """Results of all tasks, or else those of single tasks together; the newest of several."""
+    """Results of all tasks, otherwise merged results of single tasks; the newest if there are several."""
     if source.is_file():
         return read_results(source)
     found = {file.name: read_results(file) for file in sorted(source.glob(_PATTERN))}
@@ -79,7 +79,7 @@ def _results(source: Path, notes: list[str]) -> Results | None:
         if len(latest) > 1:
             newest = merged({name: found[name] for name in sorted(shown)}).model_copy(update={"comparisons": []})
     if several:
-        notes.append(f"several results: {', '.join(sorted(shown))} shown, the newest")
+        notes.append(f"several results files: shows the newest, {', '.join(sorted(shown))}")
     return newest
 
 
@@ -91,14 +91,14 @@ def _facts(results: Results, notes: list[str]) -> list[tuple[str, str]]:
         facts += [
             ("models", ", ".join(name if name == where else f"{name}: {where}" for name, where in sources.items())),
             ("questions", f"{sum(task.questions.n for task in results.tasks.values()):,}"),
-            ("answers a question", str(sampling.rollouts_per_example)),
+            ("answers per question", str(sampling.rollouts_per_example)),
             ("temperature", f"{sampling.temperature:g}"),
             ("top_p", f"{sampling.top_p:g}"),
             ("max. tokens", str(sampling.max_tokens)),
             ("grading", first.grading),
         ]
         if any((task.sampling, task.grading) != (sampling, first.grading) for task in results.tasks.values()):
-            notes.append("tasks differ in sampling or grading: the facts on top are those of the first one")
+            notes.append("tasks differ in sampling or grading: the facts above are about the first task")
     return [*facts, ("versions", ", ".join(f"{name} {version}" for name, version in results.versions.items()))]
 
 
@@ -112,11 +112,11 @@ def _system_prompts(tasks: Mapping[str, TaskResults]) -> list[Text]:
 
 
 def add_tasks(page: Page, results: Results, titles: Mapping[str, str] | None = None, kind: str = "model") -> None:
-    """Bars of each task, the tables of the evaluation's summary, and all figures by task.
+    """Add bars for each task, the tables of the evaluation's summary, and all figures by task.
 
     Args:
-        titles: of tasks; default: their names.
-        kind: what the models are: "model", or "step" in a training run.
+        titles: titles of tasks; default: their names.
+        kind: "model", or "step" if the models are steps of a training run.
     """
     rows = []
     for name, task in results.tasks.items():
@@ -152,26 +152,26 @@ def _scores(scores: Scores) -> list[str]:
 
 
 def accuracy_of(found: Accuracy | None) -> Estimate | None:
-    """The accuracy with its interval; None if it was not measured."""
+    """Accuracy with its interval; None if it was not measured."""
     return None if found is None else Estimate.of(found.accuracy, found.accuracy_interval)
 
 
 def _differences(tasks: Mapping[str, TaskResults], gathered: Gathered) -> list[str]:
-    """Differences between results and rollouts, which are then of another evaluation, or incomplete."""
+    """Notes about rollouts that do not match the results, because they are incomplete or from another evaluation."""
     notes = []
     models = ((name, model, each) for name, task in tasks.items() for model, each in task.models.items())
     counted = {(model, name): each.scores.answers for name, model, each in models}
     for (model, name), answers in counted.items():
         found = sum(map(len, gathered.answers.get((model, name), {}).values()))
         if found != answers:
-            notes.append(f"{name}, {model}: {ROLLOUTS} has {found:,} rollouts, the results count {answers:,}")
+            notes.append(f"{name}, {model}: {ROLLOUTS} has {found:,} rollouts, but the results count {answers:,}")
     if others := sorted(f"{model} on {task}" for model, task in gathered.answers.keys() - counted.keys()):
         notes.append(f"{ROLLOUTS} also has rollouts that the results do not count: {', '.join(others)}")
     return notes
 
 
 def _add_answers(page: Page, gathered: Gathered) -> None:
-    """Accuracy and reward of each model on each task, from its rollouts."""
+    """Add accuracy and reward of each model on each task, computed from rollouts."""
     groups: dict[str, list[Bar]] = {}
     rows = []
     for (model, task), questions in sorted(gathered.answers.items(), key=lambda item: (item[0][1], item[0][0])):

@@ -1,8 +1,8 @@
-"""The rollouts of a report's page: from files of records (`evaluation.records`), up to a limit.
+"""Rollouts of a report, read from files of records (`evaluation.records`) up to a limit.
 
     gathered = gather([file_source(folder / "rollouts.jsonl", "training")], limit=10_000)
 
-A source is read twice: first everything is counted, then what the page holds is kept.
+Sources are read twice: first to count all rollouts, then to keep those in the report.
 """
 
 import json
@@ -16,7 +16,7 @@ from rg_env.core.run_folder import damaged, json_lines
 from rg_env.evaluation.report.page import Rollouts
 
 MAX_CHARACTERS = 50_000_000
-"""Characters of model text in a page; more would make browsers slow."""
+"""Maximum number of characters of model text in a report; more makes browsers slow."""
 Record = dict[str, Any]
 Source = Callable[[], Iterator[Record]]
 _TEXTS = ("question", "answer", "completion", "reasoning", "extracted", "detail", "error")
@@ -29,16 +29,16 @@ _SHOWN = (
 
 @dataclass
 class Gathered:
-    """The rollouts of a page, and the verdicts on all of them."""
+    """Rollouts of a report, and verdicts on all rollouts."""
 
     rollouts: Rollouts
     notes: list[str] = field(default_factory=list)
     answers: dict[tuple[str, str], dict[str, list[Record]]] = field(default_factory=dict)
-    """By model and task, then by question: `correct` and `reward` of each answer in an evaluation."""
+    """`correct` and `reward` of each answer in an evaluation, by (model, task) and question."""
 
 
 def file_source(file: Path, kind: str, tasks: Container[str] | None = None) -> Source:
-    """The rollouts in a file, of "training" or of an "evaluation", there only of `tasks` (None: all)."""
+    """Source for a file of rollouts of kind "training" or "evaluation"; the latter only of `tasks` (None: all)."""
 
     def read() -> Iterator[Record]:
         for record in json_lines(file):
@@ -51,14 +51,14 @@ def file_source(file: Path, kind: str, tasks: Container[str] | None = None) -> S
 
 
 def step_source(rollouts: Sequence[Record], step: int) -> Source:
-    """The rollouts of an evaluation in a training run."""
+    """Source for the rollouts of an evaluation in a training run."""
     place = {"source": "evaluation", "variant": f"step {step}", "step": step, "model": None}
     return lambda: ({**record, **place} for record in rollouts)
 
 
 @dataclass
 class _Found:
-    """The last record about an answer: earlier ones, of calls that failed, do not count."""
+    """The last record of an answer; earlier ones, of failed calls, do not count."""
 
     number: int
     question: str
@@ -74,12 +74,12 @@ def gather(
     system_prompt: Callable[[Record], str | None] = lambda _: None,
     characters: int = MAX_CHARACTERS,
 ) -> Gathered:
-    """The rollouts of all sources, at most `limit`; those to one question all or none.
+    """Collect at most `limit` rollouts of all sources; all or none of the answers to a question are included.
 
     Args:
-        variants: models in the order of the page.
-        system_prompt: the system prompt of a rollout.
-        characters: maximum size of all texts.
+        variants: models in display order.
+        system_prompt: returns the system prompt of a rollout.
+        characters: maximum number of characters of all texts.
 
     Raises:
         InputError: a source is damaged or unreadable.
@@ -100,7 +100,7 @@ def gather(
     rollouts.texts = list(texts)
     gathered = Gathered(rollouts)
     if (repeated := number + 1 - len(found)) > 0:
-        gathered.notes.append(f"{repeated} rollouts were made again later: the last record of each counts")
+        gathered.notes.append(f"{repeated} rollouts were repeated: the last record of each counts")
     if len(rollouts.records) < len(found):
         questions = len({each.question for each in found.values()})
         gathered.notes.append(
@@ -119,7 +119,7 @@ def _all(sources: Sequence[Source]) -> Iterator[Record]:
 
 
 def _identity(record: Record, number: int) -> tuple[Any, ...]:
-    """Kind, variant, task, question and number of an answer; the number of the record in training."""
+    """Identity of a record: kind, variant, task, question and index of the answer; in training, its own index."""
     if record["source"] == "training":
         return "training", None, "", "", number, None
     question, answer = record.get("row") or question_hash(record["question"]), record.get("rollout", number)
@@ -127,7 +127,7 @@ def _identity(record: Record, number: int) -> tuple[Any, ...]:
 
 
 def _chosen(found: Iterable[_Found], limit: int, characters: int) -> set[str]:
-    """Questions in the order of their hashes, which is independent of their content, as long as there is room."""
+    """Questions that fit into the limits, in order of their hashes, which is independent of their content."""
     sizes: dict[str, list[int]] = {}
     for each in found:
         sizes.setdefault(each.question, []).append(each.characters)
@@ -141,9 +141,9 @@ def _chosen(found: Iterable[_Found], limit: int, characters: int) -> set[str]:
 
 
 def _page_record(record: Record, texts: dict[str, int], variants: list[str], system: str | None) -> Record:
-    """The record in the page, with shared texts and the variant as numbers."""
+    """The record for the report, with indices for shared texts and the variant."""
     shown = {name: record[name] for name in _SHOWN if record.get(name) is not None}
-    if not isinstance(shown.get("answer", ""), str):  # gold answers of other rows may be numbers or lists
+    if not isinstance(shown.get("answer", ""), str):  # gold answers of custom rows may be numbers or lists
         shown["answer"] = json.dumps(shown["answer"], ensure_ascii=False)
     if "rewards" in shown:
         shown["rewards"] = {name: value for name, value in shown["rewards"].items() if value is not None}

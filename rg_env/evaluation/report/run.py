@@ -1,4 +1,4 @@
-"""The page of a training run, from the files in its folder (see `RunFolder`)."""
+"""The report of a training run, from the files in its folder (see `RunFolder`)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,18 +13,18 @@ from rg_env.evaluation.results import Results, read_evaluations
 from rg_env.evaluation.scores import together
 
 POINTS = 1_000
-"""Maximum number of values of a metric in a page; of more, evenly spaced ones are kept."""
+"""Maximum number of values per metric in a report; if there are more, evenly spaced ones are kept."""
 _LABELS_DRAWN = 5
 _CHARTS = {
     "Training batches": {"reward": "reward", "accuracy": "accuracy"},
     "Completion length, tokens": {"completions/mean_length": "mean", "completions/max_length": "longest"},
 }
-"""Metrics and their labels; the second one is dotted."""
+"""Metrics and their labels by title of the chart; the second metric is dotted."""
 _PARTS = {"held_out": "held out", "labelled": "label"}
 
 
 def run_page(folder: Path, limit: int) -> Page:
-    """The report of the run in `folder`, with at most `limit` rollouts.
+    """Make the report of the run in `folder`, with at most `limit` rollouts.
 
     Raises:
         InputError: a file is damaged or unreadable, or there is nothing to show.
@@ -48,7 +48,7 @@ def run_page(folder: Path, limit: int) -> Page:
     page.rollouts = gathered.rollouts
     page.notes += gathered.notes
     if not (evaluations or page.metrics.values or page.rollouts.found):
-        raise InputError(f"{folder} holds a training run without metrics, evaluations or rollouts")
+        raise InputError(f"{folder} has a training run without metrics, evaluations or rollouts")
     return page
 
 
@@ -94,7 +94,7 @@ def _add_metrics(page: Page, run: RunFolder) -> None:
 
 
 def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
-    """Accuracy on the frozen problems; reward and length in training."""
+    """Add charts of accuracy on the frozen problems, and of reward and length in training."""
     lines: dict[str, list[tuple[float, Estimate]]] = {}
     for each in evaluations:
         found = {
@@ -144,7 +144,7 @@ def _by_step(evaluations: Sequence[Results]) -> Table:
 
 
 def _add_tables(page: Page, evaluations: Sequence[Results]) -> None:
-    """All evaluations; and the tasks in the first and the last one, compared if the questions are the same."""
+    """Add all evaluations, and the tasks in the first and the last one, compared if they have the same questions."""
     if (by_step := _by_step(evaluations)).rows:
         page.tables.append(by_step)
     first, last = evaluations[0], evaluations[-1]
@@ -152,7 +152,7 @@ def _add_tables(page: Page, evaluations: Sequence[Results]) -> None:
     if first.step != last.step and first.environments == last.environments:
         shown = {f"step {first.step}": first, **shown}
     elif first.step != last.step:
-        page.notes.append("the first and the last evaluation had different questions, and are not compared")
+        page.notes.append("the first and the last evaluation are not compared: their questions differ")
     results = together(shown)
     kinds = {name: _PARTS.get(task.part or "") for name, task in results.tasks.items()}
     add_tasks(page, results, {name: f"{name} ({kind})" for name, kind in kinds.items() if kind}, "step")

@@ -142,7 +142,7 @@ def test_the_newest_results_are_shown(tmp_path: Path) -> None:
     (folder / "results_leg_counting_20250102-000000.json").write_text(newer.model_dump_json())
     report = write_report(folder)
     assert report.notes == [
-        "several results: results_leg_counting_20250102-000000.json shown, the newest",
+        "several results files: shows the newest, results_leg_counting_20250102-000000.json",
         "rollouts.jsonl also has rollouts that the results do not count: trained on leg_counting",
     ]
     data = page_data(report.file)
@@ -178,7 +178,7 @@ def test_rollouts_alone_give_figures(tmp_path: Path) -> None:
         r for r in data["rollouts"]["records"] if r["model"] == "base" and r["problem"] == 0 and r["rollout"] == 0
     )
     assert first["correct"] is True
-    assert any("1 rollouts were made again later" in note for note in data["notes"])
+    assert any("1 rollouts were repeated" in note for note in data["notes"])
     assert any("no results file" in note for note in data["notes"])
 
 
@@ -186,14 +186,14 @@ def test_results_that_count_other_rollouts_are_noted(tmp_path: Path) -> None:
     folder = write_evaluation(tmp_path / "eval")
     write_lines(folder / "rollouts.jsonl", evaluation_records()[1:])
     notes = write_report(folder).notes
-    assert notes == ["leg_counting, base: rollouts.jsonl has 7 rollouts, the results count 8"]
+    assert notes == ["leg_counting, base: rollouts.jsonl has 7 rollouts, but the results count 8"]
 
 
 def test_evaluations_on_other_questions_are_not_paired(tmp_path: Path) -> None:
     """The last one is shown, with a note."""
     evaluations = evaluated(0, [[True], [True]]), evaluated(4, [[True], [False], [True]])
     report = write_report(write_run(tmp_path / "run", evaluations))
-    assert report.notes == ["the first and the last evaluation had different questions, and are not compared"]
+    assert report.notes == ["the first and the last evaluation are not compared: their questions differ"]
     assert {row["step"] for row in table(page_data(report.file), "Tasks")} == {"step 4"}
 
 
@@ -274,10 +274,10 @@ def test_nothing_to_report_is_one_line(tmp_path: Path, report: Run) -> None:
         ("absent", "does not exist"),
         ("bare", "holds neither a training run (metrics.jsonl, eval_results/) nor an evaluation"),
         ("sweep", "is a sweep: give the folder of one of its runs, or use `rg-env compare"),
-        ("started", "holds a training run without metrics, evaluations or rollouts"),
-        ("other", "results_x.json is damaged: it is not results of this version: format"),
-        ("none", "holds no rollouts"),
-        (run / "train_results.json", "is damaged: it is not results of this version"),
+        ("started", "has a training run without metrics, evaluations or rollouts"),
+        ("other", "results_x.json is damaged: it is not a results file of this version: format"),
+        ("none", "has no rollouts"),
+        (run / "train_results.json", "is damaged: it is not a results file of this version"),
         (run / "rollouts.jsonl", "is part of a training run: give its folder"),
     ):
         code, printed, errors = report(tmp_path / source)
