@@ -152,7 +152,7 @@ def _rate(history: History, metric: str, threshold: float, what: str, reward: st
     cut = history.mean(_CUT) or 0.0
     if cut >= (1 - share) / 2:
         return f"{symptom}: {_percent(cut)} were cut off by the token limit: raise training.max_tokens"
-    change = f"say it in prompt.system_prompt, or raise rewards.{reward}.weight"
+    change = f"describe it in prompt.system_prompt, or raise rewards.{reward}.weight"
     return f"{symptom}: the model does not keep to it: {change}"
 
 
@@ -215,7 +215,7 @@ def reward_hacking(history: History, least: float) -> str | None:
         symptom += f", and accuracy did not{_from_to(history, before, 'accuracy')}"
         name = _what_rose(history, before)
         if name is None:
-            return f"{symptom}: the policy is paid for something else than being right: look at rewards"
+            return f"{symptom}: the policy is paid for something other than being right: check rewards"
         rose = _from_to(history, before, f"rewards/{name}/mean")
         change = f"lower rewards.{name}.weight, or set rewards.{name}.when=correct"
         return f"{symptom}: it is {name} that rose{rose}: {change}"

@@ -58,7 +58,7 @@ MISTAKES = [
     ("training.output_dir=x", "is set outside of training: output.dir"),
     (
         ["training.filter_groups=true", "curriculum.tasks=[chain_sum]"],
-        "asks other prompts than the curriculum's: leave out one of them",
+        "samples prompts other than the curriculum's: use one of them",
     ),
     ("model.name=7", "must be text"),
     ("training=3", "is a section, with keys of its own, such as"),
@@ -104,12 +104,12 @@ MISTAKES = [
     ("evaluation.tasks.easy={task: maze, config: {min_grid: 3}}", "unknown option of task 'maze' 'min_grid'"),
     ("rewards.correctnes=1", "unknown reward 'correctnes': did you mean 'correctness'"),
     ("rewards.length.options.max_token=3", "unknown option of reward 'length' 'max_token'"),
-    ("model.name=./nowhere", "there is no such folder here"),
+    ("model.name=./nowhere", "the folder does not exist"),
     ("monitors.stop_on=[reward_hack]", "unknown monitor 'reward_hack': did you mean 'reward_hacking'"),
     ("monitors.kl_spikes=3", "unknown key 'kl_spikes': did you mean 'kl_spike'"),
     # combinations
     (["monitors.stop_on=[truncation]", "monitors.off=[all]"], "truncation is off: take it out of monitors.off"),
-    ("evaluation.tasks.chain_sum={}", "is trained on, and so evaluated anyway"),
+    ("evaluation.tasks.chain_sum={}", "is a training task, which is evaluated anyway"),
     ("evaluation.tasks.chain_sum.level=1", "under a label of its own, such as chain_sum_hard: {task: chain_sum,"),
     ("evaluation.tasks.chain_sum.task=spell_backward", "is the name of a task: choose another label"),
     ("evaluation.tasks.held_out.task=maze", "is the name of a figure (eval/held_out)"),

@@ -70,14 +70,14 @@ FIRES: list[tuple[str, int, list[dict[str, Any]], str]] = [
     ("zero_variance", 10, records(10, frac_reward_zero_std=1.0),
      f"{EQUAL}all answers are rewarded alike: change rewards, or raise training.temperature"),
     ("answer_rate", 10, records(10, completions__answered_ratio=0.2, completions__clipped_ratio=0.1),
-     "only 20 % of completions had a well-formed answer over the last 10 steps: the model does not keep to it: say it "
-     "in prompt.system_prompt, or raise rewards.format.weight"),
+     "only 20 % of completions had a well-formed answer over the last 10 steps: the model does not keep to it: "
+     "describe it in prompt.system_prompt, or raise rewards.format.weight"),
     ("answer_rate", 10, records(10, completions__answered_ratio=0.2, completions__clipped_ratio=0.7),
      "only 20 % of completions had a well-formed answer over the last 10 steps: 70 % were cut off by the token limit: "
      "raise training.max_tokens"),
     ("format_rate", 10, records(10, completions__format_ratio=0.1),
      "only 10 % of completions had the form that the prompt requires over the last 10 steps: the model does not keep "
-     "to it: say it in prompt.system_prompt, or raise rewards.think_format.weight"),
+     "to it: describe it in prompt.system_prompt, or raise rewards.think_format.weight"),
     ("truncation", 10, records(10, completions__clipped_ratio=0.25, completions__mean_length=uneven(400, 5)),
      "25 % of completions were cut off over the last 10 steps: the token limit is too low for this task: raise "
      "training.max_tokens"),
@@ -103,10 +103,10 @@ FIRES: list[tuple[str, int, list[dict[str, Any]], str]] = [
      "(0.20 to 0.60): lower rewards.talk.weight, or set rewards.talk.when=correct"),
     ("reward_hacking", 20, records(20, reward=then(0.5, 0.57), accuracy=then(0.5, 0.2)),
      "reward rose from 0.50 to 0.57 over the last 20 steps, and accuracy did not (0.50 to 0.20): the policy is paid "
-     "for something else than being right: look at rewards"),
+     "for something other than being right: check rewards"),
     ("reward_hacking", 35, records(60, reward=slope(0.5, 0.002, noise=0.02), accuracy=slope(0.5, -0.002, noise=0.02)),
      "reward rose from 0.51 to 0.56 since the start, and accuracy did not (0.49 to 0.44): the policy is paid for "
-     "something else than being right: look at rewards"),
+     "something other than being right: check rewards"),
     ("kl_spike", 15, records(20, kl=spike(0.0, float("inf"))),
      "kl is 1e+30, far above its median over the last 10 steps: an update went too far: lower training.learning_rate "
      "or training.max_grad_norm"),

@@ -81,7 +81,7 @@ def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
 def contradictions(training: GRPOConfig, engine: EngineConfig, curriculum: object) -> Iterator[Problem]:
     """Values of `training` and `engine` that exclude each other, or exclude a `curriculum` (None: no curriculum)."""
     if training.filter_groups and curriculum is not None:
-        yield Problem(("training", "filter_groups"), "asks other prompts than the curriculum's: leave out one of them")
+        yield Problem(("training", "filter_groups"), "samples prompts other than the curriculum's: use one of them")
     if engine.kind == "embedded":
         for key in ("num_batches_ahead", "importance_sampling_correction"):
             if getattr(engine, key):
@@ -185,8 +185,8 @@ def _evaluation_tasks(config: TrainConfig) -> Iterator[Problem]:
         elif name in config.tasks:
             yield Problem(
                 path,
-                "is trained on, and so evaluated anyway: leave it out here, or ask it with other options under a label "
-                f"of its own, such as {name}_hard: {{task: {name}, config: {{...}}}}",
+                "is a training task, which is evaluated anyway: leave it out here, or evaluate it with other options "
+                f"under a label of its own, such as {name}_hard: {{task: {name}, config: {{...}}}}",
             )
             continue
         elif name not in table:
@@ -215,4 +215,4 @@ def _training(config: TrainConfig) -> Iterator[Problem]:
         )
         yield Problem(("model", "dtype"), text)
     if name.startswith(("/", "./", "../", "~")) and not os.path.isdir(name):
-        yield Problem(("model", "name"), "there is no such folder here")
+        yield Problem(("model", "name"), "the folder does not exist")

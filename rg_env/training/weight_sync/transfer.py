@@ -144,7 +144,7 @@ class SharedMemoryTransfer:
                     "it with the model that is trained"
                 )
         self.dtype = getattr(torch, theirs["dtype"])
-        """The server's data type. Weights are sent in this type at most."""
+        """The server's data type. Wider weights are converted to it before they are sent."""
         self._starts = [HEADER + slot * size for slot in range(SLOTS)]
         self._slots = [memory[start : start + size] for start in self._starts]
 
