@@ -75,7 +75,7 @@ def agree(accelerator: Accelerator, problem: str | None, cause: BaseException | 
 def choose_folder(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:
     """`RunFolder.choose`. With several processes, the main process chooses for all."""
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
-        clear_stale_locks()  # before the processes connect, for which DeepSpeed compiles an extension
+        clear_stale_locks()  # before the processes connect: DeepSpeed compiles an extension for it
     if world_size() == 1:
         return RunFolder.choose(output_dir, name, resume)
     from rg_env.inference.models import processes

@@ -1,5 +1,6 @@
 """The `rg-env` command, as a user's shell sees it."""
 
+import itertools
 import json
 import os
 import signal
@@ -198,7 +199,7 @@ def test_serve_answers_and_ends_on_ctrl_c() -> None:
     )
     try:
         assert server.stdout
-        line = server.stdout.readline()
+        (line,) = itertools.islice((line for line in server.stdout if line.startswith("serving")), 1)
         url = line.split(" at ")[1].split()[0]
         with urllib.request.urlopen(url.removesuffix("/v1") + "/health", timeout=60) as answer:
             assert answer.status == 200

@@ -32,7 +32,13 @@ def test_shipped_configs_load_and_reload(file: Path) -> None:
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     """The resolved config is a config: an evaluation is repeated from it."""
-    config = eval_config_of([*LEAST, "tasks.words={task: spell_backward, config: {min_word_len: 3}, num_examples: 7}"])
+    config = eval_config_of(
+        [
+            "models=tiny",
+            "tasks.leg_counting={}",
+            "tasks.words={task: spell_backward, config: {min_word_len: 3}, num_examples: 7}",
+        ]
+    )
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
     assert load_eval_config(tmp_path / "config.yaml") == config
 
@@ -89,7 +95,7 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         ([*LEAST, "num_examples=0"], "num_examples = 0 @ command line: must be at least 1"),
         ([*LEAST, "sampling.temperature=-1"], "must be at least 0"),
         ([*LEAST, "sampling.temperature=0", "rollouts_per_example=2"], "all answers are the same"),
-        ([*LEAST, "tasks.gcd.sampling.temperature=0", "rollouts_per_example=2"], "all answers are the same"),
+        (["models=tiny", "tasks.gcd.sampling.temperature=0", "rollouts_per_example=2"], "all answers are the same"),
         ([*LEAST, "sampling.top_p=2"], "must be at most 1"),
         ([*LEAST, "requests.timeout_s=.inf"], "must be a finite number"),
         ([*LEAST, "rewards={}"], "is empty: name a reward"),

@@ -38,26 +38,15 @@ def test_a_damaged_file_is_one_error(values: Any, tmp_path: Path, rg_env: Run) -
             assert error.startswith(f"error: {file} is damaged: it is not a results file of this version: ")
 
 
-def test_names_to_rename_stand_once(values: Any, tmp_path: Path, rg_env: Run) -> None:
-    """Python would take the last one."""
-    file, names = tmp_path / "r.json", tmp_path / "names.json"
-    file.write_text(json.dumps(values))
-    names.write_text('{"a": "b", "a": "c"}')
-    code, _, error = rg_env("plot", str(file), "--rename-file", str(names))
-    assert (code, error) == (2, f"error: --rename-file {names} is not JSON: it has a key twice\n")
-
-
-@pytest.mark.parametrize("place", ["system_prompt", "key", "task"])
+@pytest.mark.parametrize("place", ["system_prompt", "key"])
 def test_errors_reach_a_terminal_without_its_codes(place: str, values: Any, tmp_path: Path, rg_env: Run) -> None:
-    """Whatever of a file they quote."""
+    """Texts of a file that errors quote are escaped."""
     first, second = tmp_path / "a.json", tmp_path / "b.json"
     first.write_text(json.dumps(values))
     if place == "system_prompt":
         values["tasks"]["maze"]["system_prompt"] = ESCAPES
-    elif place == "key":
-        values[ESCAPES] = 1
     else:
-        values["tasks"][ESCAPES] = values["tasks"].pop("maze")
+        values[ESCAPES] = 1
     second.write_text(json.dumps(values))
     code, _, error = rg_env("plot", str(first), str(second))
     assert (code, error.count("\n")) == (2, 1)

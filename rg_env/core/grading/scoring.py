@@ -60,7 +60,7 @@ class Score:
     value: float
     """Score in [0, 1]."""
     answer: str | None
-    """The extracted answer; None if there is none."""
+    """The extracted answer, or None."""
     status: Status
     task: str
     detail: str = ""

@@ -183,7 +183,7 @@ finally:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     remedy = how_to_install("eval")
-    assert done.stderr == f"error: this needs matplotlib, which is not installed: {remedy}\n"
+    assert done.stderr == f"error: matplotlib is required but not installed: {remedy}\n"
     assert done.stdout == "[]\n"
 
 

@@ -212,7 +212,7 @@ def _refuse(name: str) -> None:
 
 
 def _same(value: Any, gold: Any) -> bool:
-    """Whether the values are equal in structure. Recursion is no deeper than `gold`, for any `value`."""
+    """Whether the values are equal in structure. Recursion stops at the depth of `gold`, for any `value`."""
     if isinstance(gold, dict):
         if not isinstance(value, dict) or len(value) != len(gold):
             return False

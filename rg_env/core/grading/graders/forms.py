@@ -259,7 +259,7 @@ def literal(text: str) -> Any:
 
 
 def _literal(token: re.Match[str], tokens: Iterator[re.Match[str]], depth: int) -> Any:
-    """The value that starts with `token`. Raises ValueError if there is none."""
+    """Read the value that starts with `token`. Raises ValueError if there is not one."""
     kind = token.lastindex
     if kind == _DIGITS:
         return _finite(token[kind], int)
