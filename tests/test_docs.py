@@ -221,6 +221,17 @@ def test_presets_fit_the_gpu_in_their_name(preset: str) -> None:
     assert reference_docs.preset_peak(preset) <= 0.9 * size
 
 
+@pytest.mark.parametrize("preset", reference_docs.PRESETS, ids=lambda file: file.stem)
+def test_presets_leave_the_experiment_as_it_is(preset: Path, tmp_path: Path) -> None:
+    """They change how a step is computed, not the model, the tasks or the batch; with LoRA also the learning rate."""
+    experiment = ROOT / "configs" / "train" / "leg_counting_qwen7b.yaml"
+    (tmp_path / "small.yaml").write_text(f"extends: [{experiment}, {preset}]")
+    plain, small = load_train_config(experiment), load_train_config(tmp_path / "small.yaml")
+    assert (small.model.name, small.tasks) == (plain.model.name, plain.tasks)
+    assert small.training.rollouts_per_step == plain.training.rollouts_per_step
+    assert small.engine.max_batch_size < plain.engine.max_batch_size
+
+
 def test_the_api_page_lists_the_public_names() -> None:
     listed = re.findall(r"^::: (\S+)$", (reference_docs.FOLDER / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
     errors = {name for name in dir(rg_env) if name.endswith("Error")}

@@ -126,7 +126,8 @@ def preset_peak(preset: str) -> float:
 def _peak(name: str, config: str, *overrides: str) -> float:
     """Estimated peak memory in GB of a run with 1,024 + 1,024 tokens and 200 evaluation questions."""
     file = ROOT / "configs" / "models" / f"{config}.yaml"
-    planned = PlannedRun(load_train_config(file, ["tasks=[leg_counting]", "training.bf16=true", *overrides]))
+    given = [f"model.name={name}", "tasks=[leg_counting]", "training.bf16=true", *overrides]  # presets name no model
+    planned = PlannedRun(load_train_config(file, given))
     training, (_, shape, width) = planned.config.training, MODELS[name]
     lengths = PromptLengths([training.max_prompt_length], [training.max_prompt_length] * 200)
     model = Model(name, None, shape, 32_768, width)

@@ -257,23 +257,28 @@ def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
         fix = f"set engine.max_batch_size={turns} (generates a batch in more turns), or a lower max_tokens"
     else:
         fix = "use LoRA, a smaller model, or engine.kind=vllm with --processes N (ZeRO-3)"
-    if place.startswith("on GPU") and (preset := preset_for(planned.config, free)):
-        fix = f"{fix}; or extend {preset}, which fits by estimate"
+    if place.startswith("on GPU") and (files := preset_for(planned.config, free)):
+        fix = f"{fix}; or extend {' and '.join(map(str, files))}, which fits by estimate"
     return Check("memory", "failed" if whole.total > free else "warning", text, fix)
 
 
-def preset_for(config: TrainConfig, free: int, folder: Path = Path("configs/models")) -> Path | None:
-    """Return the best preset in `folder` for `free` bytes of GPU memory.
+def preset_for(config: TrainConfig, free: int, folder: Path = Path("configs/models")) -> list[Path]:
+    """Return the best preset in `folder` for `free` bytes of GPU memory, preceded by its model if that is another one.
 
     Presets of the same model, and with adapters only if `config` has them, are preferred, then those for larger GPUs.
     """
     sizes = {file: int(match[1]) for file in folder.glob("*.yaml") if (match := re.search(r"_(\d+)gb$", file.stem))}
     fitting = [file for file, size in sizes.items() if 0.95e9 * size <= free]
-    documents = {file: read_config(file, []) for file in fitting}
+    models = {file: file.with_name(f"{file.stem.partition('_')[0]}.yaml") for file in fitting}
+
+    def is_same_model(file: Path) -> bool:
+        return read_config(models[file], []).get(("model", "name")) == config.model.name
 
     def fitness(file: Path) -> tuple[bool, bool, int, str]:
-        same_model = documents[file].get(("model", "name")) == config.model.name
-        same_method = (documents[file].get(("lora", "r")) is None) == (config.lora is None)
-        return same_model, same_method, sizes[file], file.name
+        same_method = (read_config(file, []).get(("lora", "r")) is None) == (config.lora is None)
+        return is_same_model(file), same_method, sizes[file], file.name
 
-    return max(fitting, key=fitness, default=None)
+    if not fitting:
+        return []
+    best = max(fitting, key=fitness)
+    return [best] if is_same_model(best) else [models[best], best]
