@@ -163,6 +163,23 @@ def test_a_mistake_is_one_line_with_path_and_remedy(base: Path, overrides: str |
 
 
 @pytest.mark.parametrize(
+    ("override", "end"),
+    [
+        ("logging.wandb_project=x", "use logging.project"),
+        ("lora.lora_alpha=8", "use lora.alpha"),
+        ("splits.eval_num_samples=8", "use splits.num_eval_examples"),
+        ("model.model_name_or_path=x", "use model.name"),
+        ("lr=1", "it is called learning_rate (in training)"),
+    ],
+)
+def test_a_hint_names_the_section_only_if_it_is_in_one(base: Path, override: str, end: str) -> None:
+    """Hints for top-level keys name the whole path themselves."""
+    with pytest.raises(ConfigError) as caught:
+        load_train_config(base, [override])
+    assert str(caught.value).endswith(f" @ command line: {end}")
+
+
+@pytest.mark.parametrize(
     ("path", "value", "words"),
     [
         ("tasks.maze.config.min_grid_sise", 3, "did you mean 'min_grid_size'"),
