@@ -157,6 +157,7 @@ def _decoded(text: bytes, name: str) -> list[str]:
 
 def _csv_rows(lines: list[str], name: str) -> Iterator[tuple[_Place, Mapping[str, Any]]]:
     reader = csv.reader(lines, strict=True)
+    number = 1
     try:
         header = next(reader, [])
         while True:
@@ -171,7 +172,8 @@ def _csv_rows(lines: list[str], name: str) -> Iterator[tuple[_Place, Mapping[str
                 raise InputError(f"{name}: line {number} has {counts}: quote text that holds commas")
             yield f"line {number}", dict(zip(header, fields, strict=True))
     except csv.Error as error:
-        raise InputError(f"{name}: line {reader.line_num} is not CSV: {error}") from error
+        verb = "is" if number == reader.line_num else "starts a row that is"  # a quote may be left open for many lines
+        raise InputError(f"{name}: line {number} {verb} not CSV: {error}") from error
 
 
 def _json_rows(lines: list[str], name: str) -> Iterator[tuple[_Place, Mapping[str, Any]]]:
@@ -183,7 +185,7 @@ def _json_rows(lines: list[str], name: str) -> Iterator[tuple[_Place, Mapping[st
         return
     for number, line in enumerate(lines, 1):
         if line.strip():
-            row = _json(line, name, number)
+            row = _json(line.rstrip(), name, number)  # an error at its end would be on the next line
             if not isinstance(row, dict):
                 raise InputError(f"{name}: line {number} is not a JSON object, but {shortened(row)}")
             yield f"line {number}", row
