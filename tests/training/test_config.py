@@ -410,6 +410,8 @@ UNUSED: list[tuple[list[str], str, str, str]] = [
      "engine.importance_sampling_correction: false", "engine.importance_sampling_correction=true"),
     (["training.lr_scheduler_type=constant", "training.warmup_steps=20"], "training.warmup_steps",
      "training.lr_scheduler_type: constant", "training.lr_scheduler_type=linear"),
+    (["training.num_train_epochs=1", "training.max_steps=40"], "training.max_steps", "training.num_train_epochs",
+     "training.num_train_epochs=null"),
     (["training.epsilon=0.3"], "training.epsilon", "training.num_iterations: 1", "training.num_iterations=2"),
     (["training.off_policy_mask_threshold=0.1"], "training.off_policy_mask_threshold",
      "training.num_iterations: 1, engine.kind: embedded", "training.num_iterations=2"),
@@ -468,7 +470,8 @@ def test_other_keys_are_not(base: Path, overrides: list[str]) -> None:
 
 def test_a_run_begins_with_its_plan(base: Path) -> None:
     """Before anything is loaded, on the first of several processes, with the keys that have no effect."""
-    base.write_text(f"{base.read_text().replace('tiny', 'nowhere/at-all')}engine: {{port: 1}}\n")
+    given = "engine: {port: 1}\ntraining: {max_steps: 40, num_train_epochs: 2}\n"
+    base.write_text(f"{base.read_text().replace('tiny', 'nowhere/at-all')}{given}")
     for rank, lines in (("0", 10), ("1", 0)):
         command = [sys.executable, "-m", "rg_env.cli.main", "train", str(base), f"output.dir=run{rank}"]
         environment = {**os.environ, "RANK": rank, "HF_HUB_OFFLINE": "1"}
@@ -481,8 +484,8 @@ def test_a_run_begins_with_its_plan(base: Path) -> None:
                 "model       nowhere/at-all, all weights; generation in the training process\n"
             )
             assert "output      run0, " in done.stdout
-            end = "without effect: engine.port (engine.kind: embedded)\nloading nowhere/at-all ...\n"
-            assert done.stdout.endswith(end)
+            unused = "engine.port (engine.kind: embedded); training.max_steps (training.num_train_epochs)"
+            assert done.stdout.endswith(f"\nwithout effect: {unused}\nloading nowhere/at-all ...\n")
 
 
 STEPS = [

@@ -41,6 +41,7 @@ _UNUSED: list[tuple[str, Callable[[TrainConfig], Any], str]] = [
     ("engine.kind: vllm", lambda c: c.engine.kind == "vllm", "engine.max_batch_size"),
     ("engine.importance_sampling_correction: false", lambda c: not c.engine.importance_sampling_correction,
      "engine.importance_sampling_cap"),
+    ("training.num_train_epochs", lambda c: c.training.num_train_epochs is not None, "training.max_steps"),
     ("training.lr_scheduler_type: constant", lambda c: c.training.lr_scheduler_type == "constant",
      "training.warmup_steps"),
     # With one update per batch, the old log-probabilities are the update's own: the ratio is always 1.
