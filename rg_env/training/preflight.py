@@ -15,7 +15,7 @@ from rg_env.core.hub import LOGIN, repo_problem
 from rg_env.core.run_folder import RunFolder
 from rg_env.errors import InputError
 from rg_env.inference.vllm.client import VllmServer
-from rg_env.training.config.schema import EngineConfig, HubConfig, LoggingConfig, TrainConfig
+from rg_env.training.config.schema import DataConfig, EngineConfig, HubConfig, LoggingConfig, TrainConfig
 from rg_env.training.data.user_rows import FILES, load_rows, split_rows
 
 AUTO = "auto"
@@ -56,7 +56,7 @@ def check_start(
         ServerError: the vLLM server does not respond.
     """
     data = config.data
-    read_data = data is not None and (wait or os.path.exists(data.path) or data.path.lower().endswith(FILES))
+    read_data = data is not None and (wait or is_file(data))
     if os.environ.get("RANK", "0") != "0":
         return Start(own_rows(config) if read_data else None)
     RunFolder.choose(config.output.dir, "check", resume)
@@ -70,6 +70,11 @@ def check_start(
     check_hub(config.hub)
     check_logins(config.logging)
     return Start(rows, _server_notes(config.engine, wait))
+
+
+def is_file(data: DataConfig) -> bool:
+    """Whether the data is a file of this machine, also a missing one, rather than a dataset on the Hub."""
+    return os.path.exists(data.path) or data.path.lower().endswith(FILES)
 
 
 def own_rows(config: TrainConfig) -> tuple[Rows, Rows]:

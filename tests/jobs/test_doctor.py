@@ -99,6 +99,22 @@ def test_a_config_is_checked_with_all_that_it_evaluates(doctor: Run, config: str
     assert "engine's cache in evaluations" not in lines("evaluation=null")["memory"]
 
 
+def test_a_config_with_own_data_is_checked(doctor: Run, config: str, tmp_path: Path) -> None:
+    """Prompt lengths are those of the file's rows; data on the Hub is not downloaded for them."""
+    rows = [{"question": f"{number} + 1", "answer": number + 1} for number in range(30)]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own = ["tasks=null", "splits.num_eval_examples=6", "evaluation=null", f"output.dir={tmp_path / 'out'}"]
+    code, text, errors = doctor(config, *own, "data=own.jsonl")
+    assert (code, errors) == (0, ""), text
+    assert "all 30 within 60 tokens" in by_name(text)["prompts"]
+    (tmp_path / "own.jsonl").write_text("{")
+    code, text, _ = doctor(config, *own, "data=own.jsonl")
+    assert code == 1
+    assert "own.jsonl: line 1 is not JSON" in (line := by_name(text)["prompts"])
+    assert "; fix: correct the section data, or the data itself" in line
+    assert by_name(doctor(config, *own, "data=nobody/nothing")[1])["prompts"].startswith("skipped ")
+
+
 def test_a_missing_default_model_is_replaced_by_the_tiny_policy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

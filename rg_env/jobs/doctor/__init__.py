@@ -36,7 +36,8 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
     Raises:
         InputError: a task or option of the run does not exist.
     """
-    Mixture.parse(planned.config.gym)
+    if planned.config.data is None:
+        Mixture.parse(planned.config.gym)
     yield _guarded("python", software.python_here)
     yield _guarded("packages", lambda: software.packages_here(planned))
     smi = software.ask_driver()

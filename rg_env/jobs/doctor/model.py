@@ -14,7 +14,7 @@ from huggingface_hub.constants import HF_HUB_CACHE
 from transformers import AutoModelForCausalLM
 
 from rg_env.core.config.files import read_config
-from rg_env.core.environment import ReasoningGym
+from rg_env.core.environment import Environment, ReasoningGym
 from rg_env.core.prompts import require_chat_template
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import InputError, RGEnvError
@@ -29,6 +29,7 @@ from rg_env.training.checks import prompt_lengths
 from rg_env.training.config.grpo import batch_problems
 from rg_env.training.config.schema import TrainConfig
 from rg_env.training.memory import Estimate, ModelShape, estimate, largest_that_fits
+from rg_env.training.preflight import is_file, own_rows
 
 _TIGHT = 0.9
 """Fraction of free memory above which fragmentation may cause out-of-memory errors."""
@@ -143,17 +144,28 @@ def check_prompts(planned: PlannedRun, model: Model) -> tuple[Check, PromptLengt
     """Check the run's training and evaluation prompts against their limits; also return their lengths."""
     config = planned.config
     mixture = tiny_mixture if config.model.name == TINY else Mixture.parse
-    environments = [("tasks", {**config.environment_arguments(), "gym": config.gym})]
+    encoder = PromptEncoder(model.tokenizer)
+    measured: list[dict[str, list[int]]] = []
+    environments: list[tuple[str, dict[str, Any]]] = []
+    if config.data is None:
+        environments.append(("tasks", {**config.environment_arguments(), "gym": config.gym}))
+    elif not is_file(config.data):
+        finding = f"{config.data.path} is read from the Hub when the run starts: its prompts were not measured"
+        return Check("prompts", "skipped", finding), None
+    else:
+        try:
+            measured.append(prompt_lengths(Environment(*own_rows(config), **config.prompt_arguments()), encoder))
+        except RGEnvError as error:
+            return Check("prompts", "failed", str(error), "correct the section data, or the data itself"), None
     for label, arguments in config.evaluation_environments():
         environments.append((f"evaluation.tasks.{label}" if label else "evaluation.tasks", arguments))
-    measured: list[dict[str, list[int]]] = []
     for place, arguments in environments:
         try:
             env = ReasoningGym(**{**arguments, "gym": mixture(arguments["gym"])})
         except RGEnvError as error:
             fix = f"change {place}; `rg-env tasks NAME` shows what it offers"
             return Check("prompts", "failed", str(error), fix), None
-        measured.append(prompt_lengths(env, PromptEncoder(model.tokenizer)))
+        measured.append(prompt_lengths(env, encoder))
     others = [length for of_splits in measured[1:] for length in of_splits["evaluation"]]
     lengths = PromptLengths(**measured[0], others=others)
     return judge_prompts(planned, model.context, lengths), lengths
