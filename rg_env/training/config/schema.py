@@ -34,7 +34,7 @@ from rg_env.core.config.parsing import (
 from rg_env.core.data.splits import SplitBy
 from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import unknown_name
-from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig
+from rg_env.training.config.grpo import ELSEWHERE, OWNED_ELSEWHERE, GRPOConfig
 
 
 class ModelConfig(Section):
@@ -159,6 +159,11 @@ class EngineConfig(Section):
 class LoraConfig(Section):
     """Low-rank adapters, which are trained instead of all weights."""
 
+    renamed: ClassVar = {
+        "bias": "biases are not trained: leave it out",
+        "task_type": "it is always CAUSAL_LM: leave it out",
+    }
+
     r: Positive = 16
     """Rank of the adapters."""
     alpha: Positive = 32
@@ -185,6 +190,8 @@ class CurriculumTask(Section):
 
 class CurriculumConfig(Section):
     """Difficulty levels that change during training, with the measured accuracy or at given steps."""
+
+    renamed: ClassVar = {"last_k": "it is called window"}
 
     tasks: dict[str, CurriculumTask]
     """Training tasks whose level changes. The levels of other tasks stay fixed."""
@@ -451,6 +458,7 @@ _ELSEWHERE = {
     "fixed_eval_steps": "use evaluation.every",
     "model_name": "use model.name",
     "model_name_or_path": "use model.name",
+    "attn_implementation": "use model.attention",
     "developer_prompt": "use prompt.system_prompt",
     "developer_role": "use prompt.placement",
     "reward": "it is called rewards",
@@ -470,7 +478,8 @@ _ELSEWHERE = {
     "wandb_project": "use logging.project",
     "experiment_name": "use logging.run_name",
     "project_name": "use logging.project",
-    "use_vllm": "use engine.kind=vllm",
+    "use_vllm": "use engine.kind: vllm or embedded",
+    "vllm_gpu_memory_utilization": ELSEWHERE["vllm_gpu_memory_utilization"],
     "per_device_batch_size": "use training.per_device_train_batch_size",
     "train_batch_size": "use training.rollouts_per_step",
     "batch_counts_as_step": "use training.rollouts_as_steps",
