@@ -34,6 +34,8 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
 
     The folder of a run is replaced by its last checkpoint.
 
+    A note names each model that was trained on own data, whose overlap with the questions is not known.
+
     Raises:
         InputError: a file of a run is damaged, or tasks are missing and no run has evaluation tasks.
     """
@@ -55,7 +57,16 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
         notes += [f"{name}: evaluated as in its training run: {', '.join(alike)}"] if number == 0 and alike else []
         notes += [f"{name}: trained with other values than it is evaluated with: {', '.join(other)}"] if other else []
     if not config.tasks and not config.external.tasks:
+        for name, run in runs.items():
+            if run.config_file.is_file() and (data := run.config().get("data")):
+                raise InputError(
+                    f"tasks: is required: {name} was trained on its own data {shortened(data['path'])}, which "
+                    f"`rg-env train CONFIG --eval-only --checkpoint {models[name].model}` evaluates"
+                )
         raise InputError("tasks: is required: no training run of these models names tasks that it was evaluated on")
+    if config.tasks:
+        unknown = [name for name, run in runs.items() if run.manifest().get("rows", "") is None]
+        notes += [f"{name}: own data: overlap with training not checked" for name in unknown]
     return config, notes
 
 

@@ -138,6 +138,19 @@ def test_problems_that_were_trained_on_are_left_out_in_any_order(tmp_path: Path)
     assert any(asked.rows[number]["question"] not in words for number in left_out)
 
 
+def test_a_run_on_own_data(tmp_path: Path) -> None:
+    """Without tasks, the error names the command that evaluates its data; with tasks, a note says what is not known."""
+    model = _checkpoint(tmp_path, None)
+    (tmp_path / "config.yaml").write_text("data: {path: sums.jsonl}\n")
+    alone = eval_config_of([f"models={json.dumps({'ours': model})}", f"output.dir={tmp_path / 'e'}"])
+    command = f"`rg-env train CONFIG --eval-only --checkpoint {model}`"
+    with pytest.raises(InputError, match=r"trained on its own data 'sums\.jsonl'") as caught:
+        as_trained(alone)
+    assert command in str(caught.value)
+    _, notes = as_trained(_config(tmp_path / "e", {"base": "tiny", "ours": model}))
+    assert notes == ["ours: own data: overlap with training not checked"]
+
+
 def test_rows_of_the_users_own_and_damaged_manifests(tmp_path: Path) -> None:
     """Nothing is known of the first; the second are an error."""
     model = _checkpoint(tmp_path, None)
