@@ -38,7 +38,7 @@ from rg_env.inference.protocol import Sampling
 
 FOLDER = "external"
 _ANSWERS = "answers.jsonl"
-_LOG = "lm_eval.log"
+LOG = "lm_eval.log"
 _SHIPPED = Path("configs") / "lm_eval"
 _SCORING_S = 600.0
 """Time limit in seconds for grading one model's answers, plus the same for every 1,000 answers. Simplifying the
@@ -108,7 +108,7 @@ class Harness:
 
     def __enter__(self) -> "Harness":
         self._scratch = tempfile.TemporaryDirectory(prefix="rg-env-external-")
-        self._log = Path(self._scratch.name) / _LOG
+        self._log = Path(self._scratch.name) / LOG
         self._log.touch()
         keys = {DEFAULT_KEY, *(model.key_variable for model in self._config.models.values() if model.key_variable)}
         environment = environment_without(*keys) | {
@@ -220,7 +220,7 @@ class Harness:
     def keep_log(self, folder: Path) -> None:
         """Append lm-eval's output to the log in `folder`/external."""
         (folder / FOLDER).mkdir(exist_ok=True)
-        with (folder / FOLDER / _LOG).open("ab") as log, self._log.open("rb") as written:
+        with (folder / FOLDER / LOG).open("ab") as log, self._log.open("rb") as written:
             shutil.copyfileobj(written, log)
 
     def _call(self, call: dict[str, Any], wall_s: float = math.inf) -> dict[str, Any]:

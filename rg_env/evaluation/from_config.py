@@ -25,11 +25,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from rich.progress import Progress as Bars
 
 from rg_env.core.config import yaml12
-from rg_env.core.run_folder import free_folder, locked, read_yaml, write_aside
+from rg_env.core.run_folder import free_folder, locked, read_yaml, removed_on_error, write_aside
 from rg_env.core.text import one_line
 from rg_env.errors import InputError, OutputFolderError, ServerError
 from rg_env.evaluation.config import EvalConfig
-from rg_env.evaluation.external import Benchmark, Harness
+from rg_env.evaluation.external import FOLDER, LOG, Benchmark, Harness
 from rg_env.evaluation.results import Results
 from rg_env.evaluation.runner import ROLLOUTS, Outcome, TaskWork, Work, ask_all, make_works
 from rg_env.evaluation.scores import Source, results_of, write_results
@@ -61,9 +61,11 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
     with ExitStack() as stack:
         harness = stack.enter_context(Harness(config)) if config.external.tasks else None
         benchmarks = harness.prepare() if harness else []
+        stack.enter_context(removed_on_error(folder))
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(folder, f"another evaluation is writing to {folder}: wait for it, or stop it"))
+            stack.enter_context(_removed_if_unanswered(folder))
             write_aside(folder / CONFIG_FILE, yaml12.to_yaml(config.model_dump(mode="json")))
         if harness:
             stack.callback(harness.keep_log, folder)
@@ -84,6 +86,26 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
             if results.tasks:
                 _draw(results, files)
     return results, folder
+
+
+@contextmanager
+def _removed_if_unanswered(folder: Path) -> Iterator[None]:
+    """On an error before the first answer, remove the new files, so that the corrected command can use the folder.
+
+    Nothing is removed if the folder had files before, or has others, such as a server's log.
+    """
+    had_files = any(folder.iterdir())
+    try:
+        yield
+    except Exception:
+        with contextlib.suppress(OSError):
+            files = [file for file in folder.rglob("*") if not file.is_dir()]
+            unanswered = {folder / CONFIG_FILE, folder / FOLDER / LOG}
+            if not had_files and all(file in unanswered or not file.stat().st_size for file in files):
+                for file in files:
+                    file.unlink()
+                (folder / FOLDER).rmdir()
+        raise
 
 
 def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, list[str], Path]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from chat_server import ChatServer
+from starlette.responses import JSONResponse
 
 from rg_env.core.run_folder import locked
 from rg_env.errors import OutputFolderError, how_to_install
@@ -53,6 +54,28 @@ def test_a_folder_that_is_renamed_is_told(chat: ChatServer, tmp_path: Path) -> N
         _run(_config(chat, tmp_path / "e"))
     assert _run(_config(chat, tmp_path / "f"), resume=True).models["a"].failed == 0
     assert len(chat.requests) == 4
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_a_failed_start_leaves_the_folder_as_it_was(
+    chat: ChatServer, existed: bool, tmp_path: Path, rg_env: RgEnv
+) -> None:
+    """The corrected command can use the same folder. Answers are kept."""
+    folder = tmp_path / "new" / "e"
+    if existed:
+        folder.mkdir(parents=True)
+    chat.reset(str)
+    overrides = _overrides(chat, folder)
+    assert rg_env("eval", *(each.replace(chat.url, "http://127.0.0.1:9/v1") for each in overrides))[0] == 2
+    assert [*tmp_path.rglob("*")] == ([folder.parent, folder] if existed else [])
+    chat.reset(str, lambda number, body: JSONResponse({"error": {"message": "no"}}, 401))
+    assert rg_env("eval", *overrides)[0] == 2
+    assert [*tmp_path.rglob("*")] == ([folder.parent, folder] if existed else [])
+    chat.reset(str, lambda number, body: JSONResponse({"error": {"message": "no"}}, 401) if number > 2 else None)
+    assert rg_env("eval", *overrides)[0] == 2
+    assert (folder / "rollouts.jsonl").stat().st_size
+    chat.reset(str)
+    assert rg_env("eval", *overrides, "--resume")[0] == 0
 
 
 def test_a_full_disk_is_told_and_the_evaluation_goes_on_later(chat: ChatServer, tmp_path: Path, rg_env: RgEnv) -> None:
