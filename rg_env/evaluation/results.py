@@ -358,10 +358,13 @@ def read_results(file: str | Path) -> Results:
         InputError: the file cannot be read, is not a results file, or has another version.
     """
     try:
-        return Results.model_validate_json(Path(file).read_bytes())
+        content = Path(file).read_bytes()
+        return Results.model_validate_json(content)
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}") from error
     except ValidationError as error:
+        if b'"format"' not in content:
+            raise InputError(f"{file} is not a results file of rg-env eval (results_*.json)") from error
         first = next(problems_in(Results, error))
         raise damaged(
             Path(file), f"it is not a results file of this version: {'.'.join(first.path)} {first.message}"

@@ -124,6 +124,8 @@ def test_all_files_of_an_evaluation_make_one_plot(rg_env: Run) -> None:
         (["."], ". is a folder: give the files in it, such as metrics.jsonl of a run"),
         (["odd.svg", "--output", "./odd.svg"], "odd.svg is one of the files: give the plot another name with --output"),
         (["half.json"], "half.json is damaged: "),
+        (["list.json"], "list.json is not a results file of rg-env eval (results_*.json)\n"),
+        (["notes.md"], "notes.md is not a results file of rg-env eval (results_*.json)\n"),
         (["empty.jsonl"], "empty.jsonl is empty: the run has not logged anything yet"),
         (["new.json"], "new.json is damaged: it is not a results file of this version: format"),
         (["zero.json"], "zero.json has no answers"),
@@ -153,7 +155,13 @@ def test_mistakes_are_one_line(arguments: list[str], message: str, rg_env: Run, 
     write("asked.json", task_results({"b": 0.5}, seed=1))
     write("all.json", all_results([task_results({"a": 0.5}, task) for task in ("maze", "gcd")]))
     write("zero.json", task_results({"a": model_result(0, 0)}))
-    texts = {"odd.svg": "{}", "empty.jsonl": "", "half.json": '{"format": "rg_', "list.json": "[]"}
+    texts = {
+        "odd.svg": "{}",
+        "empty.jsonl": "",
+        "half.json": '{"format": "rg_',
+        "list.json": "[]",
+        "notes.md": "# Notes",
+    }
     texts |= {"new.json": Path("a.json").read_text().replace("evaluation/1", "evaluation/2"), "deep.json": "[" * 10**5}
     for name, text in texts.items():
         Path(name).write_text(text)

@@ -277,7 +277,7 @@ def test_nothing_to_report_is_one_line(tmp_path: Path, report: Run) -> None:
         ("started", "has a training run without metrics, evaluations or rollouts"),
         ("other", "results_x.json is damaged: it is not a results file of this version: format"),
         ("none", "has no rollouts"),
-        (run / "train_results.json", "is damaged: it is not a results file of this version"),
+        (run / "train_results.json", "is not a results file of rg-env eval"),
         (run / "rollouts.jsonl", "is part of a training run: give its folder"),
     ):
         code, printed, errors = report(tmp_path / source)
