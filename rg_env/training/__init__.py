@@ -44,9 +44,8 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("rg_env"):
             raise
-        raise MissingExtraError(
-            f"training needs {error.name}, which is not installed: {how_to_install('train')}"
-        ) from error
+        what = f"training needs {error.name}, which is not installed: {how_to_install('train')}"
+        raise MissingExtraError(what) from None
 
 
 def __dir__() -> list[str]:

@@ -37,3 +37,18 @@ def test_the_command_that_installs_names_the_repository() -> None:
     assert errors.how_to_install("train") == f"`{command}`, or `./setup.sh` in a clone"
     assert command.startswith("pip install 'rg-env[train] @ git+")
     assert set(re.findall(r"https://\S+?(?=')", command)) <= {address}
+
+
+def test_a_missing_extra_is_an_error_without_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script's traceback ends with the line that names the remedy."""
+    import rg_env.training
+
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr(rg_env.training, "import_module", missing)
+    message = f"training needs torch, which is not installed: {errors.how_to_install('train')}"
+    with pytest.raises(errors.MissingExtraError, match=re.escape(message)) as caught:
+        _ = rg_env.training.GRPOTrainer
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
