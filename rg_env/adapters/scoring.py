@@ -77,7 +77,7 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def checked(value: Any, arguments: Mapping[str, Any]) -> Any:
         values = value if is_group and isinstance(value, list | tuple) else [value]
-        numbers = [checked_value(name, each, _where(arguments)) for each in values]
+        numbers = [checked_value(name, each, _where(arguments), function) for each in values]
         return numbers if is_group else numbers[0]
 
     async def finish(value: Any, arguments: Mapping[str, Any]) -> Any:

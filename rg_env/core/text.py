@@ -6,6 +6,8 @@
 Also checks of user-supplied values.
 """
 
+import functools
+import inspect
 import json
 import math
 import os
@@ -77,11 +79,25 @@ def user_code_line(error: BaseException) -> str:
     """The last line of the user's own code in the traceback, as " (FILE, line N)", or an empty string."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({error.filename}, line {error.lineno})"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+
+
+def definition_line(function: object) -> str:
+    """Where a function of the user's own code is defined, as " (FILE, line N)", or an empty string."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function) if callable(function) else function
+    call = getattr(type(function), "__call__", None)  # noqa: B004
+    code = getattr(function, "__code__", None) or getattr(call, "__code__", None)
+    return f" ({code.co_filename}, line {code.co_firstlineno})" if code and _is_users(code.co_filename) else ""
+
+
+def _is_users(file: str) -> bool:
+    """Whether a source file is neither part of rg_env nor of a library."""
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     libraries = [os.path.dirname(os.__file__), here, *(path for path in sys.path if path.endswith("-packages"))]
-    others = ("<", *(os.path.join(folder, "") for folder in libraries))
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(others)]
-    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return not file.startswith(("<", *(os.path.join(folder, "") for folder in libraries)))
 
 
 # User-supplied values

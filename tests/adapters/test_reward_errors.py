@@ -52,8 +52,8 @@ def _score(rubric: vf.Rubric) -> float:
     [
         (raises, r"reward 'raises' raised ZeroDivisionError: no \(.*, line \d+\); task maze, answer '7'"),
         (raises_async, "reward 'raises_async' raised ZeroDivisionError: no .*answer '7'"),
-        (gives_nan, "reward 'gives_nan' returned nan, not a finite number; .*answer '7'"),
-        (gives_none, "reward 'gives_none' returned None, not a finite number; task maze, answer '7'"),
+        (gives_nan, "reward 'gives_nan' returned nan, not a finite number .*answer '7'"),
+        (gives_none, r"reward 'gives_none' returned None, not a finite number \(.*, line \d+\); task maze, answer '7'"),
     ],
 )
 def test_what_verifiers_swallows_is_recorded(function: Any, message: str) -> None:

@@ -1,5 +1,6 @@
 """Rewards: registry, weights, values."""
 
+import functools
 import math
 import pickle
 import re
@@ -149,6 +150,33 @@ def test_a_value_that_is_no_finite_number_is_an_error(value: Any) -> None:
         RewardError, match=r"reward 'bad' returned .*task leg_counting, answer '12', completion 'so <ans"
     ):
         call_reward("bad", lambda: value, make(), {})
+
+
+def test_a_wrong_value_is_reported_with_file_and_line() -> None:
+    """Of a function, an async one, one with options, and an object; built-in callables have none."""
+
+    def gives_none(rollout, scale=1):  # type: ignore[no-untyped-def]
+        return None
+
+    async def gives_none_later(rollout):  # type: ignore[no-untyped-def]
+        return None
+
+    class Reward:
+        def __call__(self, rollout):  # type: ignore[no-untyped-def]
+            return None
+
+    first = gives_none.__code__.co_firstlineno
+    for function, line in (
+        (gives_none, first),
+        (functools.partial(gives_none, scale=2), first),
+        (gives_none_later, gives_none_later.__code__.co_firstlineno),
+        (Reward(), Reward.__call__.__code__.co_firstlineno),
+    ):
+        message = f"'bad' returned None, not a finite number ({__file__}, line {line}); task leg_counting"
+        with pytest.raises(RewardError, match=re.escape(message)):
+            call_reward("bad", function, make(), {})
+    with pytest.raises(RewardError, match="not a finite number; task leg_counting"):
+        call_reward("bad", print, make(), {})
 
 
 @pytest.mark.parametrize("value", [1, True, 1.0, np.float32(1), np.int64(1), np.array(1.0)])

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar, get_args, overload
 
 from rg_env.core.event_loop import run_async
 from rg_env.core.grading.rollout import Rollout
-from rg_env.core.text import is_number, shortened, user_error
+from rg_env.core.text import definition_line, is_number, shortened, user_error
 from rg_env.errors import InputError, RewardError, unknown_name
 
 RewardFunction = Callable[..., Any]
@@ -60,7 +60,7 @@ class WeightedReward(NamedTuple):
         with _failing(self.name, rollout) as where:
             value = _called(self.function, rollout, available)
             value = await value if inspect.isawaitable(value) else value
-        return checked_value(self.name, value, where)
+        return checked_value(self.name, value, where, self.function)
 
     def _is_open(self, rollout: Rollout) -> bool:
         return not self.when or GATES[self.when](rollout)
@@ -225,7 +225,7 @@ def call_reward(name: str, function: RewardFunction, rollout: Rollout, available
     with _failing(name, rollout) as where:
         value = _called(function, rollout, available)
         value = run_async(value) if inspect.isawaitable(value) else value
-    return checked_value(name, value, where)
+    return checked_value(name, value, where, function)
 
 
 def _called(function: RewardFunction, rollout: Rollout, available: Mapping[str, Any]) -> Any:
@@ -248,15 +248,20 @@ def _failing(name: str, rollout: Rollout) -> Iterator[str]:
         raise RewardError(f"reward {name!r} raised {user_error(error)}; {where}") from error
 
 
-def checked_value(name: str, value: object, where: str) -> float:
-    """`value` as a float. Raises `RewardError` unless it is a finite number (booleans and numpy scalars count)."""
+def checked_value(name: str, value: object, where: str, function: object = None) -> float:
+    """`value` as a float. Raises `RewardError` unless it is a finite number (booleans and numpy scalars count).
+
+    The message has the file and line of `function`, if it is the user's own.
+    """
     try:
         number = value.item() if hasattr(value, "item") else value  # numpy, torch; raises if not scalar
         if isinstance(number, numbers.Real) and math.isfinite(number):
             return float(number)
     except (ValueError, RuntimeError, OverflowError):  # OverflowError: 10**400
         pass
-    raise RewardError(f"reward {name!r} returned {shortened(value)}, not a finite number; {where}")
+    raise RewardError(
+        f"reward {name!r} returned {shortened(value)}, not a finite number{definition_line(function)}; {where}"
+    )
 
 
 def describe(task: object, answer: object, text: object) -> str:
