@@ -149,7 +149,7 @@ class Zero:
                 "set zero3_save_16bit_model: true in deepspeed_config, as configs/zero3.yaml does"
             )
         config = plugin.deepspeed_config
-        config["train_micro_batch_size_per_gpu"] = args.per_device_train_batch_size
+        config["train_micro_batch_size_per_gpu"] = args.micro_batch(accelerator.num_processes)
         config["gradient_accumulation_steps"] = accelerator.gradient_accumulation_steps
         config["train_batch_size"] = args.rollouts_per_step
         config["gradient_clipping"] = float(args.max_grad_norm)

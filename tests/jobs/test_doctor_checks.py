@@ -123,6 +123,13 @@ def memory(run: PlannedRun, free: int, *lengths: list[int]) -> Check:
     return check_memory(run, SEVEN_B, PromptLengths([100, 1024], *lengths), free * 10**9, "on GPU 0")
 
 
+def test_memory_is_estimated_for_the_micro_batch_that_is_computed() -> None:
+    """A process's share of a step, if that is smaller than `per_device_train_batch_size`."""
+    sizes = {"rollouts_per_step": 32, "num_generations": 8}
+    large, share = (memory(planned(8, **sizes, per_device_train_batch_size=size), 100).finding for size in (64, 4))
+    assert large == share
+
+
 def prompts(context: int, *lengths: list[int], evaluation_tokens: int | None = None) -> Check:
     run = planned(max_prompt_length=50, max_tokens=30)
     config = run.config.model_copy(update={"evaluation": EvaluationConfig(max_tokens=evaluation_tokens)})
@@ -195,7 +202,9 @@ APART = probe({}, {}, apart=[[0, 1]])
         (batch(), "ok *128 rollouts per step: 16 prompts x 8, in 2 micro-batches on each of 1 process"),
         (batch(2), "ok *128 rollouts per step: 16 prompts x 8, in 1 micro-batch on each of 2 processes"),
         (batch(3), "failed *not divisible by 3 processes*training.rollouts_per_step=192"),
-        (batch(4), "failed *does not divide the 32 rollouts*training.per_device_train_batch_size=16 or 32"),
+        (batch(4), "ok *128 rollouts per step: 16 prompts x 8, in 1 micro-batch on each of 4 processes"),
+        (batch(2, per_device_train_batch_size=24),
+         "failed *does not divide the 64 rollouts*training.per_device_train_batch_size=16 or 32"),
         (batch(num_generations=12), "failed *not divisible by num_generations=12*rollouts_per_step=192"),
         # a smaller micro-batch is the fix where it helps, because a step then stays the same
         (memory(THREE, 130), "ok *on GPU 0 (state 42 GB"),

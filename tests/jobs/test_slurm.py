@@ -105,12 +105,12 @@ def test_options_for_sbatch(checkout: Path) -> None:
         ({"sweep": ("training.max_tokens=64,128",), "nodes": 2, "gpus": 2}, "need different vLLM servers"),
         (
             {
-                "sweep": ("training.per_device_train_batch_size=1,16",),
+                "sweep": ("training.per_device_train_batch_size=1,5",),
                 "config": "embedded.yaml",
                 "gpus": 3,
                 "overrides": ("training.rollouts_per_step=24",),
             },
-            "per_device_train_batch_size=16: training.per_device_train_batch_size = 16 @ command line: 16 does",
+            "per_device_train_batch_size=5: training.per_device_train_batch_size = 5 @ command line: 5 does",
         ),
         *[
             ({flag: name}, f"--{flag.replace('_', '-')} ")

@@ -241,7 +241,7 @@ def test_all_options_of_a_task_are_told_each_with_its_line(base: Path) -> None:
     [
         (2, None),
         (3, r"rollouts_per_step = 128 .*: 128 rollouts are not divisible by 3 processes; try 120 or 144"),
-        (32, r"per_device_train_batch_size = 8 .*: 8 does not divide the 4 rollouts of a step .*; try 2 or 4"),
+        (32, None),  # 4 rollouts each, less than a micro-batch
     ],
 )
 def test_a_batch_is_checked_for_the_processes_that_share_it(base: Path, processes: int, words: str | None) -> None:
@@ -258,10 +258,13 @@ def test_a_batch_is_checked_for_the_processes_that_share_it(base: Path, processe
 def test_every_size_that_is_suggested_works(rollouts: int, group: int, micro: int, processes: int) -> None:
     """As it is, or with a micro-batch that is suggested next."""
     sizes = {"rollouts_per_step": rollouts, "num_generations": group, "per_device_train_batch_size": micro}
-    works = rollouts % group == 0 and rollouts % (micro * processes) == 0
+    share = rollouts // processes
+    works = rollouts % group == 0 and rollouts % processes == 0 and (share < micro or share % micro == 0)
     if works:
         args = GRPOConfig(**sizes)
-        assert args.accumulation(processes) * micro * processes == args.prompts_per_step * group == rollouts
+        parts, used = args.accumulation(processes), args.micro_batch(processes)
+        assert used == min(micro, share)
+        assert parts * used * processes == args.prompts_per_step * group == rollouts
         return
     with pytest.raises(InputError) as caught:
         check_batch(GRPOConfig(**sizes), processes)
@@ -522,14 +525,19 @@ def test_steps_that_count_rollouts_become_updates(base: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("processes", "parts"), [(1, "1 process x 4 micro-batches"), (2, "2 processes x 2 micro-batches")]
+    ("processes", "parts"),
+    [
+        (1, "1 process x 4 micro-batches of 16"),
+        (2, "2 processes x 2 micro-batches of 16"),
+        (8, "8 processes x 1 micro-batch of 8"),  # a process's share is less than a micro-batch
+    ],
 )
 def test_a_step_is_the_same_on_any_number_of_processes(
     base: Path, monkeypatch: pytest.MonkeyPatch, processes: int, parts: str
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", str(processes))
     (line,) = (line for line in plan(load_train_config(base, STEPS)) if line.startswith("steps"))
-    assert line == f"steps       640 of 64 rollouts: 8 prompts x 8 ({parts} of 16)"
+    assert line == f"steps       640 of 64 rollouts: 8 prompts x 8 ({parts})"
 
 
 def parts(annotation: Any) -> list[type[Section]]:

@@ -246,7 +246,7 @@ def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
         run = replace(planned, config=planned.config.model_copy(update={"engine": engine}))
         return run_estimate(run, model, lengths, micro_batch).total
 
-    batch = planned.config.training.per_device_train_batch_size
+    batch = planned.config.training.micro_batch(planned.processes)
     whole = run_estimate(planned, model, lengths, batch)
     in_training, in_evaluation = cached_tokens(planned, lengths)
     in_evaluations = in_evaluation > in_training

@@ -156,7 +156,7 @@ def _every(steps: int) -> str:
 def _parts(training: GRPOConfig, processes: int) -> str:
     parts = training.accumulation(processes)
     several = f"{processes} process{'es' if processes > 1 else ''} x {parts} micro-batch{'es' if parts > 1 else ''}"
-    return f"{several} of {training.per_device_train_batch_size}"
+    return f"{several} of {training.micro_batch(processes)}"
 
 
 def _upload(config: TrainConfig) -> str:

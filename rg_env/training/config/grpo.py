@@ -116,7 +116,8 @@ class GRPOConfig(Section):
     """Number of rollouts per optimizer step, over all processes: prompts times `num_generations`. It must be divisible
     by `num_generations`, and into whole micro-batches on each process."""
     per_device_train_batch_size: Positive = 8
-    """Number of rollouts per micro-batch on each process. It affects memory and speed, but not the size of a step."""
+    """Maximum number of rollouts per micro-batch on each process. A process with fewer rollouts per step computes them
+    at once. It affects memory and speed, but not the size of a step."""
     num_generations: Annotated[int, Field(ge=2)] = 8
     """Number of rollouts per prompt. They form the group to which advantages are relative (Shao et al., 2024,
     arXiv:2402.03300)."""
@@ -252,7 +253,12 @@ class GRPOConfig(Section):
     def accumulation(self, processes: int) -> int:
         """Number of micro-batches per step on each of `processes`. Raises `InputError` unless it is a whole number."""
         check_batch(self, processes)
-        return self.rollouts_per_step // (self.per_device_train_batch_size * processes)
+        return self.rollouts_per_step // (self.micro_batch(processes) * processes)
+
+    def micro_batch(self, processes: int) -> int:
+        """Number of rollouts per micro-batch on each of `processes`: `per_device_train_batch_size`, or a process's
+        share of a step if that is smaller."""
+        return max(1, min(self.per_device_train_batch_size, self.rollouts_per_step // processes))
 
 
 def check_batch(args: GRPOConfig, processes: int | None = None) -> None:
@@ -264,7 +270,7 @@ def check_batch(args: GRPOConfig, processes: int | None = None) -> None:
 
 def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]]:
     """The field that does not fit the others, with a message. Empty if all fit."""
-    rollouts, group, micro = args.rollouts_per_step, args.num_generations, args.per_device_train_batch_size
+    rollouts, group, micro = args.rollouts_per_step, args.num_generations, args.micro_batch(processes)
     if rollouts % group:
         divisor = f"num_generations={group}"
     elif rollouts % processes:

@@ -189,10 +189,10 @@ def test_points_are_not_published_in_one_repository(config: str) -> None:
 
 
 def test_points_are_checked_for_the_processes_that_train(config: str) -> None:
-    words = ["training.per_device_train_batch_size=2,4"]
-    sizes = ["training.rollouts_per_step=16", "training.num_generations=8"]
+    words = ["training.per_device_train_batch_size=1,2"]
+    sizes = ["training.rollouts_per_step=24", "training.num_generations=8"]
     load_sweep(config, sizes, words, processes=4)
-    with pytest.raises(ConfigError, match=r"per_device_train_batch_size=4: .* divide the 2 rollouts of a step on each"):
+    with pytest.raises(ConfigError, match=r"per_device_train_batch_size=2: .* divide the 3 rollouts of a step on each"):
         load_sweep(config, sizes, words, processes=8)
 
 
