@@ -186,7 +186,7 @@ def test_what_is_missing_is_told_before_anything_is_asked(
         code, _, error = rg_env(*command)
         assert (code, error) == (
             2,
-            f"error: this needs {package}, which is not installed: {how_to_install('eval')}\n",
+            f"error: {package} is required but not installed: {how_to_install('eval')}\n",
         )
     assert chat.requests == []
     assert not (tmp_path / "e").exists()

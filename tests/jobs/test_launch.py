@@ -254,7 +254,7 @@ def test_a_missing_configuration_is_named(repository: Path) -> None:
     [
         (Machine(("0",), None, Path("bin")), "vLLM is not installed: `pip install "),
         (Machine((), "0.32.0", Path("bin")), "no GPU is visible"),
-        (CPU, "the program bin/rg-env is missing"),
+        (CPU, "bin/rg-env is not installed"),
         (Machine(("0",), "0.11.0", Path("bin")), "vLLM 0.11.0 is too old"),
         (Machine(("0",), "0.32.0", Path("bin"), "vLLM 0.32.0 works with others"), "vLLM 0.32.0 works with others"),
     ],

@@ -180,7 +180,7 @@ def test_a_model_folder_alone(hub: HubServer, pushed: Pushed, tmp_path: Path) ->
     data = bytearray((folder / "model.safetensors").read_bytes())
     data[-1] ^= 1
     (folder / "model.safetensors").write_bytes(data)
-    with pytest.raises(InputError, match="holds another run"):
+    with pytest.raises(InputError, match="has another run"):
         pushed(folder)
 
 

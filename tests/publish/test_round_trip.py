@@ -106,7 +106,7 @@ def test_a_checkpoint_of_verl_is_published_by_one_command(
     code, _, error = rg_env(*command, "--dry-run")
     assert code == 2
     assert (
-        "global_step_5 has no config.json, which describes the model: name the model that it was trained from" in error
+        "global_step_5 has no config.json, which describes the model: give the model that it was trained from" in error
     )
     code, shown, _ = rg_env(*command, "--dry-run", "--base", "org/base")
     assert code == 0
@@ -155,7 +155,7 @@ def test_a_refusal_comes_before_an_export(hub: HubServer, pushed: Pushed, run: P
     shown = preview(PushRequest(run, "me/legs"))
     assert f"{run}/checkpoint-4 is exported first (rg-env export))" in shown
     assert "model.safetensors" not in shown.partition("\n\n")[0]
-    with pytest.raises(InputError, match="holds other files"):
+    with pytest.raises(InputError, match="has other files"):
         pushed(run)
     _, lines = pushed(run, repo_id="me/other", optimizer_state="full")
     assert any("exporting" in line for line in lines)

@@ -88,22 +88,22 @@ def test_every_task_has_one_grader() -> None:
 
 @each_task
 def test_hostile_answers_earn_nothing_and_take_no_time(task: str, tmp_path: Path) -> None:
-    """Nothing runs, nothing raises, nothing is paid, and nothing takes long: 0.5 s here leaves room for a busy machine,
-    where some milliseconds are the rule. Answers of megabytes are not graded, blank and missing ones score 0."""
+    """Nothing runs, nothing raises, nothing is paid, and nothing takes 0.5 s of CPU time, where some milliseconds
+    are the rule. Answers of megabytes are not graded, blank and missing ones score 0."""
     item = entries(task)[0]
     gold, text = gold_answer(task, item) or "", json.dumps(item)
     for payload in [code.format(path=tmp_path / "made") for code in CODE] + HEAVY + ODD:
-        start = time.perf_counter()
+        start = time.process_time()
         score = graded(task, text, payload)
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
         shown = f"{payload[:60]!r} for {gold[:60]!r}: {score.value} {score.status} {score.detail}"
         assert seconds < 0.5, f"{seconds:.3f} s, {shown}"
         assert score.status == "wrong", shown
     assert not list(tmp_path.iterdir())
     for payload in ("<answer>" * 125_000, "7" * 10_000_000):
-        start = time.perf_counter()
+        start = time.process_time()
         assert graded(task, text, payload).status == "too_long"
-        assert time.perf_counter() - start < 0.5
+        assert time.process_time() - start < 0.5
     assert [graded(task, text, blank).value for blank in ("", " ", "\n\t")] == [0.0, 0.0, 0.0]
     info = {"rg_task": task, "config": "{}", "entry": text}
     assert score_extraction(Extraction("no_answer", None), info).status == "no_answer"

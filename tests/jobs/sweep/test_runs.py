@@ -223,7 +223,10 @@ def test_a_folder_of_another_sweep_is_refused(folder: Path) -> None:
     assert checked("logging.project=other") == Path("sweep")
     for refused, told in (
         (lambda: checked(resume=False), "sweep is not empty: it may hold another run"),
-        (lambda: checked(words=["seed=0,1"]), r"another sweep: seed is \[0, 1, 2\] there and \[0, 1\] here; give the"),
+        (
+            lambda: checked(words=["seed=0,1"]),
+            r"another sweep: seed is \[0, 1, 2\] there and \[0, 1\] here; use the same values",
+        ),
         (lambda: checked("training.max_steps=30"), "another sweep: training.max_steps is 20 there and 30 here"),
         (lambda: refuse_sweep("sweep"), "sweep holds a sweep: add its --sweep"),
     ):
