@@ -57,7 +57,7 @@ def plot_files(
         raise InputError(f"{runs[0]} has metrics of a run and {others[0]} results: they do not belong in one plot")
     if not runs:
         results = merged({str(file): read_results(file) for file in files})
-        new = new_names(rename, rename_file, list(results.models), "model")
+        new = new_names(rename, rename_file, list(results.models), "model", _paths(results))
         plot_results(renamed(results, new), output, title)
         return output, []
     names = _run_names(runs)
@@ -85,6 +85,13 @@ def _by_number(name: str) -> list[tuple[float, str]]:
     return [(float(part), "") if number % 2 else (0.0, part) for number, part in enumerate(parts)]
 
 
+def _paths(results: Results) -> dict[str, str]:
+    """The name of each model by its folder, as it was given to `rg-env eval`, unless several models share it."""
+    found = {(model.source, name) for task in results.tasks.values() for name, model in task.models.items()}
+    sources = [source for source, _ in found]
+    return {source: name for source, name in found if sources.count(source) == 1 and source not in results.models}
+
+
 def renamed(results: Results, names: Mapping[str, str]) -> Results:
     """The results with new names for models, for a plot."""
 
@@ -95,7 +102,9 @@ def renamed(results: Results, names: Mapping[str, str]) -> Results:
     return results.model_copy(update={"models": of(results.models), "tasks": tasks})
 
 
-def new_names(typed: Sequence[str], file: Path | None, known: Sequence[str], kind: str) -> dict[str, str]:
+def new_names(
+    typed: Sequence[str], file: Path | None, known: Sequence[str], kind: str, paths: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """New names by old name. Replacements are simultaneous, so `A=B B=A` swaps two; `typed` overrides `file`.
 
     Names may contain "=". The old name is then the prefix that is a known name.
@@ -103,17 +112,21 @@ def new_names(typed: Sequence[str], file: Path | None, known: Sequence[str], kin
     Args:
         known: all old names.
         kind: noun for error messages, such as "model".
+        paths: old names by paths, which are accepted instead.
 
     Raises:
         InputError: an entry has no "=" or is ambiguous; the file is not such JSON; an old name is unknown or given
             twice; a new name is empty or not unique.
     """
+    paths = paths or {}
     found: dict[str, str] = {}
     for text in typed:
-        old, new = _split(text, known, kind)
+        old, new = _split(text, [*known, *paths], kind)
+        old = paths.get(old, old)
         if found.setdefault(old, new) != new:
             raise InputError(f"--rename {text}: {old!r} is already renamed to {found[old]!r}")
-    names = {name: name for name in known} | _from_file(file, known) | found
+    from_file = {paths.get(old, old): new for old, new in _from_file(file, [*known, *paths]).items()}
+    names = {name: name for name in known} | from_file | found
     for old, new in names.items():
         if not new.strip():
             raise InputError(f"the new name of {old!r} is empty")

@@ -77,6 +77,17 @@ def test_options_change_what_is_drawn(rg_env: Run) -> None:
     assert rg_env("plot", write("odd.json", task_results({"模型 \U0001f600": 0.5})), "--title", "\udce4\x00 t")[0] == 0
 
 
+def test_models_may_be_renamed_by_their_paths(rg_env: Run) -> None:
+    """As they were given to `rg-env eval --models`, typed or from a file."""
+    paths = {f"{run}/checkpoint-3": f"outputs/{run}/checkpoint-3" for run in "ab"}
+    models = {name: model_result(0.5).model_copy(update={"source": path}) for name, path in paths.items()}
+    file = write("r.json", task_results(models))
+    Path("names.json").write_text('{"outputs/b/checkpoint-3": "second"}')
+    renames = ["--rename", "outputs/a/checkpoint-3=first", "--rename-file", "names.json"]
+    assert rg_env("plot", file, *renames, "--output", "p.svg") == (0, "p.svg\n", "")
+    assert shown(["first", "second"]) == ["first", "second"]
+
+
 def test_runs_are_named_by_their_folders_and_ordered_by_their_numbers(rg_env: Run) -> None:
     """As much of the path as tells them apart; a file given twice is one run."""
     names = ["x/lr=0.0001/metrics.jsonl", "y/lr=0.0001/metrics.jsonl", "x/lr=3e-05/metrics.jsonl", "x/own.jsonl"]
