@@ -77,6 +77,8 @@ def card(request: PushRequest, checkpoint: Checkpoint, license: License, paths: 
     steps = run.evaluation_steps() if run else []
     before = read_results(run.evaluation_file(0)) if run and 0 in steps else None
     after = read_results(run.evaluation_file(step)) if run and step is not None and step in steps else None
+    own = _own_data(run)
+    before, after = before and _named(before, own), after and _named(after, own)
     name = request.repo_id.partition("/")[2]
     return _TEMPLATE.render(
         request=request,
@@ -91,6 +93,7 @@ def card(request: PushRequest, checkpoint: Checkpoint, license: License, paths: 
         after=after,
         results=list(_results(before, after)),
         run=run,
+        own_data=own,
         install=install_command("train"),
         **(_run_values(run, after or before) if run else {}),
     )
@@ -99,6 +102,7 @@ def card(request: PushRequest, checkpoint: Checkpoint, license: License, paths: 
 def _metadata(name: str, checkpoint: Checkpoint, license: License, after: Results | None) -> str:
     """Render the card's YAML metadata, including `model-index`."""
     run, base, is_adapter = checkpoint.run, checkpoint.base, bool(checkpoint.adapter)
+    own = _own_data(run)
     trained = run is not None and run.arguments().get("training")
     measured = after if after and not checkpoint.rounded_to else None  # rounded weights were not evaluated
     data = ModelCardData(
@@ -107,16 +111,30 @@ def _metadata(name: str, checkpoint: Checkpoint, license: License, after: Result
         license_link=license.license_link,
         library_name="peft" if is_adapter else "transformers",
         pipeline_tag="text-generation",
-        tags=["rg-env", "reasoning-gym", "reinforcement-learning", *(["grpo"] if trained else [])],
+        tags=["rg-env", *([] if own else ["reasoning-gym"]), "reinforcement-learning", *(["grpo"] if trained else [])],
         base_model=base.name if base.on_hub else None,
         base_model_relation=("adapter" if is_adapter else "finetune") if base.on_hub else None,
         model_name=name if measured else None,
-        eval_results=list(_eval_results(measured)) if measured else None,
+        eval_results=list(_eval_results(measured, own)) if measured else None,
     )
     return str(data.to_yaml())
 
 
-def _eval_results(evaluation: Results) -> Iterator[EvalResult]:
+def _own_data(run: RunFolder | None) -> str | None:
+    """Name of the user's data file or dataset that a run was trained on; None for Reasoning Gym tasks."""
+    data = publishable(run.config()).get("data") if run else None
+    return str(data["path"]) if data else None
+
+
+def _named(results: Results, own_data: str | None) -> Results:
+    """Name the questions of the user's own data after it."""
+    if own_data is None:
+        return results
+    tasks = {own_data if task.part == "training" else name: task for name, task in results.tasks.items()}
+    return results.model_copy(update={"tasks": tasks})
+
+
+def _eval_results(evaluation: Results, own_data: str | None) -> Iterator[EvalResult]:
     for name, task in evaluation.tasks.items():
         scores = _scores(evaluation, name)
         sampled = (scores.accuracy, scores.accuracy_se, task.sampling.temperature)
@@ -126,9 +144,9 @@ def _eval_results(evaluation: Results) -> Iterator[EvalResult]:
                 continue
             yield EvalResult(
                 task_type="text-generation",
-                dataset_type="reasoning-gym",
-                dataset_name=f"Reasoning Gym, {one_line(name)}",
-                dataset_config=one_line(name),
+                dataset_type=one_line(name) if name == own_data else "reasoning-gym",
+                dataset_name=one_line(name) if name == own_data else f"Reasoning Gym, {one_line(name)}",
+                dataset_config=None if name == own_data else one_line(name),
                 dataset_split="eval",
                 dataset_args={"manifest_sha256": task.questions.manifest_sha256},
                 metric_type="accuracy",

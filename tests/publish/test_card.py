@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from hub_runs import CONFIG
 from hub_server import HubServer
 from huggingface_hub import ModelCard, ModelCardData, snapshot_download
 from transformers import AutoModelForCausalLM
@@ -28,6 +29,7 @@ from rg_env.publish.checkpoint import Base
 from rg_env.publish.files import publishable
 from rg_env.publish.push import preview
 from rg_env.tiny import POLICY_DIR
+from rg_env.training import load_train_config, run_config
 
 NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
 PROSE = {"95", "256"}
@@ -258,6 +260,30 @@ def test_text_from_files_is_data(run: Path) -> None:
     rows = [line for line in body.splitlines() if line.startswith("| ``") and "owned" in line]
     assert rows
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} <= {3, 5, 7}, "no cells were added"
+
+
+@pytest.mark.slow
+def test_the_card_of_a_run_on_own_data(tmp_path: Path) -> None:
+    """It names the file, and nothing of Reasoning Gym."""
+    rows = [{"question": f"{number} + 1", "answer": number + 1} for number in range(30)]
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own = ["tasks=null", f"data={tmp_path / 'sums.jsonl'}", "splits.num_eval_examples=6", "training.max_steps=1",
+           "training.rollouts_per_step=8", "training.per_device_train_batch_size=8", "training.max_tokens=8",
+           "evaluation.tasks=null", f"output.dir={tmp_path / 'run'}"]  # fmt: skip
+    run_config(load_train_config(CONFIG, own))
+    found = card_of(tmp_path / "run")
+    data = ModelCard(found).data
+    assert isinstance(data, ModelCardData)
+    assert data.eval_results
+    assert {(each.dataset_name, each.dataset_type) for each in data.eval_results} == {("sums.jsonl", "sums.jsonl")}
+    assert "reasoning-gym" not in data.tags
+    assert "A model trained by GRPO on the author's own data (`sums.jsonl`) with rg-env." in found
+    assert "| `sums.jsonl`, greedy | 6 |" in found
+    assert "6 of `sums.jsonl`." in found
+    assert "- Grading: an answer is correct if it equals the row's answer as a number or as text." in found
+    assert "rg-env train legs/run/config.yaml --eval-only --checkpoint legs data.path=PATH" in found
+    for claim in ("Reasoning Gym", "`default`", "`None`", "not recorded"):
+        assert claim not in found, claim
 
 
 def test_the_license_is_what_the_base_models_card_states(tmp_path: Path) -> None:
