@@ -90,7 +90,7 @@ def test_wandb_without_a_login(here: Path) -> None:
 
 def test_the_rows_of_own_data(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All but the evaluation questions are trained on; the plan says so."""
-    overrides = ["tasks=null", "data=data.jsonl", "splits.num_eval_examples=8"]
+    overrides = ["tasks=null", "data.path=data.jsonl", "splits.num_eval_examples=8"]
     start = check_start(load_train_config("run.yaml", overrides))
     assert start.rows is not None
     assert [len(rows) for rows in start.rows] == [32, 8]
@@ -99,7 +99,7 @@ def test_the_rows_of_own_data(here: Path, capsys: pytest.CaptureFixture[str]) ->
     epochs = load_train_config("run.yaml", [*overrides, "training.num_train_epochs=3"])
     assert (epochs.in_updates(start.train_rows).training.max_steps, epochs.in_updates()) == (6, epochs)
     with pytest.raises(InputError, match="it has 'question', 'answer'"):
-        check_start(load_train_config("run.yaml", [*overrides, "data.answer_column=Answer", "data.path=data.jsonl"]))
+        check_start(load_train_config("run.yaml", [*overrides, "data.answer_column=Answer"]))
 
 
 @pytest.mark.parametrize(
