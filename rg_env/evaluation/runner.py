@@ -169,7 +169,8 @@ class TaskWork(Work):
 
     @property
     def graded_aside(self) -> bool:
-        return self.questions.env.rubric.in_workers
+        rubric = getattr(self.questions.env, "rubric", None)  # environments of Verifiers score by themselves
+        return rubric is not None and rubric.in_workers
 
     def grade(self, answered: Sequence[Answered]) -> None:
         env = self.questions.env

@@ -216,7 +216,7 @@ def test_a_key_that_an_endpoint_repeats_is_not_shown(chat: ChatServer, status: i
         _ask(chat)
     with pytest.raises(Exception, match=r"failed: that is not a result|Bearer \*\*\*"):
         _run(chat.url, tmp_path / "e")
-    assert all(KEY.encode() not in file.read_bytes() for file in (tmp_path / "e").iterdir())
+    assert all(KEY.encode() not in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
 
 
 def test_a_key_in_answers_and_names_is_not_shown(
@@ -225,7 +225,7 @@ def test_a_key_in_answers_and_names_is_not_shown(
     chat.reset(str, lambda number, body: JSONResponse(completion(f"<answer>{KEY}</answer>", model=KEY, refusal=KEY)))
     _run(chat.url, tmp_path / "e")
     assert "a: answered as ***" in capsys.readouterr().out
-    assert all(KEY.encode() not in file.read_bytes() for file in (tmp_path / "e").iterdir())
+    assert all(KEY.encode() not in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
 
 
 @pytest.mark.parametrize("key", [f"{KEY}\n", f" {KEY}", f"{KEY}\r\nX-Other: 1", f"{KEY}ü", f"{KEY}\x1b"])

@@ -124,7 +124,9 @@ def test_where_nothing_can_be_compared(config_run: Path, exported: Export, spoil
 @pytest.mark.parametrize("name", [EVALUATION, "config.yaml", "manifest.json"])
 def test_a_damaged_record_is_named(name: str, config_run: Path, exported: Export) -> None:
     (config_run / name).write_text("{")
-    with pytest.raises(InputError, match=f"{name} is damaged: .*; restore it from a copy, or remove it"):
+    with pytest.raises(
+        InputError, match=f"{name} is (damaged: .*; restore it from a copy, or remove it|not a results file)"
+    ):
         exported(config_run)
 
 
