@@ -1,6 +1,7 @@
 """Engines, which sample the trainer's rollouts: the model in training itself (`Embedded`), or a server
 (`vllm_engine`)."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -12,7 +13,7 @@ from rg_env.inference.embedded.engine import EmbeddedEngine
 from rg_env.inference.protocol import Completion, Sampling
 
 
-class Engine:
+class Engine(ABC):
     """Samples completions with the weights of the last `sync`. Optional methods do nothing by default."""
 
     name: str
@@ -21,9 +22,9 @@ class Engine:
     end_ids: frozenset[int]
     """Ids of the tokens that end a completion."""
 
+    @abstractmethod
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
         """One completion for each prompt (token ids), in order. On the main process only."""
-        raise NotImplementedError
 
     def cancel(self) -> None:
         """Ask running calls of `generate` to return soon."""

@@ -50,7 +50,7 @@ def test_a_run_is_repeated_from_its_own_config(config: Path) -> None:
     assert first["eval_after"]["labelled"] == again["eval_after"]["labelled"]
     with pytest.raises(OutputFolderError, match="one is not empty"):
         run_config(load_train_config("one/config.yaml"))
-    RunFolder(Path("two")).evaluation_file(0).write_text('{"cut')
+    RunFolder(Path("two")).evaluation_file(0).write_text('{"format": "cut')
     with pytest.raises(InputError, match=r"eval_step_0\.json is damaged: .*; restore it from a copy, or remove it"):
         run_config(load_train_config("two/config.yaml", ["training.max_steps=3"]), resume="auto")
 

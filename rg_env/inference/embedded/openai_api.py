@@ -6,6 +6,7 @@ fields are rejected with `BadRequest` (HTTP 400), never ignored.
 
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from itertools import accumulate
 from typing import Any, ClassVar, Literal, Self
@@ -113,7 +114,7 @@ class _StreamOptions(_Body):
     include_obfuscation: bool = False
 
 
-class Request(_Body):
+class Request(_Body, ABC):
     """Fields common to both kinds of requests. The bounds are those of vLLM's SamplingParams."""
 
     kinds: ClassVar[tuple[str, str, str]]
@@ -182,13 +183,13 @@ class Request(_Body):
         completions = sum(len(each.ids) for each in choices)
         return {"prompt_tokens": prompts, "completion_tokens": completions, "total_tokens": prompts + completions}
 
+    @abstractmethod
     def whole(self, choice: Choice) -> dict[str, Any]:
         """Choice in a complete response."""
-        raise NotImplementedError
 
+    @abstractmethod
     def part(self, choice: Choice) -> dict[str, Any]:
         """Choice in a streamed chunk, with the new text only."""
-        raise NotImplementedError
 
 
 class _TextPart(BaseModel):
