@@ -112,7 +112,7 @@ class Work(ABC):
         """Whether `grade` waits for worker processes and should run in a thread."""
         return False
 
-    def grade(self, answered: Sequence[Answered]) -> None:  # noqa: B027  (nothing to do for most)
+    def grade(self, answered: Sequence[Answered]) -> None:
         """Do the slow part of `take`, which may run in a thread."""
 
     @abstractmethod

@@ -90,7 +90,7 @@ def test_what_cannot_be_asked_is_told_before_anything_is(
     monkeypatch.setattr("rg_env.inference.models._hub_answers", lambda: False)
     with pytest.raises(InputError, match=told):
         run_evaluation(_config(tmp_path / "e", {"m": model}, override))
-    assert not any((tmp_path / "e").iterdir())
+    assert not (tmp_path / "e").exists()
 
 
 def test_no_model_is_asked_before_all_can_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +98,7 @@ def test_no_model_is_asked_before_all_can_be_loaded(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("rg_env.inference.models._hub_answers", lambda: False)
     with pytest.raises(InputError, match="cannot load the model 'no/such-model'"):
         run_evaluation(_config(tmp_path / "e", {"a": "tiny", "b": "no/such-model"}))
-    assert not any((tmp_path / "e").iterdir())
+    assert not (tmp_path / "e").exists()
 
 
 def test_adapters_that_name_no_model_are_told(tmp_path: Path) -> None:
