@@ -15,7 +15,7 @@ def add(commands: Any) -> None:
         "eval",
         help="compare models on tasks: endpoints, checkpoints, adapters",
         usage="rg-env eval [CONFIG] [section.key=value ...] [--models MODEL ...] [--tasks TASK ...] "
-        "[--external BENCHMARK ...] [options]",
+        "[--data FILE] [--external BENCHMARK ...] [options]",
         epilog="A MODEL is a folder, a name on the Hugging Face Hub, 'tiny', or NAME@URL of an OpenAI-compatible "
         "endpoint (its API key is read from OPENAI_API_KEY); models.NAME=MODEL renames it. Settings that are not given "
         "default to those of a checkpoint's training run. docs/reference/evaluation.md lists all keys. Runs anywhere: "
@@ -33,7 +33,10 @@ def add(commands: Any) -> None:
         action=Names,
         nargs="+",
         metavar="TASK",
-        help="task or category names (`rg-env tasks` lists both); default: the tasks of the training run",
+        help="task or category names (`rg-env tasks` lists both); default: the tasks and data of the training run",
+    )
+    parser.add_argument(
+        "--data", metavar="FILE", help="your own questions: a .csv, .json, .jsonl or .parquet file, or a Hub dataset"
     )
     parser.add_argument(
         "--external",
@@ -90,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
     elif any(re.match("models[.=]", override) for override in (*given, *options.overrides)):
         config = eval_config_of([*given, *options.overrides])
     else:
-        raise InputError("give a config, such as configs/eval/tiny.yaml, or --models and --tasks")
+        raise InputError("give a config, such as configs/eval/tiny.yaml, or --models and --tasks (or --data)")
     from rg_env.evaluation.from_config import prepared, run_evaluation
 
     if options.dry_run:
@@ -132,6 +135,7 @@ def _given(options: argparse.Namespace) -> list[str]:
     named: dict[str, Any] = {
         "models": options.models,
         "tasks": options.tasks,
+        "data.path": options.data,
         "external.tasks": options.external,
         "num_examples": options.num_examples,
         "rollouts_per_example": options.rollouts_per_example,

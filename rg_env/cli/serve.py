@@ -34,18 +34,20 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Serve until Ctrl-C; returns the exit code."""
-    from rg_env.training import best_device, load_policy  # first: reports how to install torch if it is missing
-
-    from rg_env.core.text import shortened  # isort: skip
+    from rg_env.core.text import shortened
     from rg_env.evaluation.config import eval_config_of
     from rg_env.evaluation.models import base_model
     from rg_env.evaluation.trained import as_trained
-    from rg_env.inference.embedded.engine import EmbeddedEngine
+
+    # Before torch is imported and the model is loaded, which may take minutes.
+    config, _ = as_trained(eval_config_of([f"models={json.dumps([options.model])}", "tasks=chain_sum"]))
+    from rg_env.training import best_device, load_policy  # first: reports how to install torch if it is missing
+
+    from rg_env.inference.embedded.engine import EmbeddedEngine  # isort: skip
     from rg_env.inference.embedded.server import HOST, bind, serve, with_prompt
     from rg_env.inference.models import TINY, with_adapters
 
-    with bind(options.port) as listener:  # before the model is loaded, which may take minutes
-        config, _ = as_trained(eval_config_of([f"models={json.dumps([options.model])}", "tasks=chain_sum"]))
+    with bind(options.port) as listener:
         # The tiny policy was trained with the default prompt only.
         trained, text = bool(config.prompt.model_fields_set) or options.model == TINY, options.system_prompt
         prompt = config.prompt.model_copy(update={} if text is None else {"system_prompt": text, "preamble": ""})

@@ -301,6 +301,12 @@ def evaluation_summary(results: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def is_missing_folder(model: str) -> bool:
+    """Whether the name of a model is the path of a folder that does not exist, and not a name on the Hub."""
+    is_path = model.startswith((".", "/", "~", f"{OUTPUTS}/")) or model.count("/") > 1
+    return is_path and not os.path.exists(model)
+
+
 def checkpoint_step(folder: Path) -> int | None:
     """N of checkpoint-N; None for any other name."""
     match = _CHECKPOINT.fullmatch(folder.name)

@@ -127,6 +127,11 @@ def shortened(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:60]} ... {text[-15:]}"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: "1 question", "1,024 questions"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def cut_bytes(text: str, most: int = 80) -> str:
     """The start of `text`, cut to `most` bytes, for folder names: file systems allow 255 bytes."""
     return text.encode()[:most].decode(errors="ignore")

@@ -38,10 +38,12 @@ from rg_env.core.config.parsing import (
     read_config,
 )
 from rg_env.core.data.splits import SplitBy
+from rg_env.core.data.user_rows import DataConfig
 from rg_env.core.rewards.builtin import resolve_rewards
-from rg_env.core.run_folder import RunFolder, checkpoint_step
+from rg_env.core.run_folder import RunFolder, checkpoint_step, is_missing_folder
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table
+from rg_env.core.text import counted, file_part
 from rg_env.core.user_code import import_user_code
 from rg_env.errors import InputError, unknown_name
 from rg_env.tiny import TASKS as TINY_TASKS
@@ -149,7 +151,7 @@ def name_of(text: str) -> str:
     parts = Path(model).parts
     if len(parts) > 1 and checkpoint_step(Path(parts[-1])) is not None:
         return "/".join(parts[-2:])
-    return parts[-1] if parts and os.path.isdir(model) else model
+    return parts[-1] if parts and (os.path.isdir(model) or is_missing_folder(model)) else model
 
 
 def run_of(model: str) -> RunFolder | None:
@@ -272,15 +274,20 @@ class EvalConfig(Section):
     """Models to evaluate."""
     tasks: dict[str, EvalTask] = Field(default_factory=dict)
     """Tasks to evaluate on; the name of a category includes all its tasks. Default: no tasks if there are external
-    benchmarks, otherwise the evaluation tasks of a model's training run, with the same sizes and sampling."""
+    benchmarks or `data`, otherwise the evaluation tasks and the data of a model's training run, with the same sizes and
+    sampling."""
+    data: DataConfig | None = None
+    """Your own questions and answers, in addition to tasks or instead of them. `num_examples` of the rows, picked by
+    `eval_seed` as in training, are the questions. Rows that a checkpoint was trained on are skipped for it."""
     num_examples: Positive = 100
-    """Number of distinct questions per task, unless the task sets its own `num_examples`."""
+    """Number of distinct questions per task and of `data`, unless the task sets its own `num_examples`."""
     rollouts_per_example: Positive = 1
     """Number of sampled answers per question; above 1, pass@k is reported."""
     greedy: bool = False
     """Also generate one greedy answer per question."""
     eval_seed: Seed = 0
-    """Seed of the questions; default: that of a model's training run, otherwise 0."""
+    """Seed of the questions, also of the rows picked from `data`; default: that of a model's training run, otherwise
+    0."""
     split_by: SplitBy = "problem"
     """Rule that assigns questions to the evaluation split, as `splits.by` in training; default: that of a model's
     training run. Problems (questions) that a checkpoint was trained on are skipped for it, and their number is
@@ -288,7 +295,7 @@ class EvalConfig(Section):
     seed: Seed = 0
     """Sampling seed of models served by the embedded engine; default: that of a model's training run."""
     grading: Literal["hardened", "partial", "upstream"] = "hardened"
-    """Grading, as in training; default: that of a model's training run, otherwise hardened."""
+    """Grading of tasks, as in training; default: that of a model's training run, otherwise hardened."""
     prompt: PromptConfig = PromptConfig()
     rewards: Rewards = Field(default_factory=default_rewards)
     """Rewards by name; the reported reward is their weighted sum."""
@@ -329,25 +336,42 @@ class EvalConfig(Section):
             options["config"] = TINY_TASKS[task]
         return {"name": task, **options}
 
+    @property
+    def data_name(self) -> str | None:
+        """Name of `data` in results: that of its file. None without data."""
+        if self.data is None:
+            return None
+        name = file_part(Path(self.data.path).stem)
+        return f"{name}_data" if name in load_table() or name == _ALL_TASKS else name
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the tasks and of the data."""
+        return [*self.tasks, *([self.data_name] if self.data_name else [])]
+
     def count(self, name: str) -> int:
-        """Number of questions of the task `name`."""
-        return self.tasks[name].num_examples or self.num_examples
+        """Number of questions of the task `name`; of data, the maximum number."""
+        return (name in self.tasks and self.tasks[name].num_examples) or self.num_examples
 
     def sampling_of(self, name: str) -> SamplingConfig:
         """Sampling settings of the task `name`."""
-        return self.sampling.model_copy(update=self.tasks[name].sampling.model_dump(exclude_none=True))
+        own = self.tasks[name].sampling.model_dump(exclude_none=True) if name in self.tasks else {}
+        return self.sampling.model_copy(update=own)
 
     def plan(self) -> list[str]:
         """Lines that describe the models, the tasks and the number of calls."""
-        counts = {name: self.count(name) for name in self.tasks}
+        counts = {name: self.count(name) for name in self.names}
         draws = [f"{self.rollouts_per_example} sampled", *(["1 greedy"] if self.greedy else [])]
         times = self.rollouts_per_example + self.greedy
         limits = [n * times * self.sampling_of(name).max_tokens for name, n in counts.items()]
         calls = len(self.models) * sum(counts.values()) * times
         lines = [f"models      {', '.join(self.models)}"]
+        if self.tasks:
+            lines.append(f"tasks       {', '.join(f'{name} ({counts[name]})' for name in self.tasks)}")
+        if self.data:
+            lines.append(f"data        {self.data.path} (up to {counted(self.num_examples, 'question')})")
         if counts:
             lines += [
-                f"tasks       {', '.join(f'{name} ({n})' for name, n in counts.items())}",
                 f"answers     {' and '.join(draws)} for each question; grading {self.grading}",
                 f"calls       {calls:,}, with up to {len(self.models) * sum(limits):,} tokens of answers",
             ]
@@ -432,8 +456,9 @@ def _tasks(config: EvalConfig) -> Iterator[Problem]:
                 path, f"a label has letters, digits, '_', '-' and '.', at most 80 ({_LABEL_BYTES} bytes), and differs "
                 "from every task"
             )  # fmt: skip
-        if name == _ALL_TASKS:
-            yield Problem(path, "is the name of the files about all tasks: choose another label")
+        if name in (_ALL_TASKS, config.data_name):
+            what = "files about all tasks" if name == _ALL_TASKS else "data"
+            yield Problem(path, f"is the name of the {what}: choose another label")
         if config.count(name) * config.rollouts_per_example > _MOST_ANSWERS:
             yield Problem(path, f"has more than {_MOST_ANSWERS:,} answers: lower num_examples or rollouts_per_example")
         if is_label and entry.task not in table:
@@ -450,7 +475,7 @@ def _rewards(config: EvalConfig) -> Iterator[Problem]:
 
 
 def _sampling(config: EvalConfig) -> Iterator[Problem]:
-    if 0 in {config.sampling_of(name).temperature for name in config.tasks}:
+    if 0 in {config.sampling_of(name).temperature for name in config.names}:
         if config.rollouts_per_example > 1:
             yield Problem(("rollouts_per_example",), "with temperature 0 all answers are the same: use 1, or sample")
         if config.greedy:
@@ -462,9 +487,9 @@ def _sampling(config: EvalConfig) -> Iterator[Problem]:
 
 def _external(config: EvalConfig) -> Iterator[Problem]:
     external = config.external
-    if not config.tasks and not external.tasks and not any(run_of(each.model) for each in config.models.values()):
-        yield Problem(("tasks",), "is required: name at least 1, or external.tasks; only for a training run's own "
-                      "checkpoint the tasks of the run are the default")  # fmt: skip
+    if not config.names and not external.tasks and not any(run_of(each.model) for each in config.models.values()):
+        yield Problem(("tasks",), "is required: name at least 1, or data, or external.tasks; only for a training run's "
+                      "own checkpoint the tasks of the run are the default")  # fmt: skip
     if len(set(external.tasks)) < len(external.tasks):
         yield Problem(("external", "tasks"), "names one twice")
     if external.include is not None and not os.path.isdir(external.include):
@@ -473,7 +498,7 @@ def _external(config: EvalConfig) -> Iterator[Problem]:
 
 def _published(config: EvalConfig) -> Iterator[Problem]:
     """Published accuracies of tasks or models that are not evaluated."""
-    tasks, models = [*config.tasks], [*config.models]
+    tasks, models = config.names, [*config.models]
     for table, each in config.published.items():
         for row, figures in each.rows.items():
             path = ("published", table, "rows", row)

@@ -13,12 +13,16 @@ sequences afterwards.
 """
 
 import contextlib
+import difflib
 import json
 import math
+import re
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -43,6 +47,50 @@ _SHIPPED = Path("configs") / "lm_eval"
 _SCORING_S = 600.0
 """Time limit in seconds for grading one model's answers, plus the same for every 1,000 answers. Simplifying the
 mathematics in an answer may never end."""
+
+
+_NAMED = re.compile(r"""^["']?(?:task|group)["']?[ ]*:[ ]*["']?([^\s"'#]+)""", re.MULTILINE)
+
+
+def check_tasks(config: EvalConfig) -> dict[str, str]:
+    """Check the names in `external.tasks` without importing lm-eval; returns the folder of each task that lm-eval has.
+
+    Raises:
+        MissingExtraError: lm-eval is not installed.
+        InputError: a name is unknown.
+    """
+    if (spec := find_spec("lm_eval")) is None or spec.origin is None:
+        raise MissingExtraError(
+            f"external benchmarks need lm_eval, which is not installed: `{install_command('eval-external')}`"
+        )
+    names, folders = config.external.tasks, _task_folders(Path(spec.origin).parent / "tasks")
+    own = [name for folder in include_folders(config.external.include) for name in _task_folders(folder)]
+    texts: list[str] = []
+    for name in names:
+        if name in folders or name in own:
+            continue
+        texts = texts or [_text(file) for file in Path(spec.origin).parent.joinpath("tasks").rglob("*.yaml")]
+        if any(map(re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])").search, texts)):  # a tag, or in a list
+            continue
+        near = difflib.get_close_matches(name, {*folders, *own}, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(near)}?" if near else "`lm-eval ls tasks` lists those of lm-eval"
+        where = " and ".join([f"lm-eval {version('lm_eval')}", *map(str, include_folders(config.external.include))])
+        raise InputError(f"external.tasks: there is no task {name!r} in {where}: {hint}")
+    return folders
+
+
+@cache
+def _task_folders(root: Path) -> dict[str, str]:
+    """Folder of each task and group in the task files below `root`."""
+    found: dict[str, str] = {}
+    for file in sorted(root.rglob("*.yaml")):
+        for name in _NAMED.findall(_text(file)):
+            found.setdefault(name, str(file.parent))
+    return found
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="replace")
 
 
 class Benchmark(Work):
@@ -91,17 +139,13 @@ class Harness:
     Attributes:
         version: version of lm-eval, available after `prepare`.
 
-    Raises:
-        MissingExtraError: lm-eval is not installed.
+    Raises like `check_tasks`.
     """
 
     version = ""
 
     def __init__(self, config: EvalConfig):
-        if find_spec("lm_eval") is None:
-            raise MissingExtraError(
-                f"external benchmarks need lm_eval, which is not installed: `{install_command('eval-external')}`"
-            )
+        self._folders = check_tasks(config)
         self._config = config
         # Models with the same system prompt get the same requests.
         self._prompts = list(dict.fromkeys(model.system_prompt for model in config.models.values()))
@@ -127,7 +171,7 @@ class Harness:
         """All models on all benchmarks, with lm-eval's requests.
 
         Raises:
-            InputError: a task is unknown or not possible with chat endpoints, or its dataset is not available.
+            InputError: a task is not possible with chat endpoints, or its dataset is not available.
             RGEnvError: lm-eval's process ended.
         """
         external = self._config.external
@@ -136,6 +180,7 @@ class Harness:
             "log": str(self._log),
             "tasks": external.tasks,
             "include": [str(each) for each in include_folders(external.include)],
+            "folders": self._folders,
             "limit": external.num_examples,
             "prompts": self._prompts,
             "descriptions": self._descriptions(),

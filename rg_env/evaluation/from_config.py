@@ -11,7 +11,6 @@ results_*.json, summary.md, comparison_*.png, summary_*.png
 
 import asyncio
 import contextlib
-import os
 import shlex
 import sys
 import time
@@ -29,7 +28,8 @@ from rg_env.core.run_folder import free_folder, locked, read_yaml, removed_on_er
 from rg_env.core.text import one_line
 from rg_env.errors import InputError, OutputFolderError, ServerError
 from rg_env.evaluation.config import EvalConfig
-from rg_env.evaluation.external import FOLDER, LOG, Benchmark, Harness
+from rg_env.evaluation.external import FOLDER, LOG, Benchmark, Harness, check_tasks
+from rg_env.evaluation.models import key_of
 from rg_env.evaluation.results import Results
 from rg_env.evaluation.runner import ROLLOUTS, Outcome, TaskWork, Work, ask_all, make_works
 from rg_env.evaluation.scores import Source, results_of, write_results
@@ -57,7 +57,7 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
     """
     config, notes, folder = prepared(config, resume=resume)
     _say(*config.plan(), *notes, f"files in {folder}")
-    works = make_works(config, _drawing(len(config.tasks)))
+    works = make_works(config, _drawing(len(config.names)))
     with ExitStack() as stack:
         harness = stack.enter_context(Harness(config)) if config.external.tasks else None
         benchmarks = harness.prepare() if harness else []
@@ -112,15 +112,19 @@ def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, l
     """Return the config completed from training runs, notes about that, and the output folder. No heavy imports.
 
     Raises:
-        InputError: a model's folder is missing, a file of its run is damaged, or the output folder has a different
-            evaluation.
+        InputError: a model's folder or an API key is missing, a file of a run or of `data` is damaged, the name of an
+            external benchmark is unknown, or the output folder has a different evaluation.
+        MissingExtraError: external benchmarks need lm-eval, which is not installed.
         OutputFolderError: the folder has files already, or cannot be written.
     """
-    for name, model in config.models.items():
-        is_path = model.model.count("/") > 1 or model.model.startswith((".", "/"))  # not NAME or USER/NAME on the hub
-        if is_path and not model.url and not os.path.exists(model.model):
-            raise InputError(f"models.{name}: there is no folder {model.model}")
     config, notes = as_trained(config)
+    for model in config.models.values():
+        if model.url:
+            key_of(model)
+    if config.data and config.data.is_file:
+        config.data.rows()
+    if config.external.tasks:
+        check_tasks(config)
     return config, notes, _folder(config, resume)
 
 
@@ -181,7 +185,7 @@ def _writing(folder: Path) -> Iterator[None]:
 def _folder(config: EvalConfig, resume: bool) -> Path:
     if resume and config.output.dir is None:
         raise InputError("--resume needs output.dir: the folder of the evaluation to resume")
-    name = f"eval-{'+'.join([*config.tasks, *config.external.tasks][:3])}"
+    name = f"eval-{'+'.join([*config.names, *config.external.tasks][:3])}"
     folder = free_folder(
         config.output.dir, name, may_have_files=resume, remedy="choose another output.dir", resume="--resume"
     )

@@ -2,8 +2,8 @@
 
 Exchanges JSON values with `external`, which calls the models. No other module imports lm-eval.
 
-    {"log": file, "tasks": [names], "include": [folders], "limit": N | null, "prompts": [text | null], "requests": file,
-     "descriptions": {task: text that replaces its own}}
+    {"log": file, "tasks": [names], "include": [folders], "folders": {name: folder of lm-eval's}, "limit": N | null,
+     "prompts": [text | null], "requests": file, "descriptions": {task: text that replaces its own}}
     -> {"version": version of lm-eval, "unused": [settings of tasks that are not sent to models]}
        and in the file one line per request: {"benchmark", "prompt": index, "key", "chat": messages, "sampling"}
     {"benchmark": name, "prompt": index, "answers": {key: text}, "output": file without suffix}
@@ -14,14 +14,11 @@ lm-eval's evaluation runs twice: first it is stopped at the call of the model, l
 process does not have API keys, and does not run code written by models (lm-eval refuses such tasks).
 """
 
-import difflib
 import hashlib
 import json
 import os
-import re
 import traceback
 from collections import Counter
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
@@ -38,8 +35,6 @@ from rg_env.core.text import reason_of
 _FEWSHOT_SEED = 1234
 """lm-eval's own default."""
 _SAMPLING = ("temperature", "top_p", "do_sample", "max_gen_toks", "max_tokens", "max_new_tokens")
-_BUILT_IN = Path(lm_eval.__file__).parent / "tasks"
-_NAMED = re.compile(r"""^["']?(?:task|group)["']?[ ]*:[ ]*["']?([^\s"'#]+)""", re.MULTILINE)
 
 
 class Refused(Exception):
@@ -91,11 +86,12 @@ def main() -> None:
         call = parent.receive()
         try:
             if state is None:
-                log = os.open(call["log"], os.O_WRONLY | os.O_APPEND)
+                log_file, requests = call.pop("log"), Path(call.pop("requests"))
+                log = os.open(log_file, os.O_WRONLY | os.O_APPEND)
                 os.dup2(log, 1)
                 os.dup2(log, 2)
-                state = State(call["tasks"], call["include"], call["limit"], call["prompts"], call["descriptions"])
-                reply = state.ask(Path(call["requests"]))
+                state = State(**call)
+                reply = state.ask(requests)
             else:
                 reply = state.score(call["benchmark"], call["prompt"], call["answers"], Path(call["output"]))
         except Exception as error:
@@ -109,15 +105,16 @@ class State:
 
     def __init__(
         self,
-        names: list[str],
+        tasks: list[str],
         include: list[str],
+        folders: dict[str, str],
         limit: int | None,
         prompts: list[str | None],
         descriptions: dict[str, str],
     ):
         self._limit, self._prompts = limit, prompts
-        manager = manager_for(names, include)
-        self._loaded = {name: _load(manager, name) for name in names}
+        manager = manager_for(tasks, include, folders)
+        self._loaded = {name: _load(manager, name) for name in tasks}
         for name in descriptions.keys() & self._loaded.keys():
             for task in self._loaded[name]["tasks"].values():
                 task.set_config(
@@ -177,54 +174,22 @@ class State:
         )
 
 
-def manager_for(names: list[str], include: list[str]) -> TaskManager:
+def manager_for(names: list[str], include: list[str], folders: dict[str, str]) -> TaskManager:
     """A manager of the tasks `names` and their parts.
 
-    Indexes only the folders that are needed, because lm-eval takes half a minute to index all of its 15,000 files.
-
-    Raises:
-        Refused: a name is unknown.
+    Indexes only those of lm-eval's `folders` that are needed: it takes half a minute to index all of its 15,000 files.
     """
-    built_in = _built_in()
     wanted = set(names)
     while True:
-        folders = {built_in[name] for name in wanted if name in built_in}
-        manager = TaskManager(include_path=[*sorted(folders), *include], include_defaults=False)
+        found = {folders[name] for name in wanted if name in folders}
+        manager = TaskManager(include_path=[*sorted(found), *include], include_defaults=False)
         index = manager.task_index
         more = {part for name in wanted if name in index for part in _parts(index[name])} - wanted
         if not more:
             break
         wanted |= more
-    known = {*manager.all_subtasks, *manager.all_groups}
-    if wanted <= known:
-        return manager
-    unknown = [name for name in names if name not in known]
-    if not unknown or any(_is_mentioned(name) for name in unknown):  # needs the full index
-        manager = TaskManager(include_path=include)
-        unknown = [name for name in names if name not in manager.task_index]
-    if unknown:
-        near = difflib.get_close_matches(unknown[0], {*built_in, *known}, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else "`lm-eval ls tasks` lists those of lm-eval"
-        where = " and ".join([f"lm-eval {version('lm_eval')}", *include])
-        raise Refused(f"external.tasks: there is no task {unknown[0]!r} in {where}: {hint}")
-    return manager
-
-
-@cache
-def _built_in() -> dict[str, Path]:
-    """Folder of each task and group that lm-eval ships."""
-    found: dict[str, Path] = {}
-    for file in sorted(_BUILT_IN.rglob("*.yaml")):
-        for name in _NAMED.findall(file.read_text(encoding="utf-8", errors="replace")):
-            found.setdefault(name, file.parent)
-    return found
-
-
-def _is_mentioned(name: str) -> bool:
-    """Whether any of lm-eval's files mentions `name`, as a tag or in a list."""
-    word = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])")
-    files = (file.read_text(encoding="utf-8", errors="replace") for file in _BUILT_IN.rglob("*.yaml"))
-    return any(map(word.search, files))
+    complete = wanted <= {*manager.all_subtasks, *manager.all_groups}
+    return manager if complete else TaskManager(include_path=include)  # a tag, which any file may have
 
 
 def _parts(entry: Any) -> set[str]:

@@ -242,17 +242,21 @@ def _requested_pause(response: httpx.Response) -> float | None:
     return None if math.isnan(seconds) else min(max(seconds, 0.0), _LONGEST_PAUSE_S)
 
 
-@asynccontextmanager
-async def endpoint(model: EvalModel, config: EvalConfig, *, folds: bool = False) -> AsyncIterator[Endpoint]:
-    """Connect to the OpenAI-compatible server of a model.
+def _is_here(url: str) -> bool:
+    return urlsplit(url).hostname in _LOOPBACK
+
+
+def key_of(model: EvalModel) -> str:
+    """The API key of an endpoint, from the environment; empty for an endpoint of this machine without `key_variable`.
 
     Raises:
-        InputError: the API key is missing, nothing answers at the URL, or the server does not have the model.
+        InputError: the key is missing or malformed.
     """
     url, variable = model.url or "", model.key_variable or DEFAULT_KEY
-    here = urlsplit(url).hostname in _LOOPBACK
-    key = os.environ.get(variable, "") if model.key_variable or not here else ""
-    if not key and (model.key_variable or not here):
+    if not model.key_variable and _is_here(url):
+        return ""
+    key = os.environ.get(variable, "")
+    if not key:
         raise InputError(
             f"{url}: the environment variable {variable} is not set: set it to the endpoint's key, or name another one "
             "as key_variable"
@@ -262,6 +266,18 @@ async def endpoint(model: EvalModel, config: EvalConfig, *, folds: bool = False)
             f"{url}: the key in {variable} has spaces around it, a line break or characters that no key has: set it to "
             "the bare key"
         )
+    return key
+
+
+@asynccontextmanager
+async def endpoint(model: EvalModel, config: EvalConfig, *, folds: bool = False) -> AsyncIterator[Endpoint]:
+    """Connect to the OpenAI-compatible server of a model.
+
+    Raises:
+        InputError: the API key is missing, nothing answers at the URL, or the server does not have the model.
+    """
+    url, key = model.url or "", key_of(model)
+    here = _is_here(url)
     new_client = partial(
         httpx.AsyncClient,
         base_url=url,

@@ -13,6 +13,7 @@ from typing import Any
 
 from rg_env.core.data.manifest import hash_of_rows, split_hash
 from rg_env.core.data.splits import question_hash
+from rg_env.core.data.user_rows import in_order
 from rg_env.core.environment import Environment, ReasoningGym, Row
 from rg_env.core.grading.rollout import UNNAMED_TASK
 from rg_env.core.grading.scoring import score
@@ -95,26 +96,32 @@ def question_of(row: Row) -> str:
 
 
 def draw(config: EvalConfig, name: str) -> Questions:
-    """Questions of the entry `name` of `tasks`, from the evaluation split. They are the same on every machine.
+    """Questions of the entry `name` of `tasks`, from the evaluation split, or of `data`. They are the same on every
+    machine.
 
     Raises:
-        InputError: the library refuses the options, or the task has fewer questions.
+        InputError: the library refuses the options, the task has fewer questions, or the data cannot be read.
         GenerationError: generating a row takes too long.
     """
+    how: dict[str, Any] = {
+        "rewards": config.reward_list,
+        "system_prompt": config.prompt.system_prompt,
+        "prompt_placement": config.prompt.placement,
+        "preamble": config.prompt.preamble,
+    }
+    if config.data and name == config.data_name:
+        rows = in_order(config.data.rows(), config.eval_seed)
+        return Questions(Environment(eval_rows=rows[: config.count(name)], **how), label=name)
     env = ReasoningGym(
         config.gym(name),
         num_train_examples=0,
         num_eval_examples=config.count(name),
         eval_seed=config.eval_seed,
-        rewards=config.reward_list,
-        system_prompt=config.prompt.system_prompt,
-        prompt_placement=config.prompt.placement,
-        preamble=config.prompt.preamble,
         grading=config.grading,
         split_by=config.split_by,
+        **how,
     )
-    floor = None if env.rubric.in_workers else _floor(env)
-    return Questions(env, label=name, floor=floor)
+    return Questions(env, label=name, floor=None if env.rubric.in_workers else _floor(env))
 
 
 def _floor(env: Environment) -> float:

@@ -249,7 +249,7 @@ def make_works(config: EvalConfig, drawn: Callable[[int], Any] = lambda number: 
     `drawn` is called after each task with the number of tasks drawn so far.
     """
     tasks: list[Questions] = []
-    for name in config.tasks:
+    for name in config.names:
         tasks.append(draw(config, name))
         drawn(len(tasks))
     works = []

@@ -13,10 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from rg_env.core.config.files import leaves
 from rg_env.core.data.manifest import read_manifest
+from rg_env.core.data.splits import question_hash
+from rg_env.core.data.user_rows import DataConfig, split_rows
 from rg_env.core.rewards.builtin import resolve_rewards
-from rg_env.core.run_folder import RunFolder, damaged
+from rg_env.core.run_folder import RunFolder, damaged, is_missing_folder
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import shortened
 from rg_env.errors import InputError
@@ -34,11 +38,16 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
 
     The folder of a run is replaced by its last checkpoint.
 
-    A note names each model that was trained on own data, whose overlap with the questions is not known.
+    A note names each model that was trained on own data that cannot be read now: its overlap with the questions is not
+    known.
 
     Raises:
-        InputError: a file of a run is damaged, or tasks are missing and no run has evaluation tasks.
+        InputError: the folder of a model is missing, a file of a run is damaged, or tasks are missing and no run has
+            evaluation tasks.
     """
+    for model in config.models.values():
+        if not model.url and is_missing_folder(model.model):
+            raise InputError(f"there is no folder {model.model}")
     models = {name: model.model_copy(update={"model": _checkpoint(model)}) for name, model in config.models.items()}
     config, notes = config.model_copy(update={"models": models}), list[str]()
     runs = {name: run for name, each in models.items() if not each.url and (run := run_of(each.model))}
@@ -56,18 +65,10 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
                     alike.append(f"{key}={shortened(value)}")
         notes += [f"{name}: evaluated as in its training run: {', '.join(alike)}"] if number == 0 and alike else []
         notes += [f"{name}: trained with other values than it is evaluated with: {', '.join(other)}"] if other else []
-    if not config.tasks and not config.external.tasks:
-        for name, run in runs.items():
-            if run.config_file.is_file() and (data := run.config().get("data")):
-                raise InputError(
-                    f"tasks: is required: {name} was trained on its own data {shortened(data['path'])}, which "
-                    f"`rg-env train CONFIG --eval-only --checkpoint {models[name].model}` evaluates"
-                )
+    if not config.names and not config.external.tasks:
         raise InputError("tasks: is required: no training run of these models names tasks that it was evaluated on")
-    if config.tasks:
-        unknown = [name for name, run in runs.items() if run.manifest().get("rows", "") is None]
-        notes += [f"{name}: own data: overlap with training not checked" for name in unknown]
-    return config, notes
+    unknown = [name for name, run in runs.items() if config.names and _trained(run) is None]
+    return config, [*notes, *(f"{name}: own data: overlap with training not checked" for name in unknown)]
 
 
 def _checkpoint(model: EvalModel) -> str:
@@ -103,6 +104,10 @@ def _settings(run: RunFolder) -> dict[str, Any]:
             settings["grading"] = environment["grading"]
         if manifests[0]:
             settings |= {"eval_seed": manifests[0]["splits"]["eval"]["seed"], "split_by": manifests[0]["split_by"]}
+        if (data := run.config().get("data")) and isinstance(data, Mapping):  # of a script, it is an option
+            splits = run.config()["splits"]
+            if count := splits["num_eval_examples"]:
+                settings |= {"data": data, "eval_seed": splits["eval_seed"], "num_examples": count}
     except (LookupError, TypeError, AttributeError) as error:
         raise damaged(run.path, f"its files do not describe a training run: {error!r}") from error
     if rewards and _known(rewards):
@@ -134,8 +139,11 @@ def _filled(config: EvalConfig, settings: Mapping[str, Any]) -> EvalConfig:
     given = config.model_dump(mode="json", exclude_unset=True)
     below = {key: value for key, value in settings.items() if not (key == "rewards" and key in given)}
     options = below.pop("options")
-    if config.tasks or config.external.tasks:
-        below = {key: value for key, value in below.items() if key not in ("rollouts_per_example", "greedy")}
+    if config.names or config.external.tasks:
+        not_run = {"rollouts_per_example", "greedy", "data"}
+        if config.data is None or config.data.model_dump(exclude_none=True) != below.get("data"):
+            not_run.add("num_examples")
+        below = {key: value for key, value in below.items() if key not in not_run}
         below["tasks"] = {
             name: options.get(name, {})
             for name, entry in config.tasks.items()
@@ -176,18 +184,30 @@ class Trained:
 
 
 def trained_on(model: str) -> Trained:
-    """Questions that a checkpoint was trained on, from the manifest of its run; empty for other models.
+    """Questions that a checkpoint was trained on, from the manifest or the data of its run; empty for other models.
 
-    By construction these are never evaluation questions, unless the evaluation has another `split_by` than the run, or
-    the run was trained on the user's own rows.
+    By construction these are never evaluation questions of a task, unless the evaluation has another `split_by` than
+    the run.
 
     Raises:
         InputError: the manifest is damaged.
     """
-    if (run := run_of(model)) is None or not (manifest := run.manifest()):
+    run = run_of(model)
+    return (_trained(run) if run else None) or Trained()
+
+
+def _trained(run: RunFolder) -> Trained | None:
+    """As `trained_on`; None for a run on own data that cannot be read now."""
+    rows = run.manifest().get("rows", "")
+    if rows == "":
         return Trained()
-    if (rows := manifest.get("rows", "")) is None:
-        return Trained()
+    if rows is None:
+        try:
+            splits, data = run.config()["splits"], DataConfig.model_validate(run.config()["data"])
+            train, _ = split_rows(data.rows(), splits["num_eval_examples"], splits["eval_seed"])
+        except (InputError, LookupError, TypeError, ValidationError):  # of a script, or moved away
+            return None
+        return Trained(frozenset(question_hash(row["question"]) for row in train))
     try:
         train = read_manifest(rows)["splits"]["train"]
     except InputError as error:

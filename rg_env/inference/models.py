@@ -17,6 +17,7 @@ from transformers.utils import is_flash_attn_2_available, logging
 
 from rg_env.core.processes import print_once
 from rg_env.core.prompts import require_chat_template
+from rg_env.core.run_folder import is_missing_folder
 from rg_env.core.tasks.mixture import Mixture, TaskSpec
 from rg_env.core.text import reason_of
 from rg_env.errors import InputError
@@ -182,6 +183,8 @@ def describe_model(name: str) -> ModelDescription:
     """
     if name == TINY:
         name = str(POLICY_DIR)
+    if "\0" not in name and is_missing_folder(name):
+        raise InputError(f"there is no folder {name}")
     if not name.strip():
         raise InputError("the model name is empty: give a folder, a name on the Hub, or 'tiny'")
     try:

@@ -26,11 +26,11 @@ _NAMES = {
     "evaluate_config": "rg_env.training.build",
     "evaluate_only": "rg_env.training.evaluation",
     "load_policy": "rg_env.inference.models",
-    "load_rows": "rg_env.training.data.user_rows",
+    "load_rows": "rg_env.core.data.user_rows",
     "load_train_config": "rg_env.training.config.load",
     "run_config": "rg_env.training.build",
     "run_name": "rg_env.core.run_folder",
-    "split_rows": "rg_env.training.data.user_rows",
+    "split_rows": "rg_env.core.data.user_rows",
     "token_logps": "rg_env.training.algorithms.logprobs",
     "train": "rg_env.training.run",
 }

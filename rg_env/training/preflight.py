@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rg_env.core.data.manifest import read_manifest
+from rg_env.core.data.user_rows import split_rows
 from rg_env.core.hub import LOGIN, repo_problem
 from rg_env.core.run_folder import RunFolder
 from rg_env.errors import InputError
 from rg_env.inference.vllm.client import VllmServer
-from rg_env.training.config.schema import DataConfig, EngineConfig, HubConfig, LoggingConfig, TrainConfig
-from rg_env.training.data.user_rows import FILES, load_rows, split_rows
+from rg_env.training.config.schema import EngineConfig, HubConfig, LoggingConfig, TrainConfig
 
 AUTO = "auto"
 """Value of `resume` that selects the newest checkpoint."""
@@ -56,7 +56,7 @@ def check_start(
         ServerError: the vLLM server does not respond.
     """
     data = config.data
-    read_data = data is not None and (wait or is_file(data))
+    read_data = data is not None and (wait or data.is_file)
     if os.environ.get("RANK", "0") != "0":
         return Start(own_rows(config) if read_data else None)
     RunFolder.choose(config.output.dir, "check", resume)
@@ -72,17 +72,11 @@ def check_start(
     return Start(rows, _server_notes(config.engine, wait))
 
 
-def is_file(data: DataConfig) -> bool:
-    """Whether the data is a file of this machine, also a missing one, rather than a dataset on the Hub."""
-    return os.path.exists(data.path) or data.path.lower().endswith(FILES)
-
-
 def own_rows(config: TrainConfig) -> tuple[Rows, Rows]:
     """Training and evaluation rows of the section `data`. Raises `InputError`."""
     data = config.data
     assert data is not None
-    rows = load_rows(data.path, **data.model_dump(exclude={"path"}))
-    train, evaluation = split_rows(rows, config.splits.num_eval_examples, config.splits.eval_seed)
+    train, evaluation = split_rows(data.rows(), config.splits.num_eval_examples, config.splits.eval_seed)
     if len(train) < (prompts := config.training.prompts_per_step):
         raise InputError(
             f"{data.path}: {len(train)} questions are left to train on, fewer than the {prompts} prompts of a step: "

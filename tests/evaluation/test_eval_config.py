@@ -43,13 +43,13 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert load_eval_config(tmp_path / "config.yaml") == config
 
 
-def test_models_are_named_by_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_are_named_by_what_they_are(tmp_path: Path) -> None:
     """A checkpoint by its run too: all of them are called checkpoint-25."""
-    monkeypatch.chdir(tmp_path)
-    Path("outputs/mine").mkdir(parents=True)
-    given = ["tiny", "outputs/run/checkpoint-25", "outputs/mine", "Qwen/Qwen2.5-3B-Instruct", "gpt@https://x.com/v1"]
+    (tmp_path / "mine").mkdir()
+    given = ["tiny", "outputs/run/checkpoint-25", str(tmp_path / "mine"), "./gone", "Qwen/Qwen2.5-3B-Instruct",
+             "gpt@https://x.com/v1"]  # fmt: skip
     assert [name_of(each) for each in given] == [
-        "tiny", "run/checkpoint-25", "mine", "Qwen/Qwen2.5-3B-Instruct", "gpt"]  # fmt: skip
+        "tiny", "run/checkpoint-25", "mine", "gone", "Qwen/Qwen2.5-3B-Instruct", "gpt"]  # fmt: skip
 
 
 @given(st.text(st.characters(exclude_characters="@"), min_size=1), st.text(max_size=20))
@@ -70,7 +70,12 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["models=tiny"], "tasks: is required"),
+        (["models=tiny"], "tasks: is required: name at least 1, or data, or external.tasks"),
+        (["models=tiny", "external.tasks=[a, a]"], "external.tasks = ['a', 'a'] @ command line: names one twice"),
+        (["models=tiny", "external={tasks: [a], include: no/such}"], "external.include = 'no/such' @ command line: is"),
+        (["models=tiny", "external={tasks: [a], num_examples: 0}"], "external.num_examples = 0 @ command line: must"),
+        (["models=tiny", "data=x.csv", "tasks.x={task: maze}"], "tasks.x = {'task': 'maze'} @ command line: is the"),
+        (["models=tiny", "data={path: x.csv, seed: 3}"], "data.seed = 3 @ command line: use seed or splits"),
         (["tasks=maze"], "models: is required"),
         (["models={}", "tasks=maze"], "models = {} @ command line: is empty: name at least 1"),
         (["models=[a/b, a/b]", "tasks=maze"], "two models would have the same name"),
@@ -187,10 +192,33 @@ def test_a_dry_run_prints_the_plan(capsys: pytest.CaptureFixture[str], tmp_path:
         (tmp_path / "file").touch()
         with pytest.raises(InputError, match=message):
             run([*asked, "--dry-run", *options])
-    with pytest.raises(InputError, match="there is no folder outputs/RUN/checkpoint-9"):
-        run(["eval", "--models", "outputs/RUN/checkpoint-9", "--tasks", "maze", "--dry-run"])
     with pytest.raises(ConfigError, match="tasks: is required"):
         run(["eval", "--models", "a", "--dry-run"])
+
+
+@pytest.mark.parametrize("dry_run", [["--dry-run"], []], ids=["dry run", "run"])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["eval", "--models", "outputs/RUN/checkpoint-9", "--tasks", "maze"], "there is no folder outputs/RUN/checkpo"),
+        (["eval", "--models", "tiny", "outputs/RUN", "--tasks", "maze"], "there is no folder outputs/RUN$"),
+        (["eval", "models.a={model: M, url: https://example.org/v1, key_variable: NO_SUCH_KEY}", "--tasks", "maze"],
+         r"^https://example.org/v1: the environment variable NO_SUCH_KEY is not set: set it to the endpoint's key, or"),
+        (["eval", "--models", "tiny", "--external", "gsm8k_rgg"],
+         r"^external.tasks: there is no task 'gsm8k_rgg' in lm-eval [\d.]+ and .*: did you mean gsm8k_rg"),
+        (["eval", "--models", "tiny", "--external", "zzqx"], "`lm-eval ls tasks` lists those of lm-eval"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_one_error_before_the_start(arguments: list[str], message: str, dry_run: list[str]) -> None:
+    """Folders of models, API keys, names of benchmarks; in a dry run, too."""
+    with pytest.raises(InputError, match=message):
+        run([*arguments, *dry_run])
+
+
+@pytest.mark.parametrize("command", [["serve"], ["probe", "--tasks", "maze"]])
+def test_a_missing_folder_is_one_line_for_each_command(command: list[str]) -> None:
+    with pytest.raises(InputError, match=r"^there is no folder /no/such/model$"):
+        run([*command, "--model", "/no/such/model"])
 
 
 def test_overrides_may_follow_lists_of_names(capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,14 +231,14 @@ def test_overrides_may_follow_lists_of_names(capsys: pytest.CaptureFixture[str])
         "maze",
         "sampling.top_p=0.5",
         "--external",
-        "x",
+        "gsm8k",
         "seed=7",
     ]
     assert run(["eval", *asked, "--dry-run"]) == 0
     config = yaml.safe_load(capsys.readouterr().out)
-    assert ([*config["models"]], [*config["tasks"]], config["external"]["tasks"]) == (["tiny"], ["maze"], ["x"])
+    assert ([*config["models"]], [*config["tasks"]], config["external"]["tasks"]) == (["tiny"], ["maze"], ["gsm8k"])
     assert (config["grading"], config["sampling"]["top_p"], config["seed"]) == ("partial", 0.5, 7)
-    assert run(["eval", "--tasks", "maze", "models.a=M", "models.b=M=1@http://h/v1", "--dry-run"]) == 0
+    assert run(["eval", "--tasks", "maze", "models.a=M", "models.b=M=1@http://localhost/v1", "--dry-run"]) == 0
     config = yaml.safe_load(capsys.readouterr().out)
     assert {name: each["model"] for name, each in config["models"].items()} == {"a": "M", "b": "M=1"}
     assert run(["eval", "--models", "M=1", "seed/=1", "--tasks", "maze", "--dry-run"]) == 0

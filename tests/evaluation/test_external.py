@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse
 from rg_env.cli.main import run
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.statistics import error_interval, wilson_interval
-from rg_env.errors import ConfigError, InputError, MissingExtraError, RGEnvError, ServerError
+from rg_env.errors import InputError, MissingExtraError, RGEnvError, ServerError
 from rg_env.evaluation import external
 from rg_env.evaluation.config import eval_config_of
 from rg_env.evaluation.external import Harness, include_folders
@@ -360,27 +360,6 @@ def test_a_process_that_takes_too_long_is_ended() -> None:
             harness._call({"tasks": []}, 0.0)
         assert process.code is None
     assert process.code == -signal.SIGKILL
-
-
-@pytest.mark.parametrize(
-    ("overrides", "told"),
-    [
-        (["models=tiny"], "tasks: is required: name at least 1, or external.tasks"),
-        (["models=tiny", "external.tasks=[a, a]"], "external.tasks = ['a', 'a'] @ command line: names one twice"),
-        (
-            ["models=tiny", "external={tasks: [a], include: no/such}"],
-            "external.include = 'no/such' @ command line: is not a",
-        ),
-        (
-            ["models=tiny", "external={tasks: [a], num_examples: 0}"],
-            "external.num_examples = 0 @ command line: must be",
-        ),
-    ],
-)
-def test_mistakes_are_told_with_their_place(overrides: list[str], told: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        eval_config_of(overrides)
-    assert told in str(caught.value)
 
 
 def test_the_line_of_the_manual_is_understood(capsys: pytest.CaptureFixture[str]) -> None:

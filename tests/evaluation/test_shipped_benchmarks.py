@@ -16,7 +16,10 @@ import json, sys
 from pathlib import Path
 import datasets
 from rg_env.evaluation import lm_eval_process as harness
+from rg_env.evaluation.config import eval_config_of
+from rg_env.evaluation.external import check_tasks
 
+folders = check_tasks(eval_config_of(["models=tiny", "external.tasks=gsm8k"]))
 data, calls, out = json.loads(Path(sys.argv[1]).read_text()), json.loads(sys.argv[2]), Path(sys.argv[3])
 real = datasets.load_dataset
 
@@ -31,7 +34,8 @@ datasets.load_dataset = load_dataset
 found = {}
 for name, call in calls.items():
     try:
-        state = harness.State([call.get("task", name)], call["include"], None, [None], call.get("descriptions", {}))
+        descriptions = call.get("descriptions", {})
+        state = harness.State([call.get("task", name)], call["include"], folders, None, [None], descriptions)
         state.ask(out / "requests.jsonl")
         requests = [json.loads(line) for line in (out / "requests.jsonl").read_text().splitlines()]
         texts = {each["key"]: call["answers"][each["chat"][-1]["content"].split("\n")[0]] for each in requests}
@@ -107,7 +111,6 @@ def probed(tmp_path_factory: pytest.TempPathFactory, offline: None) -> dict[str,
         },
         "mmlu_pro": {"include": [shipped], "answers": {"Question:": "<answer>B</answer> The answer is (B)."}},
         "gsm8k_platinum_cot": {"include": [], "answers": {}},
-        "gsm8k_gr": {"include": [shipped], "answers": {}},
         **{name: {"include": [str(out)], "answers": {}} for name in BAD},
     }
     given = [str(out / "data.json"), json.dumps(calls), str(out)]
@@ -198,7 +201,6 @@ def test_mmlu_pro_takes_the_letter_of_the_answer_tag(probed: dict[str, Any]) -> 
             "gsm8k_platinum_cot",
             r"cannot be loaded: Couldn't reach 'madrylab/gsm8k-platinum' on the Hub \(data sets come",
         ),
-        ("gsm8k_gr", r"external.tasks: there is no task 'gsm8k_gr' in lm-eval .*: did you mean gsm8k_rg"),
         ("bad_choice", r"bad_choice is scored by the likelihood of given answers \(multiple_choice\)"),
         ("bad_code", r"bad_code: Attempted to run task: bad_code which is marked as unsafe"),
         ("bad_prefix", r"bad_prefix sets gen_prefix"),

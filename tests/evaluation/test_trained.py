@@ -138,17 +138,61 @@ def test_problems_that_were_trained_on_are_left_out_in_any_order(tmp_path: Path)
     assert any(asked.rows[number]["question"] not in words for number in left_out)
 
 
-def test_a_run_on_own_data(tmp_path: Path) -> None:
-    """Without tasks, the error names the command that evaluates its data; with tasks, a note says what is not known."""
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on own data, with a held-out task."""
+    folder = tmp_path_factory.mktemp("own")
+    rows = [{"problem": f"What is {a} + {b}?", "solution": f"#### {a + b}"} for a in range(1, 5) for b in range(1, 11)]
+    (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = ["tasks=null", f"data={{path: {folder / 'sums.jsonl'}, question_column: problem, answer_column: solution, "
+             "answer_after: '####'}", "splits.num_eval_examples=12", "splits.eval_seed=5", "training.max_steps=1",
+             "training.per_device_train_batch_size=8", "training.max_tokens=33", f"prompt.system_prompt={PROMPT}",
+             "rewards={correctness: 0.5}", "evaluation={tasks: {simple_equations: {}}, num_held_out_examples: 4}",
+             f"output.dir={folder / 'run'}"]  # fmt: skip
+    run_config(load_train_config(TINY, given))
+    return folder
+
+
+@pytest.mark.slow
+def test_a_run_on_own_data_is_evaluated_on_it(own: Path, tmp_path: Path) -> None:
+    """Without options, its figures are the run's own; so is the way in which another model is asked."""
+    assert command(["eval", "--models", str(own / "run"), "tiny", "--output-dir", str(tmp_path / "e")]) == 0
+    ours, theirs = _all(tmp_path / "e"), read_results(own / "run" / "eval_results" / "eval_step_1.json")
+    assert list(ours.tasks) == ["simple_equations", "sums"]
+    (recorded,) = theirs.tasks["default"].models.values()
+    checkpoint, base = ours.tasks["sums"].models.values()
+    assert (checkpoint.correct, checkpoint.scores) == (recorded.correct, recorded.scores)
+    assert checkpoint.correct.keys() == base.correct.keys()
+    assert ours.tasks["sums"].system_prompt == PROMPT
+    assert max(each["reward"] for each in theirs.rollouts) <= 0.5
+
+
+@pytest.mark.slow
+def test_any_model_is_evaluated_on_own_data(own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By an option; rows that a checkpoint was trained on are left out for it. Defects are reported in a dry run."""
+    columns = ["data.question_column=problem", "data.answer_column=solution", "data.answer_after='####'"]
+    arguments = ["eval", "--models", "tiny", str(own / "run"), "--data", str(own / "sums.jsonl"), *columns]
+    assert command([*arguments, "-n", "100", "--output-dir", str(tmp_path / "e")]) == 0
+    base, ours = (each.scores for each in _all(tmp_path / "e").tasks["sums"].models.values())
+    assert [(base.n, base.left_out), (ours.n, ours.left_out)] == [(40, 0), (12, 28)]
+    assert command([*arguments, "--dry-run"]) == 0
+    assert f"#   data        {own / 'sums.jsonl'} (up to 12 questions)" in capsys.readouterr().out
+    (tmp_path / "bad.csv").write_text("question,answer\n1\n")
+    with pytest.raises(InputError, match="line 2 has 1 column, and the header 2"):
+        command(["eval", "--models", "tiny", "--data", str(tmp_path / "bad.csv"), "--dry-run"])
+
+
+@pytest.mark.parametrize(
+    "text", ["data: {path: gone.jsonl}\nsplits: {num_eval_examples: 1, eval_seed: 0}", "data: x.csv"]
+)
+def test_own_data_that_is_gone(tmp_path: Path, text: str) -> None:
+    """Or of a script, whose settings name it otherwise: a note says what is not known."""
     model = _checkpoint(tmp_path, None)
-    (tmp_path / "config.yaml").write_text("data: {path: sums.jsonl}\n")
-    alone = eval_config_of([f"models={json.dumps({'ours': model})}", f"output.dir={tmp_path / 'e'}"])
-    command = f"`rg-env train CONFIG --eval-only --checkpoint {model}`"
-    with pytest.raises(InputError, match=r"trained on its own data 'sums\.jsonl'") as caught:
-        as_trained(alone)
-    assert command in str(caught.value)
+    (tmp_path / "config.yaml").write_text(text)
     _, notes = as_trained(_config(tmp_path / "e", {"base": "tiny", "ours": model}))
     assert notes == ["ours: own data: overlap with training not checked"]
+    with pytest.raises(InputError, match="tasks: is required: no training run of these models"):
+        as_trained(eval_config_of([f"models={json.dumps({'ours': model})}", f"output.dir={tmp_path / 'e'}"]))
 
 
 def test_rows_of_the_users_own_and_damaged_manifests(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ ULTRA, MINIMAL = "train_ultra_minimal", "train_minimal"
         (MINIMAL, ["--max-prompt-length", "5"], "training prompts are longer than max_prompt_length=5"),
         (MINIMAL, ["--data", "data.jsonl", "--model", "nowhere"], "data.jsonl: line 1 has no 'question'; it has 'prob"),
         (MINIMAL, ["--data", "data.jsonl", "--tasks", "maze"], "not allowed with"),
-        (MINIMAL, ["--num-eval", "100000"], "100000 evaluation questions leave nothing to train on"),
+        (MINIMAL, ["--num-eval", "100000"], "100,000 evaluation questions would leave nothing to train on"),
     ],
 )  # fmt: skip
 def test_mistakes_are_one_line(

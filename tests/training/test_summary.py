@@ -20,7 +20,7 @@ from rg_env.evaluation.results import Results, read_results
 from rg_env.evaluation.scores import together
 from rg_env.evaluation.tables import print_results
 from rg_env.training.evaluation import metrics_of
-from rg_env.training.reporting.console import headline
+from rg_env.training.reporting.console import examples_of, headline
 
 
 def evaluation(
@@ -92,6 +92,29 @@ def test_an_environment_without_accuracy_is_shown_by_reward() -> None:
     text = "\n".join(line for line in printed(found) if not line.startswith("Accuracies"))
     assert "a 6 – reward 0.500" in text
     assert "pass@" not in text
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ([0, 0, 0, 0, 1, 0], [0, 0, 0, 0, 0, 1], [5, 4, 0]),
+        ([1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [3, 0, 4]),
+        ([1, 0], [1, 0], [0, 1]),
+        ([None] * 4, [None] * 4, [3, 0, 1]),  # without accuracy, by reward
+    ],
+)
+def test_examples_after_a_run_differ(before: list[Any], after: list[Any], shown: list[int]) -> None:
+    """One that became right, one that became wrong and one unchanged; then more of them."""
+
+    def made(step: int, correct: list[Any]) -> Results:
+        rewards = [1.0 if step and number == 3 and each is None else 0.5 for number, each in enumerate(correct)]
+        known = {"part": "training", "task": "maze", "truncated": False, "answer": "a", "completion": "c"}
+        values = zip(correct, rewards, strict=True)
+        return run_evaluation(step, [[{**known, "correct": each, "reward": reward}] for each, reward in values])
+
+    pairs = examples_of(made(0, before), made(5, after))
+    assert [old["problem"] for old, _ in pairs] == shown
+    assert [new["row"] for _, new in pairs] == [old["row"] for old, _ in pairs]
 
 
 def test_an_evaluation_reads_back_as_it_was(tmp_path: Path) -> None:

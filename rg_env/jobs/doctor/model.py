@@ -29,7 +29,7 @@ from rg_env.training.checks import prompt_lengths
 from rg_env.training.config.grpo import batch_problems
 from rg_env.training.config.schema import TrainConfig
 from rg_env.training.memory import Estimate, ModelShape, estimate, largest_that_fits
-from rg_env.training.preflight import is_file, own_rows
+from rg_env.training.preflight import own_rows
 
 _TIGHT = 0.9
 """Fraction of free memory above which fragmentation may cause out-of-memory errors."""
@@ -149,7 +149,7 @@ def check_prompts(planned: PlannedRun, model: Model) -> tuple[Check, PromptLengt
     environments: list[tuple[str, dict[str, Any]]] = []
     if config.data is None:
         environments.append(("tasks", {**config.environment_arguments(), "gym": config.gym}))
-    elif not is_file(config.data):
+    elif not config.data.is_file:
         finding = f"{config.data.path} is read from the Hub when the run starts: its prompts were not measured"
         return Check("prompts", "skipped", finding), None
     else:

@@ -32,6 +32,7 @@ from rg_env.core.config.parsing import (
     named,
 )
 from rg_env.core.data.splits import SplitBy
+from rg_env.core.data.user_rows import DataConfig
 from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import unknown_name
 from rg_env.training.config.grpo import ELSEWHERE, OWNED_ELSEWHERE, GRPOConfig
@@ -55,38 +56,6 @@ class TaskConfig(TaskOptions):
 
     weight: Annotated[float, Field(gt=0, le=1e100)] = 1.0
     """Share of the training questions, relative to the weights of the other tasks."""
-
-
-class DataConfig(Section):
-    """Your own questions and answers, which replace the Reasoning Gym tasks. Plain text is the path.
-    `splits.num_eval_examples` of the rows, picked by `splits.eval_seed`, are held out for evaluation; the rest are
-    trained on. An answer is correct if it equals the row's answer as a number or as text."""
-
-    short = "path"
-    renamed: ClassVar = {
-        "task_name": "use tasks: [NAME]; data is for questions of your own",
-        "num_examples": "use splits.num_train_examples; data is for questions of your own",
-        "seed": "use seed, or splits.seed",
-        "train_files": "it is called path",
-        "name": "it is called config",
-        "subset": "it is called config",
-        "dataset": "it is called path",
-        "prompt_key": "it is called question_column",
-    }
-
-    path: Text
-    """Path of a .csv, .json, .jsonl or .parquet file, or the name of a dataset on the Hugging Face Hub."""
-    config: Text | None = None
-    """Configuration of a dataset on the Hub, such as "main". Ignored for files."""
-    split: Text = "train"
-    """Split of a dataset on the Hub. Ignored for files."""
-    question_column: Text = "question"
-    """Name of the column with the questions."""
-    answer_column: Text = "answer"
-    """Name of the column with the gold answers, which are text or numbers."""
-    answer_after: Text | None = None
-    """Marker in the answer column, such as "####": the gold answer is the text after it. Default: the whole column is
-    the answer."""
 
 
 class SplitsConfig(Section):
@@ -515,6 +484,8 @@ class TrainConfig(Section):
     tasks: dict[str, TaskConfig] = Field(default_factory=dict)
     """Tasks to train on. Required unless `data` is given."""
     data: DataConfig | None = None
+    """Your own questions and answers, which replace the tasks. `splits.num_eval_examples` of the rows, picked by
+    `splits.eval_seed`, are held out for evaluation; the rest are trained on."""
     splits: SplitsConfig = SplitsConfig()
     prompt: PromptConfig = PromptConfig()
     rewards: Rewards = Field(default_factory=default_rewards)

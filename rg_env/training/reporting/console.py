@@ -218,7 +218,7 @@ def print_summary(
     if made := {head: evaluation for head, evaluation in columns.items() if evaluation}:
         print_results(together(made), console)
     if before and after:
-        for old, new in list(zip(samples(before), samples(after), strict=True))[:SAMPLES]:
+        for old, new in examples_of(before, after):
             _print_sample(console, old, new)
     # The most useful files first. After an early interrupt, there are fewer files.
     order = ("reward_curve.png", "train_results.json", "metrics.jsonl", "rollouts.jsonl", "eval_results")
@@ -226,9 +226,19 @@ def print_summary(
     console.print(f"Files in [bold]{escape(str(folder))}[/]: {escape(', '.join(names))}", soft_wrap=True)
 
 
-def samples(evaluation: Results) -> Sequence[dict[str, Any]]:
-    """The first sampled answer to each question."""
-    return [each for each in evaluation.rollouts if each["draw"] == "sampled" and each["rollout"] == 0]
+def examples_of(before: Results, after: Results) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Up to `SAMPLES` answers before and after training to the same questions: one that became right, one that became
+    wrong and one that did not change, where there are such, and then more in this order."""
+
+    def value(record: dict[str, Any]) -> float:
+        return float(record["reward"] if record["correct"] is None else record["correct"])
+
+    first = [[r for r in each.rollouts if r["draw"] == "sampled" and r["rollout"] == 0] for each in (before, after)]
+    kinds: dict[int, list[tuple[dict[str, Any], dict[str, Any]]]] = {1: [], -1: [], 0: []}
+    for old, new in zip(*first, strict=True):
+        kinds[(value(new) > value(old)) - (value(new) < value(old))].append((old, new))
+    one_of_each = [pair for kind in kinds.values() for pair in kind[:1]]
+    return [*one_of_each, *(pair for kind in kinds.values() for pair in kind[1:])][:SAMPLES]
 
 
 def _print_sample(console: Console, before: dict[str, Any], after: dict[str, Any]) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from rg_env.core.data.user_rows import load_rows, split_rows
 from rg_env.errors import InputError
-from rg_env.training import load_rows, split_rows
 
 GOOD = [{"question": "2 + 2", "answer": "#### 4"}]
 
@@ -32,7 +32,7 @@ def test_files_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], suff
         {"csv": csv.write_csv, "parquet": parquet.write_table}[suffix](pyarrow.Table.from_pylist(rows), str(path))
     assert load_rows(str(path)) == [{"question": f"{i} + 1, say", "answer": str(i + 1)} for i in range(5)]
     assert "data." in (said := capsys.readouterr().out)
-    assert said.endswith(": 3 of 8 rows repeat a question and are left out\n")
+    assert said.endswith(": 3 of 8 rows left out: repeated questions\n")
 
 
 def test_columns_and_answers_can_be_named() -> None:
@@ -63,6 +63,7 @@ def test_columns_and_answers_can_be_named() -> None:
         ("a.json", '[\n{"question": "1", "answer": "2"},\n{]', "line 3 is not JSON"),
         ("a.json", "[1]", "row 1 is not a mapping"),
         ("a.csv", 'question,answer\n"2\n3",#### 4\n1, 1,#### 2\n', "line 4 has 3 columns, and the header 2"),
+        ("a.csv", "question,answer\nalone\n", "line 2 has 1 column, and the header 2: quote text"),
         ("a.csv", "question,answer\n1,#### 2\n2,\n", "line 3: answer is blank"),
         ("a.csv", 'question,answer\n1,#### 2\n"3,#### 4\n5,#### 6\n',
          "line 3 starts a row that is not CSV: unexpected end"),
@@ -110,5 +111,5 @@ def test_evaluation_rows_stay_when_rows_are_added() -> None:
     assert split_rows(rows[::-1], 10, seed=1)[1] == evaluation != split_rows(rows, 10, seed=2)[1]
     more = split_rows([*rows, {"question": "new", "answer": "1"}], 10, seed=1)[1]
     assert len([row for row in more if row in evaluation]) >= 9
-    with pytest.raises(InputError, match="50 evaluation questions leave nothing to train on: there are 50"):
+    with pytest.raises(InputError, match="50 evaluation questions would leave nothing to train on: the data has 50"):
         split_rows(rows, 50)

@@ -3,6 +3,7 @@
     data = load_rows("problems.jsonl")
     data = load_rows("openai/gsm8k", "main", answer_after="####")
     train, evaluation = split_rows(data, num_eval=200, seed=0)
+    DataConfig(path="problems.jsonl").rows()             # the same as the section `data` of configs
 
 Text files are parsed here, without heavy imports, so that every error is reported with its line. Parquet files are read
 by pyarrow, and datasets on the Hub by `datasets`.
@@ -11,19 +12,68 @@ by pyarrow, and datasets on the Hub by `datasets`.
 import csv
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from rg_env.core.config.parsing import Section, Text
 from rg_env.core.processes import print_once
-from rg_env.core.text import one_line, reason_of, shortened
+from rg_env.core.text import counted, one_line, reason_of, shortened
 from rg_env.errors import InputError
 
 FILES = (".csv", ".json", ".jsonl", ".parquet")
 """Suffixes of data files. Names with other suffixes are datasets on the Hub."""
 _Place = str
 """Location of a row: "line 3" in a text file, otherwise "row 3"."""
+
+
+class DataConfig(Section):
+    """Your own questions and answers. Plain text is the path. An answer is correct if it equals the row's answer as a
+    number or as text."""
+
+    short = "path"
+    renamed: ClassVar = {
+        "task_name": "use tasks: [NAME]; data is for questions of your own",
+        "num_examples": "use splits.num_train_examples, or num_examples in an evaluation",
+        "seed": "use seed or splits.seed, or eval_seed in an evaluation",
+        "train_files": "it is called path",
+        "name": "it is called config",
+        "subset": "it is called config",
+        "dataset": "it is called path",
+        "prompt_key": "it is called question_column",
+    }
+
+    path: Text
+    """Path of a .csv, .json, .jsonl or .parquet file, or the name of a dataset on the Hugging Face Hub."""
+    config: Text | None = None
+    """Configuration of a dataset on the Hub, such as "main". Ignored for files."""
+    split: Text = "train"
+    """Split of a dataset on the Hub. Ignored for files."""
+    question_column: Text = "question"
+    """Name of the column with the questions."""
+    answer_column: Text = "answer"
+    """Name of the column with the gold answers, which are text or numbers."""
+    answer_after: Text | None = None
+    """Marker in the answer column, such as "####": the gold answer is the text after it. Default: the whole column is
+    the answer."""
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the data is a file of this machine, also a missing one, rather than a dataset on the Hub."""
+        return os.path.exists(self.path) or self.path.lower().endswith(FILES)
+
+    def rows(self) -> list[dict[str, str]]:
+        """The rows; an unchanged file is read once. Raises like `load_rows`."""
+        file = Path(self.path)
+        return list(_rows_of(self, file.stat().st_mtime_ns if file.is_file() else 0))
+
+
+@lru_cache(maxsize=4)
+def _rows_of(data: DataConfig, modified: int) -> list[dict[str, str]]:
+    return load_rows(data.path, **data.model_dump(exclude={"path"}))
 
 
 def load_rows(
@@ -57,7 +107,9 @@ def load_rows(
         where = f"{name}: {place}"
         for column in (question_column, answer_column):
             if column not in row:
-                raise InputError(f"{where} has no {column!r}; it has {', '.join(map(repr, row)) or 'nothing'}{_HINT}")
+                columns = ", ".join(map(repr, row)) or "nothing"
+                hint = "question_column and answer_column name the columns"
+                raise InputError(f"{where} has no {column!r}; it has {columns} ({hint})")
         question = _text(row[question_column], f"{where}: {question_column}", numbers=False)
         answer = _text(row[answer_column], f"{where}: {answer_column}", numbers=True).strip()
         if answer_after:
@@ -76,11 +128,8 @@ def load_rows(
     if not found:
         raise InputError(f"{name}: there are no rows")
     if repeated:
-        print_once(f"{name}: {repeated} of {len(found) + repeated} rows repeat a question and are left out")
+        print_once(f"{name}: {repeated} of {len(found) + repeated} rows left out: repeated questions")
     return [{"question": question, "answer": answer} for question, (answer, _) in found.items()]
-
-
-_HINT = " (question_column and answer_column name the columns)"
 
 
 def split_rows(
@@ -90,11 +139,16 @@ def split_rows(
     questions, so that added rows change few of them. Raises `InputError` if no training rows are left."""
     if num_eval >= len(rows):
         raise InputError(
-            f"{num_eval} evaluation questions leave nothing to train on: there are {len(rows)} questions in all"
+            f"{counted(num_eval, 'evaluation question')} would leave nothing to train on: the data has {len(rows)}"
         )
-    order = sorted(rows, key=lambda row: hashlib.sha256(f"{seed}:{row['question']}".encode()).digest())
+    order = in_order(rows, seed)
     chosen = {row["question"] for row in order[:num_eval]}
     return [row for row in rows if row["question"] not in chosen], order[:num_eval]
+
+
+def in_order(rows: Sequence[dict[str, str]], seed: int) -> list[dict[str, str]]:
+    """The rows in an order that depends only on `seed` and their questions. The first ones are for evaluation."""
+    return sorted(rows, key=lambda row: hashlib.sha256(f"{seed}:{row['question']}".encode()).digest())
 
 
 def _text(value: object, where: str, *, numbers: bool) -> str:
@@ -168,7 +222,7 @@ def _csv_rows(lines: list[str], name: str) -> Iterator[tuple[_Place, Mapping[str
             if not fields:
                 continue
             if len(fields) != len(header):
-                counts = f"{len(fields)} columns, and the header {len(header)}"
+                counts = f"{counted(len(fields), 'column')}, and the header {len(header)}"
                 raise InputError(f"{name}: line {number} has {counts}: quote text that holds commas")
             yield f"line {number}", dict(zip(header, fields, strict=True))
     except csv.Error as error:
