@@ -30,10 +30,7 @@ LENGTHS = (24, 400, 6_000)
 GROWTH = 8
 IGNORED_S = 2e-3
 BUILT = {
-    ("rg_env.core.grading.graders.algebra", "token"): (
-        r"\s*(?:(?P<sign>[+-])|(?P<times>\*)(?!\*)|(?P<number>\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)"
-        r"|(?P<name>x|y)(?:\s*(?:\*\*|\^)\s*(?:(\d{1,4})(?!\d)|\(\s*(\d{1,4})\s*\)))?)"
-    ),
+    ("rg_env.core.grading.graders.expressions", ""): r"\s*(exp|x|e|\d+(?:\.\d*)?|\.\d+|\*\*|[-+*/^()|])",
     ("rg_env.core.grading.graders.algebra", ""): r"x(?:_?\{?\d\}?)?",
     ("rg_env.core.data.problem_keys.tasks", "pattern"): r"orange\ juice|orange|red",
 }

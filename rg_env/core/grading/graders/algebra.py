@@ -1,29 +1,26 @@
-"""Graders of the algebra tasks; expanded polynomials, and their real roots counted exactly."""
+"""Graders of the algebra tasks, and the reader of expanded polynomials."""
 
+import importlib
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from fractions import Fraction
 from functools import lru_cache
-from itertools import pairwise
 
 from rg_env.core.grading.graders import forms
 from rg_env.core.grading.graders.calculus import Integrand, is_antiderivative
 from rg_env.core.grading.graders.common import Config, Entry, Grader
-from rg_env.core.grading.graders.expressions import MAX_CHARS, exact, parse, plain
+from rg_env.core.grading.graders.expressions import MAX_CHARS, Node, exact, parse, parse_stored
 
 Complex = tuple[Fraction, Fraction]
 """Real and imaginary part."""
 Monomial = tuple[tuple[str, int], ...]
 """Variables with their exponents, both in order: `x*y**2` is `(("x", 1), ("y", 2))`."""
-Dense = list[Fraction]
-"""Coefficients in ascending order, without leading zeros; empty for the zero polynomial."""
 
 _PLACES = 4
 """Decimal places that polynomial_equations asks for."""
 _NO_ROOTS = {"", '""', "''", "none", "no real solutions", "no real solution", "no real values", "no real roots"}
 _MAX_CHARS = 2_000
-_MAX_DIGITS = 300
-_NUMBER = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+"
+_POWER = re.compile(r"\d{1,4}")
 _EXACT_FLOATS = 2**53
 _FLOAT_ERROR = Fraction(12, 10**17)
 """Relative error of the stored text against the stored number: half a unit in the last place."""
@@ -126,10 +123,7 @@ def _antiderivative(answer: str, entry: Entry, config: Config) -> float:
 @lru_cache(maxsize=256)
 def _integrand(source: str, variable: str) -> Integrand:
     """The parsed integrand, cached for all answers to a question."""
-    node = parse(source, (variable,))
-    if node is None:
-        raise ValueError(f"cannot read the integrand {source!r}")
-    return Integrand.of(node)
+    return Integrand.of(parse_stored(source, (variable,)))
 
 
 def _with_constants_named(text: str, variables: Collection[str]) -> tuple[str, list[str]]:
@@ -149,99 +143,36 @@ def _with_constants_named(text: str, variables: Collection[str]) -> tuple[str, l
 
 
 def parse_expanded(text: str, variables: Collection[str]) -> dict[Monomial, Fraction] | None:
-    """The polynomial, if it is expanded and like terms are collected: no brackets, one number and each variable once a
-    term, each monomial once. The order of terms and factors is free, and so is the sign of multiplication."""
-    names = "|".join(re.escape(name) for name in sorted(variables, key=lambda name: (-len(name), name))) or "(?!)"
-    # a name takes its exponent along: 2, (2)
-    token = re.compile(
-        rf"\s*(?:(?P<sign>[+-])|(?P<times>\*)(?!\*)|(?P<number>{_NUMBER})"
-        rf"|(?P<name>{names})(?:\s*(?:\*\*|\^)\s*(?:(\d{{1,4}})(?!\d)|\(\s*(\d{{1,4}})\s*\)))?)"
-    )
-    text = plain(forms.plain_thousands(text)).rstrip()
+    """The polynomial, if it is expanded and like terms are collected: a term has one number and each variable once at
+    most, and no two terms have the same variables and powers. The order of terms and factors does not matter."""
+    polynomial = parse(forms.ungrouped(text), variables, bounded=False)
     found: dict[Monomial, Fraction] = {}
-    position = 0
-    while position < len(text):
-        signs, number, powers = "", "", dict[str, int]()
-        factors, is_open = 0, True  # a factor must follow: at the start, and after a `*`
-        while match := token.match(text, position):
-            sign, times, digits, name, exponent, bracketed = match.groups()
-            if sign and not is_open:
-                break
-            if sign:
-                signs += sign
-                fits = not factors and len(signs) <= 2  # `+ -3*x`
-            elif times:
-                fits, is_open = not is_open, True
-            else:
-                fits = name not in powers if name else not number and is_open and len(digits) <= _MAX_DIGITS
-                factors, is_open = factors + 1, False
-            if not fits:
-                return None
-            number = digits or number
-            if name:
-                powers[name] = int(exponent or bracketed or 1)
-            position = match.end()
+    for term in () if polynomial is None else _parts(polynomial, "sum"):
+        first, *others = _parts(term[1] if term[0] == "negative" else term, "product")
+        numbers: list[str] = []
+        powers: dict[str, int] = {}
+        for factor in (first[1] if first[0] == "negative" else first, *others):
+            match factor:
+                case ("number", digits) if not numbers:
+                    numbers.append(digits.removesuffix("."))
+                case ("name", name) if name not in powers:
+                    powers[name] = 1
+                case ("power", ("name", name), ("number", digits)) if name not in powers and re.fullmatch(
+                    r"\d{1,4}", digits
+                ):
+                    powers[name] = int(digits)
+                case _:
+                    return None
         monomial = tuple(sorted(power for power in powers.items() if power[1]))
-        if is_open or monomial in found or (match is None and position < len(text)):
+        if monomial in found:
             return None
-        value = Fraction(number.replace(",", "").removesuffix(".") or 1)
-        found[monomial] = -value if signs.count("-") == 1 else value
+        found[monomial] = Fraction(*numbers or (1,)) * (-1) ** ((term[0] == "negative") + (first[0] == "negative"))
     return {monomial: value for monomial, value in found.items() if value} if found else None
 
 
-def dense(polynomial: dict[Monomial, Fraction]) -> Dense:
-    """The coefficients of a polynomial in one variable."""
-    degrees = {sum(power for _, power in monomial): value for monomial, value in polynomial.items()}
-    return [degrees.get(degree, Fraction(0)) for degree in range(max(degrees, default=-1) + 1)]
-
-
-def _value(polynomial: Dense, at: Fraction) -> Fraction:
-    value = Fraction(0)
-    for coefficient in reversed(polynomial):
-        value = value * at + coefficient
-    return value
-
-
-def _divide(dividend: Dense, divisor: Dense) -> tuple[Dense, Dense]:
-    """Quotient and remainder."""
-    rest = list(dividend)
-    quotient = [Fraction(0)] * max(0, len(dividend) - len(divisor) + 1)
-    while len(rest) >= len(divisor):
-        shift = len(rest) - len(divisor)
-        quotient[shift] = rest[-1] / divisor[-1]
-        for index, coefficient in enumerate(divisor):
-            rest[shift + index] -= quotient[shift] * coefficient
-        while rest and not rest[-1]:
-            rest.pop()
-    return quotient, rest
-
-
-class RealRoots:
-    """Counts the distinct real roots of a polynomial that is not zero, by Sturm's theorem, in exact arithmetic."""
-
-    def __init__(self, polynomial: Dense) -> None:
-        chain = [polynomial]
-        following = [degree * value for degree, value in enumerate(polynomial)][1:]
-        while following:
-            chain.append(following)
-            following = [-value for value in _divide(chain[-2], chain[-1])[1]]
-        # Dividing by the common factor makes roots simple, which the theorem requires at the ends of an interval.
-        self.chain = [_divide(p, chain[-1])[0] for p in chain]
-
-    def total(self) -> int:
-        below = [p[-1] * (-1) ** (len(p) - 1) for p in self.chain]
-        return _changes(below) - _changes([p[-1] for p in self.chain])
-
-    def within(self, low: Fraction, high: Fraction) -> int:
-        """The number of roots in [low, high], for `low <= high`."""
-        inside = _changes([_value(p, low) for p in self.chain]) - _changes([_value(p, high) for p in self.chain])
-        return inside + (_value(self.chain[0], low) == 0)  # the theorem counts (low, high]
-
-
-def _changes(values: Dense) -> int:
-    """The number of sign changes along the values, ignoring zeros."""
-    signs = [value > 0 for value in values if value]
-    return sum(left != right for left, right in pairwise(signs))
+def _parts(node: Node, kind: str) -> tuple[Node, ...]:
+    """The parts of a sum or product; any other node is its own only part."""
+    return node[1:] if node[0] == kind else (node,)
 
 
 def polynomial_equations(answer: str, entry: Entry, config: Config) -> float:
@@ -260,8 +191,10 @@ def polynomial_equations(answer: str, entry: Entry, config: Config) -> float:
         return 0.0
     if not polynomial:  # 0 = 0: each number is a root
         return float(values == sorted(Fraction(str(root)) for root in metadata["real_solutions"]))
-    roots = RealRoots(dense(polynomial))
-    return float(len(values) == roots.total() and _all_matched(values, roots))
+    sympy = importlib.import_module("sympy")  # takes a quarter of a second
+    degrees = {(sum(power for _, power in monomial),): sympy.Rational(value) for monomial, value in polynomial.items()}
+    n_roots = sympy.Poly.from_dict(degrees, sympy.Symbol(variable)).count_roots
+    return float(len(values) == n_roots() and _all_matched(values, n_roots))
 
 
 def _values(answer: str, variable: str) -> list[Fraction] | None:
@@ -283,24 +216,24 @@ def _values(answer: str, variable: str) -> list[Fraction] | None:
     return sorted(values)
 
 
-def _all_matched(values: list[Fraction], roots: RealRoots) -> bool:
-    """Whether each value, in order, can be given a root of its own that it may be rounded from."""
+def _all_matched(values: list[Fraction], n_roots: Callable[[Fraction, Fraction], int]) -> bool:
+    """Whether each value, in order, can be assigned a root of its own that it may be rounded from.
+
+    `n_roots` counts the distinct roots in a closed interval.
+    """
     unit = Fraction(1, 10**_PLACES)
-    start = end = None
+    start = end = values[0] if values else unit
     members = 0
     for value in values:
         # cut to four places the root is up to a unit away, on either side for a negative one; else half a unit
         cut = (value / unit).denominator == 1
-        below = unit if cut and value < 0 else unit / 2
-        low, high = value - below, value + (unit if cut and value else unit / 2)
-        if not roots.within(low, high):
-            return False
-        if end is None or low > end:
-            start, members = low, 0
-        end = high if not members or end is None else max(end, high)
+        low = value - (unit if cut and value < 0 else unit / 2)
+        high = value + (unit if cut and value else unit / 2)
+        if not members or low > end:
+            start, end, members = low, high, 0
+        end = max(end, high)
         members += 1
-        assert start is not None
-        if roots.within(start, end) < members:
+        if not n_roots(low, high) or n_roots(start, end) < members:
             return False
     return True
 
@@ -319,16 +252,12 @@ def polynomial_multiplication(answer: str, entry: Entry, config: Config) -> floa
 def simple_equations(answer: str, entry: Entry, config: Config) -> float:
     """A number that makes both sides equal, `x =` before it or not."""
     variable = str(entry["metadata"]["variable"])
-    sides = [parse(side, (variable,)) for side in str(entry["metadata"]["equation"]).split("=")]
-    if len(sides) != 2 or sides[0] is None or sides[1] is None:
-        raise ValueError(f"cannot read the equation {entry['metadata']['equation']!r}")
+    left, right = (parse_stored(side, (variable,)) for side in str(entry["metadata"]["equation"]).split("="))
     name, equals, number = answer.rpartition("=")
-    if equals and name.strip() != variable:
-        return 0.0
     value = forms.rational(number)
-    if value is None:
+    if value is None or (equals and name.strip() != variable):
         return 0.0
-    return float(exact(sides[0], {variable: value}) == exact(sides[1], {variable: value}))
+    return float(exact(left, {variable: value}) == exact(right, {variable: value}))
 
 
 GRADERS: dict[str, Grader] = {

@@ -165,17 +165,11 @@ def game_of_life_halting(answer: str, entry: Entry, config: Config) -> float:
 
 def pool_matrix(answer: str, entry: Entry, config: Config) -> float:
     """All cells, correct to two decimal places or more; partly right ones beyond one number everywhere."""
-    gold = entry["metadata"]["solution"]
-    values = arc.flat(gold)
-    cells = arc.shaped(arc.rows(answer, len(values)), gold)
-    if cells is None:
-        return 0.0
-    right = sum(
-        _DECIMAL.fullmatch(cell) is not None and abs(float(cell) - value) <= _ROUNDING
-        for cell, value in zip(cells, values, strict=True)
-    )
-    given = arc.flat(entry["metadata"]["matrix"])  # as many cells for a kernel size of 1 only
-    return progress(right, arc.trivially_right(values, given), len(values))
+    return arc.grade_grid(answer, entry["metadata"]["solution"], entry["metadata"]["matrix"], _is_near)
+
+
+def _is_near(cell: str, value: float) -> bool:
+    return _DECIMAL.fullmatch(cell) is not None and abs(float(cell) - value) <= _ROUNDING
 
 
 def spiral_matrix(answer: str, entry: Entry, config: Config) -> float:

@@ -4,9 +4,10 @@ read and compare grids and lists of small numbers or signs.
 Grids have few forms and may be long, so they are read by splitting, not with the parser `forms.literal`.
 """
 
+import operator
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from rg_env.core.grading.graders import forms
@@ -26,7 +27,7 @@ def arc_1d(answer: str, entry: Entry, config: Config) -> float:
 def arc_2d(answer: str, entry: Entry, config: Config) -> float:
     """All cells of the output in the signs that the question uses; partly right ones beyond the unchanged input.
 
-    A board counts in the form of the question (option `board_format_opts`) and in any that `grids.rows` reads.
+    A board counts in the form of the question (option `board_format_opts`) and in any that `rows` reads.
     """
     if forms.same_text(answer, entry["answer"]):
         return 1.0
@@ -34,16 +35,8 @@ def arc_2d(answer: str, entry: Entry, config: Config) -> float:
     signs: list[str] = options.get("alphabet", _DIGITS)
     gold, given = ([[signs[cell] for cell in row] for row in entry["metadata"][board]] for board in ("output", "input"))
     text = _LABEL.sub("", answer)
-    values = flat(gold)
-    copied = flat(given) if list(map(len, given)) == list(map(len, gold)) else []
-    trivial = trivially_right(values, copied)
-    best = 0.0
-    for board in (text, _usual_form(text, options)) if options else (text,):
-        cells = shaped(rows(board, len(values)), gold)
-        if cells is not None:
-            right = sum(cell == sign for cell, sign in zip(cells, values, strict=True))
-            best = max(best, progress(right, trivial, len(values)))
-    return best
+    boards = (text, _usual_form(text, options)) if options else (text,)
+    return max(grade_grid(board, gold, given, operator.eq) for board in boards)
 
 
 def _usual_form(text: str, options: dict[str, Any]) -> str:
@@ -60,11 +53,15 @@ GRADERS: dict[str, Grader] = {"arc_1d": arc_1d, "arc_agi": arc_2d, "rearc": arc_
 
 
 T = TypeVar("T")
+Grid = Sequence[Sequence[Any]]
+Matches = Callable[[str, Any], bool]
+"""Whether a cell, as text, has a value."""
 _CHARS_PER_CELL = 32
 _MORE_CHARS = 200
 """Additional characters allowed. JSON with one number per line takes about 12 per cell, 28 with all decimal places."""
 _LATEX = re.compile(r"\\begin\{(\w*matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
 _BETWEEN_ROWS = re.compile(r"\][\s,]*\[")
+_LIST = re.compile(r"\[|,[ \t]*\n")
 _CELL = re.compile(r"[^\s,;|]+")
 _WHOLE = re.compile(r"([+-]?\d{1,9})(?:\.0*)?", re.ASCII)
 
@@ -82,18 +79,11 @@ def rows(text: str, n_cells: int) -> list[list[str]] | None:
         lines = latex[2].replace("&", " ").split("\\\\")
     else:
         text = text.replace("(", "[").replace(")", "]")
-        if text.startswith("[") and text.endswith("]"):
-            lines = _BETWEEN_ROWS.split(text)
-        else:
-            lines = text.splitlines()
+        inner = text.strip("[], \t\n") if text.startswith("[") and text.endswith("]") else ""
+        is_list = inner and ("\n" not in inner or _LIST.search(inner))  # not lines between brackets
+        lines = _BETWEEN_ROWS.split(text) if is_list else text.splitlines()
     lines = [line for line in lines if line.strip()]
     return [_cells(line) for line in lines] if len(lines) <= n_cells else None
-
-
-def line(text: str, n_cells: int) -> list[str] | None:
-    """Cells of a flat list, in brackets or not, in one line or several. None as in `rows`."""
-    found = rows(text, n_cells)
-    return None if found is None else flat(found)
 
 
 def _cells(line: str) -> list[str]:
@@ -107,37 +97,29 @@ def whole(cell: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def shaped(found: list[list[str]] | None, gold: Sequence[Sequence[object]]) -> list[str] | None:
-    """The cells of `found`, row after row, if it has the shape of `gold`."""
-    if found is None or list(map(len, found)) != list(map(len, gold)):
-        return None
-    return flat(found)
+def is_whole(cell: str, value: object) -> bool:
+    """Whether the cell has this whole number."""
+    return whole(cell) == value
 
 
-def grade_grid(answer: str, gold: Sequence[Sequence[int]], given: Sequence[Sequence[int]] = ()) -> float:
-    """The share of right numbers beyond those that copying `given`, or one number everywhere, gets right."""
-    cells = shaped(rows(answer, sum(map(len, gold))), gold)
-    same_shape = list(map(len, given)) == list(map(len, gold))
-    return grade_cells(cells, flat(gold), flat(given) if same_shape else ())
-
-
-def grade_line(answer: str, gold: Sequence[int], given: Sequence[int] = ()) -> float:
-    """`grade_grid` for a flat list."""
-    return grade_cells(line(answer, len(gold)), gold, given)
-
-
-def grade_cells(cells: Sequence[str] | None, gold: Sequence[int], given: Sequence[int]) -> float:
-    """`grade_grid` for cells that are already read; 0.0 for None or another number of cells."""
-    if cells is None or len(cells) != len(gold):
+def grade_grid(answer: str, gold: Grid, given: Grid = (), matches: Matches = is_whole) -> float:
+    """The share of right cells beyond those that copying `given`, or one value everywhere, gets right."""
+    found, shape = rows(answer, sum(map(len, gold))), list(map(len, gold))
+    if found is None or list(map(len, found)) != shape:
         return 0.0
-    right = sum(whole(cell) == value for cell, value in zip(cells, gold, strict=True))
-    return progress(right, trivially_right(gold, given), len(gold))
+    return _graded(flat(found), flat(gold), flat(given) if list(map(len, given)) == shape else (), matches)
 
 
-def trivially_right(gold: Sequence[object], given: Sequence[object]) -> int:
-    """The number of right cells in the better of two trivial answers: one value everywhere, or `given`."""
-    copied = sum(a == b for a, b in zip(given, gold, strict=True)) if len(given) == len(gold) else 0
-    return max(copied, max(Counter(gold).values()))
+def grade_line(answer: str, gold: Sequence[int], given: Sequence[int]) -> float:
+    """`grade_grid` for a flat list, in brackets or not, in one line or several."""
+    found = rows(answer, len(gold))
+    return 0.0 if found is None or sum(map(len, found)) != len(gold) else _graded(flat(found), gold, given, is_whole)
+
+
+def _graded(cells: Sequence[str], gold: Sequence[Any], given: Sequence[Any], matches: Matches) -> float:
+    right = sum(map(matches, cells, gold))
+    copied = sum(map(operator.eq, given, gold)) if len(given) == len(gold) else 0
+    return progress(right, max(copied, max(Counter(gold).values())), len(gold))
 
 
 def flat(grid: Sequence[Sequence[T]]) -> list[T]:

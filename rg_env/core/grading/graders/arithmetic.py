@@ -1,6 +1,7 @@
 """Graders of the arithmetic, probability and geometry tasks."""
 
 import re
+from collections import Counter
 from datetime import datetime, timedelta
 from decimal import Context, Decimal
 from fractions import Fraction
@@ -8,7 +9,7 @@ from math import ceil, floor
 
 from rg_env.core.grading.graders import calculus, forms
 from rg_env.core.grading.graders.common import Config, Entry, Grader, exact_number, fraction, word
-from rg_env.core.grading.graders.expressions import exact_value, parse
+from rg_env.core.grading.graders.expressions import exact, exact_value, parse
 
 _DECIMAL_PRECISION = 12
 """The library's default for the option `precision` of decimal_arithmetic."""
@@ -19,14 +20,9 @@ _PICK_TOLERANCE = Fraction(1, 2000)
 """Tolerance of number_format: candidates have three decimals, some with floating-point noise."""
 _MAX_TEXT = 500
 """Maximum length in characters of a number, fraction or factorization in any entry."""
-_MAX_FACTORS = 500
+_MAX_EXPONENT = 400
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DAY_UNITS = ("business days", "days", "day", "times", *(f"{name}s" for name in _WEEKDAYS), "th", "st", "nd", "rd")
-_TIMES = re.compile(r"[×xX*·⋅]|\\times|\\cdot")
-_RAISED = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
-_LOWERED = str.maketrans("⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "+-0123456789")
-_POWER = re.compile(r"([^^]+)\^\s*(?:\{\s*([+-]?\d{1,4})\s*\}|\(\s*([+-]?\d{1,4})\s*\)|([+-]?\d{1,4}))")
-_LATEX_FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _HEXADECIMAL = re.compile(r"([+-]?)\s*(?:0[xX])?([0-9a-fA-F]+(?:_[0-9a-fA-F]+)*)")
 _CURRENCIES = ("$", "€", "£", "¥", "₹")
 _PLACES, _MOST_PLACES = 4, 10
@@ -52,7 +48,7 @@ _HALF_A_THOUSANDTH = Fraction(1, 2000)
 _HALF_A_HUNDREDTH = Fraction(1, 200)
 _FLOAT_ERROR = Fraction(1, 10**9)
 """Tolerance for the library's floats."""
-_DEGREES = re.compile(r"°|\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree|degrees?|deg")
+_DEGREES = ("°", "degrees", r"\degree", "degree", "deg", r"^\circ", r"^{\circ}")
 _ROOT = re.compile(r"\\?sqrt(?:\{(\d{1,12})\}|\((\d{1,12})\)|(\d{1,12}))|√(?:\((\d{1,12})\)|\{(\d{1,12})\}|(\d{1,12}))")
 _FRACTION = re.compile(r"\\[dt]?frac\{([^{}]*)\}\{(\d{1,9})\}")
 _TERMS = r"[+-]?T(?:[+-]T)*".replace("T", r"(?:\d{1,9}(?:\*?√\d{1,12})?|√\d{1,12})(?:/\d{1,9})?")
@@ -78,7 +74,7 @@ def calendar_arithmetic(answer: str, entry: Entry, config: Config) -> float:
         return float(len(text) >= 3 and gold.startswith(text))
     if gold in ("yes", "no"):
         return word(answer, entry, config)
-    return float(_without_unit(answer, _DAY_UNITS) == int(gold))
+    return float(forms.integer(_without_unit(answer, _DAY_UNITS)) == int(gold))
 
 
 def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
@@ -119,24 +115,12 @@ def fraction_simplification(answer: str, entry: Entry, config: Config) -> float:
 
     With a `min_value` above 1 the library may store a fraction that is not in lowest terms.
     """
-    parts = _fraction_parts(answer)
+    above, slash, below = forms.plain_fraction(answer[: _MAX_TEXT + 1]).partition("/")
+    parts = forms.integer(above), forms.integer(below) if slash else 1
     metadata = entry["metadata"]
     lowest = Fraction(metadata["numerator"], metadata["denominator"])
     stored = (metadata["simplified_numerator"], metadata["simplified_denominator"])
-    return float(parts is not None and parts in ((lowest.numerator, lowest.denominator), stored))
-
-
-def _fraction_parts(text: str) -> tuple[int, int] | None:
-    text = text.strip().replace("\N{FRACTION SLASH}", "/").replace("\N{DIVISION SLASH}", "/")
-    if len(text) > _MAX_TEXT:
-        return None
-    if latex := _LATEX_FRACTION.fullmatch(text):
-        above, below = latex.groups()
-    else:
-        above, slash, below = text.partition("/")
-        below = below if slash else "1"
-    numerator, denominator = forms.integer(above), forms.integer(below)
-    return None if numerator is None or denominator is None else (numerator, denominator)
+    return float(len(answer) <= _MAX_TEXT and parts in (lowest.as_integer_ratio(), stored))
 
 
 def gsm_symbolic(answer: str, entry: Entry, config: Config) -> float:
@@ -156,20 +140,18 @@ def _without_currency(text: str) -> str:
 
 def leg_counting(answer: str, entry: Entry, config: Config) -> float:
     """The stored number, with or without the word `legs`."""
-    return float(_without_unit(answer, ("legs",)) == int(entry["answer"]))
+    return float(forms.integer(_without_unit(answer, ("legs",))) == int(entry["answer"]))
 
 
 def count_bits(answer: str, entry: Entry, config: Config) -> float:
     """The stored number, with or without a word for what is counted."""
-    return float(_without_unit(answer, ("one bits", "1 bits", "bits", "ones")) == int(entry["answer"]))
+    return float(forms.integer(_without_unit(answer, ("one bits", "1 bits", "bits", "ones"))) == int(entry["answer"]))
 
 
-def _without_unit(text: str, units: tuple[str, ...]) -> int | None:
+def _without_unit(text: str, units: tuple[str, ...]) -> str:
+    """`text` in small letters without the first of `units` that ends it."""
     text = text.strip().casefold()
-    for unit in units:
-        if text.endswith(unit):
-            return forms.integer(text.removesuffix(unit))
-    return forms.integer(text)
+    return text.removesuffix(next(filter(text.endswith, units), "")).rstrip()
 
 
 def number_format(answer: str, entry: Entry, config: Config) -> float:
@@ -213,53 +195,50 @@ def _scientific(text: str) -> Fraction | None:
         return None
     if (value := forms.number(text)) is not None:
         return value
-    *before, power = _TIMES.split(_plain_powers(text))
-    raised = _power(power)
-    if raised is None or raised[0] != 10 or len(before) > 1 or abs(raised[1]) > 400:
-        return None
-    mantissa = forms.number(before[0]) if before else Fraction(1)
-    return None if mantissa is None else mantissa * Fraction(10) ** raised[1]
+    match _factors(text):
+        case [(ten, exponent)] if ten == 10:
+            mantissa = Fraction(1)
+        case [(mantissa, 1), (ten, exponent)] if ten == 10:
+            pass
+        case _:
+            return None
+    return mantissa * Fraction(10) ** exponent if abs(exponent) <= _MAX_EXPONENT else None
 
 
-def _plain_powers(text: str) -> str:
-    """`text` with every power sign as `^`, and superscript digits as `^` with digits."""
-    text = forms.plain_digits(text).replace("**", "^")
-    return _RAISED.sub(lambda raised: "^" + raised[0].translate(_LOWERED), text)
-
-
-def _power(text: str) -> tuple[int, int] | None:
-    """Base and exponent of `2^3`, `2^{3}`, `2^(3)` or `2`."""
-    match = _POWER.fullmatch(text.strip())
-    base = forms.integer(match[1] if match else text)
-    if base is None:
-        return None
-    return base, int(match[2] or match[3] or match[4]) if match else 1
+def _factors(text: str) -> list[tuple[Fraction, int]]:
+    """Base and exponent of each factor of a product of numbers, such as `2^2 × 3`; empty for anything else."""
+    node = parse(re.sub("[xX]", "*", forms.ungrouped(text)))
+    found: list[tuple[Fraction, int]] = []
+    for factor in () if node is None else node[1:] if node[0] == "product" else (node,):
+        base, exponent = factor, 1
+        match factor:
+            case ("power", base, ("number", digits)) if digits.isdigit():
+                exponent = int(digits)
+            case ("power", base, ("negative", ("number", digits))) if digits.isdigit():
+                exponent = -int(digits)
+        if base[0] != "number" and (base[0] != "negative" or base[1][0] != "number"):
+            return []
+        found.append((exact(base), exponent))
+    return found
 
 
 def prime_factorization(answer: str, entry: Entry, config: Config) -> float:
     """The prime factors in any order, as a product or a list, repeated or as powers."""
     if len(answer) > _MAX_TEXT:
         return 0.0
-    factors = _factors(answer, entry["metadata"]["number"])
-    return float(factors is not None and sorted(factors) == sorted(entry["metadata"]["factors"]))
-
-
-def _factors(text: str, number: int) -> list[int] | None:
-    left, equals, right = _plain_powers(text).partition("=")
-    product = (right if equals and forms.integer(left) == number else left + equals + right).strip()
+    number, wanted = entry["metadata"]["number"], entry["metadata"]["factors"]
+    left, equals, right = answer.partition("=")
+    product = (right if equals and forms.integer(left) == number else answer).strip().rstrip("×*·⋅")
     if forms.integer(product) == number:
-        return [number]
-    parts = [part.strip() for part in _TIMES.split(product)]
-    if len(parts) == 1 and "," in product:
-        listed = forms.numbers(product)
-        return None if listed is None or any(n.denominator != 1 for n in listed) else [int(n) for n in listed]
-    factors: list[int] = []
-    for part in parts if parts[-1] else parts[:-1]:  # one extra sign at the end is forgiven
-        power = _power(part)
-        if power is None or not 1 <= power[1] <= _MAX_FACTORS - len(factors):
-            return None
-        factors += [power[0]] * power[1]
-    return factors
+        return float(wanted == [number])
+    if "," in product and (listed := forms.numbers(product)):
+        return float(sorted(listed) == sorted(wanted))
+    given: Counter[Fraction] = Counter()
+    for base, exponent in _factors(product):
+        if exponent < 1:
+            return 0.0
+        given[base] += exponent
+    return float(given == Counter(wanted))
 
 
 def coin_flip(answer: str, entry: Entry, config: Config) -> float:
@@ -392,7 +371,7 @@ def _is_radius(answer: str, right: Fraction) -> bool:
 
 
 def _is_angle(answer: str, right: Fraction) -> bool:
-    number = _without_degrees(answer)
+    number = _without_unit(answer, _DEGREES)
     value = forms.rational(number)
     if value is None:
         return False
@@ -423,15 +402,8 @@ def _surd(text: str) -> calculus.Ball | None:
 
 def simple_geometry(answer: str, entry: Entry, config: Config) -> float:
     """The angle, with or without a sign or word for degrees."""
-    value = forms.number(_without_degrees(answer)) if len(answer) <= _MAX_ANGLE else None
+    value = forms.number(_without_unit(answer, _DEGREES)) if len(answer) <= _MAX_ANGLE else None
     return float(value is not None and value == forms.number(entry["answer"]))
-
-
-def _without_degrees(text: str) -> str:
-    """`text` without one sign or word for degrees at the end."""
-    text = text.strip()
-    ends = [match for match in _DEGREES.finditer(text) if match.end() == len(text)]
-    return text[: ends[-1].start()].rstrip() if ends else text
 
 
 GRADERS: dict[str, Grader] = {

@@ -23,6 +23,7 @@ import random
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from itertools import pairwise
 from typing import Literal
 
@@ -248,22 +249,20 @@ def _compiled(node: Node) -> Fraction | Function:
             return _constant(around(_CONSTANTS[name]))
         case ("name", name):
             return lambda values: values[name]
-        case ("negative", operand):
+        case ("negative" | "inverse" as kind, operand):
             part = _compiled(operand)
-            return -part if isinstance(part, Fraction) else _call("negative", part)
-        case ("inverse", operand):
-            part = _compiled(operand)
-            return 1 / part if isinstance(part, Fraction) else _call("inverse", part)
+            if not isinstance(part, Fraction):
+                return _call(kind, part)
+            return -part if kind == "negative" else 1 / part
         case ("sum" | "product" as kind, *_):
             parts = [_compiled(part) for part in _flat(node)]
-            functions = [part for part in parts if not isinstance(part, Fraction)]
             constant = Fraction(kind == "product")
             for part in parts:
                 if isinstance(part, Fraction):
                     constant = _bounded(constant + part if kind == "sum" else constant * part)
-            if not functions:
-                return constant
-            return _sum(functions, constant) if kind == "sum" else _product(functions, constant)
+            functions = [part for part in parts if not isinstance(part, Fraction)]
+            operation = _sum if kind == "sum" else _product
+            return _joined(operation, [_function(constant), *functions]) if functions else constant
         case ("power", ("constant", "e"), exponent):
             return _call("exp", _function(_compiled(exponent)))
         case ("power", base, exponent):
@@ -296,36 +295,21 @@ def _flat(node: Node) -> Iterator[Node]:
             yield part
 
 
-def _sum(parts: list[Function], constant: Fraction) -> Function:
-    start = of_fraction(constant)
-
-    def total(values: Mapping[str, Dual]) -> Dual:
-        value, slope = start, ZERO
-        for part in parts:
-            more, more_slope = part(values)
-            value, slope = add(value, more), add(slope, more_slope)
-        return value, slope
-
-    return total
+def _joined(operation: Callable[[Dual, Dual], Dual], parts: list[Function]) -> Function:
+    return lambda values: reduce(operation, (part(values) for part in parts))
 
 
-def _product(parts: list[Function], constant: Fraction) -> Function:
-    start = of_fraction(constant)
+def _sum(one: Dual, other: Dual) -> Dual:
+    return add(one[0], other[0]), add(one[1], other[1])
 
-    def product(values: Mapping[str, Dual]) -> Dual:
-        value, slope = start, ZERO
-        for part in parts:
-            more, more_slope = part(values)
-            slope = add(multiply(slope, more), multiply(value, more_slope))
-            value = multiply(value, more)
-        return value, slope
 
-    return product
+def _product(one: Dual, other: Dual) -> Dual:
+    return multiply(one[0], other[0]), add(multiply(one[1], other[0]), multiply(one[0], other[1]))
 
 
 def _power(base: Fraction | Function, exponent: Fraction | Function) -> Fraction | Function:
     if not isinstance(exponent, Fraction):
-        return _call("exp", _product([exponent, _call("log", _function(base))], Fraction(1)))
+        return _call("exp", _joined(_product, [exponent, _call("log", _function(base))]))
     if not isinstance(base, Fraction):
         return _rational_power(base, exponent)
     if exponent.denominator == 1:

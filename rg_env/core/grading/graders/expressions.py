@@ -28,11 +28,8 @@ _SIGNS = str.maketrans({"×": "*", "·": "*", "⋅": "*", "∙": "*", "÷": "/",
 _BRACKETS = str.maketrans("[]{}", "()()")
 _LATEX = {"cdot": "*", "times": "*", "div": "/", "dfrac": " frac", "tfrac": " frac", "left": " ", "right": " "}
 _COMMAND = re.compile(r"\\([A-Za-z]+|[,;:! ])")
-_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
-_RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
-_TOKEN = re.compile(r"\s*(?:(\d+(?:\.\d*)?|\.\d+)|([A-Za-z]+)|(\*\*|[-+*/^()|]))")
-
-
+_SUPERSCRIPTS = str.maketrans("⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "+-0123456789")
+_RAISED = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 Node = tuple[Any, ...]
 """A node of the tree: its kind, and its parts.
 
@@ -49,14 +46,29 @@ class _Refused(ValueError):
     """The text is not a formula of this grammar. Internal to `parse`."""
 
 
-def parse(text: str, variables: Collection[str] = ()) -> Node | None:
-    """Parse a formula. A name in `variables` takes precedence over a constant or function of the same name."""
-    if len(text) > MAX_CHARS:
+def parse(text: str, variables: Collection[str] = (), *, bounded: bool = True) -> Node | None:
+    """Parse a formula. A name in `variables` takes precedence over a constant or function of the same name.
+
+    Texts above `MAX_CHARS` or `MAX_TOKENS` are refused unless `bounded` is False, for texts of a known length.
+    """
+    if bounded and len(text) > MAX_CHARS:
+        return None
+    names = frozenset(variables)
+    tokens = _tokens(plain(text), names)
+    if tokens is None or (bounded and len(tokens) > MAX_TOKENS):
         return None
     try:
-        return _Parser(_tokens(plain(text), frozenset(variables)), frozenset(variables)).whole()
+        return _Parser(tokens, names).whole()
     except _Refused:
         return None
+
+
+def parse_stored(text: str, variables: Collection[str] = ()) -> Node:
+    """Parse a formula of an entry, of any length. Raises ValueError if it is invalid."""
+    node = parse(text, variables, bounded=False)
+    if node is None:
+        raise ValueError(f"cannot read the formula {text!r}")
+    return node
 
 
 def plain(text: str) -> str:
@@ -69,40 +81,24 @@ def plain(text: str) -> str:
     return text.translate(_BRACKETS)
 
 
-def _tokens(text: str, variables: frozenset[str], most: int = MAX_TOKENS) -> list[str]:
-    """Numbers, names and signs."""
-    found: list[str] = []
+def _tokens(text: str, variables: frozenset[str]) -> list[str] | None:
+    """Numbers, names and signs; None if there is anything else. In a run of letters the longest names come first:
+    `xsin` is `x`, `sin`."""
+    pattern, found, position = _token(variables), list[str](), 0
     text = text.rstrip()
-    position = 0
     while position < len(text):
-        match = _TOKEN.match(text, position)
-        if match is None or len(found) > most:
-            raise _Refused
-        number, letters, sign = match.groups()
-        if number and len(number) > MAX_DIGITS:
-            raise _Refused
-        found += _names(letters, variables) if letters else [number or sign]
+        match = pattern.match(text, position)
+        if match is None or len(match[1]) > MAX_DIGITS:
+            return None
+        found.append(match[1])
         position = match.end()
-    if len(found) > most:
-        raise _Refused
     return found
 
 
-def _names(letters: str, variables: frozenset[str]) -> list[str]:
-    """The names that a run of letters is made of, the longest first: `xsin` is `x`, `sin`."""
-    found = []
-    longest = max(map(len, variables | _KNOWN))
-    while letters:
-        for length in range(min(longest, len(letters)), 0, -1):
-            if letters[:length] in variables or letters[:length] in _KNOWN:
-                break
-        else:
-            raise _Refused
-        found.append(letters[:length])
-        letters = letters[length:]
-        if len(found) > MAX_TOKENS:
-            raise _Refused
-    return found
+@lru_cache(maxsize=256)
+def _token(variables: frozenset[str]) -> re.Pattern[str]:
+    names = sorted(variables | _KNOWN, key=lambda name: (-len(name), name))
+    return re.compile(rf"\s*({'|'.join(map(re.escape, names))}|\d+(?:\.\d*)?|\.\d+|\*\*|[-+*/^()|])")
 
 
 class _Parser:
@@ -259,6 +255,6 @@ def exact_value(text: str) -> Fraction | None:
     Raises ValueError if it has anything but numbers, the four operations and brackets.
     """
     try:
-        return exact(_Parser(_tokens(plain(text), frozenset(), 100_000), frozenset()).whole())
+        return exact(parse_stored(text))
     except ZeroDivisionError:
         return None

@@ -38,6 +38,7 @@ _LABEL = re.compile(
     re.IGNORECASE,
 )
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))")
+_GROUPS = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,])")
 _MINUS = {"−": "-", "–": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "＋": "+"}
 # Thousands in groups of three, separated by one and the same sign: a comma, an underscore, or a (narrow) space.
 _NUMBER = re.compile(
@@ -64,6 +65,7 @@ _DIGITS, _SIGN, _OPEN, _CLOSE, _TEXT, _DECIMAL, _WORD = range(1, 8)
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _PLAIN = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a"}
 _CLOSED_BY = {"[": "]", "(": ")", "{": "}"}
+_SLASHES = str.maketrans("\N{FRACTION SLASH}\N{DIVISION SLASH}", "//")
 _FRACTION = re.compile(r"([+-]?)\s*\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 
 
@@ -203,6 +205,11 @@ def plain_thousands(text: str) -> str:
     return _THOUSANDS.sub(",", text)
 
 
+def ungrouped(text: str) -> str:
+    """`text` with the digits of its numbers in one piece: `1,234` and `1{,}234` as `1234`."""
+    return _GROUPS.sub(lambda number: number[0].replace(",", ""), plain_thousands(text))
+
+
 def number(text: str) -> Fraction | None:
     """A decimal number: `-1,234.50`, `.5`, `2e3`. No NaN, no infinity, at most 1,000 digits."""
     text = text.strip()
@@ -229,13 +236,16 @@ def integer(text: str) -> int | None:
     return int(value) if value is not None and value.denominator == 1 else None
 
 
+def plain_fraction(text: str) -> str:
+    r"""`text` with a fraction as `3/4`: `\frac{3}{4}`, and with other slashes."""
+    text = text.strip().translate(_SLASHES)
+    latex = _FRACTION.fullmatch(text)
+    return "{}{}/{}".format(*latex.groups()) if latex else text
+
+
 def rational(text: str) -> Fraction | None:
     r"""A decimal number or a fraction of two: `3/4`, `-6 / 8`, `\frac{3}{4}`."""
-    text = text.strip()
-    if latex := _FRACTION.fullmatch(text):
-        sign, above, below = latex.groups()
-        text = f"{sign}{above}/{below}"
-    above, slash, below = text.partition("/")
+    above, slash, below = plain_fraction(text).partition("/")
     numerator = number(above)
     if not slash or numerator is None:
         return numerator
@@ -334,19 +344,3 @@ def numbers(text: str) -> list[Fraction] | None:
         return []
     found = [number(part.strip("'\"")) for part in re.split(r"[\s,;]+", text) if part]
     return None if None in found else [value for value in found if value is not None]
-
-
-def grid(text: str) -> list[list[str]] | None:
-    """Rows of cells as texts, from JSON, a Python literal, or lines of cells separated by spaces, commas or bars.
-
-    Rows may differ in length. None if there is no row, or a cell is not a number, word or sign.
-    """
-    value = literal(text) if text.strip()[:1] in ("[", "(") else None
-    if isinstance(value, list | tuple):
-        if not value or not all(isinstance(row, list | tuple) for row in value):
-            return None
-        if any(isinstance(cell, list | tuple | dict) for row in value for cell in row):
-            return None
-        return [[str(int(cell) if isinstance(cell, bool) else cell) for cell in row] for row in value]
-    rows = [re.split(r"[\s,|]+", line.strip().strip("[](),|").strip()) for line in plain_digits(text).splitlines()]
-    return [[cell.strip("'\"") for cell in row] for row in rows if row != [""]] or None

@@ -9,16 +9,14 @@ value in all of them, so a constant scores 0. A changed given scores 0.
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
-from rg_env.core.grading.graders import common, forms
+from rg_env.core.grading.graders import arc, common, forms
 from rg_env.core.grading.graders.common import Config, Entry, Grader
 from rg_env.core.grading.graders.expressions import Node, exact, parse
 
 Grid = list[list[int]]
 
-_MAX_CHARS_PER_CELL = 40
-"""Maximum characters per cell of a grid. JSON with one cell per line needs about 15, with signs and rulers."""
 _SIGNS = str.maketrans({"^": "∧", "⋀": "∧", "˄": "∧", "⌃": "∧", "v": "∨", "V": "∨", "⋁": "∨", "˅": "∨", "⌄": "∨"})
 _NO_SIGNS = str.maketrans(dict.fromkeys("<>∧∨", " "))
 
@@ -117,16 +115,11 @@ def _grid(text: str, n_rows: int, n_columns: int, one_digit: bool = True) -> Gri
 
     With `one_digit` the digits of a row need no separators. Rulers between rows are skipped.
     """
-    if len(text) > _MAX_CHARS_PER_CELL * n_rows * n_columns:
-        return None
-    rows = [row for row in forms.grid(text) or [] if set("".join(row)) - set("-+=:")]
+    rows = [row for row in arc.rows(text, n_rows * n_columns) or [] if set("".join(row)) - set("-+=:")]
     if one_digit:
         rows = [list("".join(row)) for row in rows]
-    if len(rows) != n_rows or any(len(row) != n_columns for row in rows):
-        return None
-    found = [[0 if cell == "_" else forms.integer(cell) for cell in row] for row in rows]
-    grid = [[cell for cell in row if cell is not None] for row in found]
-    return grid if all(len(row) == n_columns for row in grid) else None
+    grid = [[0 if cell == "_" else arc.whole(cell) for cell in row] for row in rows]
+    return None if [len(row) for row in grid] != [n_columns] * n_rows or None in arc.flat(grid) else cast(Grid, grid)
 
 
 def _columns(grid: Grid) -> Grid:
@@ -154,14 +147,13 @@ def _signs(text: str) -> str:
 Point = tuple[int, int]
 _MOVE = re.compile(r"\(?\s*([A-Za-z])\s*(?:[-,]\s*)?(\d{1,2})\s*\)?")
 _EMPTY = ("_", ".")
-_MAX_CHARS_A_CELL = 20  # of a written board, its quotes and white space included
 
 
 def n_queens(answer: str, entry: Entry, config: Config) -> float:
     """Any full board that keeps the given queens and on which no two attack each other: lines, JSON or Python list."""
     puzzle = entry["metadata"]["puzzle"]
     size = len(puzzle)
-    board = forms.grid(answer) if len(answer) <= _MAX_CHARS_A_CELL * size**2 else None
+    board = arc.rows(answer, size**2)
     if board is None or len(board) != size:
         return 0.0
     rows = [list(row[0]) if len(row) == 1 else row for row in board]  # `_Q__` as well as `_ Q _ _`
