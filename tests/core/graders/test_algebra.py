@@ -215,5 +215,5 @@ def test_exact_values_keep_all_digits_and_have_any_length() -> None:
     """More digits than a float has, more terms than an answer may have; anything else is an error."""
     assert exact_value("-( 12345678901.123456789012 - 0.000000000001 )") == -Fraction("12345678901.123456789011")
     assert exact_value(" + ".join(["1"] * 2 * MAX_TOKENS)) == 2 * MAX_TOKENS
-    with pytest.raises(ValueError, match="cannot read the formula 'x . 1'"):
+    with pytest.raises(ValueError, match="cannot read the formula"):
         exact_value("x + 1")
