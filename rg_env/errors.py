@@ -160,9 +160,14 @@ def how_to_install(extra: str) -> str:
     return f"`{install_command(extra)}`, or `{script}` in a clone"
 
 
-def nearest(name: object, known: Iterable[str], cutoff: float = 0.5) -> list[str]:
-    """At most three of the `known` names that are similar to `name`, the most similar first."""
-    return difflib.get_close_matches(str(name), sorted(known), n=3, cutoff=cutoff)
+def nearest(name: object, known: Iterable[str], cutoff: float = 0.65) -> list[str]:
+    """At most three of the `known` names that are similar to `name`, the most similar first.
+
+    Without any, those that have `name` as a word: `batch` suggests `batch_size`.
+    """
+    known = sorted(known)
+    words = [each for each in known if f"_{name}_" in f"_{each}_"]
+    return difflib.get_close_matches(str(name), known, n=3, cutoff=cutoff) or words[:3]
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "") -> UnknownNameError:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from rg_env.core.data.generation import DRAW_LIMIT_S, Drawer
+from rg_env.core.data.generation import Drawer, Limits
 from rg_env.core.data.items import Item
 from rg_env.errors import GenerationError, InputError
 
@@ -49,10 +49,10 @@ class Draws:
         return found
 
     def _reply(self, what: str) -> Any:
-        deadline = time.monotonic() + DRAW_LIMIT_S
+        deadline = time.monotonic() + Limits.silence_s
         while not self._replies:
             if not select.select([self._drawer.process], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise GenerationError(f"{what} takes more than {DRAW_LIMIT_S:g} s")
+                raise GenerationError(f"{what} takes more than {Limits.silence_s:g} s")
             self._replies += self._drawer.replies()
         reply = self._replies.pop(0)
         if isinstance(reply, dict) and "error" in reply:

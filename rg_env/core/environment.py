@@ -21,6 +21,7 @@ from rg_env.core.data.dataset import build_splits
 from rg_env.core.data.manifest import Manifest
 from rg_env.core.data.selection import Row as DrawnRow
 from rg_env.core.data.splits import SplitBy
+from rg_env.core.data.user_rows import check_text, distinct, own_text
 from rg_env.core.grading.rollout import Rollout
 from rg_env.core.grading.rubric import OFFERED, Rubric, Scored, metrics_of, metrics_of_rows, needs_workers
 from rg_env.core.grading.scoring import Grading
@@ -98,16 +99,6 @@ def _few_shot(messages: Any) -> tuple[Mapping[str, Any], ...]:
     return tuple(dict(message) for message in messages)
 
 
-def check_text(name: str, text: object) -> None:
-    """Raise `InputError` unless `text` is a string that UTF-8 can encode."""
-    if not isinstance(text, str):
-        raise InputError(f"{name} must be text, not {shortened(text)}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"{name} holds characters that cannot be written as UTF-8: {error}") from error
-
-
 class Environment:
     """Single-turn prompts and rewards for any data.
 
@@ -116,10 +107,12 @@ class Environment:
             text that the model continues), and optionally `answer` (gold answer) and `info` (a mapping).
         rewards: anything that `rg_env.core.rewards.registry.resolve_rewards` accepts; default: correctness 1, format
             0.1. An answer is correct if it equals the row's `answer` as a number or as text.
+            Exact repeats of a row within a split are left out, and their number is printed.
         system_prompt, prompt_placement, preamble, few_shot: how a `question` becomes a prompt; see `ReasoningGym`.
 
     Raises:
-        InputError: a row has no prompt, a reward cannot be resolved, or both splits are empty.
+        InputError: a row has no prompt, a prompt has two different answers, a reward cannot be resolved, or both splits
+            are empty.
     """
 
     manifest: dict[str, Any] | None = None
@@ -144,8 +137,8 @@ class Environment:
             system_prompt=system_prompt, prompt_placement=prompt_placement, preamble=preamble, few_shot=few_shot
         )
         weighted = self._resolved(rewards)
-        self.train_rows: Sequence[Row] = prompted_rows(train_rows, "train_rows", self.prompt_options)
-        self.eval_rows: Sequence[Row] = prompted_rows(eval_rows, "eval_rows", self.prompt_options)
+        self.train_rows: Sequence[Row] = _own_rows(train_rows, "train_rows", self.prompt_options)
+        self.eval_rows: Sequence[Row] = _own_rows(eval_rows, "eval_rows", self.prompt_options)
         if not self.train_rows and not self.eval_rows:
             raise InputError("train_rows and eval_rows are both empty: there is nothing to do")
         self.rubric = Rubric(weighted, metrics_of_rows(weighted, [*self.train_rows, *self.eval_rows]))
@@ -304,6 +297,11 @@ load_environment = ReasoningGym
 """`rg_env.load_environment` without Verifiers."""
 
 
+def _own_rows(rows: Iterable[Row], name: str, asking: PromptOptions) -> list[dict[str, Any]]:
+    given = enumerate(prompted_rows(rows, name, asking))
+    return distinct(((f"{name}[{index}]", repr(row["prompt"]), row) for index, row in given), name)
+
+
 def prompted_rows(rows: Iterable[Row], name: str, asking: PromptOptions) -> list[dict[str, Any]]:
     """Normalize rows to prompt, answer (text), info, example_id and their own columns.
 
@@ -319,10 +317,10 @@ def prompted_rows(rows: Iterable[Row], name: str, asking: PromptOptions) -> list
 def _row(row: object, where: str, index: int, messages: Callable[[str], Any]) -> dict[str, Any]:
     if not isinstance(row, Mapping):
         raise InputError(f"{where} must be a mapping with a question or a prompt, not {shortened(row)}")
-    prompt, question = row.get("prompt"), row.get("question")
-    if prompt is None and not (isinstance(question, str) and question.strip()):
+    prompt, answer, info = (row.get(key) for key in ("prompt", "answer", "info"))
+    if prompt is None and row.get("question") is None:
         raise InputError(f"{where} has neither a prompt nor a question; it has {', '.join(map(str, row)) or 'nothing'}")
-    prompt = messages(str(question)) if prompt is None else prompt
+    prompt = messages(own_text(row["question"], f"{where}: question")) if prompt is None else prompt
     is_chat = isinstance(prompt, Sequence) and all(
         isinstance(message, Mapping) and all(isinstance(message.get(key), str) for key in ("role", "content"))
         for message in prompt
@@ -331,12 +329,9 @@ def _row(row: object, where: str, index: int, messages: Callable[[str], Any]) ->
         raise InputError(
             f"{where}: prompt must be text, or a list of messages with role and content (text), not {shortened(prompt)}"
         )
-    for text in [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]:
-        check_text(f"{where}: prompt", text)
-    answer, info = row.get("answer"), row.get("info")
-    if not isinstance(answer, str | int | float | None) or answer != answer:
-        raise InputError(f"{where}: answer must be text or a number, not {shortened(answer)}")
+    own_text(prompt if isinstance(prompt, str) else "".join(each["content"] for each in prompt), f"{where}: prompt")
+    answer = "" if answer in (None, "") else own_text(answer, f"{where}: answer", numbers=True)
     if not isinstance(info, Mapping | None):
         raise InputError(f"{where}: info must be a mapping, not {shortened(info)}")
-    known = {"prompt": prompt, "answer": "" if answer is None else str(answer), "info": dict(info or {})}
+    known = {"prompt": prompt, "answer": answer, "info": dict(info or {})}
     return {**row, **known, "example_id": row.get("example_id", index)}

@@ -3,6 +3,7 @@
 Names are imported on first use, so that `import rg_env.training` is cheap.
 """
 
+import logging
 from importlib import import_module
 from typing import Any
 
@@ -34,6 +35,9 @@ _NAMES = {
     "token_logps": "rg_env.training.algorithms.logprobs",
     "train": "rg_env.training.run",
 }
+
+# DeepSpeed's first import warns on every machine without a GPU, where rg_env works as it should.
+logging.getLogger("DeepSpeed").addFilter(lambda record: record.funcName != "get_accelerator")
 
 
 def __getattr__(name: str) -> Any:

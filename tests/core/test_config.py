@@ -309,6 +309,36 @@ def test_aliases_that_stand_for_billions_of_values_are_refused(tmp_path: Path) -
         values(tmp_path, main=f"a0: &a0 [x]\n{LAUGHS}")
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("configs/inter_generalisation/algorithmic_qwen_3b.yaml", "train/paper/inter_algorithmic"),
+        ("configs/inter_generalisation/algorithmic_qwen_3b", "train/paper/inter_algorithmic"),
+        ("training/configs/intra_generalisation/graphs_qwen_3b.yaml", "train/paper/intra_graphs"),
+        ("algebra_qwen_3b.yaml", "train/paper/intra_algebra"),
+        ("configs/curriculum/knights_knaves_noncurriculum.yaml", "train/paper/curriculum_knights_knaves_fixed"),
+        ("configs/curriculum-experiments/mini_sukoku/curriculum.yaml", "train/paper/curriculum_mini_sudoku"),
+        ("configs/curriculum/spell_backward.yaml", "train/paper/curriculum_spell_backward"),
+        ("configs/external_benchmarks/maths_llama_3b.yaml", "train/paper/external_math"),
+        ("configs/hf_upload_example.yaml", "train/tiny_published"),
+        ("training/evaluation/eval_algorithmic_composite.yaml", "eval/paper_tables"),
+        ("evaluations/inter_generalisation/arc.yaml", "eval/paper_inter"),
+        ("evaluations/curriculum/spell_backward.yaml", "eval/paper_curriculum"),
+        ("configs/experiments/leg_counting_qwen7b.yaml", "train/leg_counting_qwen7b"),
+        ("config/syllogism_toy.yaml", "train/syllogism_toy"),
+        ("config/grpo.yaml", "train/multi_tasks"),
+        ("configs/models/qwen-7b.yaml", "models/qwen2.5-7b"),
+    ],
+)
+def test_configs_of_the_sources_have_a_counterpart(tmp_path: Path, theirs: str, ours: str) -> None:
+    """A path of another repository is answered by the shipped config, in `extends:` too."""
+    assert (Path(__file__).parents[2] / "configs" / f"{ours}.yaml").is_file()
+    for file in (theirs, write(tmp_path, main=f"extends: {theirs}\n")):
+        with pytest.raises(InputError, match=rf"corresponds to configs/{ours}\.yaml here$") as caught:
+            read_config(file)
+        assert "\n" not in str(caught.value)
+
+
 def test_a_file_without_end_is_refused() -> None:
     """Before it fills the memory."""
     with pytest.raises(InputError, match="more than 1,000,000 characters"):

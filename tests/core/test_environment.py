@@ -50,21 +50,39 @@ def test_rows_of_every_form() -> None:
         ("text", r"train_rows\[1\] must be a mapping with a question or a prompt, not 'text'"),
         ({}, r"train_rows\[1\] has neither a prompt nor a question; it has nothing"),
         ({"answer": "1", "task": "x"}, r"train_rows\[1\] has neither a prompt nor a question; it has answer, task"),
-        ({"question": 5}, "neither a prompt nor a question"),
+        ({"question": 5}, r"train_rows\[1\]: question is not text, but 5"),
+        ({"question": " \n"}, r"train_rows\[1\]: question is blank"),
+        ({"prompt": [{"role": "user", "content": ""}]}, r"train_rows\[1\]: prompt is blank"),
+        ({"question": "?", "answer": True}, r"train_rows\[1\]: answer is not text or a number, but True"),
+        ({"question": "?", "answer": " "}, r"train_rows\[1\]: answer is blank"),
+        ({"question": "?", "answer": "2"},
+         r"train_rows\[1\] asks the same question as train_rows\[0\] with another answer: '2' and ''"),
         ({"prompt": []}, r"train_rows\[1\]: prompt must be text, or a list of messages"),
         ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "prompt must be text, or a list of messages"),
         ({"prompt": 5}, "prompt must be text, or a list of messages .*, not 5"),
-        ({"prompt": "\ud800"}, r"train_rows\[1\]: prompt holds characters that cannot be written as UTF-8"),
-        ({"question": "?", "answer": ["1"]}, r"train_rows\[1\]: answer must be text or a number, not \['1'\]"),
-        ({"question": "?", "answer": float("nan")}, "answer must be text or a number, not nan"),
+        ({"prompt": "\ud800"}, r"train_rows\[1\]: prompt holds half a character"),
+        ({"question": "?", "answer": ["1"]}, r"train_rows\[1\]: answer is not text or a number, but \['1'\]"),
+        ({"question": "?", "answer": float("nan")}, "answer is missing"),
         ({"question": "?", "info": "{}"}, r"train_rows\[1\]: info must be a mapping, not '{}'"),
     ],
-)
+)  # fmt: skip
 def test_bad_rows_are_named_by_index(row: Any, message: str) -> None:
     """In one line, when the environment is made."""
     with pytest.raises(InputError, match=message) as caught:
         Environment([{"question": "?"}, row])
     assert "\n" not in str(caught.value)
+
+
+def test_repeated_rows_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    """As in files: counted in a line. A row with other columns, or in the other split, is not a repeat."""
+    row = {"question": "1 + 1?", "answer": 2}
+    env = Environment([row, {**row, "answer": "2"}, {**row, "info": {"a": 1}}, row], [row])
+    assert [each["example_id"] for each in env.train_rows] == [0, 2]
+    assert len(env.eval_rows) == 1
+    Environment([row, row])
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "train_rows: 2 of 4 rows left out: repeated questions"
+    assert second == "train_rows: 1 of 2 rows left out: repeated questions"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,9 @@ def test_errors_survive_pickling(cls: type[RGEnvError]) -> None:
 
 
 def test_unknown_name_offers_the_nearest() -> None:
-    """The nearest names are offered; few names are all listed."""
+    """The nearest names are offered, also by one of their words, but not distant ones; few names are all listed."""
+    assert errors.nearest("instruction", ["attention", "system_prompt"]) == []
+    assert errors.nearest("hanoi", ["n_queens", "tower_of_hanoi"]) == ["tower_of_hanoi"]
     assert "did you mean 'leg_counting'" in str(unknown_name("task", "leg_countin", ["leg_counting", "maze"]))
     assert "there are: a, b" in str(unknown_name("column", "zzz", ["b", "a"]))
 

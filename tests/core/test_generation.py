@@ -7,38 +7,45 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from drawn_items import Draws
+from user_code import TASK
 from worker_pools import is_running, until
 
-from rg_env.core.data import generation
-from rg_env.core.data.dataset import build_rows, build_splits
-from rg_env.core.data.generation import Drawer, Request, generate
+from rg_env.core.data.dataset import build_rows
+from rg_env.core.data.generation import Generation, Limits, Progress, Request
 from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.user_code import import_user_code
 from rg_env.errors import GenerationError, InputError
 
 
+def requests(gym: Any, n: int, seed: int = 0) -> list[Request]:
+    """Requests for `n` training rows of each task."""
+    return [Request(task, seed, {"train": n}) for task in Mixture.parse(gym).tasks]
+
+
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Drawer]]:
-    """The generation processes that are started; all have ended after the test."""
-    drawers: list[Drawer] = []
+def generation() -> Iterator[Callable[..., Generation]]:
+    """Makes generations; all of their processes have ended after the test."""
+    made: list[Generation] = []
 
-    class Noted(Drawer):
-        def __init__(self, imports: Mapping[str, str]) -> None:
-            super().__init__(imports)
-            drawers.append(self)
+    def make(*arguments: Any, **limits: Any) -> Generation:
+        made.append(Generation(*arguments, limits=Limits(**limits)))
+        return made[-1]
 
-    monkeypatch.setattr(generation, "Drawer", Noted)
-    yield drawers
-    assert drawers
-    assert all(drawer.process.code is not None for drawer in drawers)
+    yield make
+    assert all(drawer.process.code is not None for each in made for drawer in each.drawers)
 
 
-def test_any_number_of_processes_gives_the_same_rows(started: list[Drawer], monkeypatch: pytest.MonkeyPatch) -> None:
+Make = Callable[..., Generation]
+
+
+def test_any_number_of_processes_gives_the_same_rows(generation: Make) -> None:
     """One process or three, and chunks of any size: byte-identical rows. Six of these tasks depend on the hash seed."""
     gym = [
         "ransom_note",
@@ -49,13 +56,12 @@ def test_any_number_of_processes_gives_the_same_rows(started: list[Drawer], monk
         "acre",
         "syllogism",
     ]
-    one = build_splits(gym, 120, 60, seed=3, eval_seed=3, cache=False, processes=1)
-    assert len(started) == 1
-    monkeypatch.setattr(generation, "_ROWS_A_PROCESS", 1)
-    monkeypatch.setattr(generation, "_WORTH_A_PROCESS_S", 1e-9)
-    monkeypatch.setattr(generation, "_MAX_CHUNK", 7)
-    assert build_splits(gym, 120, 60, seed=3, eval_seed=3, cache=False, processes=3) == one
-    assert len(started) == 4
+    one, three = (
+        generation(requests(gym, 18, 3), 1),
+        generation(requests(gym, 18, 3), 3, rows_a_process=1, worth_a_process_s=1e-9, max_chunk=7),
+    )
+    assert one.run() == three.run()
+    assert (len(one.drawers), len(three.drawers)) == (1, 3)
 
 
 class Terminal(io.StringIO):
@@ -73,69 +79,84 @@ class Terminal(io.StringIO):
 )
 def test_what_takes_long_is_shown(stream: io.StringIO, after_s: float, expected: str) -> None:
     """A terminal sees one line, which goes at the end; a file gets a line now and then."""
-    progress = generation.Progress(1000, stream, after_s)
+    progress = Progress(1000, stream, after_s)
     for found in (5, 6):
         progress.show(found)
     progress.close()
     assert stream.getvalue() == expected
 
 
-def test_little_work_takes_one_process(started: list[Drawer]) -> None:
-    """A few quick rows do not start a process on every core, and asking for none starts none."""
-    assert generate([Request(Mixture.parse("maze").tasks[0], 0, {"train": 0, "eval": 0})]) == [{}]
-    assert started == []
-    build_rows("maze", "train", 20, seed=0, cache=False, processes=64)
-    assert len(started) == 1
+def test_little_work_takes_one_process(generation: Make) -> None:
+    """A few quick rows do not start a process on every core, and a request for no rows starts none."""
+    for n, processes in ((20, 1), (0, 0)):
+        made = generation(requests("maze", n), 64)
+        assert len(made.run()[0].get("train", [])) == n
+        assert len(made.drawers) == processes
 
 
-def test_the_users_process_stays_clean() -> None:
-    """The library is not imported where the rows are wanted, nothing is printed, and no `__main__` guard is needed."""
+def test_the_users_process_stays_clean(tmp_path: Path) -> None:
+    """The library is not imported there, nothing is printed, no `__main__` guard is needed, and no file in the working
+    directory shadows a module."""
     code = "import sys; from rg_env.core.data.dataset import build_rows as b; b('codeio', 'train', 5, 0, cache=False);"
     code += "print('reasoning_gym' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd="/")
+    for name in ("random.py", "queue.py", "reasoning_gym.py"):
+        (tmp_path / name).write_text("raise SystemExit('shadowed')")
+    run = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert (run.stdout, run.stderr) == ("False\n", "")
 
 
-def test_files_in_the_working_directory_shadow_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user's random.py or rg_env.py is not imported in its place."""
-    for name in ("random.py", "queue.py", "reasoning_gym.py"):
-        (tmp_path / name).write_text("raise SystemExit('shadowed')")
-    monkeypatch.chdir(tmp_path)
-    assert len(build_rows("maze", "train", 2, seed=0, cache=False)) == 2
-
-
-def test_a_killed_process_is_a_clear_error(started: list[Drawer]) -> None:
+def test_a_killed_process_is_a_clear_error(generation: Make) -> None:
     """A process that dies, as one the kernel ends for its memory, ends the build with one line, and the others."""
-    timer = threading.Timer(0.3, lambda: os.kill(started[0].process.pid, signal.SIGKILL))
+    made = generation(requests("futoshiki", 1000))
+    timer = threading.Timer(0.3, lambda: os.kill(made.drawers[0].process.pid, signal.SIGKILL))
     timer.start()
     with pytest.raises(GenerationError, match=r"ended: signal 9 \(Killed\) \(out of memory\?\)") as caught:
-        build_rows("futoshiki", "train", 1000, seed=0, cache=False)
+        made.run()
     timer.join()
     assert "\n" not in str(caught.value)
 
 
-def test_a_crash_reports_its_last_line(started: list[Drawer], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process's own error is in ours."""
-    monkeypatch.setattr(generation, "MAIN", "rg_env.core.data.items:no_such")
-    with pytest.raises(GenerationError, match="ended: exit code 1: ImportError: cannot import name 'no_such'"):
-        build_rows("maze", "train", 5, seed=0, cache=False)
+@pytest.mark.parametrize(
+    ("statement", "silence_s", "message"),
+    [
+        (
+            "while index: pass",
+            600.0,
+            r"'own_sums': draw 1 of seed 4 \(item seed \d+\) takes more than 2 s of CPU time wi",
+        ),
+        (
+            "time.sleep(60 * index)",
+            15.0,
+            r"'own_sums': draw 1 of seed 4 \(item .*\) takes more than 15 s with config {}:",
+        ),
+        ("raise SystemExit('the reason')", 600.0, "a generation process ended: exit code 1: the reason"),
+    ],
+)
+def test_a_draw_without_end(
+    generation: Make, write: Callable[..., Path], statement: str, silence_s: float, message: str
+) -> None:
+    """CPU time is limited, so that a busy machine is not an error, and a wait by the clock. Nothing is skipped."""
+    text = TASK.replace("rng = Random", f"{statement}\n        rng = Random")
+    import_user_code([str(write("own_endless.py", text))])
+    with pytest.raises(GenerationError, match=message):
+        generation(requests("own_sums", 3, seed=4), draw_cpu_s=2, silence_s=silence_s).run()
 
 
-def test_a_draw_that_takes_too_long_is_an_error(started: list[Drawer], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names task, seed, item and what to do; nothing is skipped in silence."""
-    monkeypatch.setattr(generation, "DRAW_LIMIT_S", 0.3)
-    spec = {"name": "zebra_puzzles", "config": {"num_people": 7, "num_characteristics": 7}}
-    with pytest.raises(GenerationError, match=r"'zebra_puzzles': draw \d+ of seed 4 \(item seed \d+\) takes more than"):
-        build_rows(spec, "train", 300, seed=4, cache=False)
+def test_a_limit_counts_each_draw_by_itself(generation: Make, write: Callable[..., Path]) -> None:
+    """Many draws may take more CPU time together than one may."""
+    slow = "end = time.process_time() + 0.5\n        while time.process_time() < end: pass\n        rng = Random"
+    import_user_code([str(write("own_slow.py", TASK.replace("rng = Random", slow)))])
+    (found,) = generation(requests("own_sums", 6), 1, draw_cpu_s=2).run()
+    assert len(found["train"]) == 6
 
 
-def test_errors_of_options_come_through(started: list[Drawer]) -> None:
+def test_errors_of_options_come_through() -> None:
     """What the library refuses, when constructed and when used, is the `InputError` it was."""
     with pytest.raises(InputError, match=r"'maze' does not work with config \{\"min_dist\": 0\}"):
         build_rows({"name": "maze", "config": {"min_dist": 0}}, "train", 1, seed=0, cache=False)
 
 
-def test_a_draw_that_fails_gives_no_item(started: list[Drawer]) -> None:
+def test_a_draw_that_fails_gives_no_item() -> None:
     """The library's own failures under good options are passed over (maze, draw 2745 of seed 0); options under which
     every draw fails are an error."""
     rows = build_rows("maze", "train", 2100, seed=0, cache=False)

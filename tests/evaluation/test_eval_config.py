@@ -91,7 +91,7 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         (["models.a={model: x, url: 'http://[::1'}", "tasks=maze"], "is not the address of an endpoint"),
         (["models.a={model: x, key_variable: K}", "tasks=maze"], "belongs to an endpoint"),
         (['models={" a": {model: x}}', "tasks=maze"], "no space first"),
-        (["models=tiny", "tasks=mase"], "did you mean 'maze' or 'acre'?; a label of your own needs task: NAME"),
+        (["models=tiny", "tasks=mase"], "did you mean 'maze'?; a label of your own needs task: NAME"),
         (["models=tiny", "tasks=[maze, maze]"], "appears twice"),
         (["models=tiny", "tasks.a/b={task: maze}"], "a label has letters"),
         (["models=tiny", "tasks.gcd={task: maze}"], "differs from every task"),

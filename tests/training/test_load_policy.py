@@ -3,6 +3,9 @@
 import contextlib
 import json
 import re
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +133,11 @@ def test_frozen_weights_in_bfloat16_have_adapters_in_float32(make_trainer: Any) 
     assert len(frozen) > 20
     assert all(value.dtype == torch.bfloat16 and torch.equal(value, before[name]) for name, value in frozen.items())
     assert any(bool(p.any()) for n, p in trainer.model.named_parameters() if "lora_B" in n)
+
+
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is installed on Linux only")
+def test_the_first_import_of_deepspeed_is_quiet() -> None:
+    """It warns of a missing GPU, which would be the first line that a user of `rg_env.training` sees."""
+    code = "import rg_env.training, deepspeed.accelerator as found; found.get_accelerator()"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")

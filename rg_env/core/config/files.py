@@ -9,6 +9,7 @@ variables: API keys are read from the environment directly and never appear in a
 
 import copy
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -148,7 +149,8 @@ def _extend(document: Document, file: Path, above: tuple[Path, ...]) -> None:
         target = file.parent / parent
         if not os.path.isfile(target):
             name = str(target) if len(str(target)) <= 500 else shortened(str(target))
-            raise InputError(f"{file}: extends: there is no file {name}; the path is relative to the file itself")
+            remedy = _counterpart(target) or "the path is relative to the file itself"
+            raise InputError(f"{file}: extends: there is no file {name}; {remedy}")
         _extend(document, target, (*above, here))
     own, earlier = values.get("imports"), document.values.get("imports") or []
     own = [own] if isinstance(own, str) else own
@@ -224,8 +226,42 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
     except UnicodeDecodeError as error:
         raise InputError(f"cannot read the config {shortened(str(file))}: it is not UTF-8 text") from error
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot read the config {shortened(str(file))}: {reason_of(error)}") from error
+        hint = f"; {shipped}" if isinstance(error, FileNotFoundError) and (shipped := _counterpart(file)) else ""
+        raise InputError(f"cannot read the config {shortened(str(file))}: {reason_of(error)}{hint}") from error
     return values or {}, lines
+
+
+_CURRICULA = "(count_primes|knights_knaves|mini_su[dk]oku|spell_backward)"
+_COUNTERPARTS = {  # pattern of a path in another repository -> shipped config
+    # open-thought/reasoning-gym, training/
+    r"evaluations?/inter_generalisation/\w+|inter_generalisation/(?!\w+_qwen)\w+": "eval/paper_inter",
+    r"evaluations?/curriculum/\w+": "eval/paper_curriculum",
+    r"eval_\w+_composite": "eval/paper_tables",
+    r"inter_generalisation/(\w+)_qwen_3b": r"train/paper/inter_\1",
+    r"(?:intra_generalisation/)?(algebra|algorithmic|arithmetic|cognition|games|graphs)_qwen_3b": (
+        r"train/paper/intra_\1"
+    ),
+    rf"{_CURRICULA}[/_]curriculum": r"train/paper/curriculum_\1",
+    rf"{_CURRICULA}[/_]non_?curriculum": r"train/paper/curriculum_\1_fixed",
+    r"curriculum/spell_backward": "train/paper/curriculum_spell_backward",
+    r"external_(?:benchmarks|generalisation)/math\w*": "train/paper/external_math",
+    r"hf_upload_example": "train/tiny_published",
+    # AH-Technologies/reasoning-gym
+    r"experiments/leg_counting_qwen7b|leg_counting_lr\d": "train/leg_counting_qwen7b",
+    r"models/qwen-7b": "models/qwen2.5-7b",
+    # ignvr/rl-for-real and its successor
+    r"(syllogism_toy|multi_tasks)": r"train/\1",
+    r"config/grpo": "train/multi_tasks",
+}
+
+
+def _counterpart(file: Path) -> str:
+    """Which shipped config a missing config of another repository corresponds to; empty if it is not known."""
+    for pattern, shipped in _COUNTERPARTS.items():
+        if found := re.search(f"(?:^|/)(?:{pattern})$", file.with_suffix("").as_posix()):
+            name = found.expand(shipped).replace("sukoku", "sudoku")
+            return f"the config of that name in another repository corresponds to configs/{name}.yaml here"
+    return ""
 
 
 def leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

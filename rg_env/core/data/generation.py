@@ -7,6 +7,7 @@ the rows do not depend on the number of processes. `core.data.items` is the chil
 
 import os
 import selectors
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -19,26 +20,35 @@ from rg_env.core.data.splits import EVAL_SHARE, Split, SplitBy
 from rg_env.core.processes import JsonProcess, bare_environment
 from rg_env.core.tasks.mixture import TaskSpec
 from rg_env.core.tasks.task_table import is_user_task
+from rg_env.core.text import counted
 from rg_env.core.user_code import sources
 from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
 
 MAIN = "rg_env.core.data.items:serve"
-DRAW_LIMIT_S = 60.0
-"""Seconds that a draw may take, including the import of the task for the first one. A longer draw is an error: skipping
-it would make rows depend on the machine."""
-START_LIMIT_S = 60.0
-"""Seconds that a process may take to start."""
 FAILED_DRAWS = 20
 """Number of consecutive failed draws after which the options count as broken. Single draws fail even with the library's
 defaults (maze finds no path in one of thousands); they yield no item, on every machine."""
 
 _CHUNK_S = 0.25
-_FIRST_CHUNK, _MAX_CHUNK = 16, 1000
+_FIRST_CHUNK = 16
 _SHARE = {"train": 1 - EVAL_SHARE, "eval": EVAL_SHARE}
-_WORTH_A_PROCESS_S = 1.5
-"""Seconds of drawing by all processes after which another one is started, which takes a second."""
-_ROWS_A_PROCESS = 500
-"""Number of rows per process that is started at the beginning."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Time limits of draws, and how draws are divided among processes. No limit changes which rows are drawn."""
+
+    draw_cpu_s: int = 60
+    """CPU seconds that a draw may take, including the import of the task for the first one. A longer draw is an error:
+    skipping it would make rows depend on the machine. CPU time, because a busy machine slows every draw down."""
+    silence_s: float = 600.0
+    """Seconds without a reply after which a process counts as stuck, because a draw may also wait for something."""
+    max_chunk: int = 1000
+    """Maximum number of draws in one job."""
+    worth_a_process_s: float = 1.5
+    """Seconds of drawing by all processes after which another one is started, which takes a second."""
+    rows_a_process: int = 500
+    """Number of rows per process that is started at the beginning."""
 
 
 @dataclass(frozen=True)
@@ -50,26 +60,6 @@ class Request:
     counts: Mapping[Split, int]
     by: SplitBy = "problem"
     """Whether an item's problem or its question decides its split."""
-
-
-def generate(requests: Sequence[Request], processes: int | None = None) -> list[dict[Split, list[Row]]]:
-    """Generate the rows of each request, in at most `processes` processes (default: one per core).
-
-    No process is left behind.
-
-    Raises:
-        InputError: the library rejects the options, or a task does not have enough distinct questions.
-        GenerationError: a draw takes too long, or a process died.
-    """
-    walks = [_Walk(request) for request in requests]
-    if open_walks := [walk for walk in walks if walk.missing()]:
-        _Generation(open_walks, max(1, processes if processes is not None else _cores())).run()
-    return [walk.rows() for walk in walks]
-
-
-def _cores() -> int:
-    """Number of cores available to this process."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Walk:
@@ -104,14 +94,14 @@ class _Walk:
         found, problems = len(self.selection.rows(split)), self.selection.problems(split)
         of, remedy = "", "request fewer, or widen its config"
         if (self.request.by == "problem" and problems < found) or not found:
-            of = f", with {problems} distinct problem{'' if problems == 1 else 's'}"
+            of = f", with {counted(problems, 'distinct problem')}"
             remedy = (
                 "request fewer, widen its config, or split by question instead of by problem (splits.by: question in "
                 "a config, split_by elsewhere)"
             )
         return TooFewQuestionsError(
             f"task {self.request.spec.name!r} has too few distinct questions: {self.counts[split]} requested for the "
-            f"{split} split, {found} found in {self.selection.draws} draws{of}; {remedy}",
+            f"{split} split, {found} found in {counted(self.selection.draws, 'draw')}{of}; {remedy}",
             found,
         )
 
@@ -132,9 +122,9 @@ class _Walk:
         """Estimated seconds for draws not yet handed out; 0 until the first draws are timed."""
         return self.to_plan() * self.draw_s
 
-    def plan(self) -> "_Chunk":
-        """The next draws to hand out."""
-        size = min(_MAX_CHUNK, max(1, int(_CHUNK_S / self.draw_s))) if self.draw_s else _FIRST_CHUNK
+    def plan(self, most: int) -> "_Chunk":
+        """The next draws to hand out, at most `most`."""
+        size = min(most, max(1, int(_CHUNK_S / self.draw_s))) if self.draw_s else _FIRST_CHUNK
         first, self.planned = self.planned, self.planned + min(size, self.to_plan())
         return _Chunk(self, first, self.planned, first, time.monotonic())
 
@@ -157,7 +147,7 @@ class _Chunk:
 class Drawer:
     """A process that draws items. `imports`: the user's code to import first (`core.user_code.sources`)."""
 
-    def __init__(self, imports: Mapping[str, str]) -> None:
+    def __init__(self, imports: Mapping[str, str], draw_cpu_s: int = Limits.draw_cpu_s) -> None:
         self.ready_since: float | None = None
         self.heard = time.monotonic()
         """Time of its last reply."""
@@ -168,7 +158,8 @@ class Drawer:
             self.process = JsonProcess(MAIN, bare_environment())
         except OSError as error:
             raise GenerationError(f"cannot start a process to generate rows: {error}") from error
-        self.send(dict(imports))
+        self._draw_cpu_s = draw_cpu_s
+        self.send({"imports": dict(imports), "draw_cpu_s": draw_cpu_s})
 
     def send(self, value: Any) -> None:
         """Send a value. Raises `GenerationError` if the process is dead."""
@@ -192,60 +183,88 @@ class Drawer:
         job = {"task": request.spec.name, "config": request.spec.config, "seed": request.seed, "by": request.by}
         self.send({**job, "splits": list(chunk.walk.counts), "first": chunk.first, "count": chunk.end - chunk.first})
 
+    def too_slow(self, limit: str) -> GenerationError:
+        """The error for a draw, or the start of the process, that exceeds a limit."""
+        if self.chunk is None:
+            return GenerationError(f"a generation process takes more than {limit} to start")
+        spec, seed, index = self.chunk.walk.request.spec, self.chunk.walk.request.seed, self.chunk.next
+        return GenerationError(
+            f"task {spec.name!r}: draw {index} of seed {seed} (item seed {item_seed(seed, index)}) takes more than "
+            f"{limit} with config {spec.config_json}: choose another seed or easier options"
+        )
+
     def _death(self) -> GenerationError:
         self.process.kill()
+        if self.process.code == -signal.SIGXCPU:
+            return self.too_slow(f"{self._draw_cpu_s} s of CPU time")
         memory = " (out of memory?)" if self.process.code == -9 else ""
         what = f"a generation process ended: {self.process.end}{memory}"
         return GenerationError(f"{what}: {self.process.last_error}")
 
 
-class _Generation:
-    """Schedules draws over processes."""
+def generate(requests: Sequence[Request], processes: int | None = None) -> list[dict[Split, list[Row]]]:
+    """The rows of each request, as `Generation.run`."""
+    return Generation(requests, processes).run()
 
-    def __init__(self, walks: list[_Walk], limit: int) -> None:
-        self._walks = walks
-        self._limit = limit
-        self._imports = sources() if any(is_user_task(walk.request.spec.name) for walk in walks) else {}
-        self._drawers: list[Drawer] = []
+
+class Generation:
+    """Schedules the draws of `requests` over at most `processes` processes (default: one per core)."""
+
+    def __init__(self, requests: Sequence[Request], processes: int | None = None, limits: Limits | None = None) -> None:
+        self.drawers: list[Drawer] = []
+        """The processes that were started; all have ended once `run` ends."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._most = max(1, cores if processes is None else processes)
+        self._limits = limits or Limits()
+        self._walks = [_Walk(request) for request in requests]
+        self._imports = sources() if any(is_user_task(request.spec.name) for request in requests) else {}
         self._selector = selectors.DefaultSelector()
 
-    def run(self) -> None:
-        """Draw until every walk has its rows."""
+    def run(self) -> list[dict[Split, list[Row]]]:
+        """Draw until every request has its rows.
+
+        Raises:
+            InputError: the library rejects the options, or a task does not have enough distinct questions.
+            GenerationError: a draw takes too long, or a process died.
+        """
         total = self._rows_missing()
         progress = Progress(total, sys.stderr)
         try:
-            self._start(min(len(self._walks), total // _ROWS_A_PROCESS) or 1)
+            if total:
+                open_walks = sum(bool(walk.missing()) for walk in self._walks)
+                self._start(min(open_walks, total // self._limits.rows_a_process) or 1)
             while missing := self._rows_missing():
                 progress.show(total - missing)
                 for key, _ in self._selector.select(timeout=0.5):
                     for reply in key.data.replies():
                         self._handle(key.data, reply)
-                for drawer in self._drawers:
+                for drawer in self.drawers:
                     if drawer.ready_since and not drawer.chunk and (walk := self._next_walk(drawer)):
-                        drawer.draw(walk.plan())
-                self._check_time()
+                        drawer.draw(walk.plan(self._limits.max_chunk))
+                self._check_silence()
                 self._start_more()
         finally:  # on errors and Ctrl-C too
             progress.close()
-            for drawer in self._drawers:
+            for drawer in self.drawers:
                 drawer.process.kill()
             self._selector.close()
+        return [walk.rows() for walk in self._walks]
 
     def _rows_missing(self) -> int:
         return sum(sum(walk.missing().values()) for walk in self._walks)
 
     def _start(self, count: int) -> None:
-        for _ in range(min(count, self._limit - len(self._drawers))):
-            drawer = Drawer(self._imports)
-            self._drawers.append(drawer)
+        for _ in range(min(count, self._most - len(self.drawers))):
+            drawer = Drawer(self._imports, self._limits.draw_cpu_s)
+            self.drawers.append(drawer)
             self._selector.register(drawer.process, selectors.EVENT_READ, drawer)
 
     def _start_more(self) -> None:
         """Double the number of processes if all have been busy for a while and more draws are needed."""
-        latest = max(drawer.ready_since or time.monotonic() for drawer in self._drawers)
-        is_long = time.monotonic() - latest > _WORTH_A_PROCESS_S
-        if is_long and all(drawer.chunk for drawer in self._drawers) and any(walk.to_plan() for walk in self._walks):
-            self._start(len(self._drawers))
+        latest = max(drawer.ready_since or time.monotonic() for drawer in self.drawers)
+        is_long = time.monotonic() - latest > self._limits.worth_a_process_s
+        if is_long and all(drawer.chunk for drawer in self.drawers) and any(walk.to_plan() for walk in self._walks):
+            self._start(len(self.drawers))
 
     def _handle(self, drawer: Drawer, reply: Any) -> None:
         match reply:
@@ -273,28 +292,19 @@ class _Generation:
         Opening a task takes up to 3 s, so a process stays with its walk. It then takes the longest walk without a
         process, and shares another process's walk only if much is left to draw.
         """
-        taken = [other.walk for other in self._drawers if other.chunk]
-        open_walks = [
-            walk for walk in self._walks if walk.to_plan() and (walk not in taken or walk.left_s() > _WORTH_A_PROCESS_S)
-        ]
+        taken = [other.walk for other in self.drawers if other.chunk]
+        long_s = self._limits.worth_a_process_s
+        open_walks = [walk for walk in self._walks if walk.to_plan() and (walk not in taken or walk.left_s() > long_s)]
         if drawer.walk in open_walks:
             return drawer.walk
         return max(open_walks, key=lambda walk: (not walk.planned, walk.left_s()), default=None)
 
-    def _check_time(self) -> None:
-        now = time.monotonic()
-        for drawer in self._drawers:
-            chunk = drawer.chunk
-            if chunk is None:
-                if drawer.ready_since is None and now - drawer.heard > START_LIMIT_S:
-                    raise GenerationError(f"a generation process did not start within {START_LIMIT_S:g} s")
-            elif now - max(drawer.heard, chunk.started) > DRAW_LIMIT_S:
-                spec, seed = chunk.walk.request.spec, chunk.walk.request.seed
-                raise GenerationError(
-                    f"task {spec.name!r}: draw {chunk.next} of seed {seed} (item seed {item_seed(seed, chunk.next)}) "
-                    f"takes more than {DRAW_LIMIT_S:g} s with config {spec.config_json}: choose another seed or easier "
-                    f"options"
-                )
+    def _check_silence(self) -> None:
+        for drawer in self.drawers:
+            begin = max(drawer.heard, drawer.chunk.started) if drawer.chunk else drawer.heard
+            is_busy = drawer.chunk is not None or drawer.ready_since is None
+            if is_busy and time.monotonic() - begin > self._limits.silence_s:
+                raise drawer.too_slow(f"{self._limits.silence_s:g} s")
 
 
 class Progress:

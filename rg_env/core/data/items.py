@@ -7,10 +7,13 @@ library (`core.tasks.library_fixes`), and import the user's code for the user's 
 
 import hashlib
 import json
+import math
 import queue
 import random
+import resource
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -121,12 +124,17 @@ def item_seed(seed: int, index: int) -> int:
 def serve() -> None:
     """The main function of a process that draws items until its parent ends it.
 
-    The first message is `core.user_code.sources()`; the reply is "ready". Each job is {"task", "config", "seed",
-    "first", "count", "splits", "by"}, with one reply per draw, in order: an item; null if the draw yields no question
-    of these splits; {"failed": text} if the library fails on it; {"error": text} if no draw is possible.
+    The first message is {"imports": `core.user_code.sources()`, "draw_cpu_s"}; the reply is "ready". Each job is
+    {"task", "config", "seed", "first", "count", "splits", "by"}, with one reply per draw, in order: an item; null if
+    the draw yields no question of these splits; {"failed": text} if the library fails on it; {"error": text} if no draw
+    is possible. SIGXCPU ends a process if its start, the import of a task or a single draw takes more than `draw_cpu_s`
+    seconds of CPU time.
     """
     parent = ParentPipe()
-    imports = parent.receive()
+    first = parent.receive()
+    imports, draw_cpu_s = first["imports"], first["draw_cpu_s"]
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    _limit_cpu(draw_cpu_s)
     try:
         import_same(imports)
         parent.send("ready")
@@ -142,6 +150,7 @@ def serve() -> None:
     threading.Thread(target=read, daemon=True).start()
     streams: dict[str, ItemStream] = {}
     while True:
+        _limit_cpu(draw_cpu_s)
         job = jobs.get()
         task = job["task"]
         if task not in load_table():
@@ -156,9 +165,17 @@ def serve() -> None:
             streams[key] = ItemStream(task, job["config"], job["seed"])
         try:
             for index in range(job["first"], job["first"] + job["count"]):
+                _limit_cpu(draw_cpu_s)
                 parent.send(_reply(streams[key], index, job["splits"], job["by"]))
         except InputError as error:
             parent.send({"error": str(error)})
+
+
+def _limit_cpu(seconds: int) -> None:
+    """Allow this process `seconds` more of CPU time, rounded up to a whole second of its total."""
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    total = math.ceil(time.process_time() + seconds)
+    resource.setrlimit(resource.RLIMIT_CPU, (total if hard == resource.RLIM_INFINITY else min(total, hard), hard))
 
 
 def _reply(stream: ItemStream, index: int, splits: list[str], by: SplitBy) -> Any:

@@ -22,7 +22,7 @@ from rg_env.core.data.selection import Row
 from rg_env.core.data.splits import Split, SplitBy, question_hash
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import is_user_task
-from rg_env.core.text import reason_of, shortened
+from rg_env.core.text import counted, reason_of, shortened
 from rg_env.core.user_code import sources
 from rg_env.errors import InputError
 
@@ -125,12 +125,12 @@ def _difference(wanted: Manifest, found: Manifest) -> str:
         old, new = (part["question_hashes"] for part in (wanted["splits"][split], ours))
         if old != new:
             others = len(set(new) - set(old))
-            what = f"{others} of {len(new)} questions" if others else "the order of the questions"
+            what = f"{others} of {counted(len(new), 'question')}" if others else "the order of the questions"
             versions = [manifest["versions"].get("rg-env") for manifest in (wanted, found)]
             why = f" (made by rg-env {versions[0]}, this is {versions[1]})" if versions[0] != versions[1] else ""
             if wanted.get("imports") != found.get("imports"):
                 why = " (your own tasks were edited since)"
-            return f"{what} of the {split} rows differ{'' if others else 's'}{why}"
+            return f"{what} of the {split} rows {'differ' if others > 1 else 'differs'}{why}"
     return ""
 
 

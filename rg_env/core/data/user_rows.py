@@ -13,7 +13,7 @@ import csv
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from pathlib import Path
@@ -101,35 +101,29 @@ def load_rows(
             different answers. The message names the line or row, counted from 1.
     """
     name = shortened(source).strip("'\"") if isinstance(source, str) else "the rows"
-    found: dict[str, tuple[str, _Place]] = {}
-    repeated = 0
-    for place, row in _read(source, config, split) if isinstance(source, str) else _numbered(source):
-        where = f"{name}: {place}"
-        for column in (question_column, answer_column):
-            if column not in row:
-                columns = ", ".join(map(repr, row)) or "nothing"
-                hint = "question_column and answer_column name the columns"
-                raise InputError(f"{where} has no {column!r}; it has {columns} ({hint})")
-        question = _text(row[question_column], f"{where}: {question_column}", numbers=False)
-        answer = _text(row[answer_column], f"{where}: {answer_column}", numbers=True).strip()
-        if answer_after:
-            before, marker, answer = answer.rpartition(answer_after)
-            if not marker or not answer.strip():
-                what = "nothing follows" if marker else "lacks"
-                raise InputError(f"{where}: {answer_column}: {what} {answer_after!r}: {shortened(before or answer)}")
-            answer = answer.strip()
-        known, first = found.setdefault(question, (answer, place))
-        repeated += first != place
-        if known != answer:
-            raise InputError(
-                f"{where} asks the same question as {first} with another answer: {shortened(answer)} and "
-                f"{shortened(known)}: remove one of them"
-            )
-    if not found:
+
+    def located() -> Iterator[tuple[str, str, dict[str, Any]]]:
+        for place, row in _read(source, config, split) if isinstance(source, str) else _numbered(source):
+            where = f"{name}: {place}"
+            for column in (question_column, answer_column):
+                if column not in row:
+                    columns = ", ".join(map(repr, row)) or "nothing"
+                    hint = "question_column and answer_column name the columns"
+                    raise InputError(f"{where} has no {column!r}; it has {columns} ({hint})")
+            question = own_text(row[question_column], f"{where}: {question_column}")
+            answer = own_text(row[answer_column], f"{where}: {answer_column}", numbers=True).strip()
+            if answer_after:
+                before, marker, answer = answer.rpartition(answer_after)
+                if not marker or not answer.strip():
+                    what = "nothing follows" if marker else "lacks"
+                    raise InputError(
+                        f"{where}: {answer_column}: {what} {answer_after!r}: {shortened(before or answer)}"
+                    )
+            yield where, question, {"question": question, "answer": answer.strip()}
+
+    if not (found := distinct(located(), name)):
         raise InputError(f"{name}: there are no rows")
-    if repeated:
-        print_once(f"{name}: {repeated} of {len(found) + repeated} rows left out: repeated questions")
-    return [{"question": question, "answer": answer} for question, (answer, _) in found.items()]
+    return found
 
 
 def split_rows(
@@ -151,7 +145,8 @@ def in_order(rows: Sequence[dict[str, str]], seed: int) -> list[dict[str, str]]:
     return sorted(rows, key=lambda row: hashlib.sha256(f"{seed}:{row['question']}".encode()).digest())
 
 
-def _text(value: object, where: str, *, numbers: bool) -> str:
+def own_text(value: object, where: str, *, numbers: bool = False) -> str:
+    """A question, or an answer if `numbers`, of the user's own data as text. Raises `InputError` if it is unusable."""
     if value is None or value != value:
         raise InputError(f"{where} is missing")
     if numbers and isinstance(value, int | float | Decimal) and not isinstance(value, bool):
@@ -160,11 +155,44 @@ def _text(value: object, where: str, *, numbers: bool) -> str:
         raise InputError(f"{where} is not text{' or a number' if numbers else ''}, but {shortened(value)}")
     if not value.strip():
         raise InputError(f"{where} is blank")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"{where} holds half a character ({value[error.start]!r})") from error
+    check_text(where, value)
     return value
+
+
+def distinct(rows: Iterable[tuple[str, str, dict[str, Any]]], name: str) -> list[dict[str, Any]]:
+    """The user's own rows without exact repeats, whose number is printed.
+
+    Args:
+        rows: the location of each row for messages, its question, and the row.
+
+    Raises:
+        InputError: a question has two different answers.
+    """
+    known: dict[str, tuple[str, str]] = {}
+    kept: dict[tuple[str, str], dict[str, Any]] = {}
+    rows = list(rows)
+    for where, question, row in rows:
+        earlier, first = known.setdefault(question, (row["answer"], where))
+        if earlier != row["answer"]:
+            raise InputError(
+                f"{where} asks the same question as {first.removeprefix(f'{name}: ')} with another answer: "
+                f"{shortened(row['answer'])} and {shortened(earlier)}: remove one of them"
+            )
+        kept.setdefault((question, repr({**row, "example_id": None})), row)
+    if repeated := len(rows) - len(kept):
+        print_once(f"{name}: {repeated} of {counted(len(rows), 'row')} left out: repeated questions")
+    return list(kept.values())
+
+
+def check_text(name: str, text: object) -> None:
+    """Raise `InputError` unless `text` is a string that UTF-8 can encode."""
+    if not isinstance(text, str):
+        raise InputError(f"{name} must be text, not {shortened(text)}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = text[error.start]
+        raise InputError(f"{name} holds half a character ({half!r}), which UTF-8 cannot encode") from error
 
 
 def _read(name: str, config: str | None, split: str) -> Iterator[tuple[_Place, Mapping[str, Any]]]:

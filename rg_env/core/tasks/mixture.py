@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rg_env.core.tasks.library import NOT_A_TASK, to_plain
 from rg_env.core.tasks.task_table import SET_BY_ROWS, load_table, resolve_levels
-from rg_env.core.text import is_number, shortened
+from rg_env.core.text import counted, is_number, shortened
 from rg_env.errors import InputError, unknown_name
 
 _HINTS = {
@@ -106,9 +106,8 @@ class Mixture(BaseModel):
         if n == 0:
             return [0] * len(self.tasks)
         if n < len(self.tasks):
-            raise InputError(
-                f"{n} examples are too few for {len(self.tasks)} tasks: request at least {len(self.tasks)}"
-            )
+            too_few = f"{counted(n, 'example')} {'is' if n == 1 else 'are'} too few for {len(self.tasks)} tasks"
+            raise InputError(f"{too_few}: request at least {len(self.tasks)}")
         total = math.fsum(task.weight for task in self.tasks)
         quotas = [n * (task.weight / total) for task in self.tasks]
         counts = [math.floor(quota) for quota in quotas]
