@@ -81,7 +81,7 @@ def code_prose(source: str) -> Iterator[tuple[int, str]]:
 
 def files() -> list[Path]:
     """Documents and modules to check by default."""
-    named = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md"]
+    named = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md")]
     code = [path for folder in ("rg_env", "examples", "benchmarks", "tools") for path in (ROOT / folder).rglob("*.py")]
     return [*named, *sorted((ROOT / "docs").rglob("*.md")), *sorted(set(code) - {Path(__file__)})]
 
