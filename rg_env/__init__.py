@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from rg_env.core.environment import Environment as Environment
     from rg_env.core.environment import ReasoningGym as ReasoningGym
     from rg_env.core.grading.extraction import extract as extract
+    from rg_env.core.grading.scoring import Rollout as Rollout
     from rg_env.core.grading.scoring import Score as Score
-    from rg_env.core.rewards.builtin import Rollout as Rollout
-    from rg_env.core.rewards.builtin import reward as reward
+    from rg_env.core.rewards import reward as reward
     from rg_env.core.user_code import import_user_code as import_user_code
     from rg_env.errors import EngineError as EngineError
     from rg_env.errors import InputError as InputError
@@ -54,8 +54,8 @@ _LAZY = {
     "Environment": "rg_env.core.environment",
     "ReasoningGym": "rg_env.core.environment",
     "import_user_code": "rg_env.core.user_code",
-    "reward": "rg_env.core.rewards.builtin",
-    "Rollout": "rg_env.core.rewards.builtin",
+    "reward": "rg_env.core.rewards",
+    "Rollout": "rg_env.core.grading.scoring",
     "Score": "rg_env.core.grading.scoring",
     "extract": "rg_env.core.grading.extraction",
     "EngineError": "rg_env.errors",

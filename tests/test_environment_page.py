@@ -11,8 +11,7 @@ from release_environments import RELEASES
 from rg_env.adapters.v1 import ReasoningGymTasksetConfig
 from rg_env.core.environment import ReasoningGym
 from rg_env.core.prompts import SYSTEM_PROMPT
-from rg_env.core.rewards.builtin import resolve_rewards
-from rg_env.core.rewards.registry import DEFAULT_REWARDS
+from rg_env.core.rewards import DEFAULT_REWARDS, resolve_rewards
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = (ROOT / "docs" / "reference" / "environment.md").read_text()

@@ -14,7 +14,7 @@ import pytest
 from rg_env.core.data.dataset import build_splits
 from rg_env.core.data.splits import Split
 from rg_env.core.prompts import SYSTEM_PROMPT
-from rg_env.core.rewards.builtin import resolve_rewards
+from rg_env.core.rewards import resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 
 ROOT = Path(__file__).parents[1]

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rg_env.core import rewards as registry
 from rg_env.core import user_code
-from rg_env.core.rewards import registry
 from rg_env.core.tasks import task_table
 
 TASK = """

@@ -7,7 +7,7 @@ from typing import Any
 
 from rg_env.core.environment import Environment
 from rg_env.core.grading.rubric import OFFERED
-from rg_env.core.rewards.registry import check_offered
+from rg_env.core.rewards import check_offered
 from rg_env.errors import InputError
 
 

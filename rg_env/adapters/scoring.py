@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from rg_env.core.grading.extraction import completion_text, extract
-from rg_env.core.rewards.builtin import checked_value, describe
+from rg_env.core.rewards import checked_value, describe
 from rg_env.core.text import user_error
 from rg_env.errors import RewardError
 

@@ -26,14 +26,11 @@ from datasets import Dataset
 from rg_env.adapters.scoring import raising_reward_errors, watch
 from rg_env.core.data.selection import Row as DrawnRow
 from rg_env.core.environment import Environment, PromptOptions, ReasoningGym, Row, prompted_rows, unknown_parameter
-from rg_env.core.event_loop import run_async
 from rg_env.core.grading.extraction import completion_text, extract
-from rg_env.core.grading.rollout import UNNAMED_TASK, Rollout
 from rg_env.core.grading.rubric import Rubric, Scored, offered
-from rg_env.core.grading.scoring import score_extraction_async
+from rg_env.core.grading.scoring import UNNAMED_TASK, Rollout, score_extraction_async
 from rg_env.core.prompts import SYSTEM_PROMPT
-from rg_env.core.rewards.builtin import checked_value, describe
-from rg_env.core.rewards.registry import PARAMETERS
+from rg_env.core.rewards import PARAMETERS, checked_value, describe, run_async
 from rg_env.core.text import shortened, user_error
 from rg_env.errors import InputError, MissingExtraError, RewardError
 

@@ -38,9 +38,9 @@ from rg_env.core.data.splits import SplitBy, question_hash
 from rg_env.core.environment import PromptOptions, ReasoningGym
 from rg_env.core.grading.extraction import extract
 from rg_env.core.grading.rubric import OFFERED, Rubric, metrics_of, needs_workers, offered
-from rg_env.core.grading.scoring import score_extraction_async
+from rg_env.core.grading.scoring import Rollout, score_extraction_async
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages
-from rg_env.core.rewards.builtin import Rollout, check_offered, resolve_rewards
+from rg_env.core.rewards import check_offered, resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.user_code import import_user_code
 from rg_env.errors import InputError, unknown_name

@@ -22,11 +22,10 @@ from rg_env.core.data.manifest import Manifest
 from rg_env.core.data.selection import Row as DrawnRow
 from rg_env.core.data.splits import SplitBy
 from rg_env.core.data.user_rows import check_text, distinct, own_text
-from rg_env.core.grading.rollout import Rollout
 from rg_env.core.grading.rubric import OFFERED, Rubric, Scored, metrics_of, metrics_of_rows, needs_workers
-from rg_env.core.grading.scoring import Grading
+from rg_env.core.grading.scoring import Grading, Rollout
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages, fold_system
-from rg_env.core.rewards.builtin import WeightedReward, check_offered, resolve_rewards
+from rg_env.core.rewards import WeightedReward, check_offered, resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import shortened
 from rg_env.errors import InputError, UnknownNameError, unknown_name
@@ -105,7 +104,7 @@ class Environment:
     Args:
         train_rows, eval_rows: rows with `question` (text, prompted with `system_prompt`) or `prompt` (chat messages, or
             text that the model continues), and optionally `answer` (gold answer) and `info` (a mapping).
-        rewards: anything that `rg_env.core.rewards.registry.resolve_rewards` accepts; default: correctness 1, format
+        rewards: anything that `rg_env.core.rewards.resolve_rewards` accepts; default: correctness 1, format
             0.1. An answer is correct if it equals the row's `answer` as a number or as text.
             Exact repeats of a row within a split are left out, and their number is printed.
         system_prompt, prompt_placement, preamble, few_shot: how a `question` becomes a prompt; see `ReasoningGym`.

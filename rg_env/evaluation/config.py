@@ -39,7 +39,7 @@ from rg_env.core.config.parsing import (
 )
 from rg_env.core.data.splits import SplitBy
 from rg_env.core.data.user_rows import DataConfig
-from rg_env.core.rewards.builtin import resolve_rewards
+from rg_env.core.rewards import resolve_rewards
 from rg_env.core.run_folder import RunFolder, checkpoint_step, is_missing_folder
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rg_env.core.grading.rollout import Rollout
+from rg_env.core.grading.scoring import Rollout
 from rg_env.errors import EngineError, RGEnvError, ServerError
 from rg_env.evaluation.config import EvalConfig, EvalModel
 from rg_env.evaluation.models import (

@@ -19,7 +19,7 @@ from rg_env.core.config.files import leaves
 from rg_env.core.data.manifest import read_manifest
 from rg_env.core.data.splits import question_hash
 from rg_env.core.data.user_rows import DataConfig, split_rows
-from rg_env.core.rewards.builtin import resolve_rewards
+from rg_env.core.rewards import resolve_rewards
 from rg_env.core.run_folder import RunFolder, damaged, is_missing_folder
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import shortened

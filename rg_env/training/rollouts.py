@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from rg_env.core.environment import Environment, Row
-from rg_env.core.grading.rollout import Rollout
 from rg_env.core.grading.rubric import Scored
+from rg_env.core.grading.scoring import Rollout
 from rg_env.errors import TrainingError
 from rg_env.evaluation.records import record_of
 from rg_env.inference.prompts import PromptEncoder

@@ -13,8 +13,8 @@ from v0_api import evaluated, functions, generated, names, vf, weights
 import rg_env
 from rg_env.adapters import as_environment, v0
 from rg_env.core.data.splits import split_of
+from rg_env.core.grading.scoring import Rollout
 from rg_env.core.prompts import SYSTEM_PROMPT
-from rg_env.core.rewards.builtin import Rollout
 from rg_env.errors import InputError, RewardError, UnknownNameError
 
 SMALL: dict[str, Any] = {"num_train_examples": 8, "num_eval_examples": 6}

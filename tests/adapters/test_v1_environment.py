@@ -12,7 +12,7 @@ from chat_server import ChatServer
 import rg_env
 from rg_env.adapters import as_environment
 from rg_env.core.data.dataset import build_rows
-from rg_env.core.rewards.builtin import Rollout
+from rg_env.core.grading.scoring import Rollout
 from rg_env.errors import InputError, UnknownNameError
 
 SMALL: dict[str, Any] = {"num_train_examples": 4, "num_eval_examples": 6}

@@ -7,8 +7,9 @@ import pytest
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.environment import PromptOptions
 from rg_env.core.grading.rubric import metrics_of, needs_workers
+from rg_env.core.grading.scoring import Rollout
 from rg_env.core.prompts import SYSTEM_PROMPT
-from rg_env.core.rewards.builtin import Rollout, resolve_rewards
+from rg_env.core.rewards import resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import InputError, UnknownNameError
 
@@ -42,7 +43,7 @@ def test_messages(arguments: dict[str, Any], expected: list[tuple[str, str]]) ->
         ({"prompt_placement": "sytem"}, UnknownNameError, "did you mean 'system'"),
         ({"grading": "upsteam"}, UnknownNameError, "did you mean 'upstream'"),
         ({"system_prompt": 5}, InputError, "system_prompt must be text, not 5"),
-        ({"preamble": "\ud800"}, InputError, "preamble holds characters"),
+        ({"preamble": "\ud800"}, InputError, "preamble holds half a character"),
         ({"few_shot": [{"role": "user"}]}, InputError, "few_shot must be a list of messages"),
     ],
 )

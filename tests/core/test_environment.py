@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.environment import Environment, ReasoningGym
-from rg_env.core.grading import rollout as rollout_module
+from rg_env.core.grading import scoring as rollout_module
 from rg_env.core.grading.extraction import extract
-from rg_env.core.grading.scoring import score_match
+from rg_env.core.grading.scoring import Rollout, score_match
 from rg_env.core.prompts import SYSTEM_PROMPT
-from rg_env.core.rewards.builtin import Rollout
 from rg_env.errors import InputError, RewardError, UnknownNameError
 
 CHAT = [{"role": "user", "content": "1 + 1?"}]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rg_env.core.rewards.builtin import resolve_rewards
+from rg_env.core.rewards import resolve_rewards
 from rg_env.core.user_code import import_same, import_user_code, sources
 from rg_env.errors import InputError
 

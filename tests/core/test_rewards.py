@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_rows import SORTING
 
+from rg_env.core import rewards as registry
 from rg_env.core.grading.extraction import extract
-from rg_env.core.grading.scoring import Score, Status
-from rg_env.core.rewards import registry
-from rg_env.core.rewards.builtin import Rollout, call_reward, get_reward, resolve_rewards, reward
+from rg_env.core.grading.scoring import Rollout, Score, Status
+from rg_env.core.rewards import call_reward, get_reward, resolve_rewards, reward
 from rg_env.errors import InputError, RewardError, UnknownNameError
 
 TEXT = "so <answer>12</answer>"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.grading.scoring import score
-from rg_env.core.rewards.builtin import checked_value, resolve_rewards
+from rg_env.core.rewards import checked_value, resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import (
     described,

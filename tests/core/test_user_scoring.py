@@ -11,9 +11,8 @@ import pytest
 from user_code import TASK, nothing_left
 
 from rg_env.core.grading.extraction import extract
-from rg_env.core.grading.rollout import Rollout
-from rg_env.core.grading.scoring import UPSTREAM_WALL_S, Score, partial_score, score, score_extraction_async
-from rg_env.core.rewards.builtin import resolve_rewards
+from rg_env.core.grading.scoring import UPSTREAM_WALL_S, Rollout, Score, partial_score, score, score_extraction_async
+from rg_env.core.rewards import resolve_rewards
 from rg_env.core.user_code import import_user_code
 from rg_env.errors import InputError
 

@@ -199,7 +199,7 @@ def test_going_on_needs_the_same_questions(chat: ChatServer, tmp_path: Path) -> 
 
 def test_a_reward_that_raises_ends_the_evaluation(chat: ChatServer, tmp_path: Path) -> None:
     """By name, never as a silent 0."""
-    from rg_env.core.rewards import registry
+    from rg_env.core import rewards as registry
 
     def broken(rollout: Any) -> float:
         raise KeyError("no such thing")

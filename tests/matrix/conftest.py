@@ -14,7 +14,8 @@ from starlette.responses import JSONResponse
 
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.grading.rubric import metrics_of
-from rg_env.core.rewards.builtin import Rollout, resolve_rewards
+from rg_env.core.grading.scoring import Rollout
+from rg_env.core.rewards import resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 
 

@@ -16,7 +16,7 @@ from user_code import nothing_left
 from rg_env.commands import run_command
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.grading.scoring import score
-from rg_env.core.rewards.builtin import resolve_rewards
+from rg_env.core.rewards import resolve_rewards
 from rg_env.errors import ConfigError
 from rg_env.training import load_train_config
 

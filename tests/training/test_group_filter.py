@@ -10,7 +10,7 @@ from run_metrics import logged
 from transformers import AutoModelForCausalLM
 
 from rg_env.core.environment import Environment, Scored
-from rg_env.core.grading.rollout import Rollout
+from rg_env.core.grading.scoring import Rollout
 from rg_env.errors import InputError, TrainingError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rg_env.core.rewards.builtin import get_reward
+from rg_env.core.rewards import get_reward
 from rg_env.training.config.schema import MonitorsConfig, TrainConfig
 from rg_env.training.monitors import RULES, Monitors
 

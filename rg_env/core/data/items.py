@@ -24,8 +24,7 @@ from rg_env.core.grading.graders.gold import gold_answer
 from rg_env.core.tasks import library
 from rg_env.core.tasks.library_fixes import fix_library, left_out
 from rg_env.core.tasks.task_table import is_user_task, load_table
-from rg_env.core.tasks.user_tasks import checked_entry
-from rg_env.core.user_code import import_same
+from rg_env.core.user_code import checked_entry, import_same
 from rg_env.errors import InputError
 
 # Items are drawn from consecutive datasets of a fixed size, because acre's items depend on the size, and

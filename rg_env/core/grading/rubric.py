@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple, get_args
 
-from rg_env.core.event_loop import run_each
-from rg_env.core.grading.rollout import Rollout
-from rg_env.core.grading.scoring import Grading, Status, in_worker, threads
-from rg_env.core.rewards.registry import WeightedReward
+from rg_env.core.grading.scoring import Grading, Rollout, Status, in_worker, threads
+from rg_env.core.rewards import WeightedReward, run_each
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import InputError
 

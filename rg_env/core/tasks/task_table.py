@@ -4,7 +4,7 @@
     resolve_levels("maze", 2, {"min_dist": 0})            # the options for `level` and `levels` of a task
 
 `tools/task_table.py` writes `task_table.json`, and a test compares it with the installed library. The user's own tasks
-(`core.tasks.user_tasks`) are added at run time.
+(`core.user_code`) are added at run time.
 
 Levels translate the library's curricula to plain options: `level: 2` for all attributes of the task's curriculum,
 `levels: {attribute: 2}` for single ones, or both. Other attributes stay at level 0, the library's default. An attribute

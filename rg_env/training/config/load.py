@@ -16,7 +16,7 @@ from rg_env.core.config.files import Document, Keys
 from rg_env.core.config.parsing import Problem, config_error, parse_config, problems_within, read_config
 from rg_env.core.hub import repo_problem
 from rg_env.core.processes import world_size
-from rg_env.core.rewards.builtin import resolve_rewards
+from rg_env.core.rewards import resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table, working_levels
 from rg_env.core.user_code import import_user_code

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 
-from rg_env.core.rewards.builtin import think_format
+from rg_env.core.rewards import think_format
 from rg_env.training.algorithms.loss import equal_rewards
 from rg_env.training.rollouts import Rollouts
 

@@ -1,1 +1,0 @@
-"""Reward functions: the registry and the built-in ones."""
