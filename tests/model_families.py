@@ -1,8 +1,11 @@
 """Small configurations of the families of models that rg_env is tested with, random weights to be."""
 
+import copy
 from typing import Any
 
+import torch
 from transformers import (
+    AutoModelForCausalLM,
     Gemma2Config,
     Gemma3TextConfig,
     GemmaConfig,
@@ -26,6 +29,15 @@ SMALL: dict[str, Any] = {
     "eos_token_id": 2,
     "initializer_range": 0.2,
 }
+
+
+def random_model(config: Any, seed: int = 0, **options: Any) -> Any:
+    """A model with random weights. It gets a copy of `config`: transformers writes the attention and the data type of
+    a model into the configuration that it is given, where models of later tests would find them."""
+    torch.manual_seed(seed)
+    return AutoModelForCausalLM.from_config(copy.deepcopy(config), **options)
+
+
 FAMILIES = {
     "qwen2": Qwen2Config(**SMALL),
     "qwen2 with a sliding window": Qwen2Config(**SMALL, use_sliding_window=True, sliding_window=8, max_window_layers=1),

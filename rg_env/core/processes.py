@@ -25,6 +25,7 @@ import os
 import re
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -74,6 +75,12 @@ def print_once(line: str) -> None:
 
 
 # Environments
+
+
+def entered(program: str) -> str:
+    """What to enter for a program ("python", "rg-env") of this installation: a path, unless the name alone finds it."""
+    path = Path(sys.executable).with_name(program)
+    return program if str(path) == shutil.which(program) else str(path)
 
 
 def environment_without(*names: str, gpus: bool = True) -> dict[str, str]:

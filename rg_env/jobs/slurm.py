@@ -25,7 +25,8 @@ from rg_env.jobs.sweep.grid import Sweep, load_sweep, parse_axes
 from rg_env.jobs.sweep.runs import SWEEP_FILE, notes
 from rg_env.training.config.dry_run import plan
 from rg_env.training.config.load import load_train_config
-from rg_env.training.config.schema import EngineConfig, TrainConfig
+from rg_env.training.config.schema import TrainConfig
+from rg_env.training.config.sections import EngineConfig
 
 INHERITED = ("HF_HOME", "RG_ENV_CACHE")
 """Environment variables copied into the script. API keys are not copied: programs read them from `.env`."""

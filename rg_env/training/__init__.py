@@ -11,14 +11,14 @@ from rg_env.errors import MissingExtraError, how_to_install
 
 _NAMES = {
     "Curriculum": "rg_env.training.data.curriculum",
-    "CurriculumConfig": "rg_env.training.config.schema",
+    "CurriculumConfig": "rg_env.training.config.sections",
     "EvaluationPlan": "rg_env.training.evaluation",
-    "EngineConfig": "rg_env.training.config.schema",
+    "EngineConfig": "rg_env.training.config.sections",
     "GRPOConfig": "rg_env.training.config.grpo",
-    "LoggingConfig": "rg_env.training.config.schema",
+    "LoggingConfig": "rg_env.training.config.sections",
     "GRPOTrainer": "rg_env.training.trainer",
     "MonitorCallback": "rg_env.training.monitors",
-    "MonitorsConfig": "rg_env.training.config.schema",
+    "MonitorsConfig": "rg_env.training.config.sections",
     "Policy": "rg_env.inference.models",
     "best_device": "rg_env.inference.models",
     "choose_folder": "rg_env.training.distributed",

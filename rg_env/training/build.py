@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rg_env.core.processes import print_once, world_size
 from rg_env.core.run_folder import RunFolder, run_name
 from rg_env.training.config.dry_run import plan
-from rg_env.training.config.schema import EvaluationSettings, TrainConfig
+from rg_env.training.config.schema import TrainConfig
+from rg_env.training.config.sections import EvaluationSettings
 from rg_env.training.preflight import Start, check_start
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from rg_env.errors import InputError, MissingExtraError, install_command
 from rg_env.inference.prompts import PromptEncoder
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.config.load import contradictions
-from rg_env.training.config.schema import EngineConfig
+from rg_env.training.config.sections import EngineConfig
 from rg_env.training.strategy import SHARDED_WEIGHTS, Sharding
 
 LIGER = "liger_kernel.transformers.monkey_patch"

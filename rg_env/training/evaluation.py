@@ -36,7 +36,7 @@ from rg_env.evaluation.runner import ask_local, works_on
 from rg_env.evaluation.scores import Source, results_of
 from rg_env.evaluation.tables import print_results
 from rg_env.inference.protocol import Sampling
-from rg_env.training.config.schema import EvaluationSettings, evaluation_steps, label_problem
+from rg_env.training.config.sections import EvaluationSettings, evaluation_steps, label_problem
 from rg_env.training.trainer import GRPOTrainer
 
 AnyEnvironment = Annotated[Environment, BeforeValidator(as_environment)]

@@ -22,7 +22,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from rg_env.inference.models import processes
-from rg_env.training.config.schema import MonitorsConfig
+from rg_env.training.config.sections import MonitorsConfig
 from rg_env.training.distributed import on_main
 
 _HUGE = 1e30

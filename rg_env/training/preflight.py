@@ -16,7 +16,8 @@ from rg_env.core.hub import LOGIN, repo_problem
 from rg_env.core.run_folder import RunFolder
 from rg_env.errors import InputError
 from rg_env.inference.vllm.client import VllmServer
-from rg_env.training.config.schema import EngineConfig, HubConfig, LoggingConfig, TrainConfig
+from rg_env.training.config.schema import TrainConfig
+from rg_env.training.config.sections import EngineConfig, HubConfig, LoggingConfig
 
 AUTO = "auto"
 """Value of `resume` that selects the newest checkpoint."""

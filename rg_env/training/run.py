@@ -21,6 +21,7 @@ from typing import Any, TextIO
 import torch
 from transformers import TrainerCallback
 
+from rg_env.core.processes import entered, print_once, world_size
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import InputError, StoppedTogether, TrainingError, from_interrupt
@@ -28,8 +29,9 @@ from rg_env.evaluation.plots.curves import plot_run
 from rg_env.evaluation.results import Results, read_results
 from rg_env.inference.models import TINY
 from rg_env.tiny import POLICY_DIR
-from rg_env.training.checkpointing.resume import check_fit, chosen, step_of
-from rg_env.training.config.schema import HubConfig, LoggingConfig, MonitorsConfig, TrainConfig
+from rg_env.training.checkpointing.resume import check_fit, chosen, final_results, step_of
+from rg_env.training.config.schema import TrainConfig
+from rg_env.training.config.sections import HubConfig, LoggingConfig, MonitorsConfig
 from rg_env.training.distributed import on_main
 from rg_env.training.evaluation import EvaluationPlan, FixedEvaluation, metrics_of
 from rg_env.training.hub_uploads import Uploads
@@ -208,13 +210,18 @@ def train(
     """
     checkpoint = None if resume is None else on_main(trainer.accelerator, lambda: _checkpoint(trainer, resume))
     first = 0 if checkpoint is None else step_of(checkpoint)
+    main, run = trainer.accelerator.is_main_process, RunFolder(trainer.output_dir)
+    if resume == AUTO and first == trainer.args.max_steps:
+        complete = on_main(trainer.accelerator, lambda: final_results(run, first))
+        if complete is not None:
+            print_once(f"{run.path} is complete, at step {first} of {first}; increase max_steps to continue")
+            return complete if main else {}
     fixed_evaluation = _prepared(trainer, evaluation or EvaluationPlan())
     folder = RunFolder.create(trainer.output_dir)
     new_folders = [folder.path / name for name in FOLDERS if not (folder.path / name).exists()]
     if checkpoint is not None:
         earlier = on_main(trainer.accelerator, lambda: [_questions(each) for each in _evaluations(folder, first)])
         fixed_evaluation.check_same_questions(earlier)
-    main = trainer.accelerator.is_main_process
     interruption = _Interruption(trainer)
     recorder = Recorder(
         trainer,
@@ -290,7 +297,7 @@ def train(
         plot_run(folder.path)
         print_summary(folder.path, results, before, after)
         if interruption.happened:
-            print(f"Resume with: {_resume_command(folder.path, config is not None)}", flush=True)
+            print(f"Resume with: {_resume_command(folder.path, config, settings or {})}", flush=True)
     uploads.finish(complete=failure is None and not interruption.happened and not watch.stopped_by)
     if failure:
         raise failure
@@ -308,11 +315,19 @@ def _noting_with(failure: Exception | None) -> Iterator[None]:
         failure.add_note(f"in addition, not everything could be saved: {type(error).__name__}: {error}")
 
 
-def _resume_command(folder: Path, from_config: bool) -> str:
-    if from_config:
-        words = ["rg-env", "train", str(folder / "config.yaml"), f"output.dir={folder}", "--resume", AUTO]
-        return shlex.join(words)
-    return f"--resume {AUTO} --output-dir {shlex.quote(str(folder))}, or in Python train(trainer, resume='{AUTO}')"
+def _resume_command(folder: Path, config: TrainConfig | None, settings: dict[str, Any]) -> str:
+    """The command that resumes a run of a config, or of a script whose options (`settings`) include --resume."""
+    if config is not None:
+        command = [entered("rg-env"), "train", str(folder / "config.yaml"), f"output.dir={folder}"]
+    elif settings.keys() >= {"resume", "output_dir"}:
+        replaced = {"--resume", "--output-dir"}
+        pairs = zip(sys.argv, sys.argv[1:], strict=False)  # each argument with the one before it
+        given = [word for before, word in pairs if not {before, word.partition("=")[0]} & replaced]
+        command = [entered("python"), sys.argv[0], *given, "--output-dir", str(folder)]
+    else:
+        return f"train(trainer, resume={AUTO!r}), with output_dir={str(folder)!r}"
+    launched = " (launched in the same way)" if world_size() > 1 else ""
+    return shlex.join([*command, "--resume", AUTO]) + launched
 
 
 def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
@@ -329,6 +344,11 @@ def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
             RunFolder(folder).cut_after(-1)
         return None
     check_fit(trainer, checkpoint)
+    step, last = step_of(checkpoint), trainer.args.max_steps
+    if step > last or (step == last and resume != AUTO and final_results(RunFolder(checkpoint.parent), step)):
+        raise InputError(
+            f"cannot resume from {checkpoint}: it is already at step {step} of {last}; increase max_steps to continue"
+        )
     return checkpoint
 
 

@@ -48,7 +48,7 @@ from rg_env.training.checks import (
     longest_prompt,
 )
 from rg_env.training.config.grpo import GRPOConfig
-from rg_env.training.config.schema import EngineConfig
+from rg_env.training.config.sections import EngineConfig
 from rg_env.training.data.batches import BatchOrder, TokenBatch, micro_batches, repeated
 from rg_env.training.data.curriculum import Curriculum
 from rg_env.training.distributed import on_main, same_everywhere

@@ -14,7 +14,7 @@ from rg_env.errors import RefusedError, ServerError, TrainingError
 from rg_env.inference.embedded.engine import end_ids
 from rg_env.inference.protocol import Completion, Sampling
 from rg_env.inference.vllm.client import ServerInfo, VllmServer, start_hint
-from rg_env.training.config.schema import EngineConfig
+from rg_env.training.config.sections import EngineConfig
 from rg_env.training.distributed import everywhere, on_main
 from rg_env.training.engines import Engine
 from rg_env.training.strategy import Strategy

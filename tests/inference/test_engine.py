@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_families import FAMILIES
-from transformers import AutoModelForCausalLM
+from model_families import FAMILIES, random_model
 
 from rg_env.errors import EngineError, InputError
 from rg_env.inference.embedded.engine import EmbeddedEngine, Job
@@ -53,8 +52,7 @@ def test_logprobs_are_those_of_a_direct_forward_pass(
     family: str, attention: str, tokenizer: Any, prompts: list[list[int]]
 ) -> None:
     """Prompts of different lengths in one batch, several completions each, for each family of models."""
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(FAMILIES[family], attn_implementation=attention)
+    model = random_model(FAMILIES[family], attn_implementation=attention)
     engine = EmbeddedEngine(model, tokenizer, seed=0)
     repeated = [prompt for prompt in prompts for _ in range(3)]
     for prompt, got in zip(repeated, engine.generate(repeated, Sampling(max_tokens=24)), strict=True):

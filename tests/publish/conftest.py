@@ -12,9 +12,8 @@ from checkpoint_files import save_whole
 from hub_runs import train
 from hub_server import CANARY, HubServer
 from huggingface_hub.utils._xet import abort_xet_session
-from model_families import SERVED
+from model_families import SERVED, random_model
 from training_fixtures import *  # noqa: F403  fixtures
-from transformers import AutoModelForCausalLM
 
 from rg_env.core.hub import PushRequest
 from rg_env.publish.export import ExportRequest, export
@@ -26,8 +25,7 @@ def make_model() -> Callable[..., Any]:
     """A small model with random weights; keywords change its configuration."""
 
     def make(config: Any = SERVED["qwen2, tied"], seed: int = 0) -> Any:
-        torch.manual_seed(seed)
-        return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+        return random_model(config, seed, dtype=torch.float32).eval()
 
     return make
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_families import FAMILIES, SMALL
+from model_families import FAMILIES, SMALL, random_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -119,8 +119,7 @@ def test_the_loss_stops_paying_beyond_the_clip(example: Any, ratio: float, advan
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_pass_is_that_of_each_row_alone(example: Any, rollouts: Any, family: str) -> None:
     """Log-probabilities, and the hidden states that each token was predicted from, at one scale for all models."""
-    torch.manual_seed(0)
-    model, head = AutoModelForCausalLM.from_config(FAMILIES[family]).eval(), small_head()
+    model, head = random_model(FAMILIES[family]).eval(), small_head()
     ids, mask, _ = rollouts
     logps, hidden = example.forward(model, ids, mask)
     found = torch.stack([logps, head(hidden).squeeze(-1)])

@@ -15,8 +15,9 @@ from rg_env.core.config.parsing import Section
 from rg_env.core.config.yaml12 import to_yaml
 from rg_env.errors import ConfigError, InputError
 from rg_env.training.config.dry_run import describe, plan, without_effect
-from rg_env.training.config.grpo import ELSEWHERE, OWNED_ELSEWHERE, GRPOConfig, batch_problems, check_batch
+from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig, batch_problems, check_batch
 from rg_env.training.config.load import load_train_config
+from rg_env.training.config.other_names import GRPO_KEYS
 from rg_env.training.config.schema import TrainConfig
 
 BASE = """
@@ -172,8 +173,8 @@ def test_a_mistake_is_one_line_with_path_and_remedy(base: Path, overrides: str |
         ("use_vllm=false", "use engine.kind: vllm or embedded"),
         ("attn_implementation=sdpa", "use model.attention"),
         ("model.attn_implementation=sdpa", "use model.attention"),
-        ("vllm_gpu_memory_utilization=0.5", ELSEWHERE["vllm_gpu_memory_utilization"]),
-        ("training.vllm_gpu_memory_utilization=0.5", ELSEWHERE["vllm_gpu_memory_utilization"]),
+        ("vllm_gpu_memory_utilization=0.5", GRPO_KEYS["vllm_gpu_memory_utilization"]),
+        ("training.vllm_gpu_memory_utilization=0.5", GRPO_KEYS["vllm_gpu_memory_utilization"]),
         ("training.warmup_ratio=0.1", "use warmup_steps, a number of steps"),
         ("curriculum={tasks: [chain_sum], last_k: 5}", "it is called window"),
         ("lora.bias=none", "biases are not trained: leave it out"),
@@ -253,35 +254,31 @@ def test_a_batch_is_checked_for_the_processes_that_share_it(base: Path, processe
         load_train_config(base, override, processes=processes)
 
 
-@settings(max_examples=300)
-@given(rollouts=st.integers(1, 300), group=st.integers(2, 16), micro=st.integers(1, 64), processes=st.integers(1, 8))
-def test_every_size_that_is_suggested_works(rollouts: int, group: int, micro: int, processes: int) -> None:
-    """As it is, or with a micro-batch that is suggested next."""
-    sizes = {"rollouts_per_step": rollouts, "num_generations": group, "per_device_train_batch_size": micro}
+@settings(max_examples=200, deadline=None)
+@given(rollouts=st.integers(1, 200), group=st.integers(2, 9), micro=st.integers(1, 16), processes=st.integers(1, 6))
+def test_a_batch_that_does_not_fit_is_refused_with_the_nearest_that_do(
+    rollouts: int, group: int, micro: int, processes: int
+) -> None:
+    """A size that is suggested for the batch needs no other change."""
+    args = GRPOConfig(rollouts_per_step=rollouts, num_generations=group, per_device_train_batch_size=micro)
+
+    def fits(**changes: int) -> bool:
+        return not list(batch_problems(args.model_copy(update=changes), processes))
+
     share = rollouts // processes
-    works = rollouts % group == 0 and rollouts % processes == 0 and (share < micro or share % micro == 0)
-    if works:
-        args = GRPOConfig(**sizes)
-        parts, used = args.accumulation(processes), args.micro_batch(processes)
-        assert used == min(micro, share)
-        assert parts * used * processes == args.prompts_per_step * group == rollouts
+    if rollouts % group == 0 and rollouts % processes == 0 and (share < micro or share % micro == 0):
+        assert args.micro_batch(processes) == min(micro, share)
+        assert args.accumulation(processes) * args.micro_batch(processes) * processes == rollouts
         return
     with pytest.raises(InputError) as caught:
-        check_batch(GRPOConfig(**sizes), processes)
-    for changed in followed(sizes, str(caught.value)):
-        for key, text in batch_problems(GRPOConfig(**changed), processes):
-            assert key == "per_device_train_batch_size"
-            for once_more in followed(changed, f"{key}: {text}"):
-                check_batch(GRPOConfig(**once_more), processes)
-
-
-def followed(sizes: dict[str, int], message: str) -> list[dict[str, int]]:
-    """The sizes as each suggestion of a message has them."""
-    name = message.partition(":")[0]
-    values = [int(value) for value in re.findall(r"\d+", message.rpartition("; try ")[2])]
-    assert values
-    assert sizes[name] not in values
-    return [{**sizes, name: value} for value in values]
+        check_batch(args, processes)
+    name, _, message = str(caught.value).partition(": ")
+    suggested = [int(value) for value in re.findall(r"\d+", message.rpartition("; try ")[2])]
+    assert suggested
+    assert all(fits(**{name: value}) for value in suggested)
+    if name == "rollouts_per_step":
+        first = suggested[0] if suggested[0] < rollouts else 1
+        assert [size for size in range(first, suggested[-1] + 1) if fits(rollouts_per_step=size)] == suggested
 
 
 @pytest.mark.parametrize(
@@ -293,7 +290,7 @@ def followed(sizes: dict[str, int], message: str) -> list[dict[str, int]]:
         ({"max_prompt_length": 0}, "max_prompt_length"),  # not taken for "no limit"
         ({"learning_rate": float("inf")}, "learning_rate"),
         ({"temperature": -1, "max_steps": 0, "logging_steps": 10}, "max_steps.*temperature.*logging_steps"),
-        *(({name: 1}, f"^{name}=1: {re.escape(text)}") for name, text in ELSEWHERE.items() if name != "max_new_tokens"),
+        *(({name: 1}, f"^{name}=1: {re.escape(text)}") for name, text in GRPO_KEYS.items() if name != "max_new_tokens"),
     ],
     ids=str,
 )
@@ -302,13 +299,13 @@ def test_in_python_all_mistakes_are_one_line(fields: dict[str, Any], message: st
     with pytest.raises(InputError, match=message) as caught:
         GRPOConfig(**fields)
     assert "\n" not in str(caught.value)
-    assert not ELSEWHERE.keys() & GRPOConfig.model_fields.keys()
+    assert not GRPO_KEYS.keys() & GRPOConfig.model_fields.keys()
 
 
 def test_what_replaces_names_of_other_trainers_exists() -> None:
     parts_of = {name: field.annotation for name, field in TrainConfig.model_fields.items()}
     fields = {field for section in parts_of.values() for field in getattr(section, "model_fields", {})}
-    named = {name for text in ELSEWHERE.values() for name in re.findall(r"[a-z_]*_[a-z_]+", text)}
+    named = {name for text in GRPO_KEYS.values() for name in re.findall(r"[a-z_]*_[a-z_]+", text)}
     assert named <= {*fields, *GRPOConfig.model_fields, *parts_of, "vllm", "mixed_precision"}
 
 

@@ -138,14 +138,20 @@ def test_the_console_tells_the_story(main_job: tuple[Path, str]) -> None:
     assert "WARNING" not in printed
 
 
-def test_ctrl_c_saves_and_ends(tmp_path: Path) -> None:
-    """Within five seconds, with a loadable checkpoint, the results so far, and the command that resumes."""
+@pytest.mark.parametrize("by", ["config", "script"])
+def test_ctrl_c_saves_and_ends(tmp_path: Path, by: str) -> None:
+    """Within five seconds, with a loadable checkpoint, the results so far, and a command that resumes as printed."""
     from rg_env.training import load_policy
 
-    rg_env = [sys.executable, "-u", "-m", "rg_env.cli.main"]
     config = EXAMPLES.parent / "configs" / "train" / "tiny.yaml"
-    command = [*rg_env, "train", str(config), "training.max_steps=500", "output.dir=run"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    arguments = ["-m", "rg_env.cli.main", "train", str(config), "training.max_steps=500", "output.dir=run"]
+    if by == "script":
+        script = str(EXAMPLES / "train_minimal.py")
+        arguments = [script, "--output-dir=run", "--model", "tiny", "--num-eval", "200", "--max-steps", "500"]
+    command = [sys.executable, "-u", *arguments]
+    elsewhere = {**os.environ, "PATH": "/usr/bin:/bin"}  # the shell does not find the programs by name
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=tmp_path, env=elsewhere, **pipes)
     try:
         assert process.stdout
         for line in process.stdout:
@@ -166,9 +172,16 @@ def test_ctrl_c_saves_and_ends(tmp_path: Path) -> None:
     assert results["interrupted"]
     assert results["eval_before"]["n"] == 200
     load_policy(str(tmp_path / "run" / f"checkpoint-{results['steps']}"))
-    resume = printed.splitlines()[-1].removeprefix("Resume with: rg-env ").split()
-    assert resume == ["train", "run/config.yaml", "output.dir=run", "--resume", "auto"]
-    done = subprocess.run([*rg_env, *resume, "--dry-run"], cwd=tmp_path, capture_output=True, text=True)
+    resume = printed.splitlines()[-1].removeprefix("Resume with: ")
+    programs = Path(sys.executable).parent
+    if by == "config":
+        assert resume == f"{programs}/rg-env train run/config.yaml output.dir=run --resume auto"
+        command = [*arguments[:3], *resume.split()[2:], "--dry-run"]
+    else:
+        options = "--model tiny --num-eval 200 --max-steps 500 --output-dir run --resume auto"
+        assert resume == f"{programs}/python {script} {options}"
+        command = [*resume.split()[1:], "--max-steps", str(results["steps"])]
+    done = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_families import FAMILIES, SMALL
-from transformers import AutoModelForCausalLM
+from model_families import FAMILIES, SMALL, random_model
 
 from rg_env.errors import InputError, MissingExtraError
 from rg_env.training import checks
@@ -35,8 +34,7 @@ def test_the_forward_of_a_liger_model(name: str, chunk: int) -> None:
         from liger_kernel.transformers import _apply_liger_kernel_to_instance
     except ImportError as error:
         pytest.skip(str(error))
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(FAMILIES[name])
+    model = random_model(FAMILIES[name])
     ids = torch.randint(3, 700, (4, 20))
     mask = torch.zeros(4, 19, dtype=torch.bool)
     mask[:, 9:] = True

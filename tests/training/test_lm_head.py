@@ -6,10 +6,10 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from model_families import FAMILIES, SMALL
+from model_families import FAMILIES, SMALL, random_model
 from peft import LoraConfig, get_peft_model
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoModelForCausalLM, CohereConfig, GraniteConfig, LlamaConfig, LlamaForCausalLM
+from transformers import CohereConfig, GraniteConfig, LlamaConfig, LlamaForCausalLM
 
 from rg_env.training.algorithms.logprobs import Arrangement, _log_softmax, completion_logps
 
@@ -31,8 +31,7 @@ ADAPTED = {
 
 
 def build(name: str) -> Any:
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config((FAMILIES | OTHERS).get(name, FAMILIES["llama"]))
+    model = random_model((FAMILIES | OTHERS).get(name, FAMILIES["llama"]))
     if name in ADAPTED:
         model = get_peft_model(model, LoraConfig(r=4, init_lora_weights=False, **ADAPTED[name]))
     return model
@@ -171,7 +170,7 @@ class Unknown(LlamaForCausalLM):
 
 def test_what_is_not_known_is_computed_whole() -> None:
     """A model that changes its logits in another way has right numbers, at the price of memory."""
-    model = Unknown(FAMILIES["llama"])
+    model = Unknown(copy.deepcopy(FAMILIES["llama"]))
     same(outcome(model, FIVE), outcome(model, WHOLE))
 
 
@@ -220,10 +219,7 @@ class Largest(TorchDispatchMode):
 def test_the_largest_tensor_is_a_chunk_of_logits(arrangement: Arrangement) -> None:
     """However long the prompt, however many the rows, forward and backward; otherwise it grows with the rows."""
     vocabulary, chunk = 20_000, 400_000
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(
-        LlamaConfig(**SMALL | {"vocab_size": vocabulary, "hidden_size": 16, "num_attention_heads": 2})
-    )
+    model = random_model(LlamaConfig(**SMALL | {"vocab_size": vocabulary, "hidden_size": 16, "num_attention_heads": 2}))
 
     def largest(*sizes: int, chunk: int = chunk) -> int:
         ids, mask = batch(*sizes)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from model_families import FAMILIES, SMALL
+from model_families import FAMILIES, SMALL, random_model
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
-from transformers import AutoModelForCausalLM, BambaConfig
+from transformers import BambaConfig
 
 from rg_env.training.algorithms.logprobs import Arrangement, can_share_prompts, completion_logps
 
@@ -109,10 +109,9 @@ def test_the_trainer_shares_prompts_only_where_it_is_exact(
 
     All have the log-probabilities of each row alone.
     """
-    torch.manual_seed(0)
     attention = "eager" if "eager" in name else "sdpa"
     config = BambaConfig(**SMALL, attn_layer_indices=[1], mamba_n_heads=8) if name == "bamba" else FAMILIES.get(name)
-    tested: Any = AutoModelForCausalLM.from_config(config or FAMILIES["llama"], attn_implementation=attention)
+    tested: Any = random_model(config or FAMILIES["llama"], attn_implementation=attention)
     if "LoRA" in name:
         tested = get_peft_model(tested, LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False))
     trainer = make_trainer(temperature=0.7)

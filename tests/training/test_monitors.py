@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rg_env.core.rewards import get_reward
-from rg_env.training.config.schema import MonitorsConfig, TrainConfig
+from rg_env.training.config.schema import TrainConfig
+from rg_env.training.config.sections import MonitorsConfig
 from rg_env.training.monitors import RULES, Monitors
 
 Course = float | Callable[[int], float]

@@ -126,8 +126,19 @@ def test_a_run_that_is_killed_in_its_last_evaluation_can_be_resumed(fresh: Any, 
     assert (results["steps"], results["eval_after"]["step"], results["error"]) == (2, 2, None)
     assert logged(tmp_path / "broken") == logged(tmp_path / "unbroken")
     assert RunFolder(tmp_path / "broken").evaluations() == RunFolder(tmp_path / "unbroken").evaluations()
-    with pytest.raises(InputError, match="already at step 2 of 2"):
-        train(fresh("broken", max_steps=2), resume="auto")
+
+
+def test_a_complete_run_has_nothing_to_resume(fresh: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`auto` reports that and returns its results, unchanged, so that a job that is restarted ends well; a checkpoint
+    that is named is an error."""
+    plan = EvaluationPlan(every=0, before=False)
+    results = train(fresh("run", max_steps=2), evaluation=plan)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+    assert train(fresh("run", max_steps=2), evaluation=plan, resume="auto") == results
+    assert "run is complete, at step 2 of 2; increase max_steps to continue" in capsys.readouterr().out
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")} == before
+    with pytest.raises(InputError, match="already at step 2 of 2; increase max_steps to continue"):
+        train(fresh("run", max_steps=2), evaluation=plan, resume=tmp_path / "run" / "checkpoint-2")
 
 
 @pytest.mark.parametrize("event", ["on_optimizer_step", "on_step_begin"])

@@ -7,9 +7,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from model_families import FAMILIES, SERVED
+from model_families import FAMILIES, SERVED, random_model
 from peft import IA3Config, LoraConfig, PrefixTuningConfig, PromptTuningConfig, get_peft_model
-from transformers import AutoModelForCausalLM
 
 from rg_env.errors import InputError
 from rg_env.training.weight_sync.parameters import Source, buckets, check_sendable, sources
@@ -34,8 +33,7 @@ CASES = {
 
 
 def plain(config: Any) -> Any:
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(config).eval()
+    return random_model(config).eval()
 
 
 def adapted(model: Any, **options: Any) -> Any:

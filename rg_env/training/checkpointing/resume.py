@@ -79,15 +79,13 @@ def check_fit(trainer: Any, path: Path) -> None:
             refuse(f"it was made with {name}={there}, and here it is {value}: give the same")
     if trainer.previous_policy and weights_file(0) not in theirs.files:
         refuse("it was saved without kl_reference='previous'")
-    step, last = step_of(path), trainer.args.max_steps
-    if step > last or (step == last and _has_ended(RunFolder(path.parent), step)):
-        refuse(f"it is already at step {step} of {last}; increase max_steps to continue")
 
 
-def _has_ended(run: RunFolder, step: int) -> bool:
-    """Whether the run ended after `step`; one that was killed in its last evaluation did not."""
+def final_results(run: RunFolder, step: int) -> dict[str, Any] | None:
+    """The results of a run that ended after `step`; None for one that was killed in its last evaluation."""
     results = run.results() or {}
-    return results.get("steps") == step and not (results["interrupted"] or results["error"])
+    ended = results.get("steps") == step and not (results["interrupted"] or results["error"])
+    return results if ended else None
 
 
 def _damage(path: Path) -> str | None:

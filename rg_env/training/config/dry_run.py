@@ -12,7 +12,8 @@ from rg_env.core.config.yaml12 import to_yaml
 from rg_env.core.processes import world_size
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.training.config.grpo import GRPOConfig
-from rg_env.training.config.schema import TrainConfig, evaluation_steps
+from rg_env.training.config.schema import TrainConfig
+from rg_env.training.config.sections import evaluation_steps
 
 
 def _no_kl(config: TrainConfig) -> bool:

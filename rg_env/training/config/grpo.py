@@ -19,54 +19,10 @@ from rg_env.core.processes import world_size
 from rg_env.core.text import is_count, shortened
 from rg_env.errors import InputError
 from rg_env.tiny import TRAINING
+from rg_env.training.config.other_names import GRPO_KEYS
 
 if TYPE_CHECKING:
     from rg_env.inference.models import Policy
-
-ELSEWHERE = {
-    "lr": "it is called learning_rate",
-    "kl_loss_coef": "it is called beta",
-    "clip_ratio": "it is called epsilon",
-    "grad_clip": "it is called max_grad_norm",
-    "n": "it is called num_generations",
-    "per_device_batch_size": "it is called per_device_train_batch_size",
-    "gradient_accumulation_steps": "follows from rollouts_per_step, per_device_train_batch_size and the number of "
-    "processes: set rollouts_per_step",
-    "steps_per_generation": "set rollouts_per_step and num_iterations",
-    "generation_batch_size": "it is called rollouts_per_step",
-    "warmup_ratio": "use warmup_steps, a number of steps",
-    "max_seq_len": "it is max_prompt_length + max_tokens: set those",
-    "max_new_tokens": "must be a whole number of at least 1, as max_tokens",
-    "max_completion_length": "it is called max_tokens",
-    "shuffle": "it is called shuffle_dataset",
-    "entropy_coeff": "it is called entropy_coef",
-    "ent_coef": "it is called entropy_coef",
-    "logging_steps": "every step is logged: leave it out",
-    "logging_dir": "TensorBoard's files are in the output folder: leave it out",
-    "report_to": "use logging.report_to (in Python: train(..., logging=LoggingConfig(report_to=[...])))",
-    "run_name": "use logging.run_name (in Python: LoggingConfig(run_name=...))",
-    "save_strategy": "set save_steps; 0 saves at the end only",
-    "save_safetensors": "weights are always saved as safetensors: leave it out",
-    "eval_strategy": "use evaluation.every (in Python: EvaluationPlan(every=...))",
-    "eval_steps": "use evaluation.every (in Python: EvaluationPlan(every=...))",
-    "fp16": "set bf16 to false, and mixed_precision: fp16 in the accelerate configuration",
-    "sync_ref_model": "the reference model stays as it is; kl_reference='previous' follows the policy",
-    "disable_tqdm": "leave it out",
-    "dataloader_pin_memory": "leave it out",
-    "max_concurrent": "leave it out",
-    "use_vllm": "use engine.kind: vllm or embedded (in Python: GRPOTrainer(..., engine='vllm'))",
-    "vllm_server_host": "use engine.host (in Python: GRPOTrainer(..., engine=EngineConfig(kind='vllm', host=...)))",
-    "vllm_server_port": "use engine.port (in Python: GRPOTrainer(..., engine=EngineConfig(kind='vllm', port=...)))",
-    "vllm_server_timeout": "use engine.connect_timeout (in Python: EngineConfig(connect_timeout=...))",
-    "async_generation_timeout": "use engine.generation_timeout (in Python: EngineConfig(generation_timeout=...))",
-    "num_batches_ahead": "use engine.num_batches_ahead (in Python: EngineConfig(num_batches_ahead=...))",
-    "vllm_gpu_memory_utilization": "is an option of the server: `rg-env vllm --gpu-memory-utilization N`, or "
-    "`rg-env launch --vllm-args='--gpu-memory-utilization N'`",
-    "vllm_importance_sampling_correction": "use engine.importance_sampling_correction (in Python: EngineConfig(...))",
-    "vllm_importance_sampling_cap": "use engine.importance_sampling_cap (in Python: EngineConfig(...))",
-    "gradient_checkpointing_kwargs": "leave it out",
-}
-"""Keys of other trainers and of earlier releases, with the remedy that the error message gives."""
 
 OWNED_ELSEWHERE = {
     "output_dir": "output.dir",
@@ -80,7 +36,7 @@ OWNED_ELSEWHERE = {
 class GRPOConfig(Section):
     """The GRPO objective, the optimizer and sampling."""
 
-    renamed: ClassVar = ELSEWHERE
+    renamed: ClassVar = GRPO_KEYS
 
     max_steps: Positive = 200
     """Number of optimizer steps."""
@@ -290,12 +246,13 @@ def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]
 
 
 def _near(rollouts: int, args: GRPOConfig, processes: int) -> str:
-    """The nearest numbers of rollouts that make whole groups and whole micro-batches."""
-    step = math.lcm(args.num_generations, processes * args.per_device_train_batch_size)
-    if step > 2 * rollouts:  # micro-batches do not fit anyway
-        step = math.lcm(args.num_generations, processes)
-    below = rollouts // step * step
-    return _either([below, below + step])
+    """The nearest numbers of rollouts that make whole groups and whole micro-batches on each process."""
+    at_once = processes * args.per_device_train_batch_size  # up to this, a process's share is one micro-batch
+    small, large = math.lcm(args.num_generations, processes), math.lcm(args.num_generations, at_once)
+    sizes = [rollouts // step * step + more for step in (small, large) for more in (0, step)]
+    sizes = [at_once // small * small, *(size for size in sizes if size <= at_once or size % large == 0)]
+    below, above = (size for size in sizes if size < rollouts), (size for size in sizes if size > rollouts)
+    return _either([max(below, default=0), min(above)])
 
 
 def _either(sizes: list[int]) -> str:

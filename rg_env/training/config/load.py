@@ -22,7 +22,8 @@ from rg_env.core.tasks.task_table import load_table, working_levels
 from rg_env.core.user_code import import_user_code
 from rg_env.errors import InputError, unknown_name
 from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig, batch_problems
-from rg_env.training.config.schema import CurriculumConfig, EngineConfig, TrainConfig, label_problem
+from rg_env.training.config.schema import TrainConfig
+from rg_env.training.config.sections import CurriculumConfig, EngineConfig, label_problem
 
 
 def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, processes: int | None = None) -> TrainConfig:

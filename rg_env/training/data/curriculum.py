@@ -36,7 +36,7 @@ from rg_env.core.tasks.task_table import options_at, working_levels
 from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
 from rg_env.evaluation.records import LEVEL
 from rg_env.training.config.load import curriculum_problems
-from rg_env.training.config.schema import CurriculumConfig
+from rg_env.training.config.sections import CurriculumConfig
 
 FIRST_ROWS = 128
 """Initial number of questions: enough for a few steps, and quick to generate for slow tasks."""

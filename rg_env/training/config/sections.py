@@ -1,0 +1,400 @@
+"""The sections of a training config, each a frozen schema with a docstring under every field.
+
+The section `training` is `grpo.GRPOConfig`, and the whole config is `schema.TrainConfig`;
+`docs/reference/configuration.md` is generated from all of them. Imports neither torch nor reasoning_gym.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
+
+from rg_env.core.config.parsing import (
+    Above0,
+    Count,
+    From0,
+    Positive,
+    Problem,
+    Section,
+    Seed,
+    Share,
+    TaskOptions,
+    Text,
+    named,
+)
+from rg_env.core.data.splits import SplitBy
+from rg_env.core.tasks.task_table import load_table
+from rg_env.errors import unknown_name
+
+
+class ModelConfig(Section):
+    """The policy to train. Plain text is its name: `model: tiny`."""
+
+    short = "name"
+
+    name: Text
+    """A folder, a model name on the Hugging Face Hub, or "tiny" for the tiny policy that ships with the package."""
+    attention: Literal["auto", "flash_attention_2", "sdpa", "eager"] = "auto"
+    """Attention implementation. "auto" uses flash-attn if it works on this machine, and PyTorch's SDPA otherwise."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Data type of the weights. "bfloat16" is meant for LoRA, where it halves the memory of the frozen weights."""
+
+
+class TaskConfig(TaskOptions):
+    """One training task. The key is the task's name."""
+
+    weight: Annotated[float, Field(gt=0, le=1e100)] = 1.0
+    """Share of the training questions, relative to the weights of the other tasks."""
+
+
+class SplitsConfig(Section):
+    """Number and selection of questions. Training and evaluation never share a problem, whatever the seeds."""
+
+    num_train_examples: Positive = 2000
+    """Number of distinct training questions, divided among the tasks by weight."""
+    num_eval_examples: Count = 200
+    """Number of distinct evaluation questions, divided among the training tasks by weight. 0: the training tasks are
+    not evaluated."""
+    seed: Seed | None = None
+    """Seed of the training questions. Default: the run's `seed`."""
+    eval_seed: Seed = 0
+    """Seed of the evaluation questions. It is independent of the run's `seed`, so that runs with different seeds are
+    evaluated on the same questions."""
+    by: SplitBy = "problem"
+    """Unit that is assigned to either training or evaluation. "problem" keeps all wordings of a problem on one side.
+    "question" assigns each text by itself, so the same problem can be on both sides; it reproduces runs of earlier
+    releases and yields more rows for tasks with few problems."""
+    manifest: Text | None = None
+    """Path of the manifest.json of an earlier run. The run uses exactly the rows of that run, and fails if they cannot
+    be reproduced."""
+
+
+class EngineConfig(Section):
+    """The engine that generates completions. Plain text is its kind: `engine: vllm`."""
+
+    short = "kind"
+    renamed: ClassVar = {
+        "weight_sync_transport": "the server decides: start it with `rg-env vllm --weight-transfer-config "
+        '\'{"backend": "nccl"}\'`, or "rg_env_shm"',
+        "weight_sync_check_every": "every sync is checked: leave it out",
+    }
+
+    kind: Literal["embedded", "vllm"] = "embedded"
+    """"embedded" samples from the model being trained, in the training process. "vllm" samples from a vLLM server,
+    which `rg-env vllm` and `rg-env launch` start."""
+    max_batch_size: Positive = 512
+    """Maximum number of sequences that the embedded engine decodes at once. A lower number takes less memory and more
+    time."""
+    host: Text = "127.0.0.1"
+    """Host of the vLLM server."""
+    port: Annotated[int, Field(ge=1, le=65535)] = 8000
+    """Port of the vLLM server."""
+    connect_timeout: Above0 = 5.0
+    """Seconds to wait for the vLLM server at the start of a run."""
+    generation_timeout: Above0 = 600.0
+    """Timeout for generating one batch of rollouts, in seconds ("vllm" only)."""
+    num_batches_ahead: Count = 0
+    """Number of batches that are generated while an earlier one is trained on ("vllm" only). 0 alternates generation
+    and training; 1 overlaps them, with rollouts that are one step off-policy."""
+    importance_sampling_correction: bool = False
+    """Whether each token's policy loss is weighted by min(p_trainer / p_sampler, cap), which corrects for the
+    difference between the server's probabilities and the trainer's ("vllm" only; Yao et al., 2025, "Your Efficient RL
+    Framework Secretly Brings You Off-Policy RL Training")."""
+    importance_sampling_cap: Above0 = 2.0
+    """Upper bound (`cap`) of the importance weights."""
+    weight_sync_timeout: Above0 = 120.0
+    """Seconds to wait for the vLLM server's workers in each phase of a weight sync."""
+
+    @classmethod
+    def of(cls, kind: object) -> "EngineConfig":
+        """The default settings of the engine named `kind`. Raises `InputError` if it is unknown."""
+        kinds = ("embedded", "vllm")
+        if kind not in kinds:
+            raise unknown_name("engine", kind, kinds)
+        return cls(kind="vllm" if kind == "vllm" else "embedded")
+
+
+class LoraConfig(Section):
+    """Low-rank adapters, which are trained instead of all weights."""
+
+    renamed: ClassVar = {
+        "bias": "biases are not trained: leave it out",
+        "task_type": "it is always CAUSAL_LM: leave it out",
+    }
+
+    r: Positive = 16
+    """Rank of the adapters."""
+    alpha: Positive = 32
+    """Numerator of the adapters' scale, alpha / r."""
+    dropout: Share = 0.0
+    """Dropout probability of the adapters' input. 0 turns it off."""
+    target_modules: Annotated[list[Text], Field(min_length=1)] = ["all-linear"]  # noqa: RUF012
+    """Names of the layers that get an adapter. "all-linear", alone in the list, means all linear layers except the LM
+    head."""
+    use_rslora: bool = False
+    """Whether the scale is alpha / sqrt(r) instead of alpha / r (rsLoRA)."""
+
+
+class CurriculumTask(Section):
+    """A task whose difficulty level changes during training. The key is the task's name."""
+
+    attributes: list[Text] = Field(default_factory=list)
+    """Attributes of the task that change with the level. Default: all."""
+    start: Count = 0
+    """Level at the start of training."""
+    highest: Count | None = None
+    """Highest level that the curriculum may reach. Default: the task's highest level."""
+
+
+class CurriculumConfig(Section):
+    """Difficulty levels that change during training, with the measured accuracy or at given steps."""
+
+    renamed: ClassVar = {"last_k": "it is called window"}
+
+    tasks: dict[str, CurriculumTask]
+    """Training tasks whose level changes. The levels of other tasks stay fixed."""
+    success_threshold: Share = 0.7
+    """Accuracy over the window above which the level is raised."""
+    failure_threshold: Share = 0.1
+    """Accuracy over the window below which the level is lowered."""
+    window: Positive = 20
+    """Number of prompts of the task, at its current level, over which accuracy is measured. The level does not change
+    until the window is full."""
+    check_every: Positive = 1
+    """Number of steps between checks of the accuracy."""
+    step: Positive = 1
+    """Number of levels by which a change raises or lowers the level."""
+    schedule: dict[str, Count] | None = None
+    """Level by training step, such as {0: 0, 100: 1, 200: 2}. Replaces the thresholds. Default: levels follow the
+    accuracy."""
+
+    _named = field_validator("tasks", mode="before")(named("{name: b, start: 1}", "name it once"))
+
+    @field_validator("schedule")
+    @classmethod
+    def _steps(cls, schedule: dict[str, int] | None) -> dict[str, int] | None:
+        if schedule is None:
+            return None
+        if not schedule or not all(step.isdecimal() and len(step) <= 10 for step in schedule):
+            raise ValueError("must map steps to levels, such as {0: 0, 100: 1}")
+        if len({int(step) for step in schedule}) < len(schedule):
+            raise ValueError("names a step twice")
+        return schedule
+
+
+class LoggingConfig(Section):
+    """Console output, records and metric services of a run. metrics.jsonl is always written."""
+
+    report_to: Annotated[
+        list[Literal["tensorboard", "wandb", "trackio"]],
+        BeforeValidator(lambda names: [] if names in ("none", ["none"]) else names),
+    ] = Field(default_factory=list)
+    """Services that receive the metrics, by name. Default, or "none": no service. Metrics are only uploaded to services
+    that are listed here."""
+    project: Text = "rg-env"
+    """Project of the run at wandb and trackio."""
+    run_name: Text | None = None
+    """Name of the run at wandb and trackio. Default: the name of the output folder."""
+    examples_every: Count = 10
+    """Number of steps between examples (questions and answers) on the console. 0 prints no examples."""
+    num_examples: Positive = 2
+    """Number of examples printed each time."""
+    rollouts_kept: Count = 32
+    """Number of rollouts per step that are written to rollouts.jsonl."""
+    completion_tables: bool = True
+    """Whether the examples on the console are also sent to wandb and trackio, as tables."""
+
+
+class HubConfig(Section):
+    """Publishing on the Hugging Face Hub, with a model card made from the run's files, as by `rg-env push`. A failed
+    upload never ends a run: one line reports the command that completes the upload."""
+
+    enabled: bool = False
+    """Whether the model is uploaded at the end of training."""
+    repo_id: Text | None = None
+    """Repository on the Hub, as USER/NAME. It is created if it does not exist. A repository with other contents is not
+    overwritten."""
+    private: bool = False
+    """Whether a new repository is private."""
+    optimizer_state: Literal["none", "full"] = "none"
+    """Optimizer state in the upload. "full" includes it, so that training can resume from the repository. "none" leaves
+    it out."""
+    every: Count = 0
+    """Number of steps between uploads of checkpoints during training, a multiple of `output.save_every`. 0 uploads at
+    the end only."""
+
+    renamed: ClassVar = {
+        "organization": "put it into repo_id: ORGANIZATION/NAME",
+        "optimizer_save_mode": "it is called optimizer_state: full or none",
+        "model_name": "it is called repo_id: USER/NAME",
+    }
+
+
+class OutputConfig(Section):
+    """The output folder and its checkpoints. Plain text is the folder."""
+
+    short = "dir"
+
+    dir: Text | None = None
+    """Output folder, which must not contain another run. Default: a new folder under outputs/."""
+    save_every: Count = 100
+    """Number of steps between checkpoints. 0 saves at the end only."""
+    save_total_limit: Positive | None = None
+    """Maximum number of checkpoints to keep; older ones are deleted. Default: all are kept."""
+
+
+_LABEL = re.compile(r"\w[\w.-]{0,79}")
+_FIGURES = ("held_out", "status")
+"""Names under `eval/` that are reserved and cannot be labels."""
+
+
+class EvaluationSettings(Section):
+    """When the fixed evaluation runs, and how its answers are sampled."""
+
+    every: Count | None = None
+    """Number of steps between evaluations. Default: a fifth of the run. 0 evaluates before and after training only."""
+    before: bool = True
+    """Whether to evaluate before the first step."""
+    after: bool = True
+    """Whether to evaluate after the last step."""
+    rollouts_per_example: Positive = 1
+    """Number of sampled answers per question. If it is above 1, pass@k is reported."""
+    temperature: From0 | None = None
+    """Temperature of the sampled answers. Default: `training.temperature`."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Nucleus sampling threshold of the sampled answers. Default: `training.top_p`."""
+    max_tokens: Positive | None = None
+    """Maximum number of new tokens of an answer. Default: `training.max_tokens`."""
+    greedy: bool = True
+    """Whether each question is also answered once by greedy decoding."""
+
+    def contradictions(self) -> Iterator[Problem]:
+        """Problems with settings that exclude each other."""
+        if self.temperature != 0:  # training's, which is the default, is above 0
+            return
+        if self.rollouts_per_example > 1:
+            yield Problem(("rollouts_per_example",), "with temperature 0 all answers are the same: take 1, or sample")
+        if self.greedy:
+            yield Problem(("greedy",), "with temperature 0 that is the answer already: turn it off")
+
+
+class EvaluationTask(TaskOptions):
+    """One evaluation task. The key is the task's name, or a label."""
+
+    task: Text | None = None
+    """Name of the task if the key is a label. Default: the key."""
+    num_examples: Positive | None = None
+    """Number of distinct questions. Default: `evaluation.num_held_out_examples`."""
+
+
+class EvaluationConfig(EvaluationSettings):
+    """The fixed evaluation, which uses the same questions before, during and after training."""
+
+    tasks: dict[str, EvaluationTask] = Field(default_factory=dict)
+    """Tasks that are evaluated in addition to the training tasks. A held-out task has its own name as key. Any task,
+    such as a training task at another difficulty, can have a label as key; its figures are not part of the overall
+    figures."""
+    num_held_out_examples: Positive = 50
+    """Number of distinct questions for each entry of `tasks` without `num_examples`."""
+
+    _named = field_validator("tasks", mode="before")(
+        named("{name: b, num_examples: 20}", "give the second one a label: {name: LABEL, task: NAME}")
+    )
+
+    @property
+    def held_out(self) -> list[str]:
+        """Keys of `tasks` that are names of tasks."""
+        return [name for name, entry in self.tasks.items() if entry.task in (None, name)]
+
+    @property
+    def labels(self) -> list[str]:
+        """Keys of `tasks` that are labels."""
+        return [name for name in self.tasks if name not in self.held_out]
+
+    def gym(self, name: str) -> dict[str, Any]:
+        """The entry `name` in the form that `Mixture.parse` takes. Its weight is its number of questions."""
+        entry = self.tasks[name]
+        options = entry.model_dump(exclude={"task", "num_examples"})
+        return {"name": entry.task or name, "weight": entry.num_examples or self.num_held_out_examples, **options}
+
+
+def label_problem(label: str) -> str | None:
+    """Why `label` is not a valid name for figures; None if it is valid."""
+    if not _LABEL.fullmatch(label):
+        return "a label holds letters, digits, '_', '-' and '.', 80 at most"
+    if label in _FIGURES:
+        return f"is the name of a figure (eval/{label}): choose another label"
+    if label in load_table():
+        return "is the name of a task: choose another label"
+    return None
+
+
+def evaluation_steps(every: int | None, max_steps: int) -> int:
+    """Steps between evaluations: `every`, or a fifth of the run if it is None. 0 means none during training."""
+    return max(1, max_steps // 5) if every is None else every
+
+
+Factor = Annotated[float, Field(gt=1, allow_inf_nan=False)]
+
+ALL = "all"
+
+
+class MonitorsConfig(Section):
+    """Rules that watch the logged metrics. Each key is a rule and its value is the threshold. A rule that fires prints
+    one line with the symptom, the likely cause and the key to change. It does not fire again until its condition has
+    been false for a whole window."""
+
+    window: Annotated[int, Field(ge=2, le=10_000)] = 10
+    """Number of steps over which a rule averages. No rule fires before the first window is full."""
+    off: list[str] = Field(default_factory=list)
+    """Rules that are turned off. [all] turns off every rule."""
+    stop_on: list[str] = Field(default_factory=list)
+    """Rules that end the run when they fire. The run still makes the last evaluation, saves a checkpoint and writes all
+    results; its exit code is 1."""
+    zero_variance: Share = 0.9
+    """Fires when at least this share of groups have equal rewards. Such groups provide no learning signal."""
+    answer_rate: Share = 0.5
+    """Fires when the share of completions with a well-formed answer is below this and not rising."""
+    format_rate: Share = 0.5
+    """Fires when the share of completions with the format that the reward `think_format` pays for is below this and not
+    rising. Active only with that reward."""
+    truncation: Share = 0.2
+    """Fires when at least this share of completions are cut off by the token limit."""
+    length_drift: Factor = 2.0
+    """Fires when the mean length of completions has grown or shrunk by this factor since the first window, and accuracy
+    has not risen."""
+    entropy_collapse: Share = 0.1
+    """Fires when the entropy is below this fraction of its mean over the first window, accuracy is below 0.8, and
+    accuracy is not rising."""
+    reward_hacking: Above0 = 0.1
+    """Fires when the mean reward has risen by this much since the previous or the first window, beyond noise, and
+    accuracy has not risen. If accuracy has fallen, half of this rise is enough."""
+    kl_spike: Factor = 5.0
+    """Fires when the KL divergence is this many times its median over the window, and above 0.1 nats per token."""
+    ratio_spike: Factor = 5.0
+    """Fires when the largest probability ratio of any token is this many times its median over the window, and above
+    10."""
+    grader_timeouts: Share = 0.02
+    """Fires when the grading of at least this share of answers timed out."""
+    ungradable: Share = 0.02
+    """Fires when at least this share of answers could not be graded."""
+
+    @field_validator("off", "stop_on")
+    @classmethod
+    def _known(cls, names: list[str], info: ValidationInfo) -> list[str]:
+        for name in names:
+            if name not in cls.rule_names() and not (name == ALL and info.field_name == "off"):
+                raise unknown_name("monitor", name, cls.rule_names())
+            if info.field_name == "stop_on" and {name, ALL} & set(info.data.get("off", [])):
+                raise ValueError(f"{name} is off: take it out of monitors.off")
+        return names
+
+    @classmethod
+    def rule_names(cls) -> list[str]:
+        """All rules, in the order in which they are checked."""
+        return [name for name in cls.model_fields if name not in ("window", "off", "stop_on")]
+
+    def active(self) -> list[str]:
+        """Names of the rules that are on."""
+        return [] if ALL in self.off else [name for name in self.rule_names() if name not in self.off]
