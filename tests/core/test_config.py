@@ -326,7 +326,7 @@ def test_aliases_that_stand_for_billions_of_values_are_refused(tmp_path: Path) -
         ("evaluations/curriculum/spell_backward.yaml", "eval/paper_curriculum"),
         ("configs/experiments/leg_counting_qwen7b.yaml", "train/leg_counting_qwen7b"),
         ("config/syllogism_toy.yaml", "train/syllogism_toy"),
-        ("config/grpo.yaml", "train/multi_tasks"),
+        ("config/grpo.yaml", "train/course_grpo"),
         ("configs/models/qwen-7b.yaml", "models/qwen2.5-7b"),
     ],
 )

@@ -251,7 +251,7 @@ _COUNTERPARTS = {  # pattern of a path in another repository -> shipped config
     r"models/qwen-7b": "models/qwen2.5-7b",
     # ignvr/rl-for-real and its successor
     r"(syllogism_toy|multi_tasks)": r"train/\1",
-    r"config/grpo": "train/multi_tasks",
+    r"config/grpo": "train/course_grpo",
 }
 
 
