@@ -3,6 +3,7 @@
 import base64
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,10 @@ class Browser:
         self.logs("browser")
         self.logs("performance")
         self.driver.get(page.absolute().as_uri())
-        assert self.run("return document.documentElement.dataset.ready") == "true", self.logs("browser")
+        deadline = time.monotonic() + 30  # on a busy machine, `get` returns before the script has run
+        while not self.run("return document.documentElement.dataset.ready"):
+            assert time.monotonic() < deadline, self.logs("browser")
+            time.sleep(0.02)
         return self
 
     def logs(self, kind: str) -> list[dict[str, Any]]:
