@@ -63,15 +63,20 @@ register_dataset("own_sums", Sums, Config, Curriculum)
 """
 """A task that is called own_sums, whose `score_answer` does whatever an answer asks for."""
 
+runs: list[str] = []
+"""For modules that record their runs here; empty at the start of `nothing_left`."""
+
 
 @contextmanager
 def nothing_left() -> Iterator[None]:
     """Within: what is imported and registered is forgotten afterwards, so that tests do not see each other's."""
-    rewards, modules = dict(registry._REGISTRY), set(sys.modules)
+    rewards, modules, path = dict(registry._REGISTRY), set(sys.modules), list(sys.path)
+    runs.clear()
     imported, own = dict(user_code._sources), dict(task_table._user_tasks)
     try:
         yield
     finally:
+        sys.path[:] = path
         new = [name for name in task_table._user_tasks if name not in own]
         for table, before in (
             (registry._REGISTRY, rewards),

@@ -1,5 +1,6 @@
 """`imports` in config files: each list relative to its own file, all of them together."""
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,13 @@ def _write(path: Path, text: str) -> Path:
     return path
 
 
-def test_files_are_relative_to_the_config_that_names_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_relative_to_the_config_that_names_them(tmp_path: Path) -> None:
     """Also where the config is read by a relative path; modules and absolute paths stay as they are."""
     _write(tmp_path / "configs/run.yaml", "imports: [own.py, ../tasks/more.py, my_package.tasks, /somewhere/else.py]")
-    monkeypatch.chdir(tmp_path)
     wanted = [f"{tmp_path}/configs/own.py", f"{tmp_path}/tasks/more.py", "my_package.tasks", "/somewhere/else.py"]
-    for file in ("configs/run.yaml", tmp_path / "configs/run.yaml"):
-        assert read_config(file).values == {"imports": wanted}
+    with contextlib.chdir(tmp_path):
+        for file in ("configs/run.yaml", tmp_path / "configs/run.yaml"):
+            assert read_config(file).values == {"imports": wanted}
 
 
 def test_lists_of_extended_files_add_up(tmp_path: Path) -> None:

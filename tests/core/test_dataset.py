@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rg_env.core.data import dataset, selection
+from rg_env.core.data import dataset
 from rg_env.core.data.dataset import build_rows, build_splits
 from rg_env.core.data.splits import question_hash, split_of
 from rg_env.core.grading.scoring import score
@@ -92,17 +92,9 @@ def test_the_evaluation_set_is_frozen_across_training_seeds() -> None:
 def test_a_task_too_small_says_how_much_it_has() -> None:
     """A task with too few distinct questions is an error with the number found, quickly."""
     with pytest.raises(
-        InputError, match=r"'tower_of_hanoi'.*500 requested for the train split, \d+ found in \d+ draws"
+        InputError, match=r"'tower_of_hanoi'.*500 requested for the train split, \d+ found in [\d,]+ draws"
     ):
         build_rows("tower_of_hanoi", "train", 500, seed=0)
-
-
-def test_a_slow_task_is_given_up_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seconds without a new question end the search too, so that slow tasks do not take for ever."""
-    monkeypatch.setattr(selection, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(selection, "PATIENCE_MIN_DRAWS", 20)
-    with pytest.raises(InputError, match="too few distinct questions"):
-        build_rows("coin_flip", "eval", 400, seed=0)
 
 
 @pytest.mark.parametrize(

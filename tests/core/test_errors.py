@@ -2,6 +2,8 @@
 
 import pickle
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -41,16 +43,10 @@ def test_the_command_that_installs_names_the_repository() -> None:
     assert set(re.findall(r"https://\S+?(?=')", command)) <= {address}
 
 
-def test_a_missing_extra_is_an_error_without_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_an_error_without_a_chain() -> None:
     """A script's traceback ends with the line that names the remedy."""
-    import rg_env.training
-
-    def missing(name: str) -> None:
-        raise ModuleNotFoundError("No module named 'torch'", name="torch")
-
-    monkeypatch.setattr(rg_env.training, "import_module", missing)
+    code = "import sys; sys.modules['torch'] = None; import rg_env.training as t; t.GRPOTrainer"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     message = f"training needs torch, which is not installed: {errors.how_to_install('train')}"
-    with pytest.raises(errors.MissingExtraError, match=re.escape(message)) as caught:
-        _ = rg_env.training.GRPOTrainer
-    assert caught.value.__cause__ is None
-    assert caught.value.__suppress_context__
+    assert done.stderr.splitlines()[-1] == f"rg_env.errors.MissingExtraError: {message}"
+    assert done.stderr.count("Traceback") == 1

@@ -8,25 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from user_code import runs
 
 from rg_env.core.rewards import resolve_rewards
 from rg_env.core.user_code import import_same, import_user_code, sources
 from rg_env.errors import InputError
 
 Write = Callable[..., Path]
-COUNTED = "import builtins\nbuiltins.times_run = getattr(builtins, 'times_run', 0) + 1\nclass Thing: pass\n"
-
-
-@pytest.fixture(autouse=True)
-def count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`builtins.times_run` counts how often COUNTED ran."""
-    monkeypatch.setattr("builtins.times_run", 0, raising=False)
-
-
-def times_run() -> int:
-    import builtins
-
-    return int(getattr(builtins, "times_run", 0))
+COUNTED = "import user_code\nuser_code.runs.append(__name__)\nclass Thing: pass\n"
+"""A module that records each of its runs."""
 
 
 def test_a_file_becomes_a_module_of_its_name(write: Write) -> None:
@@ -35,7 +25,7 @@ def test_a_file_becomes_a_module_of_its_name(write: Write) -> None:
     before = list(sys.path)
     import_user_code(["plain_things.py", str(path)], base=path.parent)
     import_user_code(["../" + path.parent.name + "/plain_things.py"], base=path.parent)
-    assert (times_run(), tuple(sources())) == (1, (str(path),))
+    assert (len(runs), tuple(sources())) == (1, (str(path),))
     module = sys.modules["plain_things"]
     assert pickle.loads(pickle.dumps(module.Thing)) is module.Thing
     assert module.Thing.__module__ == "plain_things"
@@ -50,21 +40,21 @@ def test_a_taken_name_is_made_unique(write: Write) -> None:
     import json
 
     import_user_code([str(path), str(odd)])
-    assert times_run() == 2
+    assert len(runs) == 2
     assert sys.modules["json"] is json
     (name,) = [name for name, module in sys.modules.items() if getattr(module, "__file__", "") == str(path)]
     assert name.startswith("json_")
     assert sys.modules["my_own_things"].__file__ == str(odd)
 
 
-def test_modules_are_imported_by_name(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_are_imported_by_name(write: Write) -> None:
     """Their hash covers the whole package, also files that are not imported."""
     write("own_pkg/__init__.py", "")
     write("own_pkg/deep/__init__.py", "")
     helper = write("own_pkg/helper.py", "x = 1")
-    monkeypatch.syspath_prepend(write("own_pkg/deep/things.py", COUNTED).parents[2])
+    sys.path.insert(0, str(write("own_pkg/deep/things.py", COUNTED).parents[2]))
     import_user_code(["own_pkg.deep.things"])
-    assert (times_run(), tuple(sources())) == (1, ("own_pkg.deep.things",))
+    assert (len(runs), tuple(sources())) == (1, ("own_pkg.deep.things",))
     import_same(sources())
     code = (
         "import sys; from rg_env.core.user_code import *; import_user_code(['own_pkg.deep.things']); print(sources())"
@@ -146,11 +136,11 @@ def test_errors_are_one_line(write: Write, tmp_path: Path, name: str, text: str 
     assert "bad" not in sys.modules
 
 
-def test_a_module_that_raises_is_told_with_its_line(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_raises_is_told_with_its_line(write: Write) -> None:
     """The last line of the user's, also where another file of theirs raised."""
     write("broken_pkg/__init__.py", "")
     write("broken_pkg/inner.py", "\n\n1 / 0\n")
-    monkeypatch.syspath_prepend(write("broken_pkg/tasks.py", "from broken_pkg import inner\n").parents[1])
+    sys.path.insert(0, str(write("broken_pkg/tasks.py", "from broken_pkg import inner\n").parents[1]))
     with pytest.raises(InputError, match=r"broken_pkg\.tasks .*ZeroDivisionError.*/inner\.py, line 3\)$"):
         import_user_code(["broken_pkg.tasks"])
 

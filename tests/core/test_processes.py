@@ -1,11 +1,13 @@
 """Child processes: bounded, ended with all of their group, and never without their parent."""
 
 import ast
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -19,37 +21,19 @@ from rg_env.core.processes import (
     ProcessGroup,
     bare_environment,
     ending_orphans,
-    environment_without,
     run,
     run_python,
 )
 
-CHILD = """
-import os, sys, time
-from rg_env.core.child_process import ParentPipe
-
-def main():
-    parent = ParentPipe()
-    print("goes nowhere")
-    while True:
-        match parent.receive():
-            case "sleep":
-                time.sleep(60)
-            case "end":
-                sys.exit("the reason")
-            case value:
-                parent.send([value, sys.stdin.read(), os.environ.get("SECRET"), os.getcwd()])
-"""
 SPAWNS = "import subprocess, sys, time; child = subprocess.Popen(['sleep', '60']); print(child.pid, flush=True)\n"
 
 
 @pytest.fixture
-def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JsonProcess:
-    (tmp_path / "json_child.py").write_text(CHILD)
+def child(tmp_path: Path) -> Iterator[JsonProcess]:
     (tmp_path / "json.py").write_text("raise SystemExit('shadowed')")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("SECRET", "hidden")
-    return JsonProcess("json_child:main", bare_environment(), folder=str(tmp_path))
+    child = JsonProcess("worker_pools:json_child", bare_environment(), folder=str(tmp_path))
+    yield child
+    child.kill()
 
 
 def test_values_of_a_json_process(child: JsonProcess, tmp_path: Path) -> None:
@@ -58,8 +42,7 @@ def test_values_of_a_json_process(child: JsonProcess, tmp_path: Path) -> None:
         child.send(value, time.monotonic() + 30)
         assert child.receive(time.monotonic() + 30) == [value, "", None, str(tmp_path)]
     assert child.is_silent()
-    child.kill()
-    child.kill()
+    child.kill()  # and again by the fixture
 
 
 def test_a_json_process_that_hangs_or_ends(child: JsonProcess) -> None:
@@ -69,7 +52,7 @@ def test_a_json_process_that_hangs_or_ends(child: JsonProcess) -> None:
         child.receive(time.monotonic() + 30)
     child.kill()
     assert (child.end, child.last_error) == ("exit code 1", "the reason")
-    hanging = JsonProcess("json_child:main", bare_environment())
+    hanging = JsonProcess("worker_pools:json_child", bare_environment())
     hanging.send("sleep")
     with pytest.raises(TimeoutError):
         hanging.receive(time.monotonic() + 0.1)
@@ -82,7 +65,6 @@ def test_a_reply_has_a_limit(child: JsonProcess) -> None:
     child.send("x" * 200_000)
     with pytest.raises(ValueError, match="more than 1000 bytes"):
         child.receive(time.monotonic() + 30, max_bytes=1000)
-    child.kill()
 
 
 def test_programs_that_end() -> None:
@@ -102,16 +84,20 @@ def test_programs_that_do_not_end() -> None:
     assert not [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", "60"]]
 
 
-def test_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+ENVIRONMENTS = """
+import json
+from rg_env.core.processes import bare_environment, environment_without
+print(json.dumps([environment_without("MY_KEY", gpus=False), bare_environment()]))
+"""
+
+
+def test_environments() -> None:
     """Without launcher variables, named secrets and GPUs; or with next to nothing."""
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "ACCELERATE_USE_FSDP", "MY_KEY", "LC_TIME"):
-        monkeypatch.setenv(name, "hidden")
-    monkeypatch.setenv("OTHER", "kept")
-    monkeypatch.setenv("PYTHONHASHSEED", "12")
-    environment = environment_without("MY_KEY", gpus=False)
+    launcher = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "ACCELERATE_USE_FSDP", "MY_KEY", "LC_TIME")
+    own = {**os.environ, **dict.fromkeys(launcher, "hidden"), "OTHER": "kept", "PYTHONHASHSEED": "12"}
+    environment, bare = json.loads(run([sys.executable, "-c", ENVIRONMENTS], 30, own).output)
     assert [name for name, value in environment.items() if value == "hidden"] == ["LC_TIME"]
     assert (environment["OTHER"], environment["CUDA_VISIBLE_DEVICES"]) == ("kept", "")
-    bare = bare_environment()
     assert "OTHER" not in bare
     assert (bare["PYTHONHASHSEED"], bare["LC_TIME"], bare["PATH"]) == ("0", "hidden", os.environ["PATH"])
 

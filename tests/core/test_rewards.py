@@ -4,6 +4,7 @@ import functools
 import math
 import pickle
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sample_rows import SORTING
+from user_code import nothing_left
 
-from rg_env.core import rewards as registry
 from rg_env.core.grading.extraction import extract
 from rg_env.core.grading.scoring import Rollout, Score, Status
 from rg_env.core.rewards import call_reward, get_reward, resolve_rewards, reward
@@ -30,8 +31,9 @@ def make(status: Status = "correct", value: float = 1.0, tokens: int | None = 12
 
 
 @pytest.fixture(autouse=True)
-def _clean_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+def _clean_registry() -> Iterator[None]:
+    with nothing_left():
+        yield
 
 
 @pytest.mark.parametrize(

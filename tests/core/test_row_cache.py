@@ -1,18 +1,19 @@
 """Rows on disk."""
 
 import gzip
+import json
 import logging
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rg_env.core.data import dataset, row_cache
+from rg_env.core.data import row_cache
 from rg_env.core.data.dataset import build_rows, build_splits
 from rg_env.core.data.selection import Row
 
@@ -45,27 +46,22 @@ def test_what_is_stored_is_loaded(cache: Path) -> None:
     assert (cache.stat().st_mode & 0o777, _only_file(cache).stat().st_mode & 0o777) == (0o700, 0o600)
 
 
-def test_the_second_build_comes_from_disk(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Built once, the rows and the manifest are the same without generating, also for other numbers of processes."""
+def test_the_second_build_comes_from_disk(cache: Path) -> None:
+    """Rows and manifest are the same, also for other numbers of processes, and the files are not written again. Splits
+    are kept apart: another training seed generates training rows only."""
     first = build_splits(["maze", "gcd"], 8, 4, seed=1)
-    monkeypatch.setattr(dataset, "generate", lambda requests, processes: [{} for request in requests if 1 / 0])
+    files = {path: path.stat().st_ino for path in cache.iterdir()}
     assert build_splits(["maze", "gcd"], 8, 4, seed=1, processes=1) == first
     assert build_rows(["maze", "gcd"], "eval", 4, seed=0) == first[1]
-    with pytest.raises(ZeroDivisionError):
-        build_splits(["maze", "gcd"], 8, 4, seed=1, cache=False)
-    monkeypatch.setenv("RG_ENV_CACHE", "")
-    with pytest.raises(ZeroDivisionError):
-        build_splits(["maze", "gcd"], 8, 4, seed=1)
-
-
-def test_a_new_training_seed_keeps_the_evaluation_rows(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Splits are kept apart: another training seed generates training rows only."""
-    build_splits("maze", 8, 4, seed=1)
-    asked: list[Any] = []
-    real = dataset.generate
-    monkeypatch.setattr(dataset, "generate", lambda requests, n: asked.extend(requests) or real(requests, n))
-    build_splits("maze", 8, 4, seed=2)
-    assert [(request.seed, dict(request.counts)) for request in asked] == [(2, {"train": 8})]
+    assert build_splits(["maze", "gcd"], 8, 4, seed=1, cache=False) == first
+    assert {path: path.stat().st_ino for path in cache.iterdir()} == files
+    build_splits(["maze", "gcd"], 8, 4, seed=2)
+    after = {path: path.stat().st_ino for path in cache.iterdir()}
+    assert len(after) == len(files) + 1
+    assert after.items() >= files.items()
+    for path in files:
+        path.write_bytes(gzip.compress(json.dumps([_row("from disk")]).encode()))
+    assert build_rows(["maze", "gcd"], "eval", 4, seed=0) == [_row("from disk")]
 
 
 @pytest.mark.parametrize("data", [b"[]", gzip.compress(b"[{]"), gzip.compress(b"[]")[:-3]])
@@ -99,9 +95,7 @@ print("went on")
     assert list(cache.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_used_is_one_warning(
-    cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_that_cannot_be_used_is_one_warning(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A path that is not a folder, and a folder that others own or may write to: nothing is kept, loaded or broken."""
     row_cache.store(WHAT, [_row("mine")])
     cache.chmod(0o777)
@@ -113,30 +107,25 @@ def test_a_folder_that_cannot_be_used_is_one_warning(
         os.chown(cache, 12345, 12345)
         assert row_cache.load(WHAT) is None
         assert "it belongs to user 12345" in caplog.records[-1].getMessage()
-    monkeypatch.setenv("RG_ENV_CACHE", "/dev/null")
+    shutil.rmtree(cache)
+    cache.touch()
     assert row_cache.load(WHAT) is None
     row_cache.store(WHAT, [_row("mine")])
     messages = [record.getMessage() for record in caplog.records]
-    assert ["others may write to it" in messages[0], "Not a directory" in messages[-1]] == [True, True]
+    assert ["others may write to it" in messages[0], "exists" in messages[-1]] == [True, True]
 
 
-def test_the_folder_is_where_users_keep_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_is_where_users_keep_caches() -> None:
     """`RG_ENV_CACHE`, else `XDG_CACHE_HOME`, else the platform's folder; an empty `RG_ENV_CACHE` means no cache."""
-    monkeypatch.setenv("RG_ENV_CACHE", "/a")
-    assert row_cache.folder() == Path("/a/rows")
-    monkeypatch.setenv("RG_ENV_CACHE", "")
-    assert row_cache.folder() is None
-    monkeypatch.setenv("RG_ENV_CACHE", "~no_such_user/cache")
-    assert row_cache.folder() is None
-    monkeypatch.delenv("RG_ENV_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    assert row_cache.folder() == Path("/x/rg-env/rows")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert row_cache.folder() == Path.home() / "Library/Caches/rg-env/rows"
+    assert row_cache.folder({"RG_ENV_CACHE": "/a", "XDG_CACHE_HOME": "/x"}) == Path("/a/rows")
+    assert row_cache.folder({"RG_ENV_CACHE": ""}) is None
+    assert row_cache.folder({"RG_ENV_CACHE": "~no_such_user/cache"}) is None
+    assert row_cache.folder({"XDG_CACHE_HOME": "/x"}) == Path("/x/rg-env/rows")
+    assert row_cache.folder({}, "darwin") == Path.home() / "Library/Caches/rg-env/rows"
+    assert row_cache.folder({}, "linux") == Path.home() / ".cache/rg-env/rows"
 
 
-def test_old_files_make_room(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_files_make_room(cache: Path) -> None:
     """The files used least recently go, and so do the remains of killed builds; other people's files stay."""
     for seed in range(3):
         row_cache.store({**WHAT, "seed": seed}, [_row(str(seed))])
@@ -147,10 +136,8 @@ def test_old_files_make_room(cache: Path, monkeypatch: pytest.MonkeyPatch) -> No
         path.write_text("x")
         os.utime(path, (0, 0))
     size = max(path.stat().st_size for path in cache.glob("*.gz"))
-    monkeypatch.setattr(row_cache, "MAX_BYTES", 3 * size + size // 2)
-    row_cache.store({**WHAT, "seed": 3}, [_row("3")])
-    kept = [seed for seed in range(4) if row_cache.load({**WHAT, "seed": seed})]
-    assert kept == [0, 2, 3]
+    row_cache.store({**WHAT, "seed": 3}, [_row("3")], max_bytes=3 * size + size // 2)
+    assert [seed for seed in range(4) if row_cache.load({**WHAT, "seed": seed})] == [0, 2, 3]
     assert other.exists()
     assert not remains.exists()
 

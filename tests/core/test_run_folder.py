@@ -1,5 +1,6 @@
 """The folder of a run: what it is known by, what is read and written, and where it may be."""
 
+import contextlib
 import json
 import os
 import re
@@ -125,30 +126,29 @@ def test_any_text_can_be_written(tmp_path: Path) -> None:
     assert json.loads(run.rollouts_file.read_text().split("\n")[0])["step"] == 1
 
 
-def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders(tmp_path: Path) -> None:
     """Fresh ones get unique names; a given one must be empty; checking creates nothing."""
-    monkeypatch.chdir(tmp_path)
-    first = RunFolder.choose(None, "run")
-    assert first.parent.name == "outputs"
-    first.mkdir(parents=True)
-    assert RunFolder.choose(None, "run") != first
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "x").touch()
+    (full := tmp_path / "full").mkdir()
+    (full / "x").touch()
+    with contextlib.chdir(tmp_path):
+        first = RunFolder.choose(None, "run")
+        assert first.parent.name == "outputs"
+        first.mkdir(parents=True)
+        assert RunFolder.choose(None, "run") != first
+        assert len(RunFolder.choose(None, "x" * 300).name) < 110
     with pytest.raises(OutputFolderError, match="not empty"):
-        RunFolder.choose("full", "run")
-    assert free_folder("full", "run", may_have_files=True) == Path("full")
-    assert RunFolder.choose("new/deep", "run") == Path("new/deep")
+        RunFolder.choose(full, "run")
+    assert free_folder(full, "run", may_have_files=True) == full
+    assert RunFolder.choose(tmp_path / "new/deep", "run") == tmp_path / "new/deep"
     assert not (tmp_path / "new").exists()
-    assert len(RunFolder.choose(None, "x" * 300).name) < 110
 
 
 @pytest.mark.parametrize("folder", ["a\x00b", "x" * 300, "/proc/run", "file/below"])
-def test_unwritable_folders_are_refused(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_folders_are_refused(folder: str, tmp_path: Path) -> None:
     """Before anything is started, on one line that a terminal can show."""
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(OutputFolderError, match=r"^cannot write [^\x00\n]+; choose another output folder$"):
-        RunFolder.choose(folder, "run")
+        RunFolder.choose(os.path.join(tmp_path, folder), "run")
 
 
 def test_run_names_are_short() -> None:

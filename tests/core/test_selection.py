@@ -5,9 +5,8 @@ from collections import Counter
 
 import pytest
 
-from rg_env.core.data import selection
 from rg_env.core.data.items import Item
-from rg_env.core.data.selection import BALANCED, Selection
+from rg_env.core.data.selection import BALANCE_PATIENCE, BALANCED, PATIENCE_MIN_DRAWS, Selection
 from rg_env.core.data.splits import Split, question_hash, split_of
 
 
@@ -133,9 +132,19 @@ def test_more_rows_begin_with_the_same() -> None:
         assert all_rows.startswith(_answers("syllogism", items[:n]))
 
 
-def test_balance_is_given_up_where_an_answer_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_balance_is_given_up_where_an_answer_does_not_come() -> None:
     """After a while without the answer that lags behind, rows are taken as drawn, the waiting ones first."""
-    monkeypatch.setattr(selection, "BALANCE_PATIENCE", 4)
-    assert _answers("syllogism", _items("ynyyyy")) == "yn" + "y"
-    assert _answers("syllogism", _items("ynyyyyy")) == "yn" + "yyyyy"
-    assert _answers("syllogism", _items("ynyyyyyyn")) == "yn" + "yyyyy" + "yn"
+    more = "y" * BALANCE_PATIENCE
+    assert _answers("syllogism", _items(f"yn{more}")) == "yny"
+    assert _answers("syllogism", _items(f"yny{more}")) == f"yny{more}"
+    assert _answers("syllogism", _items(f"yny{more}yn")) == f"yny{more}yn"
+
+
+def test_a_slow_task_is_given_up_by_time() -> None:
+    """Seconds without a new question end the search too, so that slow tasks do not take for ever."""
+    patient, impatient = Selection("maze", "{}", ("eval",)), Selection("maze", "{}", ("eval",), patience_s=0.0)
+    for draw in range(PATIENCE_MIN_DRAWS):
+        assert not impatient.exhausted("eval"), draw
+        patient.offer(None)
+        impatient.offer(None)
+    assert (patient.exhausted("eval"), impatient.exhausted("eval")) == (False, True)

@@ -106,11 +106,10 @@ def test_options_that_the_dataset_refuses() -> None:
     assert "terms must be above 1" in found.detail
 
 
-def test_rewards_see_right_or_not_and_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rewards_see_right_or_not_and_progress() -> None:
     """`correctness` and `partial` side by side, of one call of the user's grader."""
     rewards = {reward.name: reward for reward in resolve_rewards(["correctness", "partial"])}
     rollout = Rollout.of(prompt="?", completion="<answer>13</answer>", answer="12", info=info())
-    monkeypatch.setattr("rg_env.core.grading.scoring._worker_pool", None)  # no other call
     assert {name: reward.value(rollout, {}) for name, reward in rewards.items()} == {"correctness": 0, "partial": 0.25}
 
 

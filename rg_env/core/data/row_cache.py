@@ -41,17 +41,16 @@ _SOURCES = ("data", "grading", "tasks")  # gold answers come from graders
 _logger = logging.getLogger(__name__)
 
 
-def folder() -> Path | None:
+def folder(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path | None:
     """The cache folder; None if the cache is disabled or the user has no home folder."""
-    chosen = os.environ.get("RG_ENV_CACHE")
-    xdg = os.environ.get("XDG_CACHE_HOME")
+    chosen, xdg = environment.get("RG_ENV_CACHE"), environment.get("XDG_CACHE_HOME")
     try:
         if chosen is not None:
             return Path(chosen).expanduser() / "rows" if chosen else None
         home = Path.home()
     except RuntimeError:
         return None
-    caches = home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
+    caches = home / "Library" / "Caches" if platform == "darwin" else home / ".cache"
     return (Path(xdg) if xdg else caches) / "rg-env" / "rows"
 
 
@@ -72,8 +71,8 @@ def load(what: Mapping[str, Any]) -> list[Row] | None:
         return None
 
 
-def store(what: Mapping[str, Any], rows: list[Row]) -> None:
-    """Cache `rows` for `what`; logs one warning on failure."""
+def store(what: Mapping[str, Any], rows: list[Row], max_bytes: int = MAX_BYTES) -> None:
+    """Cache `rows` for `what`, and remove the least recently used rows beyond `max_bytes`. A failure is one warning."""
     if (where := folder()) is None:
         return
     temporary = ""
@@ -83,7 +82,7 @@ def store(what: Mapping[str, Any], rows: list[Row]) -> None:
         with open(handle, "wb") as file:
             file.write(gzip.compress(json.dumps(rows).encode(), compresslevel=3, mtime=0))
         os.replace(temporary, where / _name(what))
-        _prune(where)
+        _prune(where, max_bytes)
     except OSError as error:
         _logger.warning("cannot cache rows in %s (%s); they will be rebuilt next time", where, reason_of(error))
         with contextlib.suppress(OSError):
@@ -139,8 +138,8 @@ def _check_owner(where: Path) -> None:
         raise PermissionError("others may write to it")
 
 
-def _prune(where: Path) -> None:
-    """Remove the least recently used files beyond `MAX_BYTES`, and unfinished files of killed builds."""
+def _prune(where: Path, max_bytes: int) -> None:
+    """Remove the least recently used files beyond `max_bytes`, and unfinished files of killed builds."""
     found = []
     for path in where.iterdir():
         with contextlib.suppress(FileNotFoundError):  # another build is pruning too
@@ -152,5 +151,5 @@ def _prune(where: Path) -> None:
     total = 0
     for _, size, path in sorted(found, reverse=True):
         total += size
-        if total > MAX_BYTES:
+        if total > max_bytes:
             path.unlink(missing_ok=True)

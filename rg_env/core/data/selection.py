@@ -84,13 +84,20 @@ class Row(TypedDict):
 class Selection:
     """Selects the rows of one task from its items, in order."""
 
-    def __init__(self, task: str, config_json: str, splits: tuple[Split, ...], by: SplitBy = "problem") -> None:
+    def __init__(
+        self,
+        task: str,
+        config_json: str,
+        splits: tuple[Split, ...],
+        by: SplitBy = "problem",
+        patience_s: float = PATIENCE_S,
+    ) -> None:
         self.draws = 0
         self._by = by
         self._problems: dict[Split, set[str]] = {split: set() for split in splits}
         self._common = {"rg_task": task, "config": config_json}
         self._seen: set[str] = set()
-        self._takers = {split: _Taker(BALANCED.get(task, 0)) for split in splits}
+        self._takers = {split: _Taker(BALANCED.get(task, 0), patience_s) for split in splits}
 
     def offer(self, item: Item | None) -> None:
         """Process the item of the next draw; None if the draw yielded no item."""
@@ -123,8 +130,9 @@ class Selection:
 class _Taker:
     """The rows of one split, in the order of the draws except that no answer has more than one row in `one_in`."""
 
-    def __init__(self, one_in: int) -> None:
+    def __init__(self, one_in: int, patience_s: float) -> None:
         self.rows: list[Row] = []
+        self._patience_s = patience_s
         self._one_in = one_in  # 0: unlimited
         self._counts: Counter[str] = Counter()
         self._waiting: dict[tuple[str, ...], deque[tuple[int, Row]]] = {}
@@ -161,7 +169,7 @@ class _Taker:
             return True
         if self._waiting:  # waiting rows are released by the number of draws, not by time
             return False
-        return self._barren >= PATIENCE_MIN_DRAWS and time.monotonic() - self._last_new > PATIENCE_S
+        return self._barren >= PATIENCE_MIN_DRAWS and time.monotonic() - self._last_new > self._patience_s
 
     def _may_take(self, answers: tuple[str, ...]) -> bool:
         share = -(-(len(self.rows) + 1) // self._one_in)
