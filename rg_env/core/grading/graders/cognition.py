@@ -5,7 +5,6 @@ origin, x goes right, y up, z to the front, and layers are 2 apart, so a cube of
 and at -(n-1), ..., n-1 on the two others. All turns are quarter turns of a run of layers around one axis.
 """
 
-import json
 import re
 from collections.abc import Callable
 from functools import cache, lru_cache
@@ -157,9 +156,8 @@ def stickers(size: int) -> list[Point]:
 
 _FLOAT_TOLERANCE = 1e-9
 """Relative tolerance for the last digits of a computed float."""
-_LITERAL_MARGIN = 100
-"""Additional brackets and commas allowed in a Python literal, for trailing commas. Literals are slow to parse."""
-_NOT_JSON = object()
+_MORE_SIGNS = 100
+"""Additional brackets and commas allowed, such as trailing commas. Longer literals are slow to parse, and wrong."""
 
 
 def codeio(answer: str, entry: Entry, config: Config) -> float:
@@ -168,15 +166,12 @@ def codeio(answer: str, entry: Entry, config: Config) -> float:
     If the question asks for an input, others than the stored one may be valid. They are not accepted, because checking
     them would execute the code.
     """
-    gold = _json(entry["answer"])
-    if gold is _NOT_JSON:  # NaN and infinity
+    gold = _stored(entry["answer"])
+    if gold is forms.INVALID:  # NaN and infinity
         return common.text(answer, entry, config)
-    value = _json(answer)
-    if value is _NOT_JSON and _may_be_literal(answer.strip(), gold, entry["answer"]):
-        literal = forms.literal(answer)
-        value = _NOT_JSON if literal is None else literal
-    if value is _NOT_JSON:
-        return float(isinstance(gold, str) and answer.strip() == gold)
+    value = forms.literal(answer) if _n_signs(answer) <= _n_signs(entry["answer"]) + _MORE_SIGNS else forms.INVALID
+    if value is forms.INVALID:
+        return float(isinstance(gold, str) and forms.plain_digits(answer.strip()) == gold)
     return float(_same(value, gold))
 
 
@@ -184,31 +179,9 @@ def _n_signs(source: str) -> int:
     return sum(map(source.count, "[](){},:"))
 
 
-def _may_be_literal(source: str, gold: Any, stored: str) -> bool:
-    """Whether `source` looks like a literal of the type of `gold`, and is not longer. Others are not parsed."""
-    if isinstance(gold, list | dict):
-        opening, closing = ("[(", "])") if isinstance(gold, list) else ("{(", "})")
-        if source[:1] not in opening or source[-1:] not in closing:
-            return False
-    return _n_signs(source) <= _n_signs(stored) + _LITERAL_MARGIN
-
-
-def _json(source: str) -> Any:
-    try:
-        return json.loads(source, parse_constant=_refuse, object_pairs_hook=_object)
-    except (ValueError, RecursionError):
-        return _NOT_JSON
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("duplicate key")
-    return found
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is not a number")
+@lru_cache(maxsize=256)
+def _stored(answer: str) -> Any:
+    return forms.literal(answer)
 
 
 def _same(value: Any, gold: Any) -> bool:

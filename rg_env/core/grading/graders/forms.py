@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Any
 
 _MAX_DIGITS = 1_000
-_MAX_DEPTH = 20
+MAX_DEPTH = 100
 _MAX_EXPONENT = 400
 _MAX_LAYERS = 8  # enough for `**$\boxed{\text{"5"}}$**.`
 _MAX_GUESSES = 3
@@ -54,7 +54,7 @@ _LITERAL_TOKEN = re.compile(
       | ([\])}])
       | ('(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*")
       | ([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4})?)
-      | (True|False|true|false)\b
+      | (True|False|None|true|false|null)\b
       | (\S)
       | \Z
     )""",
@@ -63,6 +63,9 @@ _LITERAL_TOKEN = re.compile(
 _DIGITS, _SIGN, _OPEN, _CLOSE, _TEXT, _DECIMAL, _WORD = range(1, 8)
 """Groups of `_LITERAL_TOKEN`. Any other group, or none at the end, does not start a value."""
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_WORDS = {"true": True, "false": False, "none": None, "null": None}
+INVALID = object()
+"""The result of `literal` for text that is not a literal."""
 _PLAIN = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a"}
 _CLOSED_BY = {"[": "]", "(": ")", "{": "}"}
 _SLASHES = str.maketrans("\N{FRACTION SLASH}\N{DIVISION SLASH}", "//")
@@ -254,9 +257,9 @@ def rational(text: str) -> Fraction | None:
 
 
 def literal(text: str) -> Any:
-    """The value of one JSON or Python literal: list, tuple, dict with text or whole-number keys, text, number, boolean;
-    digits of any script. None for anything else: other syntax, NaN and infinities, `null`, brackets more than 20 deep,
-    numbers of over 1,000 digits.
+    """The value of one JSON or Python literal: list, tuple, dict with text or whole-number keys, text, number, boolean,
+    None; digits of any script. `INVALID` for anything else: other syntax, NaN and infinities, a key that occurs twice,
+    brackets more than `MAX_DEPTH` deep, numbers of over 1,000 digits.
 
     `ast.literal_eval` is not used because it takes 0.25 s for some texts of 10,000 characters.
     """
@@ -264,8 +267,8 @@ def literal(text: str) -> Any:
     try:
         value = _literal(next(tokens), tokens, 0)
     except (ValueError, OverflowError):
-        return None
-    return value if next(tokens).lastindex is None else None
+        return INVALID
+    return value if next(tokens).lastindex is None else INVALID
 
 
 def _literal(token: re.Match[str], tokens: Iterator[re.Match[str]], depth: int) -> Any:
@@ -280,13 +283,13 @@ def _literal(token: re.Match[str], tokens: Iterator[re.Match[str]], depth: int) 
     if kind == _DECIMAL:
         return _finite(token[kind], int if token[kind].lstrip("+-").isdigit() else float)
     if kind == _WORD:
-        return token[kind].lower() == "true"
+        return _WORDS[token[kind].lower()]
     raise ValueError("not a literal")
 
 
 def _group(bracket: str, tokens: Iterator[re.Match[str]], depth: int) -> Any:
     """The list, tuple or dictionary after its opening bracket; the item itself for parentheses around a single one."""
-    if depth > _MAX_DEPTH:
+    if depth > MAX_DEPTH:
         raise ValueError("too deep")
     keys: list[Any] = []
     items: list[Any] = []
