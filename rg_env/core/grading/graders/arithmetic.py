@@ -14,12 +14,10 @@ from rg_env.core.grading.graders.expressions import exact, exact_value, parse
 _DECIMAL_PRECISION = 12
 """The library's default for the option `precision` of decimal_arithmetic."""
 _CONTEXT = Context(prec=1_100)
-"""Context for numbers of up to 1,000 digits; the process's own context may be changed by the library."""
+"""Context for numbers of up to 1,000 digits, because the library may change that of the process."""
 _POWER_FIGURES = 3
 _PICK_TOLERANCE = Fraction(1, 2000)
 """Tolerance of number_format: candidates have three decimals, some with floating-point noise."""
-_MAX_TEXT = 500
-"""Maximum length in characters of a number, fraction or factorization in any entry."""
 _MAX_EXPONENT = 400
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DAY_UNITS = ("business days", "days", "day", "times", *(f"{name}s" for name in _WEEKDAYS), "th", "st", "nd", "rd")
@@ -28,8 +26,6 @@ _CURRENCIES = ("$", "€", "£", "¥", "₹")
 _PLACES, _MOST_PLACES = 4, 10
 """Minimum number of decimal places, and the number that is checked, because the stored answer has no more."""
 _RELATIVE_TOLERANCE = Fraction(1, 20)
-_MAX_CHARS = 2_000
-_MAX_DURATION = 100
 _DAY = timedelta(days=1)
 _ZERO = timedelta(0)
 _CLOCK = re.compile(
@@ -43,7 +39,8 @@ _WORDS = re.compile(
     r"(?:(?P<seconds>\d{1,7}(?:\.\d{1,6})?) ?(?:seconds?|secs?|s))?"
 )
 _DATE_WITH_WEEKDAY = re.compile(r"(\d{4}-\d\d-\d\d) \(\w+\) (\d\d:\d\d:\d\d [+-]\d{4})")
-_MAX_ANGLE = 200
+_MANY_PLACES = 10**2_000
+"""Multiple of the denominators of all decimal numbers that `forms.number` reads."""
 _HALF_A_THOUSANDTH = Fraction(1, 2000)
 _HALF_A_HUNDREDTH = Fraction(1, 200)
 _FLOAT_ERROR = Fraction(1, 10**9)
@@ -115,17 +112,17 @@ def fraction_simplification(answer: str, entry: Entry, config: Config) -> float:
 
     With a `min_value` above 1 the library may store a fraction that is not in lowest terms.
     """
-    above, slash, below = forms.plain_fraction(answer[: _MAX_TEXT + 1]).partition("/")
+    above, slash, below = forms.plain_fraction(answer).partition("/")
     parts = forms.integer(above), forms.integer(below) if slash else 1
     metadata = entry["metadata"]
     lowest = Fraction(metadata["numerator"], metadata["denominator"])
     stored = (metadata["simplified_numerator"], metadata["simplified_denominator"])
-    return float(len(answer) <= _MAX_TEXT and parts in (lowest.as_integer_ratio(), stored))
+    return float(parts in (lowest.as_integer_ratio(), stored))
 
 
 def gsm_symbolic(answer: str, entry: Entry, config: Config) -> float:
     """The stored number; a currency or percent sign is ignored."""
-    value = forms.rational(_without_currency(answer)) if len(answer) <= _MAX_TEXT else None
+    value = forms.rational(_without_currency(answer))
     return float(value is not None and value == forms.rational(entry["answer"]))
 
 
@@ -191,8 +188,6 @@ def _rounded(value: Fraction, digits: int) -> set[Fraction]:
 
 def _scientific(text: str) -> Fraction | None:
     r"""A number, also as `1.23 × 10^4`, `1.23 \times 10^{4}`, `1.23*10**4` or `10⁴`."""
-    if len(text) > _MAX_TEXT:
-        return None
     if (value := forms.number(text)) is not None:
         return value
     match _factors(text):
@@ -224,8 +219,6 @@ def _factors(text: str) -> list[tuple[Fraction, int]]:
 
 def prime_factorization(answer: str, entry: Entry, config: Config) -> float:
     """The prime factors in any order, as a product or a list, repeated or as powers."""
-    if len(answer) > _MAX_TEXT:
-        return 0.0
     number, wanted = entry["metadata"]["number"], entry["metadata"]["factors"]
     left, equals, right = answer.partition("=")
     product = (right if equals and forms.integer(left) == number else answer).strip().rstrip("×*·⋅")
@@ -251,8 +244,6 @@ def coin_flip(answer: str, entry: Entry, config: Config) -> float:
     gold = forms.rational(str(entry["answer"]))
     if gold is None:
         raise ValueError(f"cannot read the stored probability {entry['answer']!r}")
-    if len(answer) > _MAX_CHARS:
-        return 0.0
     return float(all(_close(_probability(part), gold) for part in re.split(r"=|≈|\\approx\b", answer)))
 
 
@@ -324,7 +315,7 @@ def _readings(text: str) -> list[timedelta]:
     Two if it starts with a minus sign and days: `-1 days, 22:00` is minus two hours for the library and Python, and
     minus 46 hours for others.
     """
-    text = " ".join(forms.plain_digits(text).casefold().split()) if len(text) <= _MAX_DURATION else ""
+    text = " ".join(forms.plain_digits(text).casefold().split())
     match = _CLOCK.fullmatch(text) or _WORDS.fullmatch(text)
     if match is None or not any(match.group("days", "hours", "minutes", "seconds")):
         return []
@@ -341,47 +332,29 @@ def advanced_geometry(answer: str, entry: Entry, config: Config) -> float:
 
     An angle may have two decimals, as the stored one has. A fraction is not a rounded number: it must be exact.
     """
-    if len(answer) > _MAX_ANGLE:
-        return 0.0
     metadata = entry["metadata"]
     if metadata["task_type"] == "orthocenter":
-        return float(_is_point(answer, [Fraction(coordinate) for coordinate in metadata["ortho"]]))
+        text = re.sub(r"\\left|\\right", "", answer).strip()
+        parts = (text[1:-1] if text[:1] + text[-1:] in ("()", "[]") else text).split(",")
+        return float(
+            len(parts) == 2 and all(map(_is_near, map(forms.rational, parts), map(Fraction, metadata["ortho"])))
+        )
     if metadata["task_type"] == "incircle_radius":
-        return float(_is_radius(answer, Fraction(metadata["incircle_radius_approx"])))
-    return float(_is_angle(answer, Fraction(metadata["angle_ABC_degrees"])))
-
-
-def _is_point(answer: str, right: list[Fraction]) -> bool:
-    text = re.sub(r"\\left|\\right", "", answer).strip()
-    if text[:1] + text[-1:] in ("()", "[]"):
-        text = text[1:-1]
-    found = [forms.rational(part) for part in text.split(",")]
-    return len(found) == 2 and all(
-        value is not None and abs(value - exact) <= (_HALF_A_THOUSANDTH if _is_decimal(value) else 0)
-        for value, exact in zip(found, right, strict=True)
-    )
-
-
-def _is_radius(answer: str, right: Fraction) -> bool:
-    value = forms.rational(answer)
-    if value is not None:
-        return abs(value - right) <= (_HALF_A_THOUSANDTH if _is_decimal(value) else 0) + _FLOAT_ERROR
-    surd = _surd(answer)
-    return surd is not None and abs(surd[0] - float(right)) + surd[1] <= _FLOAT_ERROR
-
-
-def _is_angle(answer: str, right: Fraction) -> bool:
+        radius = metadata["incircle_radius_approx"]
+        surd = _surd(answer)
+        is_exact = surd is not None and abs(surd[0] - radius) + surd[1] <= _FLOAT_ERROR
+        return float(is_exact or _is_near(forms.rational(answer), radius))
     number = _without_unit(answer, _DEGREES)
-    value = forms.rational(number)
+    tolerance = _HALF_A_THOUSANDTH if len(number.partition(".")[2]) > 2 else _HALF_A_HUNDREDTH
+    return float(_is_near(forms.rational(number), metadata["angle_ABC_degrees"], tolerance))
+
+
+def _is_near(value: Fraction | None, right: Fraction | float, tolerance: Fraction = _HALF_A_THOUSANDTH) -> bool:
+    """Whether a decimal number is within the tolerance; other fractions must be exact."""
     if value is None:
         return False
-    coarse = _HALF_A_THOUSANDTH if len(number.partition(".")[2]) > 2 else _HALF_A_HUNDREDTH
-    return abs(value - right) <= (coarse if _is_decimal(value) else 0) + _FLOAT_ERROR
-
-
-def _is_decimal(value: Fraction) -> bool:
-    """Whether the value has a finite decimal form; other fractions must be exact."""
-    return 10**_MAX_ANGLE % value.denominator == 0
+    is_decimal = _MANY_PLACES % value.denominator == 0
+    return abs(value - Fraction(right)) <= (tolerance if is_decimal else 0) + _FLOAT_ERROR
 
 
 def _surd(text: str) -> calculus.Ball | None:
@@ -402,7 +375,7 @@ def _surd(text: str) -> calculus.Ball | None:
 
 def simple_geometry(answer: str, entry: Entry, config: Config) -> float:
     """The angle, with or without a sign or word for degrees."""
-    value = forms.number(_without_unit(answer, _DEGREES)) if len(answer) <= _MAX_ANGLE else None
+    value = forms.number(_without_unit(answer, _DEGREES))
     return float(value is not None and value == forms.number(entry["answer"]))
 
 
