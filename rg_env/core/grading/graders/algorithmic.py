@@ -119,10 +119,7 @@ def _numbers(answer: str, count: int) -> list[Fraction] | None:
     if "'" not in answer and '"' not in answer:
         return forms.numbers(answer)
     listed = forms.literal(answer)
-    if not isinstance(listed, list | tuple) or len(listed) != count:
-        return None
-    found = [forms.number(str(item)) for item in listed]
-    return None if None in found else [value for value in found if value is not None]
+    return forms.all_numbers(map(str, listed)) if isinstance(listed, list | tuple) and len(listed) == count else None
 
 
 def _exact(texts: Sequence[str]) -> list[Fraction]:
@@ -241,10 +238,7 @@ def _jug_moves(answer: str) -> list[str]:
 
     The library's first jug is `A`; letter case does not matter, since there are fewer jugs than letters.
     """
-    text = answer.strip()
-    if text[:1] + text[-1:] in ("[]", "()"):
-        text = text[1:-1]
-    parts = [part for part in re.split(r"[,;\n]", text) if part.strip()]
+    parts = [part for part in re.split(r"[,;\n]", forms.unbracketed(answer)) if part.strip()]
     if len(parts) > _MAX_JUG_MOVES:
         return []
     return [" ".join(_BULLET.sub("", part.strip()).strip(" '\".").casefold().split()) for part in parts]
@@ -358,7 +352,7 @@ def group_anagrams(answer: str, entry: Entry, config: Config) -> float:
 
 def word_ladder(answer: str, entry: Entry, config: Config) -> float:
     """Any ladder of the library's words from the first word to the last, one letter changed at each step."""
-    steps = [step.strip(_QUOTES) for step in re.split(r"[\s,;|>→-]+", _unbracketed(answer).upper())]
+    steps = [step.strip(_QUOTES) for step in re.split(r"[\s,;|>→-]+", forms.unbracketed(answer).upper())]
     metadata = entry["metadata"]
     if len(steps) < 2 or steps[0] != metadata["start_word"] or steps[-1] != metadata["end_word"]:
         return 0.0
@@ -381,14 +375,9 @@ def word_sorting(answer: str, entry: Entry, config: Config) -> float:
     return in_order(_words(answer), metadata["sorted_words"], lambda: metadata["transformed_words"])
 
 
-def _unbracketed(text: str) -> str:
-    text = text.strip()
-    return text[1:-1].strip() if text[:1] + text[-1:] in ("[]", "()", "{}") else text
-
-
 def _words(text: str) -> list[str]:
     """A list of words: JSON, a Python literal, or separated by commas, or else by white space."""
-    text = _unbracketed(text)
+    text = forms.unbracketed(text)
     parts = text.split(",") if "," in text else text.split()
     return [part for part in (part.strip().strip(_QUOTES) for part in parts) if part]
 

@@ -334,8 +334,7 @@ def advanced_geometry(answer: str, entry: Entry, config: Config) -> float:
     """
     metadata = entry["metadata"]
     if metadata["task_type"] == "orthocenter":
-        text = re.sub(r"\\left|\\right", "", answer).strip()
-        parts = (text[1:-1] if text[:1] + text[-1:] in ("()", "[]") else text).split(",")
+        parts = forms.unbracketed(re.sub(r"\\left|\\right", "", answer)).split(",")
         return float(
             len(parts) == 2 and all(map(_is_near, map(forms.rational, parts), map(Fraction, metadata["ortho"])))
         )

@@ -91,10 +91,7 @@ def turned(size: int, moves: list[str], start: State | None = None) -> State | N
 
 def _moves(answer: str) -> list[str]:
     """The moves, separated by white space or commas, in brackets or not, in quotes or not; none if too many."""
-    text = answer.strip()
-    if text[:1] + text[-1:] == "[]":
-        text = text[1:-1]
-    moves = [move for move in _BETWEEN_MOVES.split(_PRIME.sub("'", text)) if move]
+    moves = [move for move in _BETWEEN_MOVES.split(_PRIME.sub("'", forms.unbracketed(answer))) if move]
     if len(moves) > MAX_MOVES:
         return []
     # A list has its moves in double quotes if one of them ends in a prime, and may have them in single ones if not.

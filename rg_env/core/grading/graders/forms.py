@@ -7,7 +7,7 @@ limit, and returns None, never an exception, for text in another form.
 import math
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from itertools import accumulate
 from typing import Any
@@ -340,10 +340,16 @@ def _character(name: str) -> str:
 
 def numbers(text: str) -> list[Fraction] | None:
     """A list of numbers: `[1, 2.5]`, `(1, 2)`, `1, 2`, or separated by white space."""
-    text = plain_digits(text.strip())
-    if text[:1] + text[-1:] in ("[]", "()", "{}"):
-        text = text[1:-1].strip()
-    if not text:
-        return []
-    found = [number(part.strip("'\"")) for part in re.split(r"[\s,;]+", text) if part]
+    return all_numbers(part.strip("'\"") for part in re.split(r"[\s,;]+", unbracketed(plain_digits(text))) if part)
+
+
+def all_numbers(texts: Iterable[str]) -> list[Fraction] | None:
+    """The number in each text; None if one is not a number."""
+    found = [number(text) for text in texts]
     return None if None in found else [value for value in found if value is not None]
+
+
+def unbracketed(text: str) -> str:
+    """`text` without white space and one pair of brackets around it."""
+    text = text.strip()
+    return text[1:-1].strip() if text[:1] + text[-1:] in ("[]", "()", "{}") else text

@@ -21,8 +21,10 @@ from typing import Any, TypeVar
 from rg_env.core.grading.graders import forms
 from rg_env.core.grading.graders.common import Config, Entry, Grader
 
-_DISK_MOVE = re.compile(r"move\s+disk\s+(\d{1,4})\s+from\s+peg\s+(\d{1,4})\s+to\s+peg\s+(\d{1,4})\.?", re.IGNORECASE)
-_NUMBERING = re.compile(r"(?:\d{1,6}[.):]|[-*])\s+")
+_DISK_MOVE = re.compile(
+    r"(?:(?:\d{1,6}[.):]|[-*])\s+)?move\s+disk\s+(\d{1,4})\s+from\s+peg\s+(\d{1,4})\s+to\s+peg\s+(\d{1,4})\.?",
+    re.IGNORECASE,
+)
 _CHARS_PER_LINE = 8
 _MORE_LINES = 200
 """Additional lines allowed, for blank ones; a move takes 31 characters."""
@@ -83,13 +85,12 @@ def tower_of_hanoi(answer: str, entry: Entry, config: Config) -> float:
     pegs[metadata["start_peg"]] = list(range(metadata["num_disks"], 0, -1))
     if sum(map(answer.count, "\n,;")) >= len(answer) // _CHARS_PER_LINE + _MORE_LINES:
         return 0.0
-    for line in re.split(r"[\n,;]", forms.plain_digits(answer)):
-        move = _disk_move(line)
-        if not move:
-            if move is None:
-                return 0.0
-            continue
-        disk, source, target = move
+    lines = [line.strip(" \t\r[]\"'") for line in re.split(r"[\n,;]", forms.plain_digits(answer))]
+    for line in filter(None, lines):
+        move = _DISK_MOVE.fullmatch(line)
+        if move is None:
+            return 0.0
+        disk, source, target = map(int, move.groups())
         if source not in pegs or target not in pegs or pegs[source][-1:] != [disk]:
             return 0.0
         pegs[source].pop()
@@ -97,18 +98,6 @@ def tower_of_hanoi(answer: str, entry: Entry, config: Config) -> float:
             return 0.0
         pegs[target].append(disk)
     return float(len(pegs[metadata["target_peg"]]) == metadata["num_disks"])
-
-
-@lru_cache(maxsize=4096)
-def _disk_move(line: str) -> tuple[int, ...] | None:
-    """Disk, source and target peg; empty for a blank line, None for anything else. The same few lines come again."""
-    line = line.strip(" \t\r[]\"'")
-    if numbering := _NUMBERING.match(line):
-        line = line[numbering.end() :]
-    if not line:
-        return ()
-    move = _DISK_MOVE.fullmatch(line)
-    return None if move is None else tuple(map(int, move.groups()))
 
 
 def knight_swap(answer: str, entry: Entry, config: Config) -> float:
