@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/curriculum.py                # three seeds, six runs, about six minutes on two cores
 
 Both sides train the tiny policy for the same steps and are evaluated on the same questions, which have one to three
-animals. Prints the mean difference with its 95 % confidence interval (Student's t over seeds), significant or not.
+animals. Prints the mean difference with its 95% confidence interval (Student's t over seeds), significant or not.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def main() -> int:
         mean, half = mean_and_interval(differences)
         print(
             f"step {step}: curriculum {means['curriculum']:.3f}, without {means['without']:.3f}, difference "
-            f"{mean:+.3f} ± {half:.3f} (95 %, {options.seeds} seeds)"
+            f"{mean:+.3f} ± {half:.3f} (95%, {options.seeds} seeds)"
         )
     return 0
 

@@ -4,7 +4,7 @@
     .venv/bin/python benchmarks/options.py --only dapo previous
 
 All runs of a study train and are evaluated on the same questions, each in its own process. The output has the mean
-difference from the plain run of the same seed, with its 95 % confidence interval (Student's t over seeds), significant
+difference from the plain run of the same seed, with its 95% confidence interval (Student's t over seeds), significant
 or not, and mean ratios of tokens, seconds per step and memory.
 """
 

@@ -26,7 +26,7 @@ def main() -> None:
     results, folder = evaluate(options.models, options.tasks, num_examples=options.num_examples, sampling=sampling)
     for name, model in results.models.items():
         low, high = model.accuracy_interval
-        print(f"{name}: accuracy {model.accuracy:.3f} (95 % interval {low:.3f} to {high:.3f}), mean over tasks")
+        print(f"{name}: accuracy {model.accuracy:.3f} (95% interval {low:.3f} to {high:.3f}), mean over tasks")
     for pair in results.comparisons:
         low, high = pair.interval
         print(f"{pair.a} - {pair.b}: {pair.difference:+.3f} ({low:+.3f} to {high:+.3f}), p = {pair.p_value:.4f}")

@@ -93,7 +93,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
             "The library gives full credit to a truncated number: 0.062 for 0.0625.", False, checks.prefix_of_gold
         ),
         "small": Kind(
-            "Below 0.002 the library's tolerance of 0.0001 accepts errors above 5 %, including zero.",
+            "Below 0.002 the library's tolerance of 0.0001 accepts errors above 5%, including zero.",
             False,
             checks.small_probability,
         ),
@@ -227,7 +227,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
     },
     "pool_matrix": {
         "near": Kind(
-            "The question requires two decimals; the library accepts errors of 1 %.",
+            "The question requires two decimals; the library accepts errors of 1%.",
             False,
             lambda answer, entry: checks.within(answer, entry, lambda gold: 1e-2 * abs(gold) + 1e-6),
         )

@@ -9,7 +9,7 @@
     pass_at_k(n=4, c=3, k=2)                                      # 1.0: of four answers, three were right
     with_interval(0.5, (0.4, 0.6))                                # "0.500 [0.400, 0.600]"
 
-Every interval that rg_env reports is computed here: a 95 % confidence interval, within [0, 1] for shares. Shares are
+Every interval that rg_env reports is computed here: a 95% confidence interval, within [0, 1] for shares. Shares are
 shown as fractions, and differences are later minus earlier (trained minus base). Intervals and tests need scipy, which
 the extras "eval" and "train" install; the rest needs only the standard library.
 """
@@ -155,7 +155,7 @@ def wilson_interval(share: float, n: float, confidence: float = 0.95) -> Interva
 
 
 def error_interval(value: float, error: float | None, n: int) -> Interval | None:
-    """The 95 % interval of a mean over `n` values, from its standard error; None without an error.
+    """The 95% interval of a mean over `n` values, from its standard error; None without an error.
 
     A mean from 0 to 1 is treated as a share: its interval is Wilson's for the sample size with this standard error.
     """

@@ -63,14 +63,14 @@ class SamplingConfig(Section):
 
 
 class TaskSampling(Section):
-    """Sampling of one task; missing keys default to those of `sampling`."""
+    """Sampling settings of one task; missing keys default to those of `sampling`."""
 
     temperature: From0 | None = None
     """As `sampling.temperature`."""
     top_p: TopP | None = None
     """As `sampling.top_p`."""
     max_tokens: Positive | None = None
-    """As `sampling.max_tokens`."""
+    """Same as `sampling.max_tokens`."""
 
 
 class RequestsConfig(Section):
@@ -81,9 +81,10 @@ class RequestsConfig(Section):
     timeout_s: Above0 = 600.0
     """Timeout of one call, in seconds."""
     tries: Positive = 6
-    """Attempts of a call that gets a temporary error (429, 5xx), a timeout or a malformed reply, before it fails."""
+    """Maximum attempts per call. Temporary errors (429, 5xx), timeouts and malformed replies are retried."""
     pause_s: Above0 = 0.5
-    """Seconds before the second attempt, unless the server requests a pause; doubles after each attempt, up to 60."""
+    """Seconds to wait before the second attempt, unless the server requests a pause; doubles after each attempt, up to
+    60."""
     give_up_after: Positive = 32
     """Number of consecutive failed calls after which a model's evaluation is stopped."""
 
@@ -99,7 +100,7 @@ class ServingConfig(Section):
     vllm_args: list[Text] = Field(default_factory=list)
     """Additional arguments for vLLM's server."""
     start_timeout_s: Above0 = 900.0
-    """Maximum seconds until a server is ready."""
+    """Seconds to wait for a server to become ready."""
 
 
 class ExternalConfig(Section):
@@ -111,7 +112,7 @@ class ExternalConfig(Section):
     include: Text | None = None
     """Folder with additional task files in lm-eval's format. Code that they refer to (`!function`) is executed."""
     num_examples: Positive | None = None
-    """Number of examples of each task of a benchmark, from the first; default: all."""
+    """Number of examples per benchmark task, starting with the first; default: all."""
     temperature: From0 | None = None
     """As `sampling.temperature`; default: the task's own."""
     top_p: TopP | None = None
@@ -190,7 +191,7 @@ class Price(Section):
 
 
 class EvalModel(Section):
-    """One model, under its name in tables and plots."""
+    """One model. The key is its name in tables and plots."""
 
     model: Text
     """Folder (of a model, checkpoint or LoRA adapter), name on the model hub, "tiny", or the model's name at `url`."""
@@ -210,7 +211,7 @@ class EvalModel(Section):
 
 
 class EvalTask(TaskOptions):
-    """One task, under its name or under a label."""
+    """One task. The key is the task's name, or a label."""
 
     task: Text | None = None
     """Name of the task, if the entry's name is a label."""
@@ -243,7 +244,7 @@ class PublishedTable(Section):
     num_examples: Positive | None = None
     """Number of distinct questions per task behind each accuracy; default: unknown, accuracies are treated as exact."""
     rows: Annotated[dict[str, PublishedRow], Field(min_length=1)]
-    """Rows of published accuracies, by task or by a name of your choice."""
+    """Published accuracies, by task or by a name of your choice."""
 
 
 _BY_NAME = named("{name: b, num_examples: 20}", "give the second one a label: {name: LABEL, task: NAME}")
@@ -286,12 +287,11 @@ class EvalConfig(Section):
     greedy: bool = False
     """Also generate one greedy answer per question."""
     eval_seed: Seed = 0
-    """Seed of the questions, also of the rows picked from `data`; default: that of a model's training run, otherwise
+    """Seed of the questions, including the rows picked from `data`; default: that of a model's training run, otherwise
     0."""
     split_by: SplitBy = "problem"
-    """Rule that assigns questions to the evaluation split, as `splits.by` in training; default: that of a model's
-    training run. Problems (questions) that a checkpoint was trained on are skipped for it, and their number is
-    reported."""
+    """Rule that assigns questions to the evaluation split, like `splits.by` in training; default: that of a model's
+    training run. Problems (or questions) that a checkpoint was trained on are skipped for it and counted."""
     seed: Seed = 0
     """Sampling seed of models served by the embedded engine; default: that of a model's training run."""
     grading: Literal["hardened", "partial", "upstream"] = "hardened"
@@ -305,7 +305,7 @@ class EvalConfig(Section):
     serving: ServingConfig = ServingConfig()
     output: EvalOutputConfig = EvalOutputConfig()
     published: dict[str, PublishedTable] = Field(default_factory=dict)
-    """Published accuracies to compare with, by name of the table."""
+    """Published accuracies to compare with, by table name."""
 
     _tasks_named = field_validator("tasks", mode="before")(lambda value: _without_categories(_BY_NAME(value)))
 

@@ -206,7 +206,7 @@ class Harness:
         ]
 
     def _descriptions(self) -> dict[str, str]:
-        """The training prompt, for benchmarks that rg_env ships; without one they use the paper's."""
+        """The training prompt for the benchmarks that rg_env ships; without one, they use the paper's prompt."""
         prompt = self._config.prompt
         if "system_prompt" not in prompt.model_fields_set:
             return {}
@@ -232,7 +232,7 @@ class Harness:
         Raises:
             RGEnvError: lm-eval failed, or took too long.
         """
-        # Different names of models may give the same file name, so files have the index of the model.
+        # Different model names may give the same file name, so file names include the model's index.
         names = [file_part(name) for name in self._config.models]
         number = list(self._config.models).index(benchmark.model)
         model = names[number] if names.count(names[number]) == 1 else f"{number}_{names[number]}"

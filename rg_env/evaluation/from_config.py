@@ -206,7 +206,7 @@ def _check_same(config: EvalConfig, folder: Path) -> None:
 
 
 def _print_notes(outcome: Outcome) -> None:
-    """Print notes that readers of the figures need."""
+    """Print notes that are needed to interpret the results."""
     for work in outcome.works:
         if isinstance(work, TaskWork) and work.left_out and work.draw == "sampled":
             print(f"{work.model}, {work.label}: {work.left_out} questions left out: it was trained on them")

@@ -284,7 +284,7 @@ async def endpoint(model: EvalModel, config: EvalConfig, *, folds: bool = False)
         headers={"Authorization": f"Bearer {key}"} if key else {},
         timeout=config.requests.timeout_s,
         follow_redirects=True,
-        trust_env=not here,  # no proxy for this machine
+        trust_env=not here,  # no proxy for local addresses
         verify=httpx.create_ssl_context(),
     )
     ready = Endpoint(url, model.model, config.requests, key, folds, new_client)

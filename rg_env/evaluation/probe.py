@@ -5,7 +5,7 @@
 
 GRPO learns from groups with both right and wrong answers. A task that is always or never solved has none, and one that
 a constant answer solves equally often teaches that answer. The level to start with has the most such groups among the
-levels that are solved 10 to 80 % of the time and more often than by the best constant answer.
+levels that are solved 10 to 80% of the time and more often than by the best constant answer.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from rg_env.inference.protocol import Sampling
 
 Verdict = Literal["too few", "too hard", "trainable", "too easy", "guessable"]
 LEAST_QUESTIONS = 16
-"""Minimum number of questions for a verdict. With ten, all unsolved, the true share may still be up to 28 %."""
+"""Minimum number of questions for a verdict. With ten, all unsolved, the true share may still be up to 28%."""
 SOLVED = (0.1, 0.8)
 """Range of the share of right answers at trainable levels."""
 LEAST_INFORMATIVE = 0.15
@@ -39,7 +39,7 @@ _MAX_TOKENS = 1024
 _ABOUT = (
     "Groups that teach: questions with both right and wrong answers; rollouts for one: rollouts per such group. "
     "Cut off: by the token limit; answered: in the required form. Constant: accuracy of the best constant answer to "
-    "the task. Trainable: solved 10 to 80 % of the time, and more often than by a constant answer."
+    "the task. Trainable: solved 10 to 80% of the time, and more often than by a constant answer."
 )
 
 
@@ -54,7 +54,7 @@ class Probed:
     solved: float
     """Share of right answers."""
     informative: float
-    """Share of groups that teach: questions with both right and wrong answers."""
+    """Fraction of groups that teach: questions with both right and wrong answers."""
     truncated: float | None
     """Share of answers cut off by the token limit."""
     answered: float

@@ -6,7 +6,7 @@
 
 `rg-env eval` writes one file for all tasks and one for each. A training run writes one file per evaluation, which
 includes the rollouts. All models of a file answered the same frozen questions. `correct` has the verdict on each
-answer, so that models can be compared by question later, even across files. Intervals are 95 % confidence intervals.
+answer, so that models can be compared by question later, even across files. Intervals are 95% confidence intervals.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from rg_env.core.statistics import wilson_interval
 from rg_env.errors import InputError
 
 Interval = Annotated[tuple[float, float], Strict(False)]
-"""Lower and upper end of a 95 % confidence interval. Not strict, because JSON has it as a list."""
+"""Lower and upper end of a 95% confidence interval. Not strict, because JSON has it as a list."""
 Part = Literal["training", "held_out", "labelled"]
 """Role of a task in a training run: trained on, held out, or reported under a label outside all overall figures."""
 
@@ -148,7 +148,7 @@ class ModelResult(Record):
     """One model on one task."""
 
     source: str
-    """Folder, name on the hub, or URL of the endpoint."""
+    """Folder, name on the Hub, or endpoint URL."""
     kind: Literal["endpoint", "hub", "folder", "adapter", "tiny"]
     engine: Literal["endpoint", "embedded", "vllm"]
     system_prompt: str | None
@@ -284,7 +284,7 @@ class Results(Record):
     environments: list[Environment] = Field(default_factory=list)
     """Environments of the questions."""
     notes: list[str] = Field(default_factory=list)
-    """Notes about values from the models' training runs, and about models that were trained with other values."""
+    """Notes about settings taken from training runs, and about models that were trained with other settings."""
     tasks: dict[str, TaskResults]
     """Results by task; empty, like `models` and `comparisons`, if there are only external benchmarks."""
     models: dict[str, ModelSummary]

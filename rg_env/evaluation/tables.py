@@ -16,19 +16,19 @@ from rg_env.core.statistics import with_interval
 from rg_env.evaluation.results import Accuracy, Part, Results, Sampling, Scores
 
 _ABOUT_ACCURACIES = (
-    "Accuracies with 95 % intervals, clustered by question. Constant: accuracy of the best constant answer. Rows below "
+    "Accuracies with 95% intervals, clustered by question. Constant: accuracy of the best constant answer. Rows below "
     "the tasks: means over tasks; sums of tokens, costs, failed calls and questions left out. Adjusted for guessing: "
     "(accuracy - constant) / (1 - constant). Left out: questions that the model was trained on."
 )
-_ABOUT_PARTS = "Accuracies with 95 % intervals, clustered by question; training and held-out tasks: over all questions."
-_ABOUT_DIFFERENCES = "Differences of accuracy with 95 % intervals (Newcombe); p-values by permutation, two-sided."
+_ABOUT_PARTS = "Accuracies with 95% intervals, clustered by question; training and held-out tasks: over all questions."
+_ABOUT_DIFFERENCES = "Differences of accuracy with 95% intervals (Newcombe); p-values by permutation, two-sided."
 _VERDICTS = {"within_tolerance": "within tolerance", "within_chance": "within chance", "beyond": "beyond"}
 _ABOUT_VERDICTS = (
-    "Within tolerance: the accuracies differ by at most the tolerance. Within chance: by more, but the 95 % interval "
+    "Within tolerance: the accuracies differ by at most the tolerance. Within chance: by more, but the 95% interval "
     "of the difference (Newcombe) contains 0. Beyond: neither."
 )
 _ABOUT_EXTERNAL = (
-    "Examples: number of few-shot examples. 95 % intervals from lm-eval's standard errors, Wilson's for shares."
+    "Examples: number of few-shot examples. 95% intervals from lm-eval's standard errors, Wilson's for shares."
 )
 _TASKS_SHOWN = 30
 """Maximum number of rows per table on the console."""

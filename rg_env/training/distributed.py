@@ -57,7 +57,7 @@ def same_everywhere(processes: Accelerator | PartialState, value: str, complaint
         return
     values = gather_object([value])
     if others := [rank for rank, other in enumerate(values) if other != values[0]]:
-        raise StoppedTogether(f"{complaint}: process {others[0]} has others than process 0", InputError.exit_code)
+        raise StoppedTogether(f"{complaint}: process {others[0]} differs from process 0", InputError.exit_code)
 
 
 def agree(accelerator: Accelerator, problem: str | None, cause: BaseException | None = None) -> None:

@@ -5,13 +5,13 @@
     train(trainer, evaluation=plan)
     results = evaluate_only(trainer, "outputs/AFTERWARDS", plan)   # without training: a checkpoint, or any model
 
-The environment `env` of a plan has questions of the training tasks. Environments in `held_out` are of tasks that are
+The environment `env` of a plan has questions of the training tasks. Environments in `held_out` contain tasks that are
 not trained on. Environments in `labelled` can be anything, such as a training task at another difficulty. Overall
 figures (`eval/accuracy`) include the training tasks only. The held-out tasks together, each task and each label have
 their own figures (`eval/held_out/accuracy`, `eval/<task>/accuracy`, `eval/<label>/accuracy`).
 
-Every question is answered by sampling (`accuracy`, `reward`) and once greedily (`greedy_accuracy`), by
-`evaluation.runner` with the trainer's engine. `evaluate_only` reproduces the greedy answers of an evaluation in
+For every question, `evaluation.runner` samples answers (`accuracy`, `reward`) and generates a greedy one
+(`greedy_accuracy`) with the trainer's engine. `evaluate_only` reproduces the greedy answers of an evaluation in
 training and, with the embedded engine and the seed of that run, the sampled answers.
 """
 
@@ -149,8 +149,8 @@ class FixedEvaluation:
         """Raise `InputError` unless earlier evaluations of a resumed run used the same questions."""
         if self.questions and any(questions != self.questions for questions in earlier):
             raise InputError(
-                "earlier evaluations of this run asked other questions than those given now: give the same tasks, "
-                "labels, sizes and eval_seed, or resume in another output folder"
+                "earlier evaluations of this run used different questions: use the same tasks, labels, sizes and "
+                "eval_seed, or another output folder"
             )
 
     def run(self, step: int, progress: Progress | None = None) -> Results:

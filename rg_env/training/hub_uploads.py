@@ -25,7 +25,7 @@ from rg_env.training.preflight import check_hub
 FINISH_TIMEOUT_S = 3600.0
 """Timeout of an upload after training, in seconds."""
 _GRACE_S = 10.0
-"""Seconds that a terminated upload has to remove its exported files before it is killed."""
+"""Seconds that a terminated upload gets to remove its exported files before it is killed."""
 _WORKSPACE = ".hub-upload"
 """Subfolder of the run with its copy and the output of a running upload."""
 

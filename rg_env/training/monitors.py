@@ -26,7 +26,7 @@ from rg_env.training.config.sections import MonitorsConfig
 from rg_env.training.distributed import on_main
 
 _HUGE = 1e30
-"""Bound of the magnitude of values, so that their squares are finite."""
+"""Maximum magnitude of values, so that their squares are finite."""
 
 
 class History:
@@ -103,7 +103,7 @@ TOO_EASY, TOO_HARD = 0.8, 0.2
 KL_FLOOR, RATIO_FLOOR = 0.1, 10.0
 """Minimum KL (nats per token) and ratio of a spike, because they start near zero and one."""
 _SURE, _NOISE = 3.0, 1.0
-"""Standard errors at which a change of a mean is certain, and below which it is noise."""
+"""Number of standard errors above which a change of a mean is certain, and below which it is noise."""
 _LENGTH, _CUT = "completions/mean_length", "completions/clipped_ratio"
 _LENGTH_REWARDS = ("length", "brevity", "cosine", "overlong_penalty")
 
@@ -168,7 +168,7 @@ def truncation(history: History, threshold: float) -> str | None:
 
 
 def length_drift(history: History, factor: float) -> str | None:
-    """A change of length without a rise in accuracy."""
+    """The length changes and accuracy does not rise."""
     first, now = history.first(_LENGTH), history.mean(_LENGTH)
     before = fmean(first) if first else 0.0
     if not before or now is None or before / factor < now < before * factor or _improved(history, history.first):
@@ -194,7 +194,7 @@ def entropy_collapse(history: History, part: float) -> str | None:
         return None
     at = "" if accuracy is None else f", at an accuracy of {accuracy:.2f} that does not rise"
     return (
-        f"entropy fell from {before:.2g} to {now:.2g} nats a token{at}: the policy has stopped exploring: lower "
+        f"entropy fell from {before:.2g} to {now:.2g} nats per token{at}: the policy has stopped exploring: lower "
         "training.learning_rate, or raise training.temperature"
     )
 
@@ -304,7 +304,7 @@ def _spike(history: History, metric: str, factor: float, floor: float) -> str | 
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return f"{100 * share:.0f}%"
 
 
 def _over(history: History, metric: str) -> str:
@@ -341,7 +341,7 @@ class Monitors:
 
     def see(self, record: Mapping[str, Any]) -> list[Alarm]:
         """Add a record of metrics and return the alarms that it raises. Records without a loss are ignored, because
-        they are not those of a training step."""
+        they do not belong to a training step."""
         if "loss" not in record:
             return []
         self._history.add(record)

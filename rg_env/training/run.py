@@ -71,7 +71,7 @@ class Recorder(TrainerCallback):
         self.evaluations: list[Results] = []
         """Results of the evaluations so far; on the main process only."""
         self.evaluated = False
-        """Whether this run has made an evaluation; on all processes."""
+        """Whether this run has made an evaluation; known on all processes."""
         self.alarms: list[str] = []
         """Lines of monitors to print after the line of the step."""
         self.on_examples: Callable[[int, list[dict[str, Any]]], Any] = lambda step, records: None
@@ -120,7 +120,7 @@ class Recorder(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.evaluation.plan.after and not self.interrupted():
             if state.global_step > self._first:
-                self.trainer.save_checkpoint()  # so that a run that is killed in its last evaluation can be resumed
+                self.trainer.save_checkpoint()  # so that a run killed in its last evaluation can be resumed
             self.evaluate(state.global_step)
 
     def _evaluate_if_due(self, state: Any) -> None:
@@ -189,8 +189,8 @@ def train(
         trainer: the trainer. Files are written to `trainer.args.output_dir` (see `RunFolder`).
         config: the config of the trainer, saved as `config.yaml` so that the run can be repeated.
         settings: without a config, additional contents of `config.yaml` next to the trainer's arguments.
-        evaluation: questions, sampling and schedule of the evaluation. Default: the evaluation rows of the trainer's
-            environment, answered once by sampling and once greedily, every fifth of the run.
+        evaluation: questions, sampling and schedule of the evaluation. Default: one sampled and one greedy answer for
+        each evaluation row of the trainer's environment, every fifth of the run.
         resume: checkpoint to continue from as if the run had never stopped. "auto" selects the newest complete
             checkpoint in the output folder, if there is one.
         logging: console output, and services that receive the metrics (see `trackers`).
@@ -335,7 +335,7 @@ def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
     folder = trainer.output_dir
     checkpoint, passed_over = chosen(resume, folder)
     for line in passed_over:
-        print(f"passing over a damaged checkpoint: {line}", flush=True)
+        print(f"skipping a damaged checkpoint: {line}", flush=True)
     if checkpoint is None:
         if passed_over:  # starting over would delete files that may still be recoverable
             raise InputError(f"{folder} has no complete checkpoint ({passed_over[0]}): give a new output folder")

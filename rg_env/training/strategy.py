@@ -8,7 +8,7 @@ accelerate, torch and deepspeed are used.
 A step with a non-finite loss or gradient is skipped; `StepGuard` reports and counts it. Three skipped steps in a row
 end the run. Weights, optimizer state and learning rate stay unchanged. All processes skip together, because a
 non-finite value on one process makes the shared gradient non-finite on all. DeepSpeed's ZeRO optimizers and the fp16
-loss scaler skip such steps themselves. The scaler does so to find its scale, so its skipped steps only count if the
+loss scaler skip such steps themselves. The scaler does this to find its scale, so its skipped steps count only if the
 loss itself is not finite.
 """
 

@@ -134,8 +134,8 @@ class Vllm(Engine):
     def check_parity(self, difference: float) -> None:
         if not difference <= self._sync.tolerance:
             raise TrainingError(
-                f"the server at {self.server} does not sample from what is trained: log-probabilities of the rollouts "
-                f"differ by {difference:.3g} on average (tolerance {self._sync.tolerance:g})"
+                f"the server at {self.server} does not sample from the trained weights: log-probabilities of the "
+                f"rollouts differ by {difference:.3g} on average (tolerance {self._sync.tolerance:g})"
             )
 
     def metrics(self) -> dict[str, float]:

@@ -96,7 +96,7 @@ def test_counts_that_cannot_be(n: int, c: int, k: int) -> None:
      (30, 2.042, 2.750), (120, 1.980, 2.617)],
 )  # fmt: skip
 def test_t_is_that_of_the_printed_tables(degrees: int, t95: float, t99: float) -> None:
-    """Two-sided 95 % and 99 %: Abramowitz and Stegun, table 26.10."""
+    """Two-sided 95% and 99%: Abramowitz and Stegun, table 26.10."""
     assert t_critical(degrees) == pytest.approx(t95, abs=5e-4)
     assert t_critical(degrees, 0.99) == pytest.approx(t99, abs=5e-4)
 

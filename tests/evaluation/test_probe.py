@@ -43,7 +43,7 @@ def _judged(*tasks: TaskResults) -> list[Probed]:
 
 @given(st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_size=40))
 def test_a_verdict_follows_from_what_was_seen(groups: Groups) -> None:
-    """Groups teach where answers differ; what is trainable is solved 10 to 80 % of the time, by enough questions."""
+    """Groups teach where answers differ; what is trainable is solved 10 to 80% of the time, by enough questions."""
     (found,) = _judged(_task(groups))
     mixed = sum(any(group) and not all(group) for group in groups)
     assert found.informative == pytest.approx(mixed / len(groups))

@@ -33,7 +33,7 @@ from rg_env.training import load_train_config, run_config
 
 NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
 PROSE = {"95", "256"}
-"""Numbers of the template: 95 % intervals, SHA-256."""
+"""Numbers of the template: 95% intervals, SHA-256."""
 
 
 def card_of(path: Path, **request: Any) -> str:

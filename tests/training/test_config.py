@@ -131,7 +131,7 @@ MISTAKES = [
     ("engine.importance_sampling_correction=true", "is for engine.kind: vllm"),
     (["engine.kind=vllm", "engine.importance_sampling_correction=true", "training.top_p=0.9"], "needs training.top_p"),
     (["evaluation.temperature=0", "evaluation.greedy=false", "evaluation.rollouts_per_example=4"], "all answers"),
-    ("evaluation.temperature=0", "that is the answer already"),
+    ("evaluation.temperature=0", "the sampled answer is greedy already"),
     (["splits.num_eval_examples=0", "evaluation.every=5"], "there is nothing to evaluate"),
     ("curriculum={tasks: {}}", "names no task"),
     ("curriculum={tasks: {maze: {}}}", "is not trained on"),
@@ -398,7 +398,7 @@ def test_a_dry_run_imports_nothing_heavy(base: Path) -> None:
         (["curriculum={tasks: {spell_backward: {}}}", "lora.r=4",
           "evaluation.tasks={maze: {}, words: {task: spell_backward, num_examples: 7}, lcm: {num_examples: 9}}"],
          ["model       tiny, LoRA of rank 4; generation in the training process",
-          "tasks       spell_backward (33.4 % of the prompts), chain_sum (1333)",
+          "tasks       spell_backward (33.4% of the prompts), chain_sum (1333)",
           "questions   1333 to train on, 3200 prompts: 1.6 epochs; those of spell_backward drawn for each prompt, at "
           "its level", "curriculum  spell_backward", "held out    maze (50), lcm (9)",
           "labels      words: spell_backward (7)"]),

@@ -53,7 +53,7 @@ def spike(usual: float, value: float, at: int = 15) -> Callable[[int], float]:
     return lambda step: value if step == at else usual
 
 
-EQUAL = "100 % of groups had equal rewards over the last 10 steps: "
+EQUAL = "100% of groups had equal rewards over the last 10 steps: "
 FIRES: list[tuple[str, int, list[dict[str, Any]], str]] = [
     # rule, step, run, message
     ("zero_variance", 10, records(10, frac_reward_zero_std=1.0, accuracy=0.97),
@@ -71,31 +71,31 @@ FIRES: list[tuple[str, int, list[dict[str, Any]], str]] = [
     ("zero_variance", 10, records(10, frac_reward_zero_std=1.0),
      f"{EQUAL}all answers are rewarded alike: change rewards, or raise training.temperature"),
     ("answer_rate", 10, records(10, completions__answered_ratio=0.2, completions__clipped_ratio=0.1),
-     "only 20 % of completions had a well-formed answer over the last 10 steps: the model does not keep to it: "
+     "only 20% of completions had a well-formed answer over the last 10 steps: the model does not keep to it: "
      "describe it in prompt.system_prompt, or raise rewards.format.weight"),
     ("answer_rate", 10, records(10, completions__answered_ratio=0.2, completions__clipped_ratio=0.7),
-     "only 20 % of completions had a well-formed answer over the last 10 steps: 70 % were cut off by the token limit: "
+     "only 20% of completions had a well-formed answer over the last 10 steps: 70% were cut off by the token limit: "
      "raise training.max_tokens"),
     ("format_rate", 10, records(10, completions__format_ratio=0.1),
-     "only 10 % of completions had the form that the prompt requires over the last 10 steps: the model does not keep "
+     "only 10% of completions had the form that the prompt requires over the last 10 steps: the model does not keep "
      "to it: describe it in prompt.system_prompt, or raise rewards.think_format.weight"),
     ("truncation", 10, records(10, completions__clipped_ratio=0.25, completions__mean_length=uneven(400, 5)),
-     "25 % of completions were cut off over the last 10 steps: the token limit is too low for this task: raise "
+     "25% of completions were cut off over the last 10 steps: the token limit is too low for this task: raise "
      "training.max_tokens"),
     ("truncation", 10, records(10, completions__clipped_ratio=0.25, completions__mean_length=slope(400, 10)),
-     "25 % of completions were cut off over the last 10 steps, and they get longer: raise training.max_tokens, or add "
+     "25% of completions were cut off over the last 10 steps, and they get longer: raise training.max_tokens, or add "
      "rewards.overlong_penalty"),
     ("length_drift", 20,
      records(20, completions__mean_length=then(100, 250), completions__clipped_ratio=0.12, accuracy=uneven(0.3)),
      "completions have 250 tokens on average, after 100 at the start, and accuracy has not risen (0.30 to 0.30): "
-     "length grows for its own sake (12 % are cut off by now): add rewards.overlong_penalty, or set "
+     "length grows for its own sake (12% are cut off by now): add rewards.overlong_penalty, or set "
      "training.loss_type=dr_grpo"),
     ("length_drift", 20,
      records(20, completions__mean_length=then(100, 20), rewards__brevity__mean=0.3, accuracy=uneven(0.3)),
      "completions have 20 tokens on average, after 100 at the start, and accuracy has not risen (0.30 to 0.30): "
      "answers shrink because short ones pay: lower rewards.brevity.weight"),
     ("entropy_collapse", 20, records(20, entropy=then(0.3, 0.002, by=0.001), accuracy=uneven(0.41)),
-     "entropy fell from 0.3 to 0.002 nats a token, at an accuracy of 0.41 that does not rise: the policy has stopped "
+     "entropy fell from 0.3 to 0.002 nats per token, at an accuracy of 0.41 that does not rise: the policy has stopped "
      "exploring: lower training.learning_rate, or raise training.temperature"),
     ("reward_hacking", 20,
      records(20, reward=then(0.5, 0.9), accuracy=uneven(0.31), rewards__correctness__mean=uneven(0.31),
@@ -118,10 +118,10 @@ FIRES: list[tuple[str, int, list[dict[str, Any]], str]] = [
      "policy_ratio/max is 50, 25 times its median over the last 10 steps: the updates of a batch go too far: lower "
      "training.num_iterations or training.learning_rate"),
     ("grader_timeouts", 10, records(10, status__timed_out=0.05),
-     "5 % of answers took too long to grade over the last 10 steps and score 0: set grading=hardened, or make "
+     "5% of answers took too long to grade over the last 10 steps and score 0: set grading=hardened, or make "
      "score_answer of your own task faster"),
     ("ungradable", 10, records(10, status__ungradable=0.05),
-     "5 % of answers could not be graded over the last 10 steps and score 0 (rollouts.jsonl has the reasons): the rows "
+     "5% of answers could not be graded over the last 10 steps and score 0 (rollouts.jsonl has the reasons): the rows "
      "are of another version, or were changed: build them again, without splits.manifest"),
 ]  # fmt: skip
 

@@ -222,7 +222,7 @@ def test_rollouts_of_other_weights_end_the_run(connect: Any, server: StandIn, di
     engine = connect(server)
     engine.check_parity(0.005)
     with pytest.raises(
-        TrainingError, match=r"does not sample from what is trained: .* differ by (0.02|nan) on average"
+        TrainingError, match=r"does not sample from the trained weights: .* differ by (0.02|nan) on average"
     ):
         engine.check_parity(difference)
 

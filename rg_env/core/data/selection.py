@@ -4,11 +4,11 @@ A `Selection` receives the items of one task in the order of their index and dec
 therefore depend neither on the process that drew an item nor on the number of rows: a larger split starts with the same
 rows.
 
-In the tasks of `BALANCED`, a constant answer would be right on up to 90 % of the rows as the library draws them. There,
+In the tasks of `BALANCED`, a constant answer would be right on up to 90% of the rows as the library draws them. There,
 a row with a frequent answer waits until other answers have caught up. In tasks with two answers, both are then equally
 frequent. In open tasks, an answer has at most one row in five, which takes 1.0 (binary_alternation) to 1.5 (maze) draws
-per row. The exception is self_reference, with one in four: its answer is 1, 2, 3 or 4 in 95 % of the draws, and one in
-five would take 4.8 draws per row. Tasks are not balanced if the best constant is right on about 20 % of the rows (aiw,
+per row. The exception is self_reference, with one in four: its answer is 1, 2, 3 or 4 in 95% of the draws, and one in
+five would take 4.8 draws per row. Tasks are not balanced if the best constant is right on about 20% of the rows (aiw,
 knight_swap), or as often as by chance (zebra_puzzles, with four names).
 """
 
@@ -55,7 +55,7 @@ The answer is usually the gold answer. Exceptions:
 - graph_color: any coloring fits a graph with few edges. At most one row in ten has a graph that a fixed coloring fits
   by chance with a probability above `_CHANCE`.
 - modulo_grid: the sign that fills all gaps. The library's single gap needs the rarer sign in one draw of ten.
-- string_insertion (93 % of the draws), string_manipulation, pool_matrix: the question's own text or grid, if no rule
+- string_insertion (93% of the draws), string_manipulation, pool_matrix: the question's own text or grid, if no rule
   applies to it.
 - largest_island: the count of all ones, if they form a single island.
 """

@@ -9,11 +9,11 @@
   numbers are factored, which yields the same items.
 - time_intervals completes partial dates with today's date; here with a fixed date.
 - Questions without exactly one right answer, or with a trivial one, are excluded (see `LEFT_OUT`):
-  - propositional_logic: in 20 % of the questions the premises contradict each other, so any conclusion follows; in more
+  - propositional_logic: in 20% of the questions the premises contradict each other, so any conclusion follows; in more
     than half they lead to nothing new.
   - syllogism: in one question of six the answer depends on existential import.
-  - quantum_lock: 4 % of the questions have a shorter solution if a press without effect toggles the light.
-  - tsumego: in 24 % of the questions no move captures a stone.
+  - quantum_lock: 4% of the questions have a shorter solution if a press without effect toggles the light.
+  - tsumego: in 24% of the questions no move captures a stone.
   - aiw: one question of six concerns a person that it has not mentioned.
 
 The user's process is not affected: only `core.data.items.serve` calls `fix_library`.

@@ -3,7 +3,7 @@
     plot_run(Path("outputs/RUN"))                                                 # reward_curve.png in the folder
     plot_curves([read_curve(Path("outputs/RUN/metrics.jsonl"), "RUN")], Path("curves.png"))
 
-Accuracies have 95 % intervals, from the run's evaluations.
+Accuracies have 95% intervals, from the run's evaluations.
 """
 
 import math
@@ -52,7 +52,7 @@ class Curve:
     values: dict[str, dict[int, float]]
     """Values by metric (`REWARD` and `ACCURACY`, if logged) and step."""
     intervals: dict[int, Interval] = field(default_factory=dict)
-    """95 % interval of the accuracy by step; empty without the run's evaluations."""
+    """95% interval of the accuracy by step; empty without the run's evaluations."""
     questions: int | None = None
     """Number of frozen problems; None if unknown."""
     asked: object = None
@@ -112,8 +112,8 @@ def notes_on(curves: Sequence[Curve]) -> list[str]:
 def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None) -> None:
     """Draw reward and accuracy over the optimizer steps, side by side.
 
-    Up to 7 runs have a color each, and a band for the 95 % interval of the accuracy. If there are more, they are thin
-    gray lines, with their mean over the common steps and with the runs that end highest and lowest in color.
+    Up to 7 runs have their own color, and a band for the accuracy's 95% interval. More runs are drawn as thin gray
+    lines with their mean over the common steps; the runs with the highest and lowest final value are in color.
 
     Args:
         curves: curves with distinct names.
@@ -146,7 +146,7 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
         thick = f"\n(thick: mean over {smooth} steps)" if smooth > 1 else ""
         axes.set_ylabel(f"{_PANELS[metric]}{thick}", fontsize=9)
         shaded = metric == ACCURACY and any(curve.intervals for curve in shown)
-        axes.set_xlabel(f"optimizer step{' (shaded: 95 % intervals)' if shaded else ''}", fontsize=9)
+        axes.set_xlabel(f"optimizer step{' (shaded: 95% intervals)' if shaded else ''}", fontsize=9)
         label_whole_steps(axes)
         if metric == ACCURACY:
             axes.set_ylim(-0.02, 1.02)
@@ -274,7 +274,7 @@ def _draw_run(axes: Axes, steps: list[dict[str, Any]], evaluations: Sequence[Res
             text = f"{label} ({measured[0][1].n} frozen problems)"
             look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 5, "linewidth": 1.6, "label": text}
             axes.errorbar(at, accuracies, yerr=error_bars(accuracies, intervals), capsize=3, **look)
-    axes.set(xlabel="optimizer step", ylabel="reward, accuracy (bars: 95 % intervals)")
+    axes.set(xlabel="optimizer step", ylabel="reward, accuracy (bars: 95% intervals)")
     label_whole_steps(axes)
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
     bare(axes, "both")
@@ -319,7 +319,7 @@ def _draw_tasks(axes: Axes, evaluations: Sequence[Results], tasks: Sequence[str]
                 label=None if part in labelled else f"{part}step {step}",
             )
         labelled.add(part)
-    axes.set(xlabel="accuracy, sampled, on the frozen problems of each task, with 95 % intervals", xlim=(-0.02, 1.02))
+    axes.set(xlabel="accuracy, sampled, on the frozen problems of each task, with 95% intervals", xlim=(-0.02, 1.02))
     axes.set_ylim(len(tasks) - 0.4, -0.6)  # the first on top
     axes.set_yticks(range(len(tasks)), tasks, fontsize=8, parse_math=False)
     bare(axes, "x")

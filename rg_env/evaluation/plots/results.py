@@ -126,7 +126,7 @@ def _bars(task: TaskResults) -> Figure:
     _rows(axes, labels)
     graded = "" if task.grading == "hardened" else f", {task.grading} grading"
     how = f"{_rollouts(str(task.sampling.rollouts_per_example))}, temperature {task.sampling.temperature:g}{graded}"
-    _shares(axes, f"accuracy, with 95 % intervals\nn = {n} questions, {how}", room=0)
+    _shares(axes, f"accuracy, with 95% intervals\nn = {n} questions, {how}", room=0)
     return figure
 
 
@@ -174,7 +174,7 @@ def _dots(models: Models, tasks: Tasks) -> Figure:
     axes.axhline(0.5, color="black", linewidth=0.8)
     _rows(axes, labels)
     axes.get_yticklabels()[0].set_fontweight("bold")
-    _shares(axes, f"accuracy, with 95 % intervals\n{_caption(tasks)}")
+    _shares(axes, f"accuracy, with 95% intervals\n{_caption(tasks)}")
     legend(axes, handles, names, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, fontsize=8)
     return figure
 
@@ -212,7 +212,7 @@ def _table(models: Models, tasks: Tasks) -> Figure:
     _rows(macro, [""] * len(labels))
     macro.tick_params(axis="y", length=0)
     macro.spines["left"].set_visible(False)
-    _shares(macro, f"{_MACRO},\nwith 95 % intervals", fontsize=8)
+    _shares(macro, f"{_MACRO},\nwith 95% intervals", fontsize=8)
     return figure
 
 
@@ -241,7 +241,7 @@ def _caption(tasks: Tasks) -> str:
 
     questions = span({task.questions.n for _, task in tasks})
     rollouts = span({task.sampling.rollouts_per_example for _, task in tasks})
-    return f"n = {questions} questions a task, {_rollouts(rollouts)}"
+    return f"n = {questions} questions per task, {_rollouts(rollouts)}"
 
 
 def _rollouts(count: str) -> str:

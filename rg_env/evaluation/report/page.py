@@ -26,7 +26,7 @@ _DATA_ID = "report-data"
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with the ends of its 95 % interval, which are None if unknown."""
+    """A value with the ends of its 95% interval, which are None if unknown."""
 
     value: float
     low: float | None = None

@@ -132,7 +132,7 @@ def add_tasks(page: Page, results: Results, titles: Mapping[str, str] | None = N
     if rows:
         columns = ["task", kind, "n", "accuracy", "above guessing", "reward", "pass@k", "tokens", "cut off", "failed",
                    "left out"]  # fmt: skip
-        note = "Means with 95 % intervals, clustered by question. Left out: questions that the model was trained on."
+        note = "Means with 95% intervals, clustered by question. Left out: questions that the model was trained on."
         page.tables.append(Table("Tasks", columns, rows, note))
 
 
@@ -183,7 +183,7 @@ def _add_answers(page: Page, gathered: Gathered) -> None:
         if accuracy:
             groups.setdefault(task, []).append(Bar(model, accuracy))
     page.bars = [BarGroup(task, bars) for task, bars in groups.items()]
-    note = "Means over the rollouts so far; accuracies with 95 % intervals, clustered by question."
+    note = "Means over the rollouts so far; accuracies with 95% intervals, clustered by question."
     page.tables.append(Table("Tasks", ["task", "model", "questions", "rollouts", "accuracy", "reward"], rows, note))
 
 

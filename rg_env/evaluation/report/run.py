@@ -109,7 +109,7 @@ def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
                 lines.setdefault(name, []).append((each.step or 0, estimate))
     if lines:
         drawn = [Series(name, points, name not in ("sampled", "greedy")) for name, points in lines.items()]
-        note = "Mean and 95 % interval, clustered by problem"
+        note = "Mean and 95% interval, clustered by problem"
         page.charts.append(Chart("Accuracy on the frozen problems", drawn, note, share=True))
     for title, names in _CHARTS.items():
         drawn = [
@@ -139,7 +139,7 @@ def _by_step(evaluations: Sequence[Results]) -> Table:
         for head, cell in row.items():
             columns.setdefault(head, []).append(cell)
     columns = {head: cells for head, cells in columns.items() if set(cells) != {figure(None)}}
-    note = "Means over the problems of the training tasks, with 95 % intervals clustered by problem."
+    note = "Means over the problems of the training tasks, with 95% intervals clustered by problem."
     return Table("Evaluations", list(columns), [list(row) for row in zip(*columns.values(), strict=True)], note)
 
 

@@ -47,7 +47,7 @@ _LEGEND = "Means over finished runs with 95% intervals: over seeds, or over the 
 
 @dataclass(frozen=True)
 class Figure:
-    """A mean and its 95 % interval; None if unknown."""
+    """A mean and its 95% interval; None if unknown."""
 
     mean: float
     interval: Interval | None

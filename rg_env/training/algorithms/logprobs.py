@@ -39,8 +39,7 @@ def token_logps(
         inputs: inputs of the model, including `logits_to_keep`.
         chosen: mask `(P, K) bool` of the kept positions that are needed; N are true.
         tokens: `(N,) int64`, one for each chosen position.
-        temperature: what the logits are divided by.
-        logits_per_chunk: most logits in memory at once.
+        temperature: divisor of the logits. logits_per_chunk: maximum number of logits in memory at once.
     """
     return _token_values(model, inputs, chosen, tokens, temperature, False, logits_per_chunk)[:, 0]
 

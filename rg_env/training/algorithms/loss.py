@@ -2,9 +2,9 @@
 
 `L = -min(r A, clip(r) A) w + beta KL`, averaged by `loss_type`: "grpo" over each row's tokens and then over rows (Shao
 et al., 2024, arXiv:2402.03300), "bnpo" over the micro-batch's tokens, "dapo" over the tokens of the whole batch of
-rollouts (Yu et al., 2025, arXiv:2503.14476, section 3.3), so that a token weighs the same in any micro-batch, "dr_grpo"
-over rows times a constant length (Liu et al., 2025, arXiv:2503.20783). `w` corrects for rollouts that were sampled from
-a policy other than the trained one.
+rollouts (Yu et al., 2025, arXiv:2503.14476, section 3.3), so that tokens have the same weight in every micro-batch,
+"dr_grpo" over rows times a constant length (Liu et al., 2025, arXiv:2503.20783). `w` corrects for rollouts that were
+sampled from a policy other than the trained one.
 """
 
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ def group_advantages(rewards: torch.Tensor, num_generations: int, scale: Scale) 
     """`A = (r - mean of the group) / s`, `(N,)` for `rewards (N,)`, in groups of consecutive rows.
 
     `scale` selects `s`: the standard deviation of the "group" (Shao et al., 2024, arXiv:2402.03300), that of all
-    rewards of the "batch" (Liu et al., 2025, "Tricks or Traps?", arXiv:2508.08221: prompts that are answered correctly
-    nearly always or nearly never do not weigh more than others), or 1 for "none" (Liu et al., 2025, Dr. GRPO,
+    rewards of the "batch" (Liu et al., 2025, "Tricks or Traps?", arXiv:2508.08221: prompts that are nearly always or
+    nearly never answered correctly do not weigh more than others), or 1 for "none" (Liu et al., 2025, Dr. GRPO,
     arXiv:2503.20783).
 
     Groups of equal rewards have advantage 0, so that rounding errors are not scaled up.
@@ -55,7 +55,7 @@ class Clipping:
 
 @dataclass(frozen=True)
 class Normaliser:
-    """Divisor of the loss. It counts the whole micro-batch, including rows that are left out of the loss."""
+    """Divisor of the loss. It counts the whole micro-batch, including rows that are excluded from the loss."""
 
     loss_type: str
     rows: int

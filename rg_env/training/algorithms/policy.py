@@ -2,8 +2,8 @@
 
 The reference is the initial model (`reference_of`) or the policy before its last update (`PreviousPolicy`,
 `kl_reference="previous"`). A KL term to the initial model keeps a run near its start. A KL term to the previous policy
-only limits the size of each update (the "local" regularization that the course "RL for Real" sets as an exercise). It
-costs a copy of the trained weights (with LoRA, of the adapters; two copies during an update) and a forward pass per
+only limits the size of each update (the "local" regularization from an exercise in the course "RL for Real"). It costs
+a copy of the trained weights (with LoRA, only the adapters; two copies during an update) and a forward pass per
 update.
 """
 
@@ -35,7 +35,7 @@ def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any, *, training: 
             raise InputError("the model has adapters already: leave out peft_config to train those")
         model = get_peft_model(model, peft_config)
     if args.use_liger_kernel:
-        # This is what transformers' trainer calls. Liger's public functions patch classes, for all models in the
+        # transformers' trainer calls this too. Liger's public functions patch classes, for all models in the
         # process.
         liger: Any = importlib.import_module("liger_kernel.transformers")
         liger._apply_liger_kernel_to_instance(model=model)

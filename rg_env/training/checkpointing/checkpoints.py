@@ -1,4 +1,5 @@
-"""Checkpoints of a run. They are written to another folder, checked and renamed, so that checkpoint-N is complete.
+"""Checkpoints of a run. They are written to a temporary folder, checked and then renamed, so checkpoint-N is always
+complete.
 
 model*.safetensors, config.json, ...   weights (of LoRA: the adapter), tokenizer
 optimizer.pt, or a folder              the optimizer's state: DeepSpeed's folder, or `optimizer` with FSDP2
@@ -123,8 +124,8 @@ class Checkpoints:
         return bool(self._trainer.accelerator.is_main_process)
 
     def note(self) -> None:
-        """Record the state that `save` saves, at the end of a step or at the start of the run. An interrupt comes in
-        the middle of the next step, which has used random numbers by then and is repeated."""
+        """Record the state that `save` saves, at the end of a step or at the start of the run. An interrupt arrives in
+        the middle of the next step, which has already used random numbers and is repeated."""
         trainer = self._trainer
         self._noted = {
             "random": random_numbers(),

@@ -180,7 +180,7 @@ def _rows(config: TrainConfig, drawn: list[str], own_rows: int | None) -> Iterat
         rows, counts = own_rows, {"data": own_rows}
     else:
         counts = dict(zip(config.tasks, Mixture.parse(config.gym).counts(rows), strict=True))
-        shown = {name: f"{100 * n / rows:.3g} % of the prompts" if name in drawn else n for name, n in counts.items()}
+        shown = {name: f"{100 * n / rows:.3g}% of the prompts" if name in drawn else n for name, n in counts.items()}
         yield f"tasks       {', '.join(f'{name} ({each})' for name, each in shown.items())}"
     fixed = sum(count for name, count in counts.items() if name not in drawn)
     if not fixed:

@@ -2,9 +2,9 @@
 
     args = GRPOConfig(output_dir="outputs/run", max_steps=200, learning_rate=1e-6, rollouts_per_step=128)
 
-Fields that `vf.GRPOConfig` (verifiers 0.1.6) has too carry the same names. The batch is global: `rollouts_per_step`
-counts the rollouts of all processes, and gradient accumulation follows from the number of processes, so that a config
-means the same experiment on any number of GPUs.
+Fields have the same names as in `vf.GRPOConfig` (verifiers 0.1.6). The batch is global: `rollouts_per_step`
+counts the rollouts of all processes, and gradient accumulation follows from the number of processes, so a config
+describes the same experiment on any number of GPUs.
 """
 
 import math
@@ -70,12 +70,12 @@ class GRPOConfig(Section):
     """Maximum norm of the gradient, which is clipped to it. 0 turns clipping off."""
     rollouts_per_step: Positive = 128
     """Number of rollouts per optimizer step, over all processes: prompts times `num_generations`. It must be divisible
-    by `num_generations`, and into whole micro-batches on each process."""
+    by `num_generations`, and must divide evenly into micro-batches on each process."""
     per_device_train_batch_size: Positive = 8
-    """Maximum number of rollouts per micro-batch on each process. A process with fewer rollouts per step computes them
-    at once. It affects memory and speed, but not the size of a step."""
+    """Maximum number of rollouts per micro-batch on each process. A process with fewer rollouts per step computes all
+    of them at once. It affects memory and speed, but not the size of a step."""
     num_generations: Annotated[int, Field(ge=2)] = 8
-    """Number of rollouts per prompt. They form the group to which advantages are relative (Shao et al., 2024,
+    """Number of rollouts per prompt. Advantages are relative to this group (Shao et al., 2024,
     arXiv:2402.03300)."""
     num_iterations: Positive = 1
     """Number of optimizer steps on each batch of rollouts."""
@@ -120,9 +120,9 @@ class GRPOConfig(Section):
     temperature: Above0 = 1.0
     """Sampling temperature of rollouts. The loss uses log-probabilities at the same temperature."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Nucleus sampling: sample from the most likely tokens whose probabilities add up to this. 1 turns it off."""
+    """Nucleus sampling: sample from the most likely tokens whose probabilities add up to this value. 1 turns it off."""
     top_k: Count = 0
-    """Sample from this many of the most likely tokens. 0 turns it off."""
+    """Number of most likely tokens to sample from. 0 turns it off."""
     min_p: Share = 0.0
     """Exclude tokens whose probability is below this fraction of the most likely token's. 0 turns it off."""
     repetition_penalty: Above0 = 1.0
@@ -132,9 +132,9 @@ class GRPOConfig(Section):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     """Penalty subtracted from a token's logit for each of its occurrences in the completion so far. 0 turns it off."""
     max_prompt_length: Positive = 1024
-    """Maximum number of tokens of a prompt. A longer prompt is an error."""
+    """Maximum prompt length in tokens. A longer prompt is an error."""
     max_tokens: Positive = 1024
-    """Maximum number of new tokens of a completion. `max_new_tokens` is accepted as another name."""
+    """Maximum number of new tokens per completion. `max_new_tokens` is an alias."""
     shuffle_dataset: bool = True
     """Whether the training rows are used in random order."""
     bf16: bool | None = None
@@ -263,9 +263,8 @@ def default_config(policy: "Policy", output_dir: str | Path, **overrides: Any) -
     """A `GRPOConfig` with good starting values for `policy`. `overrides` are fields of `GRPOConfig`; None keeps the
     default.
 
-    The values for the tiny policy were chosen by experiment, for a visible result in a minute. The others are common
-    values for fine-tuning an instruction-tuned model on one GPU (16 prompts x 8 rollouts per step), as a starting
-    point.
+    The values for the tiny policy were found by experiment and give a visible result in a minute. The others are common
+    starting points for fine-tuning an instruction-tuned model on one GPU (16 prompts x 8 rollouts per step).
     """
     given = {name: value for name, value in overrides.items() if value is not None}
     return GRPOConfig(**{**default_fields(policy.is_tiny), "output_dir": str(output_dir), **given})

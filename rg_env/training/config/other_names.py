@@ -70,7 +70,7 @@ RUN_KEYS = {
     "secondary_rewards": "it is called rewards, such as {format: 0.2}",
     "peft": "it is called lora, such as {r: 16, alpha: 32}",
     "peft_config": "it is called lora, such as {r: 16, alpha: 32}",
-    "use_peft": "give a section lora, such as {r: 16, alpha: 32}",
+    "use_peft": "use a section lora, such as {r: 16, alpha: 32}",
     "lora_alpha": "use lora.alpha",
     "output_dir": "use output.dir",
     "save_steps": "use output.save_every",

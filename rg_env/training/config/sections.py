@@ -49,7 +49,7 @@ class TaskConfig(TaskOptions):
 
 
 class SplitsConfig(Section):
-    """Number and selection of questions. Training and evaluation never share a problem, whatever the seeds."""
+    """Number and selection of questions. Training and evaluation never share a problem, regardless of the seeds."""
 
     num_train_examples: Positive = 2000
     """Number of distinct training questions, divided among the tasks by weight."""
@@ -59,15 +59,15 @@ class SplitsConfig(Section):
     seed: Seed | None = None
     """Seed of the training questions. Default: the run's `seed`."""
     eval_seed: Seed = 0
-    """Seed of the evaluation questions. It is independent of the run's `seed`, so that runs with different seeds are
+    """Seed of the evaluation questions. It is independent of the run's `seed`, so runs with different seeds are
     evaluated on the same questions."""
     by: SplitBy = "problem"
     """Unit that is assigned to either training or evaluation. "problem" keeps all wordings of a problem on one side.
     "question" assigns each text by itself, so the same problem can be on both sides; it reproduces runs of earlier
     releases and yields more rows for tasks with few problems."""
     manifest: Text | None = None
-    """Path of the manifest.json of an earlier run. The run uses exactly the rows of that run, and fails if they cannot
-    be reproduced."""
+    """Path of the manifest.json of an earlier run. The new run uses exactly the same rows, and fails if they cannot be
+    reproduced."""
 
 
 class EngineConfig(Section):
@@ -84,7 +84,7 @@ class EngineConfig(Section):
     """"embedded" samples from the model being trained, in the training process. "vllm" samples from a vLLM server,
     which `rg-env vllm` and `rg-env launch` start."""
     max_batch_size: Positive = 512
-    """Maximum number of sequences that the embedded engine decodes at once. A lower number takes less memory and more
+    """Maximum number of sequences that the embedded engine decodes at once. Lower values use less memory and take more
     time."""
     host: Text = "127.0.0.1"
     """Host of the vLLM server."""
@@ -166,7 +166,7 @@ class CurriculumConfig(Section):
     step: Positive = 1
     """Number of levels by which a change raises or lowers the level."""
     schedule: dict[str, Count] | None = None
-    """Level by training step, such as {0: 0, 100: 1, 200: 2}. Replaces the thresholds. Default: levels follow the
+    """Level by training step, such as {0: 0, 100: 1, 200: 2}, instead of the thresholds. Default: levels follow the
     accuracy."""
 
     _named = field_validator("tasks", mode="before")(named("{name: b, start: 1}", "name it once"))
@@ -197,7 +197,7 @@ class LoggingConfig(Section):
     run_name: Text | None = None
     """Name of the run at wandb and trackio. Default: the name of the output folder."""
     examples_every: Count = 10
-    """Number of steps between examples (questions and answers) on the console. 0 prints no examples."""
+    """Number of steps between examples (questions and answers) on the console. 0 turns them off."""
     num_examples: Positive = 2
     """Number of examples printed each time."""
     rollouts_kept: Count = 32
@@ -207,7 +207,7 @@ class LoggingConfig(Section):
 
 
 class HubConfig(Section):
-    """Publishing on the Hugging Face Hub, with a model card made from the run's files, as by `rg-env push`. A failed
+    """Publishing on the Hugging Face Hub with a model card generated from the run's files, like `rg-env push`. A failed
     upload never ends a run: one line reports the command that completes the upload."""
 
     enabled: bool = False
@@ -274,9 +274,9 @@ class EvaluationSettings(Section):
         if self.temperature != 0:  # training's, which is the default, is above 0
             return
         if self.rollouts_per_example > 1:
-            yield Problem(("rollouts_per_example",), "with temperature 0 all answers are the same: take 1, or sample")
+            yield Problem(("rollouts_per_example",), "with temperature 0 all answers are the same: use 1, or sample")
         if self.greedy:
-            yield Problem(("greedy",), "with temperature 0 that is the answer already: turn it off")
+            yield Problem(("greedy",), "with temperature 0 the sampled answer is greedy already: turn it off")
 
 
 class EvaluationTask(TaskOptions):
@@ -292,11 +292,11 @@ class EvaluationConfig(EvaluationSettings):
     """The fixed evaluation, which uses the same questions before, during and after training."""
 
     tasks: dict[str, EvaluationTask] = Field(default_factory=dict)
-    """Tasks that are evaluated in addition to the training tasks. A held-out task has its own name as key. Any task,
-    such as a training task at another difficulty, can have a label as key; its figures are not part of the overall
-    figures."""
+    """Tasks that are evaluated in addition to the training tasks. The key of a held-out task is its name. Any task,
+    such as a training task at another difficulty, can be listed under a label instead; its results do not count in the
+    overall metrics."""
     num_held_out_examples: Positive = 50
-    """Number of distinct questions for each entry of `tasks` without `num_examples`."""
+    """Number of distinct questions for each entry in `tasks` that does not set `num_examples`."""
 
     _named = field_validator("tasks", mode="before")(
         named("{name: b, num_examples: 20}", "give the second one a label: {name: LABEL, task: NAME}")
@@ -341,7 +341,7 @@ ALL = "all"
 
 
 class MonitorsConfig(Section):
-    """Rules that watch the logged metrics. Each key is a rule and its value is the threshold. A rule that fires prints
+    """Rules that watch the logged metrics. Each key is a rule, and its value is the threshold. A rule that fires prints
     one line with the symptom, the likely cause and the key to change. It does not fire again until its condition has
     been false for a whole window."""
 
@@ -350,7 +350,7 @@ class MonitorsConfig(Section):
     off: list[str] = Field(default_factory=list)
     """Rules that are turned off. [all] turns off every rule."""
     stop_on: list[str] = Field(default_factory=list)
-    """Rules that end the run when they fire. The run still makes the last evaluation, saves a checkpoint and writes all
+    """Rules that end the run when they fire. The run still makes a final evaluation, saves a checkpoint and writes all
     results; its exit code is 1."""
     zero_variance: Share = 0.9
     """Fires when at least this share of groups have equal rewards. Such groups provide no learning signal."""

@@ -7,11 +7,11 @@
 Each prompt of a curriculum task is replaced with a new question of that task at its current level. Other tasks, the
 shares of the tasks and the evaluation do not change. A level rises by `step` when the accuracy over the last `window`
 prompts at that level is above `success_threshold`, and falls by `step` when it is below `failure_threshold`; or it
-follows a `schedule`. Each change empties the window.
+follows a `schedule`. Each change of level resets the window.
 
 The available levels are those from 0 to `highest` that work. A level that is broken in the library is skipped in the
-direction of the change. If a level turns out during training to have no questions, it is dropped with all levels above
-it, which one line reports, and the task returns to the level below. If there is no lower level, the run ends.
+direction of the change. If it turns out during training that a level has no questions, that level and all levels above
+it are dropped with a message, and the task returns to the level below. If there is no lower level, the run ends.
 
 Task options come from the environment's tasks, the level and `gym` (the user's own options), with increasing
 precedence. Without `gym`, all options of the environment count as the user's.
@@ -181,7 +181,7 @@ class Curriculum:
         self.say: Callable[[str], Any] = lambda line: print(line, flush=True)
         """Takes lines for the user."""
         self.prepare: Prepare = env.to_examples
-        """Turns questions into training rows. The trainer replaces it to leave out rows that are too long."""
+        """Turns questions into training rows. The trainer replaces it to exclude rows that are too long."""
         given = {task.name: task for task in env.mixture.tasks}
         own = {task.name: task for task in Mixture.parse(env.mixture if gym is None else gym).tasks}
         self._options: dict[str, dict[int, dict[str, Any]]] = {}

@@ -1,10 +1,10 @@
 """Metrics of a training step: rewards, lengths, losses, time and memory.
 
-`step_time`              seconds of an optimizer step, waiting for rollouts included, evaluations left out
+`step_time`              seconds per optimizer step, including the wait for rollouts, excluding evaluations
 `tokens_per_second`      tokens of the step's rollouts, prompts included, by that time
 `memory/peak_rss_gb`     peak memory (10^9 bytes) of this process, without its children
 `memory/peak_gpu_gb`     peak memory of its tensors on its GPU
-`gpu/utilization`        percent of the last second at most in which the GPU computed, if NVML reports it
+`gpu/utilization`        percentage of the last second in which the GPU was busy, if NVML reports it
 `time/<phase>`           seconds by phase
 """
 
@@ -103,7 +103,8 @@ class StepMeter:
 
 
 class StepMetrics:
-    """Collects values by name since the last `take`. Logged is the mean of each, or the maximum for names in `/max`."""
+    """Collects values by name since the last `take`. The mean of each is logged, or the maximum if its name ends in
+    `/max`."""
 
     def __init__(self) -> None:
         self._values: defaultdict[str, list[float]] = defaultdict(list)
@@ -114,7 +115,7 @@ class StepMetrics:
             self._values[name].append(value)
 
     def take(self) -> dict[str, float]:
-        """One value for each name; they start over."""
+        """Return one value per name and start over."""
         found = {
             name: max(values) if name.endswith("/max") else statistics.fmean(values)
             for name, values in self._values.items()

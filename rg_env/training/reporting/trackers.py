@@ -2,12 +2,12 @@
 
 accelerate's trackers do the work. Added here:
 
-- A service that cannot be started is one line of error before training, within a minute. One that fails later is
-  abandoned with a line on standard error; metrics.jsonl has everything.
-- Questions and completions that are shown on the console are sent to wandb and Trackio as tables.
-- Metrics of training are filed under `train/`, those of evaluations keep their names (`eval/accuracy`).
-- Environment variables that are set win: they are how these services are configured.
-- A run of wandb that the caller has opened is used and left open.
+- A service that cannot be started is a one-line error before training, within a minute. One that fails later is dropped
+with a line on standard error; metrics.jsonl has everything.
+- Questions and completions shown on the console are sent to wandb and Trackio as tables.
+- Training metrics are logged under `train/`; evaluation metrics keep their names (`eval/accuracy`).
+- Environment variables take precedence, because they are the usual way to configure these services.
+- If the caller has opened a wandb run, it is used and left open.
 """
 
 import json
@@ -30,12 +30,12 @@ from rg_env.training.preflight import check_logins
 STEP = "train/global_step"
 """Metric on the x-axis of plots at wandb and Trackio."""
 _COLUMNS = ("task", "question", "completion", "answer", "reward", "correct", "status")
-"""Columns of a table of completions after the column of the step."""
+"""Columns of a completion table after the step column."""
 FOLDERS = ("tensorboard", "wandb")
 """Subfolders of the run in which services may write."""
 _WANDB = {
-    "WANDB_CONSOLE": "off",  # else all that is printed, progress and model text included, is uploaded
-    "WANDB_INIT_TIMEOUT": "60",  # seconds that the server has to answer when a run starts
+    "WANDB_CONSOLE": "off",  # otherwise all console output, including progress and model output, is uploaded
+    "WANDB_INIT_TIMEOUT": "60",  # seconds to wait for the server when a run starts
     "WANDB_FINISH_TIMEOUT": "300",  # seconds to upload after the run; `wandb sync` uploads the rest
 }
 
@@ -82,7 +82,7 @@ class Trackers(TrainerCallback):
         try:
             if name == "tensorboard":
                 self._running[name].log(values(), step=step)
-            else:  # with a step of its own, wandb would drop what comes after the steps of a caller's run
+            else:  # with its own step, wandb would drop everything after the steps of a caller's run
                 self._running[name].log({**values(), STEP: step})
         except Exception as error:
             del self._running[name]

@@ -1,10 +1,10 @@
-"""Bringing a vLLM server's weights up to the trainer's, and proving that they are.
+"""Updates a vLLM server's weights to the trainer's, and proves that they arrived.
 
-Every process of the trainer has a `WeightSync`: all gather sharded weights together, and the main process sends them by
-vLLM's own weight-transfer routes, with the server's backend: `nccl` between GPUs, `rg_env_shm` through shared memory.
-An error on the main process is raised on all. After each sync the server's log-probabilities of a fixed prompt are
-compared with the model's own: weights that arrived wrong, not at all, or in the wrong place end the run, where they
-would otherwise only have made it learn worse.
+Every training process has a `WeightSync`. All of them gather sharded weights together, and the main process sends them
+through vLLM's own weight-transfer routes with the server's backend: `nccl` between GPUs, or `rg_env_shm` through shared
+memory. An error on the main process is raised on all. After each sync, the server's log-probabilities of a fixed prompt
+are compared with the model's. Wrong, missing or misplaced weights end the run, instead of silently making it learn
+worse.
 """
 
 import fcntl
@@ -107,7 +107,7 @@ class Routes:
 
 
 class SharedMemoryTransfer:
-    """Transfer through shared memory of this machine. Filling it and loading from it are the only two copies.
+    """Transfer through this machine's shared memory. Writing to it and loading from it are the only two copies.
 
     Args:
         shape: sizes of the trainer's model (`SHAPE`), which must equal those of the server's model.
@@ -174,7 +174,7 @@ class SharedMemoryTransfer:
 
 
 class NcclTransfer:
-    """Transfer between GPUs, by the trainer's side of vLLM's backend `nccl`."""
+    """Transfer between GPUs, with the trainer's side of vLLM's `nccl` backend."""
 
     dtype = torch.bfloat16
 

@@ -102,7 +102,7 @@ def test_intervals_are_bands_around_the_accuracies(tmp_path: Path) -> None:
     text = 3.0  # half the height of a tick's label
     assert (band.top, band.bottom) == (pytest.approx(high - text, abs=1.5), pytest.approx(low - text, abs=1.5))
     assert picture.bands(COLORS[0].lower()) == []
-    assert "optimizer step (shaded: 95 % intervals)" in picture.words
+    assert "optimizer step (shaded: 95% intervals)" in picture.words
     assert "optimizer step" in picture.words  # of rewards, which have none
 
 

@@ -106,7 +106,7 @@ def test_few_models_on_few_tasks_are_dots_with_intervals(tmp_path: Path) -> None
     assert {"0.667 [0.617, 0.717]", "0.400 [0.350, 0.450]", "3 tasks"} <= set(picture.words)
     floors = [each for each in picture.lines("#777777", 1.2) if each.left == each.right]
     assert [share(each.left) for each in floors] == pytest.approx([0.3, 0.3], abs=1e-3)
-    assert "n = 20 questions a task, 1 rollout each" in picture.words
+    assert "n = 20 questions per task, 1 rollout each" in picture.words
 
 
 @pytest.mark.parametrize(("models", "tasks"), [(20, 30), (8, 2), (3, 90)])

@@ -19,7 +19,7 @@ from rg_env.errors import InputError, OutputFolderError
 from rg_env.jobs.sweep.comparison import Comparison, compare, print_comparison, write_comparison
 
 T95 = {3: 4.303, 20: 2.093}
-"""Two-sided 95 % of Student's t, from a printed table, by the number of values."""
+"""Two-sided 95% of Student's t, from a printed table, by the number of values."""
 RATES = [{"training.learning_rate": rate, "seed": seed} for rate in (1e-6, 2e-6) for seed in (0, 1, 2)]
 KEYS = ("accuracy", "greedy_accuracy", "reward", "mean_completion_tokens")
 FIGURES = {

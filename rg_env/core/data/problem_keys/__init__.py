@@ -20,18 +20,18 @@ ALIKE = {"basic_arithmetic": "chain_sum", "products": "chain_sum", "intermediate
 """Tasks that can pose the same problems as another task. They share its keys, so that a mixture of both has a problem
 in one split only."""
 
-WHOLE = {"self_reference": "it has one wording, and its statements speak of each other by their numbers"}
+WHOLE = {"self_reference": "there is only one wording, and the statements refer to each other by number"}
 """Tasks whose key is the whole question, with the reason."""
 
 KEPT = {
-    "family_relationships": "names: without them there are 80 problems; and they separate men from women",
-    "mahjong_puzzle": "letters: their order in the alphabet decides",
-    "palindrome_generation": "letters: without them only their counts remain, a few dozen problems",
-    "path_star": "node labels: without them only degree and length remain, a few problems",
+    "family_relationships": "names: without them there are only 80 problems, and they indicate who is male or female",
+    "mahjong_puzzle": "letters: their alphabetical order matters",
+    "palindrome_generation": "letters: without them, only their counts would remain, a few dozen problems",
+    "path_star": "node labels: without them, only degree and length would remain, a few problems",
     "string_splitting": "the order of the machines: each kind has its own rules",
     "string_synthesis": "the order of the blocks: each kind has its own rules",
-    "syllogism": "terms: without them there are about two hundred forms, half of which share an answer",
-    "tower_of_hanoi": "the numbers of the pegs: without them there are about ten problems",
+    "syllogism": "terms: without them, there are about 200 forms, half of which share an answer",
+    "tower_of_hanoi": "peg numbers: without them, there are about ten problems",
 }
 """Details that a task's key could ignore but keeps, with the reason."""
 

@@ -325,71 +325,78 @@ def _quantum_lock(metadata: Any) -> Any:
 
 
 _TERMS = "the expression, with the terms of sums and the factors of products in any order"
-_UNKNOWN = f"{_TERMS}, whatever the variable is called"
+_UNKNOWN = f"{_TERMS}, ignoring the variable name"
 _ANY_ORDER = Key("the numbers in any order", fields("numbers*"))
 _NUMBER = Key("the number", fields("number"))
 _SIGNED_TERMS = Key("the terms with their signs, in any order", _expression("expression"))
 _INTEGRAND = Key(f"the integrand: {_UNKNOWN}", _expression("integrand"))
 _GRID = Key("the grid", fields("matrix"))
 _MATRIX = Key("the matrix", fields("matrix"))
-_DIGITS = Key("the grid, whatever its digits", _sudoku)
+_DIGITS = Key("the grid, up to a renaming of its digits", _sudoku)
 
 KEYS: dict[str, Key] = {
-    "ab": Key("the program, whichever letter is called A", _ab),
-    "acre": Key("the results in any order and the test case, whatever the things", _acre),
-    "advanced_geometry": Key("the corners in any order and what is wanted, without wording", of(_triangle)),
-    "aiw": Key("the kind of circle and its numbers, without names and wording", _aiw),
+    "ab": Key("the program, up to swapping the letters", _ab),
+    "acre": Key("the results in any order and the test case, ignoring the names of things", _acre),
+    "advanced_geometry": Key("the corners in any order and the quantity asked for, ignoring wording", of(_triangle)),
+    "aiw": Key("the kind of circle and its numbers, ignoring names and wording", _aiw),
     "arc_1d": Key("the examples in any order, and the input", _arc_1d),
-    "arc_agi": Key("the task of the ARC set, however turned, mirrored, colored and ordered", fields("task_id")),
+    "arc_agi": Key("the ARC task, ignoring rotation, reflection, colors and order", fields("task_id")),
     "base_conversion": Key("the number and both bases", fields("source_repr", "source_base", "target_base")),
     "basic_arithmetic": Key(_TERMS, _expression("expression")),
-    "bf": Key("the program, without wording", fields("bf_program")),
-    "binary_alternation": Key("the string, from either end and with 0 and 1 exchanged", _binary_alternation),
+    "bf": Key("the program, ignoring wording", fields("bf_program")),
+    "binary_alternation": Key("the string, up to reversal and swapping 0 and 1", _binary_alternation),
     "binary_matrix": _MATRIX,
-    "bitwise_arithmetic": Key(f"{_TERMS}; and, or and xor too", _expression("problem")),
-    "boxnet": Key("the squares of boxes and targets, whatever the colors", _boxnet),
-    "caesar_cipher": Key("the text, whatever the shift", of(lambda data: data["clear_text"].casefold())),
-    "calendar_arithmetic": Key("dates, numbers and what is wanted, without wording", of(_calendar_arithmetic)),
+    "bitwise_arithmetic": Key(f"{_TERMS}; the same for and, or and xor", _expression("problem")),
+    "boxnet": Key("the squares of boxes and targets, ignoring colors", _boxnet),
+    "caesar_cipher": Key("the text, ignoring the shift", of(lambda data: data["clear_text"].casefold())),
+    "calendar_arithmetic": Key("dates, numbers and the quantity asked for, ignoring wording", of(_calendar_arithmetic)),
     "chain_sum": _SIGNED_TERMS,
-    "circuit_logic": Key("the gates and the values of their inputs in any order, without names", _circuit_logic),
-    "codeio": Key("the code with its input and output, whichever is wanted", _codeio),
-    "coin_flip": Key("flips and heads, without wording", fields("num_trials", "k_heads", "problem_type")),
-    "color_cube_rotation": Key(
-        "rotations and the side wanted, whatever the colors", fields("rotations", "target_side")
+    "circuit_logic": Key("the gates and the values of their inputs in any order, ignoring names", _circuit_logic),
+    "codeio": Key("the code with its input and output, regardless of which is asked for", _codeio),
+    "coin_flip": Key(
+        "the numbers of flips and heads, ignoring wording", fields("num_trials", "k_heads", "problem_type")
     ),
-    "complex_arithmetic": Key("the operation and the numbers; sums and products in any order", of(_operation)),
+    "color_cube_rotation": Key(
+        "the rotations and the side asked for, ignoring colors", fields("rotations", "target_side")
+    ),
+    "complex_arithmetic": Key(
+        "the operation and the numbers, which can be in any order for sums and products", of(_operation)
+    ),
     "count_bits": _NUMBER,
     "count_primes": Key("both ends of the range", fields("start", "end")),
     "countdown": Key("the numbers in any order, and the target", fields("numbers*", "target")),
-    "course_schedule": Key("the prerequisites in any order, however courses are numbered", _course_schedule),
-    "cryptarithm": Key("the sum in any order, whatever its letters", _cryptarithm),
-    "decimal_arithmetic": Key(f"{_TERMS}, and the number of decimals", _decimal_arithmetic),
+    "course_schedule": Key("the prerequisites in any order, ignoring course numbers", _course_schedule),
+    "cryptarithm": Key("the sum in any order, ignoring its letters", _cryptarithm),
+    "decimal_arithmetic": Key(f"{_TERMS}, and the number of decimal places", _decimal_arithmetic),
     "decimal_chain_sum": _SIGNED_TERMS,
     "dice": Key(
         "the dice in any order, and the target",
         of(lambda data: (Bag(_DICE.findall(data["puzzle"]["dice_str"])), data["puzzle"]["target"])),
     ),
-    "emoji_mystery": Key("the sentence, whatever the emoji", lambda entry: entry["answer"]),
+    "emoji_mystery": Key("the sentence, ignoring the emoji", lambda entry: entry["answer"]),
     "family_relationships": Key("the families in any order, and both people in the question", _family_relationships),
-    "figlet_font": Key("the word, in any font and spacing", lambda entry: entry["answer"].casefold()),
-    "fraction_simplification": Key("the fraction, however it is written", fields("numerator", "denominator")),
+    "figlet_font": Key("the word, ignoring font and spacing", lambda entry: entry["answer"].casefold()),
+    "fraction_simplification": Key("the fraction, ignoring notation", fields("numerator", "denominator")),
     "futoshiki": Key("the grid, and the constraints in any order", fields("puzzle", "constraints*")),
     "game_of_life": Key("the board and the number of steps", _game_of_life),
-    "game_of_life_halting": Key("the board wherever its patterns are, and the number of steps", _game_of_life_halting),
+    "game_of_life_halting": Key(
+        "the board, ignoring the position of its patterns, and the number of steps", _game_of_life_halting
+    ),
     "gcd": _ANY_ORDER,
-    "graph_color": Key("the graph, however its vertices are numbered", _graph_color),
+    "graph_color": Key("the graph, ignoring vertex numbers", _graph_color),
     "group_anagrams": Key("the words in any order", fields("words*")),
     "gsm_symbolic": Key(
-        "the story's numbers and their meaning, without the names of people and things", of(_gsm_symbolic)
+        "the story's numbers and their meaning, ignoring the names of people and things", of(_gsm_symbolic)
     ),
     "intermediate_integration": _INTEGRAND,
     "isomorphic_strings": Key(
-        "where letters repeat in both strings, in any order", of(lambda data: Bag(map(numbered, data["words"])))
+        "the pattern of repeated letters in both strings, in any order",
+        of(lambda data: Bag(map(numbered, data["words"]))),
     ),
     "jugs": Key("the jugs in any order, and the target", fields("puzzle.jug_capacities*", "puzzle.target")),
     "kakurasu": Key("the sums of rows and columns", fields("row_sums", "col_sums")),
-    "knight_swap": Key("the squares with their pieces, and who starts", fields("pieces*", "start_turn")),
-    "knights_knaves": Key("the claims, without names, roles, order and wording", _knights_knaves),
+    "knight_swap": Key("the squares with their pieces, and the player to move", fields("pieces*", "start_turn")),
+    "knights_knaves": Key("the claims, ignoring names, roles, order and wording", _knights_knaves),
     "largest_island": Key("the grid", fields("grid")),
     "lcm": _ANY_ORDER,
     "leg_counting": Key("the animals with their numbers, in any order", of(lambda data: Bag(data["animals"].items()))),
@@ -400,18 +407,18 @@ KEYS: dict[str, Key] = {
     ),
     "list_functions": Key("the examples in any order, and the input", _list_functions),
     "mahjong_puzzle": Key("the cards in hand in any order, and the rounds", _mahjong_puzzle),
-    "manipulate_matrix": Key("the matrix and the operations, without wording", _manipulate_matrix),
-    "maze": Key("the grid, whatever its signs, from either end", _maze),
+    "manipulate_matrix": Key("the matrix and the operations, ignoring wording", _manipulate_matrix),
+    "maze": Key("the grid, ignoring its symbols and the direction", _maze),
     "mini_sudoku": _DIGITS,
-    "modulo_grid": Key("the whole grid, wherever its gaps are", lambda entry: entry["answer"].split()),
+    "modulo_grid": Key("the complete grid, ignoring the position of the gaps", lambda entry: entry["answer"].split()),
     "n_queens": Key("the board", fields("puzzle")),
     "needle_haystack": Key(
         "the statements in any order, and the question",
         lambda entry: Bag(each.strip() for each in parts(_SENTENCE, entry["question"])),
     ),
-    "number_filtering": Key("the numbers in any order, the bound, and which side is kept", of(_number_filtering)),
+    "number_filtering": Key("the numbers in any order, the bound, and the side that is kept", of(_number_filtering)),
     "number_format": Key(
-        "the numbers in any order and however written, and which of them", fields("candidates*", "size")
+        "the numbers in any order and notation, and which one is asked for", fields("candidates*", "size")
     ),
     "number_sequence": Key("the numbers shown", fields("sequence")),
     "number_sorting": Key(
@@ -419,52 +426,57 @@ KEYS: dict[str, Key] = {
         of(lambda data: (Bag(map(float, data["original_numbers"])), data["direction"])),
     ),
     "palindrome_generation": Key("the letters in any order", fields("letters*")),
-    "palindrome_partitioning": Key("where letters repeat in the string", of(lambda data: numbered(data["string"]))),
+    "palindrome_partitioning": Key(
+        "the pattern of repeated letters in the string", of(lambda data: numbered(data["string"]))
+    ),
     "path_star": Key("the edges in any order, start and goal", _path_star),
     "polynomial_equations": Key(_UNKNOWN, _expression("polynomial_expr")),
-    "polynomial_multiplication": Key(f"{_TERMS}, whatever the variables are called", _expression("polynomial_expr")),
+    "polynomial_multiplication": Key(f"{_TERMS}, ignoring variable names", _expression("polynomial_expr")),
     "pool_matrix": Key("the matrix, the kind of pooling and its size", fields("matrix", "pool_type", "pool_size")),
     "power_function": Key("base and exponent", of(lambda data: (repr(data["base"]), data["exponent"]))),
     "prime_factorization": _NUMBER,
     "products": Key("the factors in any order", _expression("expression")),
-    "propositional_logic": Key("the premises in any order, whatever the variables", _propositional_logic),
+    "propositional_logic": Key("the premises in any order, ignoring variable names", _propositional_logic),
     "puzzle24": _ANY_ORDER,
-    "quantum_lock": Key("start, target and the buttons in any order", of(_quantum_lock)),
-    "ransom_note": Key("the required and available count of each letter, whichever letter it is", _ransom_note),
-    "rearc": Key("the task and the input, whatever the examples", fields("task_id", "input")),
-    "rectangle_count": Key("the picture, wherever it is", _rectangle_count),
+    "quantum_lock": Key("the start, the target, and the buttons in any order", of(_quantum_lock)),
+    "ransom_note": Key("the required and available count of each letter, ignoring which letter it is", _ransom_note),
+    "rearc": Key("the task and the input, ignoring the examples", fields("task_id", "input")),
+    "rectangle_count": Key("the picture, ignoring its position", _rectangle_count),
     "rotate_matrix": Key(
-        "the matrix and the angle, without full turns", of(lambda data: (data["matrix"], data["num_rotations"] % 4))
+        "the matrix and the angle, ignoring full turns", of(lambda data: (data["matrix"], data["num_rotations"] % 4))
     ),
     "rotten_oranges": _GRID,
-    "rubiks_cube": Key("the state of the cube, without wording", _rubiks_cube),
-    "rush_hour": Key("the board, whatever the cars are called", _rush_hour),
+    "rubiks_cube": Key("the state of the cube, ignoring wording", _rubiks_cube),
+    "rush_hour": Key("the board, ignoring the names of the cars", _rush_hour),
     "sentence_reordering": Key("the words in any order", lambda entry: Bag(entry["answer"].casefold().split())),
     "shortest_path": _GRID,
     "simple_equations": Key(
         f"the equation: {_UNKNOWN}; the sides in any order",
         of(lambda data: equation(data["equation"], [data["variable"]])),
     ),
-    "simple_geometry": Key("the known angles in any order, without wording", fields("n_sides", "known_angles*")),
+    "simple_geometry": Key("the known angles in any order, ignoring wording", fields("n_sides", "known_angles*")),
     "simple_integration": _INTEGRAND,
     "sokoban": Key("the board", of(lambda data: data["gamestr"].split("\n"))),
     "spell_backward": Key("the word", fields("word")),
     "spiral_matrix": _MATRIX,
     "string_insertion": Key("the string", fields("string")),
-    "string_manipulation": Key("the string and the rules in their order", fields("string", "selected_rules")),
-    "string_splitting": Key("the machines at the start", fields("initial_machines")),
-    "string_synthesis": Key("the blocks at the start", fields("initial_blocks")),
+    "string_manipulation": Key("the string and the rules, in order", fields("string", "selected_rules")),
+    "string_splitting": Key("the initial machines", fields("initial_machines")),
+    "string_synthesis": Key("the initial blocks", fields("initial_blocks")),
     "sudoku": _DIGITS,
     "survo": Key("the matrix, and the numbers to fill in, in any order", fields("puzzle", "candidate_numbers*")),
     "syllogism": Key("the premises in any order, and the conclusion", _syllogism),
-    "time_intervals": Key("both times, however they are written", fields("start_time", "end_time")),
-    "tower_of_hanoi": Key("disks, pegs, and which pegs", fields("num_disks", "num_pegs", "start_peg", "target_peg")),
+    "time_intervals": Key("both times, ignoring notation", fields("start_time", "end_time")),
+    "tower_of_hanoi": Key(
+        "the number of disks and pegs, and the start and target pegs",
+        fields("num_disks", "num_pegs", "start_peg", "target_peg"),
+    ),
     "tsumego": Key("the board", fields("board")),
     "word_ladder": Key(
-        "both words, in any order: a ladder can be climbed down",
+        "both words, in any order, because a ladder works in both directions",
         of(lambda data: Bag(data[name] for name in ("start_word", "end_word"))),
     ),
-    "word_sequence_reversal": Key("the words in their order", fields("words")),
+    "word_sequence_reversal": Key("the words, in order", fields("words")),
     "word_sorting": Key("the words in any order, and the direction", fields("transformed_words*", "direction")),
-    "zebra_puzzles": Key("the clues in any order, without names and wording", _zebra_puzzles),
+    "zebra_puzzles": Key("the clues in any order, ignoring names and wording", _zebra_puzzles),
 }

@@ -239,7 +239,7 @@ def coin_flip(answer: str, entry: Entry, config: Config) -> float:
     both right.
 
     A decimal may be rounded or truncated, and must be right in every given place. Small probabilities must also be
-    right within 5 %, because otherwise zero would be right for the smallest.
+    right within 5%, because otherwise zero would be right for the smallest.
     """
     gold = forms.rational(str(entry["answer"]))
     if gold is None:

@@ -137,7 +137,7 @@ function barChart(title, groups) {
   drawnByWidth(place, (width) => place.replaceChildren(barsOf(groups, names, width)));
   const scroller = el("div", { class: "tall", tabindex: "0", role: "group", "aria-label": title }, place);
   const floors = groups.some((group) => group.floor !== null);
-  const note = `Bars: mean; lines: 95 % interval.${floors ? " Dashed: what the best constant answer gets." : ""}`;
+  const note = `Bars: mean; lines: 95% interval.${floors ? " Dashed: what the best constant answer gets." : ""}`;
   return el("figure", { class: "chart bars" }, el("figcaption", {}, el("h2", {}, title)), scroller, el("p", { class: "small" }, note));
 }
 
