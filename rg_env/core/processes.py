@@ -209,12 +209,7 @@ class ProcessGroup:
     """
 
     def __init__(
-        self,
-        command: Command,
-        log: Path,
-        *,
-        environment: Mapping[str, str] | None = None,
-        pass_fds: Sequence[int] = (),
+        self, command: Command, log: Path, *, environment: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()
     ):
         import psutil
 

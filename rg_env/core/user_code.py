@@ -229,15 +229,14 @@ def checked_entry(task: str, entry: object) -> dict[str, Any]:
     for key in ("question", "answer"):
         if key not in entry:
             raise InputError(f"{where}: an item lacks {key!r}; it has {sorted(map(str, entry))}")
-    if not isinstance(entry["question"], str) or not entry["question"].strip():
-        raise InputError(f"{where}: a question must be text, not {shortened(entry['question'])}")
-    if entry["answer"] is not None and not isinstance(entry["answer"], str):
-        raise InputError(
-            f"{where}: an answer must be text, or None if none is stored, not {shortened(entry['answer'])}"
-        )
-    metadata = entry.get("metadata", {})
-    if not isinstance(metadata, Mapping):
-        raise InputError(f"{where}: metadata of an item must be a dict, not {shortened(metadata)}")
+    question, answer, metadata = entry["question"], entry["answer"], entry.get("metadata", {})
+    for is_valid, rule, value in (
+        (isinstance(question, str) and question.strip(), "a question must be text", question),
+        (answer is None or isinstance(answer, str), "an answer must be text, or None if none is stored", answer),
+        (isinstance(metadata, Mapping), "metadata of an item must be a dict", metadata),
+    ):
+        if not is_valid:
+            raise InputError(f"{where}: {rule}, not {shortened(value)}")
     try:
         text = json.dumps({**entry, "metadata": metadata}, default=library.to_plain)
     except (TypeError, ValueError, RecursionError) as error:

@@ -272,12 +272,9 @@ def test_a_reward_that_fails_ends_the_run(value: Any, said: str) -> None:
 @pytest.mark.parametrize(
     ("kwargs", "error", "message"),
     [
-        ({"num_train_exmaples": 1}, UnknownNameError, "'num_train_exmaples': did you mean 'num_train_examples'"),
         ({"parser": None}, UnknownNameError, "unknown parameter of the environment 'parser'"),
         ({"num_train_examples": 0, "num_eval_examples": 0}, InputError, "both 0"),
-        ({"num_eval_examples": -1}, InputError, "number of eval examples"),
         ({"rewards": [accuracy]}, InputError, "'accuracy' has the name of a metric"),
-        ({"rewards": [lambda state: 1.0]}, InputError, "needs 'state', which this environment does not have"),
         ({"rewards": [lambda parser: 1.0]}, InputError, "needs 'parser', which this environment does not have"),
     ],
 )

@@ -72,10 +72,7 @@ def test_verifiers_loads_it_by_name() -> None:
     assert set(env.dataset.column_names) == {"question", "answer", "info", "prompt", "example_id"}
     row = env.dataset[3]
     assert row["example_id"] == 3
-    assert row["prompt"] == [
-        {"role": "system", "content": SYSTEM_PROMPT},
-        {"role": "user", "content": row["question"]},
-    ]
+    assert row["prompt"] == [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": row["question"]}]
     assert all(isinstance(value, str) for value in row["info"].values())
     assert {split_of(info["problem"]) for info in env.dataset["info"]} == {"train"}
     assert {split_of(info["problem"]) for info in env.eval_dataset["info"]} == {"eval"}
@@ -241,12 +238,9 @@ def test_a_rubric_of_the_users_own(fake_server: Any) -> None:
         ({"num_train_exmaples": 1}, UnknownNameError, "'num_train_exmaples': did you mean 'num_train_examples'"),
         ({"dataset": None}, InputError, "'dataset' cannot be set"),
         ({"rubric": "x"}, InputError, "rubric must be a vf.Rubric, not 'x'"),
-        ({"task_name": "maze"}, UnknownNameError, "unknown parameter of the environment 'task_name': it is 'gym' here"),
         ({"num_examples": 5}, UnknownNameError, "'num_examples': it is 'num_train_examples' here"),
-        ({"few_shot": [{"role": "user"}]}, InputError, "few_shot must be a list of messages"),
         ({"parser": "x"}, InputError, "parser must be a vf.Parser, not 'x'"),
         ({"sampling_args": "x"}, InputError, "sampling_args must be a mapping, not 'x'"),
-        ({"gym": "leg_countin"}, UnknownNameError, "did you mean 'leg_counting'"),
     ],
 )
 def test_bad_arguments_are_refused_at_once(kwargs: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -38,10 +38,7 @@ def make(*funcs: Any, weights: list[float] | None = None, **options: Any) -> Ver
 def test_rows_and_scores_are_verifiers() -> None:
     """Prompts as it puts them; each reward, async ones too, and the weighted sum of its rubric."""
     env = make(right, short, weights=[1.0, 0.25])
-    assert env.train_rows[2]["prompt"] == [
-        {"role": "system", "content": "Add."},
-        {"role": "user", "content": "2 + 1?"},
-    ]
+    assert env.train_rows[2]["prompt"] == [{"role": "system", "content": "Add."}, {"role": "user", "content": "2 + 1?"}]
     assert (env.eval_rows, env.system_prompt) == ([], "Add.")
     assert env.reward_weights == {"right": 1.0, "short": 0.25}
     assert not env.has_accuracy

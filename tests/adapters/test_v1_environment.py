@@ -115,8 +115,6 @@ def test_parameters_are_the_plain_environments_and_the_split() -> None:
     ("options", "error", "message"),
     [
         ({"task_name": "maze"}, UnknownNameError, "'task_name': it is 'gym' here"),
-        ({"gyn": 1}, UnknownNameError, "unknown parameter of the environment 'gyn': did you mean 'gym'"),
-        ({"gym": "leg_countin"}, UnknownNameError, "did you mean 'leg_counting'"),
         ({"split": "test"}, UnknownNameError, "unknown split 'test'"),
         ({"rewards": [lambda state: 1.0]}, InputError, "needs 'state', which this environment does not have"),
     ],

@@ -70,10 +70,7 @@ def test_tasks_are_rows_and_rewards_are_verifiers() -> None:
     env = as_environment(of(Both))
     assert isinstance(env, TasksetEnvironment)
     assert env.eval_rows == []
-    assert env.train_rows[2]["prompt"] == [
-        {"role": "system", "content": "Add."},
-        {"role": "user", "content": "2 + 1?"},
-    ]
+    assert env.train_rows[2]["prompt"] == [{"role": "system", "content": "Add."}, {"role": "user", "content": "2 + 1?"}]
     assert [row["answer"] for row in env.train_rows] == ["1", "2", "3", "4"]
     assert env.reward_weights == {"right": 1.0, "forms": 0.25}
     assert not env.has_accuracy

@@ -15,15 +15,7 @@ import pytest
 from worker_pools import is_running, until
 
 import rg_env
-from rg_env.core.processes import (
-    Command,
-    JsonProcess,
-    ProcessGroup,
-    bare_environment,
-    ending_orphans,
-    run,
-    run_python,
-)
+from rg_env.core.processes import Command, JsonProcess, ProcessGroup, bare_environment, ending_orphans, run, run_python
 
 SPAWNS = "import subprocess, sys, time; child = subprocess.Popen(['sleep', '60']); print(child.pid, flush=True)\n"
 

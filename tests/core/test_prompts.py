@@ -1,10 +1,16 @@
-"""Prompts and chat templates."""
+"""Prompts, chat templates, and the metrics of a mixture."""
 
 from typing import Any
 
 import pytest
 
-from rg_env.core.prompts import SYSTEM_PROMPT, build_messages, fold_system, rejects_system_role
+from rg_env.core.data.dataset import build_rows
+from rg_env.core.environment import PromptOptions
+from rg_env.core.grading.rubric import metrics_of, needs_workers
+from rg_env.core.grading.scoring import Rollout
+from rg_env.core.prompts import SYSTEM_PROMPT, fold_system, rejects_system_role
+from rg_env.core.rewards import resolve_rewards
+from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import InputError, UnknownNameError
 
 
@@ -28,16 +34,6 @@ class FakeTokenizer:
 def test_the_shipped_prompt_is_exact() -> None:
     """The tiny policy was built with this very text."""
     assert SYSTEM_PROMPT == "Think step by step, then give the final answer as <answer>your answer here</answer>."
-
-
-def test_the_system_prompt_goes_where_it_is_asked() -> None:
-    """In a system message, or before the question with a blank line between; none if there is none."""
-    system, user = {"role": "system", "content": "S"}, {"role": "user", "content": "Q"}
-    assert build_messages("Q", "S") == [system, user]
-    assert build_messages("Q", "S", "user") == [{"role": "user", "content": "S\n\nQ"}]
-    assert build_messages("Q", None) == build_messages("Q", "", "user") == [user]
-    with pytest.raises(UnknownNameError, match="placement 'sytem': did you mean 'system'"):
-        build_messages("Q", "S", "sytem")  # type: ignore[arg-type]
 
 
 def test_folding_leaves_the_rest_alone() -> None:
@@ -66,14 +62,60 @@ def test_a_missing_template_is_an_input_error() -> None:
         rejects_system_role(FakeTokenizer("broken"))
 
 
+SHOTS = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<answer>1</answer>"}]
+
+
 @pytest.mark.parametrize(
-    ("placement", "system", "user"),
+    ("arguments", "expected"),
     [
-        ("system", "Be brief.\n\nUse tags.", "1+1?"),
-        ("user", "Be brief.", "Use tags.\n\n1+1?"),
-        ("user_after", "Be brief.", "1+1?\n\nUse tags."),
+        ({}, [("system", SYSTEM_PROMPT), ("user", "2?")]),
+        *(({"system_prompt": none}, [("user", "2?")]) for none in (None, "")),
+        ({"preamble": "P"}, [("system", f"P\n\n{SYSTEM_PROMPT}"), ("user", "2?")]),
+        ({"prompt_placement": "user", "preamble": "P"}, [("system", "P"), ("user", f"{SYSTEM_PROMPT}\n\n2?")]),
+        ({"prompt_placement": "user_after", "preamble": "P"}, [("system", "P"), ("user", f"2?\n\n{SYSTEM_PROMPT}")]),
+        ({"prompt_placement": "user"}, [("user", f"{SYSTEM_PROMPT}\n\n2?")]),
+        (
+            {"prompt_placement": "user", "few_shot": SHOTS},
+            [("user", f"{SYSTEM_PROMPT}\n\n1?"), ("assistant", "<answer>1</answer>"), ("user", "2?")],
+        ),
     ],
 )
-def test_a_system_prompt_stands_where_it_is_placed_and_a_preamble_in_the_system_message(placement, system, user):
-    messages = build_messages("1+1?", "Use tags.", placement, preamble="Be brief.")
-    assert messages == [{"role": "system", "content": system}, {"role": "user", "content": user}]
+def test_messages(arguments: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    """The system prompt is in the system message or the user turn, next to a preamble and examples."""
+    asking = PromptOptions.of(**arguments)
+    for _ in range(2):  # messages of one question are no part of another's
+        messages = asking.messages("2?")
+        assert [(message["role"], message["content"]) for message in messages] == expected
+        messages[0]["content"] = "changed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"prompt_placement": "sytem"}, UnknownNameError, "did you mean 'system'"),
+        ({"grading": "upsteam"}, UnknownNameError, "did you mean 'upstream'"),
+        ({"system_prompt": 5}, InputError, "system_prompt must be text, not 5"),
+        ({"preamble": "\ud800"}, InputError, "preamble holds half a character"),
+        ({"few_shot": [{"role": "user"}]}, InputError, "few_shot must be a list of messages"),
+    ],
+)
+def test_prompts_that_cannot_be(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    """In one line."""
+    with pytest.raises(error, match=message):
+        PromptOptions.of(**arguments)
+
+
+def test_metrics_of_a_mixture() -> None:
+    """An accuracy for each task, in the inverse of its share of the rows; `timed_out` only where it can be."""
+    mixture = Mixture.parse(["leg_counting", {"name": "chain_sum", "weight": 3}])
+    assert not needs_workers(mixture, "hardened")
+    metrics = {metric.name: metric for metric in metrics_of(resolve_rewards(), mixture, "hardened")}
+    statuses = ["status/wrong", "status/no_answer", "status/too_long", "status/ungradable"]
+    assert list(metrics) == ["accuracy", "accuracy/leg_counting", "accuracy/chain_sum", *statuses]
+    assert "status/timed_out" in {metric.name for metric in metrics_of([], mixture, "upstream")}
+    (row,) = [row for row in build_rows(mixture, "eval", 4, 0) if row["info"]["rg_task"] == "leg_counting"]
+    rollout = Rollout.of(
+        prompt="?", completion=f"<answer>{row['answer']}</answer>", answer=row["answer"], info=row["info"]
+    )
+    values = {name: metric.value(rollout) for name, metric in metrics.items()}
+    assert values == {**dict.fromkeys(metrics, 0.0), "accuracy": 1.0, "accuracy/leg_counting": 4.0}

@@ -178,11 +178,7 @@ def test_what_the_users_dataset_raises(
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (
-            '"own_sums"',
-            '"maze"',
-            r"registers the task 'maze', which already exists: choose another name \(.*, line",
-        ),
+        ('"own_sums"', '"maze"', r"registers the task 'maze', which already exists: choose another name \(.*, line"),
         ('"own_sums"', '"a/b"', "registers the task 'a/b': use letters, digits"),
         ("    size: int = 500\n", "", r"its config Config lacks the required field 'size'"),
         ("terms: int = 2", "terms: int", r"its config Config or its curriculum does not work: TypeError: .*'terms'"),

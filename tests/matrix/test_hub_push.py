@@ -185,8 +185,7 @@ def test_the_archive_holds_the_repository_and_nothing_private(
 
 
 @pytest.mark.parametrize(
-    ("release", "module"),
-    [("0.1.9.post3", "verifiers.scripts.eval"), ("0.3.1", "verifiers.legacy.scripts.eval")],
+    ("release", "module"), [("0.1.9.post3", "verifiers.scripts.eval"), ("0.3.1", "verifiers.legacy.scripts.eval")]
 )
 def test_vf_eval_takes_its_sizes_from_the_wheel(tmp_path: Path, release: str, module: str) -> None:
     uv("build", "-q", "--wheel", "--out-dir", tmp_path, ROOT)

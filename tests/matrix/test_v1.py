@@ -72,7 +72,7 @@ BAD = {
     "text that nests without end": "not JSON",
     "a seed that is too large": "seed must be a whole number within 64 bits",
     "too many questions": "the number of eval examples must be a whole number from 0 to 2147483648, not 1000000000000",
-    "fewer questions than tasks": "1 examples are too few for 2 tasks",
+    "fewer questions than tasks": "1 example is too few for 2 tasks",
 }
 BAD_HARNESS = ("greater than 0", "finite number", "greater than or equal to 0")
 SCENARIO = Path(__file__).with_name("v1_scenario.py")

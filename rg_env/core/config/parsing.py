@@ -178,12 +178,18 @@ def _sections(schema: type[BaseModel], above: Keys = ()) -> Iterator[tuple[Keys,
             yield from _sections(section, (*above, name))
 
 
+def _alternatives(annotation: Any) -> list[Any]:
+    """The types that an annotation allows, without None and metadata."""
+    if get_origin(annotation) is Annotated:
+        return _alternatives(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [each for part in get_args(annotation) if part is not type(None) for each in _alternatives(part)]
+    return [annotation]
+
+
 def _section_at(schema: Any, path: Keys) -> type[BaseModel] | None:
     """The schema of the section at `path`; None if no section can be there."""
-    if get_origin(schema) is Annotated:
-        schema = get_args(schema)[0]
-    if get_origin(schema) in (Union, UnionType):
-        schema = next(each for each in get_args(schema) if each is not type(None))
+    schema = _alternatives(schema)[0]
     if path and get_origin(schema) is dict:
         return _section_at(get_args(schema)[1], path[1:])
     if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
@@ -194,13 +200,8 @@ def _section_at(schema: Any, path: Keys) -> type[BaseModel] | None:
 
 
 def _is_list_of_text(annotation: Any) -> bool:
-    if get_origin(annotation) is Annotated:
-        return _is_list_of_text(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, UnionType):
-        return any(map(_is_list_of_text, get_args(annotation)))
-    items = get_args(annotation)[:1] if get_origin(annotation) in (list, tuple) else ()
-    item = get_args(items[0])[0] if items and get_origin(items[0]) is Annotated else items and items[0]
-    return item is str or get_origin(item) is Literal
+    items = [get_args(each)[0] for each in _alternatives(annotation) if get_origin(each) in (list, tuple)]
+    return any(item is str or get_origin(item) is Literal for each in items for item in _alternatives(each))
 
 
 def problem_of(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:

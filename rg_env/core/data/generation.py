@@ -122,26 +122,15 @@ class _Walk:
         """Estimated seconds for draws not yet handed out; 0 until the first draws are timed."""
         return self.to_plan() * self.draw_s
 
-    def plan(self, most: int) -> "_Chunk":
+    def plan(self, most: int) -> range:
         """The next draws to hand out, at most `most`."""
         size = min(most, max(1, int(_CHUNK_S / self.draw_s))) if self.draw_s else _FIRST_CHUNK
         first, self.planned = self.planned, self.planned + min(size, self.to_plan())
-        return _Chunk(self, first, self.planned, first, time.monotonic())
+        return range(first, self.planned)
 
     def rows(self) -> dict[Split, list[Row]]:
         """The requested rows by split."""
         return {split: self.selection.rows(split)[:n] for split, n in self.counts.items()}
-
-
-@dataclass
-class _Chunk:
-    """Draws of a walk that are assigned to a process."""
-
-    walk: _Walk
-    first: int
-    end: int
-    next: int
-    started: float
 
 
 class Drawer:
@@ -153,7 +142,10 @@ class Drawer:
         """Time of its last reply."""
         self.walk: _Walk | None = None
         """The walk whose dataset is open in the process."""
-        self.chunk: _Chunk | None = None
+        self.draws = self._left = range(0)
+        """The draws of the walk that are assigned to the process; empty while it is idle."""
+        self.started = 0.0
+        """Time at which they were assigned."""
         try:
             self.process = JsonProcess(MAIN, bare_environment())
         except OSError as error:
@@ -177,17 +169,28 @@ class Drawer:
         self.heard = time.monotonic()
         return replies
 
-    def draw(self, chunk: _Chunk) -> None:
-        """Assign `chunk` to the process."""
-        request, self.walk, self.chunk = chunk.walk.request, chunk.walk, chunk
+    def draw(self, walk: _Walk, draws: range) -> None:
+        """Assign draws of `walk` to the process."""
+        self.walk, self.draws, self._left, self.started = walk, draws, draws, time.monotonic()
+        request = walk.request
         job = {"task": request.spec.name, "config": request.spec.config, "seed": request.seed, "by": request.by}
-        self.send({**job, "splits": list(chunk.walk.counts), "first": chunk.first, "count": chunk.end - chunk.first})
+        self.send({**job, "splits": list(walk.counts), "first": draws.start, "count": len(draws)})
+
+    def drawn(self, item: Item | None, failure: str) -> None:
+        """Pass the result of the next draw to the walk. Raises as `_Walk.add`."""
+        assert self.walk is not None
+        self.walk.add(self._left[0], item, failure)
+        self._left = self._left[1:]
+        if not self._left:
+            mean = (time.monotonic() - self.started) / len(self.draws)
+            self.walk.draw_s = (self.walk.draw_s + mean) / 2 if self.walk.draw_s else mean
+            self.draws = range(0)
 
     def too_slow(self, limit: str) -> GenerationError:
         """The error for a draw, or the start of the process, that exceeds a limit."""
-        if self.chunk is None:
+        if self.walk is None or not self._left:
             return GenerationError(f"a generation process takes more than {limit} to start")
-        spec, seed, index = self.chunk.walk.request.spec, self.chunk.walk.request.seed, self.chunk.next
+        spec, seed, index = self.walk.request.spec, self.walk.request.seed, self._left[0]
         return GenerationError(
             f"task {spec.name!r}: draw {index} of seed {seed} (item seed {item_seed(seed, index)}) takes more than "
             f"{limit} with config {spec.config_json}: choose another seed or easier options"
@@ -239,8 +242,8 @@ class Generation:
                     for reply in key.data.replies():
                         self._handle(key.data, reply)
                 for drawer in self.drawers:
-                    if drawer.ready_since and not drawer.chunk and (walk := self._next_walk(drawer)):
-                        drawer.draw(walk.plan(self._limits.max_chunk))
+                    if drawer.ready_since and not drawer.draws and (walk := self._next_walk(drawer)):
+                        drawer.draw(walk, walk.plan(self._limits.max_chunk))
                 self._check_silence()
                 self._start_more()
         finally:  # on errors and Ctrl-C too
@@ -263,7 +266,7 @@ class Generation:
         """Double the number of processes if all have been busy for a while and more draws are needed."""
         latest = max(drawer.ready_since or time.monotonic() for drawer in self.drawers)
         is_long = time.monotonic() - latest > self._limits.worth_a_process_s
-        if is_long and all(drawer.chunk for drawer in self.drawers) and any(walk.to_plan() for walk in self._walks):
+        if is_long and all(drawer.draws for drawer in self.drawers) and any(walk.to_plan() for walk in self._walks):
             self._start(len(self.drawers))
 
     def _handle(self, drawer: Drawer, reply: Any) -> None:
@@ -277,14 +280,7 @@ class Generation:
                 item = None
             case _:
                 item, failure = Item(*reply) if reply else None, ""
-        chunk = drawer.chunk
-        assert chunk is not None
-        chunk.walk.add(chunk.next, item, failure)
-        chunk.next += 1
-        if chunk.next == chunk.end:
-            mean = (time.monotonic() - chunk.started) / (chunk.end - chunk.first)
-            chunk.walk.draw_s = (chunk.walk.draw_s + mean) / 2 if chunk.walk.draw_s else mean
-            drawer.chunk = None
+        drawer.drawn(item, failure)
 
     def _next_walk(self, drawer: Drawer) -> _Walk | None:
         """The walk that a process should work on next.
@@ -292,7 +288,7 @@ class Generation:
         Opening a task takes up to 3 s, so a process stays with its walk. It then takes the longest walk without a
         process, and shares another process's walk only if much is left to draw.
         """
-        taken = [other.walk for other in self.drawers if other.chunk]
+        taken = [other.walk for other in self.drawers if other.draws]
         long_s = self._limits.worth_a_process_s
         open_walks = [walk for walk in self._walks if walk.to_plan() and (walk not in taken or walk.left_s() > long_s)]
         if drawer.walk in open_walks:
@@ -301,9 +297,8 @@ class Generation:
 
     def _check_silence(self) -> None:
         for drawer in self.drawers:
-            begin = max(drawer.heard, drawer.chunk.started) if drawer.chunk else drawer.heard
-            is_busy = drawer.chunk is not None or drawer.ready_since is None
-            if is_busy and time.monotonic() - begin > self._limits.silence_s:
+            is_busy = drawer.draws or drawer.ready_since is None
+            if is_busy and time.monotonic() - max(drawer.heard, drawer.started) > self._limits.silence_s:
                 raise drawer.too_slow(f"{self._limits.silence_s:g} s")
 
 
@@ -312,20 +307,15 @@ class Progress:
     a file."""
 
     def __init__(self, total: int, stream: TextIO, after_s: float | None = None) -> None:
-        self._total, self._stream = total, stream
-        self._every_s = 0.2 if stream.isatty() else 20.0
-        self._next = time.monotonic() + ((3.0 if stream.isatty() else 20.0) if after_s is None else after_s)
-        self._shown = False
+        self._total, self._stream, self._shown = total, stream, False
+        self._form, self._every_s, first_s = ("\r{}", 0.2, 3.0) if stream.isatty() else ("{}\n", 20.0, 20.0)
+        self._next = time.monotonic() + (first_s if after_s is None else after_s)
 
     def show(self, found: int) -> None:
-        if time.monotonic() < self._next:
-            return
-        text = f"generating rows: {found:,} of {self._total:,}"
-        print(
-            f"\r{text}" if self._stream.isatty() else text, end="" if self._stream.isatty() else "\n", file=self._stream
-        )
-        self._stream.flush()
-        self._next, self._shown = time.monotonic() + self._every_s, True
+        if time.monotonic() >= self._next:
+            text = f"generating rows: {found:,} of {self._total:,}"
+            print(self._form.format(text), end="", file=self._stream, flush=True)
+            self._next, self._shown = time.monotonic() + self._every_s, True
 
     def close(self) -> None:
         """Remove the line from the terminal."""

@@ -49,13 +49,10 @@ def test_closing_ends_everything() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"target": "json"}, InputError, "not of the form 'module:function'"),
         ({"target": "no_such_module:f"}, InputError, "cannot start: ModuleNotFoundError: No module named"),
         ({"target": "json:no_such"}, InputError, "cannot start: AttributeError: module 'json' has no"),
         ({"target": "json:__name__"}, InputError, "cannot start: TypeError: json:__name__ is not callable"),
         ({"target": "json:dumps", "warmup": "json:loads"}, InputError, "cannot start: TypeError: loads"),
-        ({"target": "json:dumps", "workers": 0}, InputError, "workers = 0 of a worker pool: must be positive"),
-        ({"target": "json:dumps", "wall_s": float("inf")}, InputError, "wall_s = inf of a worker pool: must be"),
         ({"target": "hangs:f", "start_s": 0.3}, RGEnvError, "a worker for hangs:f was not ready in time"),
         ({"target": "ends:f"}, RGEnvError, "ended during start-up: exit code 3: .*the reason"),
     ],
