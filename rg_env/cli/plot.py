@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
         nargs="+",
         type=Path,
         metavar="FILE",
-        help="files of evaluations (results_*.json) or of runs (metrics.jsonl)",
+        help="files of evaluations (results_*.json) or of runs (metrics.jsonl), or their folders",
     )
     plot.add_argument("--title", metavar="T", help="title of the plot; default: a generated description; '': no title")
     plot.add_argument(

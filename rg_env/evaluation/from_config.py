@@ -25,7 +25,7 @@ from rich.progress import Progress as Bars
 
 from rg_env.core.config import yaml12
 from rg_env.core.run_folder import free_folder, locked, read_yaml, removed_on_error, write_aside
-from rg_env.core.text import one_line
+from rg_env.core.text import counted, one_line
 from rg_env.errors import InputError, OutputFolderError, ServerError
 from rg_env.evaluation.config import EvalConfig
 from rg_env.evaluation.external import FOLDER, LOG, Benchmark, Harness, check_tasks
@@ -162,7 +162,7 @@ def _check_complete(outcome: Outcome, folder: Path) -> None:
     for work in outcome.works:
         if work.asked and work.failed == work.asked:
             where = "external/answers.jsonl" if isinstance(work, Benchmark) else ROLLOUTS
-            what = f"{work.model}, {work.label}: all {work.asked} calls failed"
+            what = f"{work.model}, {work.label}: all calls failed ({work.asked})"
             raise ServerError(f"{what}: that is not a result; {where} has the reasons (error)")
 
 
@@ -209,11 +209,11 @@ def _print_notes(outcome: Outcome) -> None:
     """Print notes that are needed to interpret the results."""
     for work in outcome.works:
         if isinstance(work, TaskWork) and work.left_out and work.draw == "sampled":
-            print(f"{work.model}, {work.label}: {work.left_out} questions left out: it was trained on them")
+            print(f"{work.model}, {work.label}: {counted(work.left_out, 'question')} left out: used in its training")
         if work.failed:
-            print(f"{work.model}, {work.label}: {work.failed} calls failed, and count as wrong answers")
+            print(f"{work.model}, {work.label}: {counted(work.failed, 'failed call')}: counted as wrong")
     if outcome.strangers:
-        print(f"{ROLLOUTS} has {outcome.strangers:,} rollouts of other questions: they do not count")
+        print(f"{ROLLOUTS} has {counted(outcome.strangers, 'rollout')} of other questions: not counted")
     for name, others in outcome.answered_as.items():
         print(f"{name}: answered as {', '.join(one_line(each) for each in sorted(others)[:3])}")
 

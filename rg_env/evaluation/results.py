@@ -3,13 +3,14 @@
     results = read_results("outputs/eval/results_all_tasks_20250101-120000.json")
     results = read_results("outputs/RUN/eval_results/eval_step_25.json")
     results.tasks["maze"].models["base"].scores.accuracy
+    results = merged({"a.json": read_results("a.json"), "b.json": read_results("b.json")})
 
 `rg-env eval` writes one file for all tasks and one for each. A training run writes one file per evaluation, which
 includes the rollouts. All models of a file answered the same frozen questions. `correct` has the verdict on each
 answer, so that models can be compared by question later, even across files. Intervals are 95% confidence intervals.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -17,9 +18,12 @@ from pydantic import ConfigDict, Field, Strict, ValidationError, model_validator
 
 from rg_env.core.config.parsing import Section, Share, problems_in
 from rg_env.core.run_folder import RunFolder, damaged, evaluation_summary
-from rg_env.core.statistics import wilson_interval
+from rg_env.core.statistics import mean_of, wilson_interval
+from rg_env.core.text import one_line
 from rg_env.errors import InputError
 
+RESULTS = "results_*.json"
+_ALL = "results_all_tasks_"
 Interval = Annotated[tuple[float, float], Strict(False)]
 """Lower and upper end of a 95% confidence interval. Not strict, because JSON has it as a list."""
 Part = Literal["training", "held_out", "labelled"]
@@ -371,6 +375,18 @@ def read_results(file: str | Path) -> Results:
         ) from error
 
 
+def newest_results(folder: Path) -> tuple[dict[Path, Results], bool]:
+    """The newest results in the folder of an evaluation by file: of all tasks, or of each task if it ended before that;
+    and whether there are older ones. Raises like `read_results`."""
+    found = {file: read_results(file) for file in folder.glob(RESULTS)}
+    order = sorted(found, key=lambda file: (file.name.startswith(_ALL), found[file].created, file))
+    latest = {task: file for file in order for task in found[file].tasks}
+    shown = set(latest.values())
+    if order and order[-1].name.startswith(_ALL):
+        order, shown = [file for file in order if file.name.startswith(_ALL)], {order[-1]}
+    return {file: found[file] for file in order if file in shown}, len(shown) < len(order)
+
+
 def read_evaluations(run: RunFolder) -> list[Results]:
     """Read the evaluations of a training run, in order. Raises like `read_results`."""
     return [read_results(run.evaluation_file(step)) for step in run.evaluation_steps()]
@@ -379,3 +395,65 @@ def read_evaluations(run: RunFolder) -> list[Results]:
 def _listed(names: Sequence[str]) -> str:
     """The first three names, and the number of others."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+# Results of several files, which must be comparable
+
+_SAME = ("spec", "questions", "sampling", "grading", "system_prompt", "floor")
+"""Fields of a task that must be equal in all files."""
+
+
+def merged(files: Mapping[str, Results]) -> Results:
+    """Merge the models and tasks of the files.
+
+    Raises:
+        InputError: a file has no answers; models were evaluated on different tasks or in different ways; or two files
+            have different results for models with the same name.
+    """
+    tasks: dict[str, TaskResults] = {}
+    first: dict[str, str] = {}  # file of each task
+    for file, results in files.items():
+        if not any(model.scores.n for task in results.tasks.values() for model in task.models.values()):
+            only = " except external benchmarks, which cannot be plotted" if results.external else ""
+            raise InputError(f"{file} has no answers{only}")
+        for name, task in results.tasks.items():
+            known = tasks.setdefault(name, task)
+            where = first.setdefault(name, file)
+            if reason := next(_differences(known, task), None):
+                raise InputError(f"{file} cannot be compared with {where} on {name!r}: {reason}")
+            for model in known.models.keys() & task.models.keys():
+                if known.models[model] != task.models[model]:
+                    raise InputError(
+                        f"{file} and {where} both have a model {model!r}, with different results: omit one file, or "
+                        "evaluate one of the models under another name"
+                    )
+            tasks[name] = known.model_copy(update={"models": known.models | task.models})
+    summaries = {model: each for results in files.values() for model, each in results.models.items()}
+    for name, task in tasks.items():
+        if len(files) > 1 and (missing := sorted(summaries.keys() - task.models.keys())):
+            other = next(file for file, results in files.items() if missing[0] in results.models)
+            raise InputError(f"{other} cannot be compared with {first[name]}: only {first[name]} has the task {name!r}")
+    whole = [results for results in files.values() if results.tasks.keys() == tasks.keys()]
+    summaries |= {model: each for results in whole for model, each in results.models.items()}
+    if not whole:  # files of single tasks
+        summaries = {model: _over(list(tasks.values()), model, each) for model, each in summaries.items()}
+    return next(iter(files.values())).model_copy(update={"tasks": tasks, "models": summaries})
+
+
+def _over(tasks: Sequence[TaskResults], model: str, summary: ModelSummary) -> ModelSummary:
+    """Recompute a model's macro average over `tasks`."""
+    scores = [task.models[model].scores for task in tasks]
+    accuracy, interval = mean_of(*zip(*(each.measured for each in scores if each.n), strict=True))
+    failed = sum(each.failed for each in scores)
+    return summary.model_copy(update={"accuracy": accuracy, "accuracy_interval": interval, "failed": failed})
+
+
+def _differences(one: TaskResults, other: TaskResults) -> Iterator[str]:
+    for name in _SAME:
+        ours, theirs = getattr(one, name), getattr(other, name)
+        if ours != theirs and name in ("questions", "sampling"):
+            for field in type(ours).model_fields:
+                if (a := getattr(ours, field)) != (b := getattr(theirs, field)):
+                    yield f"other {name}: {field} is {one_line(b, 24)}, not {one_line(a, 24)}"
+        elif ours != theirs:
+            yield f"other {name}: {one_line(theirs, 24)}, not {one_line(ours, 24)}"

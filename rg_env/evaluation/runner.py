@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rg_env.core.grading.scoring import Rollout
+from rg_env.core.text import counted
 from rg_env.errors import EngineError, RGEnvError, ServerError
 from rg_env.evaluation.config import EvalConfig, EvalModel
 from rg_env.evaluation.models import (
@@ -467,5 +468,5 @@ class _Run:
                 self.outcome.answered_as.setdefault(name, set()).add(str(answered.reply.model))
             if answered.error and self._failed_in_a_row[name] >= self.config.requests.give_up_after:
                 failed = self.config.requests.give_up_after
-                problems.setdefault(name, f"{failed} calls failed one after another: {answered.error}")
+                problems.setdefault(name, f"{counted(failed, 'call')} failed in a row: {answered.error}")
                 return

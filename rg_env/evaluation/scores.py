@@ -160,33 +160,26 @@ def scores_of(works: Iterable[TaskWork], floor: float | None = None) -> Scores:
     statuses = Counter(answer.status for answers in questions for answer in answers if answer.status is not None)
     count = sum(map(len, questions))
     right, rewards = _values(questions, "correct"), _values(questions, "reward")
-    accuracy, accuracy_se = _mean(right)
-    reward, reward_se = _mean(rewards)
-    greedy_accuracy, greedy_accuracy_se = _mean(_values(greedy, "correct"))
-    greedy_reward, greedy_reward_se = _mean(_values(greedy, "reward"))
-    tokens, tokens_se = _mean(_values(questions, "completion_tokens"))
-    truncated, truncated_se = _mean(_values(questions, "truncated"))
-    passes = _passes(right)
+    figures: dict[str, Any] = {}
+    for name, values in {
+        "accuracy": right,
+        "reward": rewards,
+        "greedy_accuracy": _values(greedy, "correct"),
+        "greedy_reward": _values(greedy, "reward"),
+        "mean_completion_tokens": _values(questions, "completion_tokens"),
+        "truncated": _values(questions, "truncated"),
+    }.items():
+        figures[name], figures[f"{name}_se"] = statistics.mean_and_error(values) if any(values) else (None, None)
+    accuracy, reward, passes = figures["accuracy"], figures["reward"], _passes(right)
     return Scores(
         n=len(questions),
         answers=count,
-        accuracy=accuracy,
-        accuracy_se=accuracy_se,
+        **figures,
         accuracy_interval=None if accuracy is None else statistics.share_interval(right),
         guess_adjusted=None if floor is None or accuracy is None else statistics.guess_adjusted(accuracy, floor),
-        greedy_accuracy=greedy_accuracy,
-        greedy_accuracy_se=greedy_accuracy_se,
-        reward=reward,
-        reward_se=reward_se,
         reward_interval=None if reward is None else statistics.mean_interval(rewards) or (reward, reward),
-        greedy_reward=greedy_reward,
-        greedy_reward_se=greedy_reward_se,
         pass_at_k={name: mean for name, (mean, _) in passes.items()},
         pass_at_k_se={name: error for name, (_, error) in passes.items()},
-        mean_completion_tokens=tokens,
-        mean_completion_tokens_se=tokens_se,
-        truncated=truncated,
-        truncated_se=truncated_se,
         status={name: statuses[name] / count for name in STATUSES if statuses[name]},
         failed=statuses[FAILED],
         left_out=sum(work.left_out for work in sampled),
@@ -197,10 +190,6 @@ def _values(questions: Sequence[Sequence[Answer]], name: str) -> list[list[float
     """Known values, grouped by question."""
     found = [[getattr(answer, name) for answer in question] for question in questions]
     return [[float(value) for value in values if value is not None] for values in found]
-
-
-def _mean(values: Sequence[Sequence[float]]) -> tuple[float, float] | tuple[None, None]:
-    return statistics.mean_and_error(values) if any(values) else (None, None)
 
 
 def _passes(right: Sequence[Sequence[float]]) -> dict[str, tuple[float, float]]:

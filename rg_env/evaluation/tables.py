@@ -3,7 +3,7 @@
 A training run prints its evaluations with the same table, where before and after are two models.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
@@ -13,7 +13,8 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from rg_env.core.statistics import with_interval
-from rg_env.evaluation.results import Accuracy, Part, Results, Sampling, Scores
+from rg_env.core.text import counted
+from rg_env.evaluation.results import Accuracy, Interval, Part, Results, Sampling, Scores
 
 _ABOUT_ACCURACIES = (
     "Accuracies with 95% intervals, clustered by question. Constant: accuracy of the best constant answer. Rows below "
@@ -101,8 +102,7 @@ def markdown(results: Results) -> str:
     """`summary.md`."""
     what = f"{results.created}; {', '.join(f'{name} {each}' for name, each in results.versions.items())}"
     if first := next(iter(results.tasks.values()), None):
-        times = first.sampling.rollouts_per_example
-        answers = "one answer" if times == 1 else f"{times} answers"
+        answers = counted(first.sampling.rollouts_per_example, "answer")
         what = f"{what}; {answers} a question, {_sampled(results)}; grading {first.grading}"
     lines = ["# Evaluation", "", f"{what}."]
     for table in tables_of(results):
@@ -117,6 +117,34 @@ def markdown_table(heads: list[str], rows: Rows) -> list[str]:
     """The lines of a table in Markdown."""
     head, *body = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in [heads, *rows]]
     return [head, "|---" * len(heads) + "|", *body]
+
+
+def figures_of(scores: Scores) -> dict[str, str]:
+    """The cells of all figures of a model, by name."""
+    return {
+        "questions": str(scores.n),
+        "accuracy": cell(scores.accuracy, scores.accuracy_interval),
+        "greedy accuracy": cell(scores.greedy_accuracy, scores.greedy.accuracy_interval),
+        "above guessing": cell(scores.guess_adjusted),
+        "reward": cell(scores.reward, scores.reward_interval),
+        **{k: cell(share) for k, share in list(scores.pass_at_k.items())[1:]},  # pass@1 is the accuracy
+        "tokens of an answer": _number(scores.mean_completion_tokens),
+        "cut off": cell(scores.truncated),
+        "failed calls": str(scores.failed or _NOTHING),
+        "left out": str(scores.left_out or _NOTHING),
+    }
+
+
+def columns_of(rows: Sequence[Mapping[str, str]]) -> tuple[list[str], Rows]:
+    """Heads and rows of a table, without columns that are empty."""
+    heads = [head for head in dict.fromkeys(head for row in rows for head in row)
+             if {row.get(head, _NOTHING) for row in rows} != {_NOTHING}]  # fmt: skip
+    return heads, [[row.get(head, _NOTHING) for head in heads] for row in rows]
+
+
+def cell(value: float | None, interval: Interval | None = None) -> str:
+    """A figure with its interval, or a dash if it is unknown."""
+    return _NOTHING if value is None else with_interval(value, interval)
 
 
 def _external_table(results: Results) -> tuple[list[str], Rows]:
@@ -147,29 +175,17 @@ def _accuracies(results: Results, limit: int | None) -> Rows:
         [
             f"{name} (held out)" if task.part == "held_out" else name,
             str(task.questions.n),
-            _share(task.floor),
+            cell(task.floor),
             *(_accuracy(each.scores) for each in task.models.values()),
         ]
         for name, task in results.tasks.items()
     ]
-    below = [
-        (f"{title}, {name}", cells) for title, scores in _parts(results).items() for name, cells in _figures(scores)
-    ] or _over_tasks(results)
-    return [*_shortened(rows, limit), *([name, "", "", *cells] for name, cells in below if set(cells) != {_NOTHING})]
-
-
-def _figures(models: Sequence[Scores]) -> list[tuple[str, list[str]]]:
-    """Rows of figures over all questions of a part: name and cells."""
-    figures: dict[str, Callable[[Scores], str]] = {
-        "questions": lambda each: str(each.n),
-        "accuracy": _accuracy,
-        "greedy accuracy": lambda each: _share(each.greedy_accuracy),
-        "reward": lambda each: _share(each.reward),
-        "tokens of an answer": lambda each: _number(each.mean_completion_tokens),
-        "cut off": lambda each: _share(each.truncated),
-    }
-    found = [(name, list(map(figure, models))) for name, figure in figures.items()]
-    return found + [(k, [_share(each.pass_at_k.get(k)) for each in models]) for k in list(models[0].pass_at_k)[1:]]
+    below = []
+    for title, scores in _parts(results).items():
+        names, models = columns_of(list(map(figures_of, scores)))
+        below += [(f"{title}, {name}", list(cells)) for name, *cells in zip(names, *models, strict=True)]
+    below = below or [each for each in _over_tasks(results) if set(each[1]) != {_NOTHING}]
+    return [*_shortened(rows, limit), *([name, "", "", *cells] for name, cells in below)]
 
 
 def _over_tasks(results: Results) -> list[tuple[str, list[str]]]:
@@ -178,15 +194,15 @@ def _over_tasks(results: Results) -> list[tuple[str, list[str]]]:
     scores = [[task.models[name].scores for task in results.tasks.values()] for name in results.models]
 
     def mean(figure: Callable[[Scores], float | None]) -> list[str]:
-        return [_share(fmean(known) if (known := _known(map(figure, each))) else None) for each in scores]
+        return [cell(fmean(known) if (known := _known(map(figure, each))) else None) for each in scores]
 
     several = len(results.tasks) > 1
     rows = [("macro average", list(map(_accuracy, models)))] if several else []
     if several:
         categories = next(iter(models)).categories
-        rows += [(f"category {name}", [_share(each.categories.get(name)) for each in models]) for name in categories]
+        rows += [(f"category {name}", [cell(each.categories.get(name)) for each in models]) for name in categories]
     rows += [
-        ("adjusted for guessing", [_share(each.guess_adjusted) for each in models]),
+        ("adjusted for guessing", [cell(each.guess_adjusted) for each in models]),
         ("greedy accuracy", mean(lambda each: each.greedy_accuracy)),
         ("reward", mean(lambda each: each.reward)),
     ]
@@ -244,9 +260,9 @@ def _published(results: Results) -> Rows:
             each.model,
             str(each.n),
             with_interval(each.ours, each.interval),
-            _share(each.published),
+            cell(each.published),
             with_interval(each.difference, each.difference_interval, sign=True),
-            _share(each.tolerance),
+            cell(each.tolerance),
             _VERDICTS[each.verdict],
         ]
         for each in results.published
@@ -257,16 +273,12 @@ def _known(values: "map[float | None]") -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _share(value: float | None) -> str:
-    return _NOTHING if value is None else f"{value:.3f}"
-
-
 def _number(value: float | None) -> str:
     return _NOTHING if value is None else f"{value:,.0f}"
 
 
 def _accuracy(found: Accuracy) -> str:
     """An accuracy with its interval, or the mean reward if accuracy was not measured."""
-    if found.accuracy is None:
-        return f"reward {_share(found.reward)}" if isinstance(found, Scores) else _NOTHING
-    return with_interval(found.accuracy, found.accuracy_interval)
+    if found.accuracy is None and isinstance(found, Scores):
+        return f"reward {cell(found.reward)}"
+    return cell(found.accuracy, found.accuracy_interval)

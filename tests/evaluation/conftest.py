@@ -1,12 +1,26 @@
-"""For all tests of evaluations."""
+"""Fixtures for all tests of evaluations."""
 
 from collections.abc import Callable, Iterator
 
 import pytest
 from chat_server import ChatServer
 
-KEY = "sk-not-to-be-told"
-"""Of no endpoint; no file may hold it."""
+KEY = "s3cret-key-of-somebody"
+"""Value of the API keys; no file may contain it."""
+BAD_KEYS = (f"{KEY}\n", f" {KEY}", f"{KEY}\r\nX-Other: 1", f"{KEY}ü", f"{KEY}\x1b")
+"""Values of BAD_KEY_0, BAD_KEY_1, ..., which no header can hold."""
+
+
+@pytest.fixture(scope="package", autouse=True)
+def keys() -> Iterator[None]:
+    """API keys in the environment."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("MY_KEY", "EXTERNAL_KEY"):
+            patch.setenv(name, KEY)
+        patch.setenv("OPENAI_API_KEY", "of-somebody-else")
+        for number, key in enumerate(BAD_KEYS):
+            patch.setenv(f"BAD_KEY_{number}", key)
+        yield
 
 
 @pytest.fixture
@@ -24,10 +38,8 @@ def chat() -> Iterator[ChatServer]:
 
 @pytest.fixture(scope="module")
 def offline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No hub, and a cache of data sets that is empty; keys that must get nowhere."""
+    """No hub, and an empty cache of data sets."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_OFFLINE", "1")
         patch.setenv("HF_DATASETS_CACHE", str(tmp_path_factory.mktemp("datasets")))
-        patch.setenv("EXTERNAL_KEY", KEY)
-        patch.setenv("OPENAI_API_KEY", KEY)
         yield

@@ -1,5 +1,6 @@
 """External benchmarks: real lm-eval on small local data, with the tiny policy and an endpoint."""
 
+import contextlib
 import json
 import math
 import os
@@ -17,7 +18,7 @@ from starlette.responses import JSONResponse
 from rg_env.cli.main import run
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.statistics import error_interval, wilson_interval
-from rg_env.errors import InputError, MissingExtraError, RGEnvError, ServerError
+from rg_env.errors import InputError, RGEnvError, ServerError
 from rg_env.evaluation import external
 from rg_env.evaluation.config import eval_config_of
 from rg_env.evaluation.external import Harness, include_folders
@@ -137,7 +138,7 @@ def test_benchmarks_are_asked_graded_and_taken_up_again(
     assert run(command) == 0
     console, errors = capfd.readouterr()
     assert "settings that are not sent to models: legs: top_k" in console
-    assert f"api, legs: {2 * len(refused)} calls failed, and count as wrong answers" in console
+    assert f"api, legs: {2 * len(refused)} failed calls: counted as wrong" in console
     assert not errors  # what lm-eval says is in its log
     assert "25/25 [" in (folder / "external" / "lm_eval.log").read_text()
 
@@ -207,15 +208,12 @@ def test_benchmarks_are_asked_graded_and_taken_up_again(
 
 
 @pytest.mark.slow
-def test_benchmarks_stand_beside_our_tasks(
-    tasks: Path, offline: None, chat: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_benchmarks_stand_beside_our_tasks(tasks: Path, offline: None, chat: ChatServer, tmp_path: Path) -> None:
     """In one evaluation, of as many questions as are asked for; a benchmark of which all calls fail has no result."""
-    monkeypatch.delenv("EXTERNAL_KEY")
+    model = f"models.m={{model: m, url: '{chat.url}', key_variable: EXTERNAL_KEY}}"
     chat.reset(lambda question: f"<answer>{GOLD[question.strip()]}</answer>")
     sizes = json.dumps(TASKS["leg_counting"])
-    command = ["eval", "--model", f"m@{chat.url}", "--external", "legs_zero", "-n", "4",
-               "--output-dir", str(tmp_path / "e"),
+    command = ["eval", model, "--external", "legs_zero", "-n", "4", "--output-dir", str(tmp_path / "e"),
                f"tasks.leg_counting.config={sizes}", f"external.include={tasks}", "requests.tries=1"]  # fmt: skip
     assert run(command) == 0
     assert len(chat.requests) == 8
@@ -229,26 +227,46 @@ def test_benchmarks_stand_beside_our_tasks(
 
     gone = tmp_path / "gone"
     chat.reset(str, trouble=lambda number, body: JSONResponse({"error": {"message": "too long"}}, 400))
-    with pytest.raises(ServerError, match=r"^m, legs_zero: all 4 calls failed: .*; external/answers.jsonl"):
-        run(["eval", "--model", f"m@{chat.url}", "--external", "legs_zero", "-n", "4", f"external.include={tasks}",
-             "--output-dir", str(gone)])  # fmt: skip
+    with pytest.raises(ServerError, match=r"^m, legs_zero: all calls failed \(4\): .*; external/answers.jsonl"):
+        run(
+            [
+                "eval",
+                model,
+                "--external",
+                "legs_zero",
+                "-n",
+                "4",
+                f"external.include={tasks}",
+                "--output-dir",
+                str(gone),
+            ]
+        )
     lines = (gone / "external" / "answers.jsonl").read_text().splitlines()
     assert [json.loads(line)["error"] for line in lines] == ["HTTP 400: too long"] * 4
     assert not list(gone.glob("results*"))
 
 
 @pytest.mark.slow
-def test_answers_that_cannot_be_graded_are_kept(
-    tasks: Path, offline: None, chat: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_answers_that_cannot_be_graded_are_kept(tasks: Path, offline: None, chat: ChatServer, tmp_path: Path) -> None:
     """In one line, with the traceback in the log."""
-    monkeypatch.delenv("EXTERNAL_KEY")
+    model = f"models.m={{model: m, url: '{chat.url}', key_variable: EXTERNAL_KEY}}"
     chat.reset(str)
     folder = tmp_path / "e"
     told = rf"^legs_odd, m: lm-eval cannot grade the answers: by nought\. They .* --resume --output-dir {folder}$"
     with pytest.raises(RGEnvError, match=told) as caught:
-        run(["eval", "--model", f"m@{chat.url}", "--external", "legs_odd", "-n", "2", f"external.include={tasks}",
-             "--output-dir", str(folder)])  # fmt: skip
+        run(
+            [
+                "eval",
+                model,
+                "--external",
+                "legs_odd",
+                "-n",
+                "2",
+                f"external.include={tasks}",
+                "--output-dir",
+                str(folder),
+            ]
+        )
     assert caught.value.exit_code == 1
     assert len((folder / "external" / "answers.jsonl").read_text().splitlines()) == 2
     assert "ZeroDivisionError: by nought" in (folder / "external" / "lm_eval.log").read_text()
@@ -326,21 +344,13 @@ def test_results_of_nothing_are_refused(tmp_path: Path) -> None:
 def test_sampling_is_the_tasks_except_for_what_is_said(
     of_task: dict[str, Any], overrides: list[str], expected: tuple[float, float, int]
 ) -> None:
-    config = _config(*overrides, "external.tasks=[a]")
+    config = _config(*overrides)
     found = external.sampling_of(config, of_task)
     assert (found.temperature, found.top_p, found.max_tokens) == expected
 
 
 def _config(*overrides: str) -> Any:
-    return eval_config_of(["models=tiny", "external.tasks=[a]", *overrides])
-
-
-def test_an_extra_that_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(external, "find_spec", lambda name: None)
-    with pytest.raises(
-        MissingExtraError, match=r"need lm_eval, .*: `pip install 'rg-env\[eval-external\] @ git\+.+'`$"
-    ):
-        Harness(_config())
+    return eval_config_of(["models=tiny", *overrides, "external.tasks=[gsm8k_rg]"])
 
 
 def test_a_process_that_ends_is_told() -> None:
@@ -373,7 +383,7 @@ def test_the_line_of_the_manual_is_understood(capsys: pytest.CaptureFixture[str]
     assert "external:\n  tasks: []\n  include: null\n  num_examples: null\n" in capsys.readouterr().out
 
 
-def test_task_files_are_found_from_anywhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Those of the checkout; those given besides come last, for they win."""
-    monkeypatch.chdir(tmp_path)
-    assert include_folders(str(tmp_path)) == [Path(__file__).parents[2] / "configs" / "lm_eval", tmp_path]
+def test_task_files_are_found_from_anywhere(tmp_path: Path) -> None:
+    """Those of the checkout; additional ones come last, because they override."""
+    with contextlib.chdir(tmp_path):
+        assert include_folders(str(tmp_path)) == [Path(__file__).parents[2] / "configs" / "lm_eval", tmp_path]

@@ -1,5 +1,6 @@
 """What happens to an evaluation's files, terminal and options from outside: removed, full, shared, edited, closed."""
 
+import contextlib
 import io
 import json
 import os
@@ -17,7 +18,7 @@ from chat_server import ChatServer
 from starlette.responses import JSONResponse
 
 from rg_env.core.run_folder import locked
-from rg_env.errors import OutputFolderError, how_to_install
+from rg_env.errors import OutputFolderError
 from rg_env.evaluation.config import EvalConfig, eval_config_of
 from rg_env.evaluation.from_config import run_evaluation
 from rg_env.evaluation.results import Results
@@ -123,7 +124,7 @@ def test_rollouts_of_other_questions_are_counted_as_such(
     file = tmp_path / "e" / "rollouts.jsonl"
     file.write_text(file.read_text().replace('"row": "', '"row": "0', 3))
     assert _run(_config(chat, tmp_path / "e"), resume=True).models["a"].failed == 0
-    assert "rollouts.jsonl has 3 rollouts of other questions: they do not count" in capsys.readouterr().out
+    assert "rollouts.jsonl has 3 rollouts of other questions: not counted" in capsys.readouterr().out
     assert len(chat.requests) == 4 + 3
 
 
@@ -164,31 +165,33 @@ class _Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("name", ["[/b]x", "[red]x[/red]"])
-def test_names_are_no_markup(chat: ChatServer, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_no_markup(chat: ChatServer, name: str, tmp_path: Path) -> None:
     """On a terminal, with bars."""
-    terminal = _Terminal()
-    monkeypatch.setattr(sys, "stdout", terminal)
     chat.reset(str)
-    _run(_config(chat, tmp_path / "e", name=name))
+    with contextlib.redirect_stdout(_Terminal()) as terminal:
+        _run(_config(chat, tmp_path / "e", name=name))
     assert f"{name} · gcd" in terminal.getvalue()
 
 
-@pytest.mark.parametrize("package", ["scipy", "matplotlib"])
-def test_what_is_missing_is_told_before_anything_is_asked(
-    chat: ChatServer, package: str, tmp_path: Path, rg_env: RgEnv, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("package", "arguments", "extra"),
+    [
+        ("scipy", ["eval", "--tasks", "gcd"], "eval"),
+        ("matplotlib", ["probe", "--tasks", "gcd"], "eval"),
+        ("lm_eval", ["eval", "--external", "gsm8k_rg"], "eval-external"),
+    ],
+)
+def test_a_missing_package_is_reported_before_any_call(
+    chat: ChatServer, package: str, arguments: list[str], extra: str, tmp_path: Path
 ) -> None:
+    """In one line, with the command that installs it."""
     chat.reset(str)
-    monkeypatch.setitem(sys.modules, package, None)
-    for command in (
-        ["eval", *_overrides(chat, tmp_path / "e")],
-        ["probe", "--model", f"m@{chat.url}", "--tasks", "gcd"],
-    ):
-        code, _, error = rg_env(*command)
-        assert (code, error) == (
-            2,
-            f"error: {package} is required but not installed: {how_to_install('eval')}\n",
-        )
-    assert chat.requests == []
+    code = f"import sys; sys.modules['{package}'] = None; from rg_env.cli.main import main; main()"
+    command = [sys.executable, "-c", code, *arguments, "--model", f"m@{chat.url}", "--output-dir", str(tmp_path / "e")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n"), chat.requests) == (2, 1, [])
+    assert f"{package}" in done.stderr
+    assert f"rg-env[{extra}]" in done.stderr
     assert not (tmp_path / "e").exists()
 
 

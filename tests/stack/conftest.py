@@ -24,6 +24,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=HOW_TO))
 
 
+@pytest.fixture(scope="package", autouse=True)
+def small_machine() -> Iterator[None]:
+    """Two cores, no GPU and no hub."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "CUDA_VISIBLE_DEVICES": "",
+        }.items():
+            patch.setenv(name, value)
+        yield
+
+
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """One server for all tests of the session: none of them may hurt it."""

@@ -13,13 +13,13 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rg_env.core.run_folder import RunFolder
 from rg_env.core.text import one_line
 from rg_env.errors import InputError, unknown_name
-from rg_env.evaluation.merge import merged
 from rg_env.evaluation.plots.curves import notes_on, plot_curves, read_curve
 from rg_env.evaluation.plots.results import plot_results
 from rg_env.evaluation.plots.style import check_suffix
-from rg_env.evaluation.results import Results, read_results
+from rg_env.evaluation.results import Results, merged, newest_results, read_results
 
 
 def plot_files(
@@ -29,7 +29,8 @@ def plot_files(
     rename: Sequence[str] = (),
     rename_file: Path | None = None,
 ) -> tuple[Path, list[str]]:
-    """Draw one plot of all `files`, which must be of one kind.
+    """Draw one plot of all `files`, which must be of one kind. A folder of a run means its metrics, one of an
+    evaluation its newest results.
 
     Args:
         output: file of the plot, which is replaced if it exists; default: the first file with the suffix .png.
@@ -45,8 +46,7 @@ def plot_files(
             not .png, .svg or .pdf.
         OutputFolderError: the plot cannot be written.
     """
-    if folder := next((file for file in files if file.is_dir()), None):
-        raise InputError(f"{folder} is a folder: give the files in it, such as {folder / 'metrics.jsonl'} of a run")
+    files = [file for given in files for file in (_files_in(given) if given.is_dir() else [given])]
     output = check_suffix(output or files[0].with_suffix(".png"))
     files = list({file.resolve(): file for file in files}.values())  # without duplicates
     if output.resolve() in {file.resolve() for file in files}:
@@ -57,15 +57,31 @@ def plot_files(
         raise InputError(f"{runs[0]} has metrics of a run and {others[0]} results: they do not belong in one plot")
     if not runs:
         results = merged({str(file): read_results(file) for file in files})
-        new = new_names(rename, rename_file, list(results.models), "model", _paths(results))
+        paths = _paths(results)
+        new = new_names(rename, rename_file, list(results.models), "model", paths)
         plot_results(renamed(results, new), output, title)
-        return output, []
+        return output, _unused(rename_file, list(results.models), "model", paths)
     names = _run_names(runs)
     new = new_names(rename, rename_file, names, "run")
     curves = [read_curve(file, new[name]) for file, name in zip(runs, names, strict=True)]
     curves.sort(key=lambda curve: _by_number(curve.name))
     plot_curves(curves, output, title)
-    return output, notes_on(curves)
+    return output, [*notes_on(curves), *_unused(rename_file, names, "run")]
+
+
+def _files_in(folder: Path) -> list[Path]:
+    run = RunFolder(folder)
+    found = [run.metrics_file] if run.metrics_file.is_file() else list(newest_results(folder)[0])
+    if not found:
+        raise InputError(f"{folder} has neither the metrics of a run (metrics.jsonl) nor results (results_*.json)")
+    return found
+
+
+def _unused(file: Path | None, known: Sequence[str], kind: str, paths: Collection[str] = ()) -> list[str]:
+    """A note if no name in the rename file is in the plot."""
+    if file is None or _from_file(file, [*known, *paths]):
+        return []
+    return [f"{file} renames nothing: the {kind}s are {', '.join(known)}"]
 
 
 def _run_names(files: Sequence[Path]) -> list[str]:

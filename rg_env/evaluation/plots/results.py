@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from rg_env.core.statistics import with_interval
+from rg_env.core.text import counted
 from rg_env.evaluation.plots.style import (
     COLORS,
     GREY,
@@ -126,7 +127,7 @@ def _bars(task: TaskResults) -> Figure:
     _rows(axes, labels)
     graded = "" if task.grading == "hardened" else f", {task.grading} grading"
     how = f"{_rollouts(str(task.sampling.rollouts_per_example))}, temperature {task.sampling.temperature:g}{graded}"
-    _shares(axes, f"accuracy, with 95% intervals\nn = {n} questions, {how}", room=0)
+    _shares(axes, f"accuracy, with 95% intervals\nn = {counted(n, 'question')}, {how}", room=0)
     return figure
 
 
@@ -141,7 +142,7 @@ def _notes(models: Models, tasks: Tasks) -> list[str]:
     texts = []
     for name, summary in models:
         count = sum(_scores(task, name) is not None for _, task in tasks)
-        apart = [] if count == len(tasks) else [f"{count} task{'' if count == 1 else 's'}"]
+        apart = [] if count == len(tasks) else [counted(count, "task")]
         texts.append(_in_words(summary, apart, summary.failed))
     return texts
 

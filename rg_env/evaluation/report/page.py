@@ -15,8 +15,6 @@ from importlib import resources
 from string import Template
 from typing import Any
 
-from rg_env.core.statistics import with_interval
-
 FORMAT = "rg_env.report/1"
 _STYLES = ("page.css", "rollouts.css", "print.css")
 _SCRIPTS = ("dom.js", "charts.js", "overview.js", "model.js", "list.js", "detail.js", "main.js")
@@ -36,15 +34,6 @@ class Estimate:
     def of(cls, value: float | None, interval: tuple[float, float] | None = None) -> "Estimate | None":
         """Estimate from a value and its interval; None without a value."""
         return None if value is None else cls(value, *(interval or ()))
-
-
-def figure(estimate: Estimate | float | None, digits: int = 2) -> str:
-    """Format an estimate for a table cell: `0.85 [0.81, 0.88]`, or a dash if it is None."""
-    if estimate is None:
-        return "–"
-    found = estimate if isinstance(estimate, Estimate) else Estimate(estimate)
-    interval = None if found.low is None or found.high is None else (found.low, found.high)
-    return with_interval(found.value, interval, digits)
 
 
 def date(created: str | None) -> str:

@@ -4,20 +4,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rg_env.core.statistics import mean_and_error, share_interval
+from rg_env.core.text import counted
 from rg_env.errors import InputError
-from rg_env.evaluation.merge import merged
-from rg_env.evaluation.report.page import Bar, BarGroup, Estimate, Page, Table, Text, date, figure
+from rg_env.evaluation.report.page import Bar, BarGroup, Estimate, Page, Table, Text, date
 from rg_env.evaluation.report.rollouts import Gathered, Record, file_source, gather
-from rg_env.evaluation.results import Accuracy, Results, Scores, TaskResults, read_results
+from rg_env.evaluation.results import (
+    RESULTS,
+    Accuracy,
+    Results,
+    TaskResults,
+    merged,
+    newest_results,
+    read_results,
+)
 from rg_env.evaluation.runner import ROLLOUTS
-from rg_env.evaluation.tables import tables_of
-
-_PATTERN, _ALL = "results_*.json", "results_all_tasks_"
+from rg_env.evaluation.tables import cell, columns_of, figures_of, tables_of
 
 
 def is_evaluation(folder: Path) -> bool:
     """Whether `folder` has results or rollouts of an evaluation."""
-    return (folder / ROLLOUTS).is_file() or any(folder.glob(_PATTERN))
+    return (folder / ROLLOUTS).is_file() or any(folder.glob(RESULTS))
 
 
 def results_page(source: Path, limit: int) -> Page:
@@ -65,22 +71,12 @@ def _results(source: Path, notes: list[str]) -> Results | None:
     """Results of all tasks, otherwise merged results of single tasks; the newest if there are several."""
     if source.is_file():
         return read_results(source)
-    found = {file.name: read_results(file) for file in sorted(source.glob(_PATTERN))}
-    if not found:
-        return None
-    names = sorted(found, key=lambda name: (name.startswith(_ALL), found[name].created, name))
-    newest = found[names[-1]]
-    if names[-1].startswith(_ALL):
-        shown = {names[-1]}
-        several = sum(name.startswith(_ALL) for name in names) > 1
-    else:  # an evaluation that ended before its summary
-        latest = {task: name for name in names for task in found[name].tasks}
-        shown, several = set(latest.values()), len(latest) < len(found)
-        if len(latest) > 1:
-            newest = merged({name: found[name] for name in sorted(shown)}).model_copy(update={"comparisons": []})
+    shown, several = newest_results(source)
     if several:
-        notes.append(f"several results files: shows the newest, {', '.join(sorted(shown))}")
-    return newest
+        notes.append(f"several results files: shows the newest, {', '.join(sorted(file.name for file in shown))}")
+    if len(shown) < 2:
+        return next(iter(shown.values()), None)
+    return merged({file.name: each for file, each in shown.items()}).model_copy(update={"comparisons": []})
 
 
 def _facts(results: Results, notes: list[str]) -> list[tuple[str, str]]:
@@ -123,32 +119,13 @@ def add_tasks(page: Page, results: Results, titles: Mapping[str, str] | None = N
         title = (titles or {}).get(name, name)
         found = {model: accuracy_of(each.scores) for model, each in task.models.items()}
         bars = [Bar(model, estimate) for model, estimate in found.items() if estimate]
-        page.bars.append(
-            BarGroup(title, bars, f"{task.questions.n} question{'s' * (task.questions.n != 1)}", task.floor)
-        )
-        rows += [[title, model, *_scores(each.scores)] for model, each in task.models.items()]
+        page.bars.append(BarGroup(title, bars, counted(task.questions.n, "question"), task.floor))
+        rows += [{"task": title, kind: model, **figures_of(each.scores)} for model, each in task.models.items()]
     for table in tables_of(results):
         page.tables.append(Table(table.title or "Summary", table.heads, table.rows, " ".join(table.notes)))
     if rows:
-        columns = ["task", kind, "n", "accuracy", "above guessing", "reward", "pass@k", "tokens", "cut off", "failed",
-                   "left out"]  # fmt: skip
         note = "Means with 95% intervals, clustered by question. Left out: questions that the model was trained on."
-        page.tables.append(Table("Tasks", columns, rows, note))
-
-
-def _scores(scores: Scores) -> list[str]:
-    k, best = next(reversed(scores.pass_at_k.items()), ("", None))
-    return [
-        str(scores.n),
-        figure(accuracy_of(scores)),
-        figure(scores.guess_adjusted),
-        figure(Estimate.of(scores.reward, scores.reward_interval)),
-        f"{k} {best:.2f}" if best is not None else figure(None),
-        figure(scores.mean_completion_tokens, 1),
-        figure(scores.truncated),
-        str(scores.failed),
-        str(scores.left_out),
-    ]
+        page.tables.append(Table("Tasks", *columns_of(rows), note))
 
 
 def accuracy_of(found: Accuracy | None) -> Estimate | None:
@@ -176,15 +153,16 @@ def _add_answers(page: Page, gathered: Gathered) -> None:
     rows = []
     for (model, task), questions in sorted(gathered.answers.items(), key=lambda item: (item[0][1], item[0][0])):
         correct, rewards = (_values(list(questions.values()), name) for name in ("correct", "reward"))
-        accuracy = Estimate.of(mean_and_error(correct)[0], share_interval(correct)) if correct else None
-        reward = Estimate(mean_and_error(rewards)[0]) if rewards else None
-        counts = [str(len(questions)), str(sum(map(len, questions.values())))]
-        rows.append([task, model, *counts, figure(accuracy), figure(reward)])
-        if accuracy:
-            groups.setdefault(task, []).append(Bar(model, accuracy))
+        counts = {"questions": str(len(questions)), "rollouts": str(sum(map(len, questions.values())))}
+        row = {"task": task, "model": model, **counts}
+        if correct:
+            accuracy = mean_and_error(correct)[0], share_interval(correct)
+            groups.setdefault(task, []).append(Bar(model, Estimate(accuracy[0], *accuracy[1])))
+            row["accuracy"] = cell(*accuracy)
+        rows.append(row | ({"reward": cell(mean_and_error(rewards)[0])} if rewards else {}))
     page.bars = [BarGroup(task, bars) for task, bars in groups.items()]
     note = "Means over the rollouts so far; accuracies with 95% intervals, clustered by question."
-    page.tables.append(Table("Tasks", ["task", "model", "questions", "rollouts", "accuracy", "reward"], rows, note))
+    page.tables.append(Table("Tasks", *columns_of(rows), note))
 
 
 def _values(questions: Sequence[Sequence[Record]], name: str) -> list[list[float]]:

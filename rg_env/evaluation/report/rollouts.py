@@ -13,6 +13,7 @@ from typing import Any
 
 from rg_env.core.data.splits import question_hash
 from rg_env.core.run_folder import damaged, json_lines
+from rg_env.core.text import counted
 from rg_env.evaluation.report.page import Rollouts
 
 MAX_CHARACTERS = 50_000_000
@@ -100,7 +101,7 @@ def gather(
     rollouts.texts = list(texts)
     gathered = Gathered(rollouts)
     if (repeated := number + 1 - len(found)) > 0:
-        gathered.notes.append(f"{repeated} rollouts were repeated: the last record of each counts")
+        gathered.notes.append(f"{counted(repeated, 'repeated rollout')}: the last record of each counts")
     if len(rollouts.records) < len(found):
         questions = len({each.question for each in found.values()})
         gathered.notes.append(

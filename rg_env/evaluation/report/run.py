@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rg_env.core.run_folder import RunFolder
-from rg_env.core.text import is_number
+from rg_env.core.text import counted, is_number
 from rg_env.errors import InputError
-from rg_env.evaluation.report.page import Chart, Estimate, Metrics, Page, Series, Table, Text, date, figure
+from rg_env.evaluation.report.page import Chart, Estimate, Metrics, Page, Series, Table, Text, date
 from rg_env.evaluation.report.results import accuracy_of, add_tasks
 from rg_env.evaluation.report.rollouts import file_source, gather, step_source
 from rg_env.evaluation.results import Results, read_evaluations
 from rg_env.evaluation.scores import together
+from rg_env.evaluation.tables import cell, columns_of, figures_of
 
 POINTS = 1_000
 """Maximum number of values per metric in a report; if there are more, evenly spaced ones are kept."""
@@ -72,8 +73,8 @@ def _add_facts(page: Page, run: RunFolder, evaluations: Sequence[Results]) -> No
         facts.append(
             ("evaluations", f"{len(evaluations)}, on {sum(each.n for each in last.environments)} frozen problems")
         )
-        answers = f"{sampling.rollouts_per_example} answer{'s' * (sampling.rollouts_per_example != 1)} a problem"
-        text = f"{answers}, temperature {sampling.temperature:g}, at most {sampling.max_tokens} tokens"
+        answers = counted(sampling.rollouts_per_example, "answer")
+        text = f"{answers} a problem, temperature {sampling.temperature:g}, at most {sampling.max_tokens} tokens"
         facts.append(("sampling", text))
     page.facts = [(name, str(value)) for name, value in facts if value not in (None, "")]
 
@@ -121,32 +122,17 @@ def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
             page.charts.append(Chart(title, drawn, page.metrics.note))
 
 
-def _by_step(evaluations: Sequence[Results]) -> Table:
-    columns: dict[str, list[str]] = {}
-    for each in evaluations:
-        if (overall := each.overall()) is None:
-            continue
-        row = {
-            "step": str(each.step),
-            "accuracy": figure(accuracy_of(overall)),
-            "greedy accuracy": figure(accuracy_of(overall.greedy)),
-            "reward": figure(Estimate.of(overall.reward, overall.reward_interval)),
-            "tokens": figure(overall.mean_completion_tokens, 1),
-            "cut off": figure(overall.truncated),
-            **{k: figure(value) for k, value in list(overall.pass_at_k.items())[1:]},
-            "held-out accuracy": figure(accuracy_of(each.overall("held_out"))),
-        }
-        for head, cell in row.items():
-            columns.setdefault(head, []).append(cell)
-    columns = {head: cells for head, cells in columns.items() if set(cells) != {figure(None)}}
-    note = "Means over the problems of the training tasks, with 95% intervals clustered by problem."
-    return Table("Evaluations", list(columns), [list(row) for row in zip(*columns.values(), strict=True)], note)
-
-
 def _add_tables(page: Page, evaluations: Sequence[Results]) -> None:
     """Add all evaluations, and the tasks in the first and the last one, compared if they have the same questions."""
-    if (by_step := _by_step(evaluations)).rows:
-        page.tables.append(by_step)
+    rows = []
+    for each in evaluations:
+        if overall := each.overall():
+            held_out = each.overall("held_out")
+            apart = {"held-out accuracy": cell(held_out.accuracy, held_out.accuracy_interval)} if held_out else {}
+            rows.append({"step": str(each.step), **figures_of(overall), **apart})
+    if rows:
+        note = "Means over the problems of the training tasks, with 95% intervals clustered by problem."
+        page.tables.append(Table("Evaluations", *columns_of(rows), note))
     first, last = evaluations[0], evaluations[-1]
     shown = {f"step {last.step}": last}
     if first.step != last.step and first.environments == last.environments:

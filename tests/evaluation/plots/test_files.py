@@ -13,9 +13,8 @@ from report_samples import evaluated
 from result_files import all_results, model_result, of_task, task_results
 
 from rg_env.errors import InputError, how_to_install
-from rg_env.evaluation.merge import merged
 from rg_env.evaluation.plots.files import new_names
-from rg_env.evaluation.results import Results, TaskResults
+from rg_env.evaluation.results import Results, TaskResults, merged
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -77,6 +76,37 @@ def test_options_change_what_is_drawn(rg_env: Run) -> None:
     assert rg_env("plot", write("odd.json", task_results({"模型 \U0001f600": 0.5})), "--title", "\udce4\x00 t")[0] == 0
 
 
+def test_a_rename_file_without_effect_is_noted(rg_env: Run) -> None:
+    """Of results and of runs; a plot is drawn all the same."""
+    Path("names.json").write_text('{"x": "y"}')
+    for file, kind in (
+        (write("r.json", task_results({"a": 0.5})), "models are a"),
+        (write_run("b/metrics.jsonl"), "runs are b"),
+    ):
+        code, _, notes = rg_env("plot", file, "--rename-file", "names.json", "--output", "p.svg")
+        assert (code, notes.splitlines()[-1]) == (0, f"note: names.json renames nothing: the {kind}")
+
+
+def test_a_folder_stands_for_its_files(rg_env: Run) -> None:
+    """The metrics of a run, and the newest results of an evaluation."""
+    write_run("run/metrics.jsonl", problems=3)
+    task = task_results({"a": 0.5})
+    write("both/results_maze_1.json", task)
+    write("both/results_all_tasks_1.json", all_results([task]))
+    new = all_results([task_results({"b": 0.25})], created="2025-01-01T13:00:00+00:00")
+    write("both/results_all_tasks_2.json", new)
+    write("parts/results_maze_1.json", task)
+    write("parts/results_gcd_1.json", task_results({"a": 0.25}, "gcd"))
+    for folder, plot, texts in (
+        ("run", "run/metrics.png", set()),
+        ("both", "both/results_all_tasks_2.png", {"b", "maze"}),
+        ("parts", "parts/results_gcd_1.png", {"maze", "gcd"}),
+    ):
+        assert rg_env("plot", folder) == (0, f"{plot}\n", "")
+        assert rg_env("plot", folder, "--output", "p.svg")[0] == 0
+        assert {*shown(["b", "maze", "gcd"])} == texts
+
+
 def test_models_may_be_renamed_by_their_paths(rg_env: Run) -> None:
     """As they were given to `rg-env eval --models`, typed or from a file."""
     paths = {f"{run}/checkpoint-3": f"outputs/{run}/checkpoint-3" for run in "ab"}
@@ -132,7 +162,7 @@ def test_all_files_of_an_evaluation_make_one_plot(rg_env: Run) -> None:
     ("arguments", "message"),
     [
         (["none.json"], "none.json cannot be read: No such file or directory"),
-        (["."], ". is a folder: give the files in it, such as metrics.jsonl of a run"),
+        (["run.png"], "run.png has neither the metrics of a run (metrics.jsonl) nor results (results_*.json)"),
         (["odd.svg", "--output", "./odd.svg"], "odd.svg is one of the files: give the plot another name with --output"),
         (["half.json"], "half.json is damaged: "),
         (["list.json"], "list.json is not a results file of rg-env eval (results_*.json)\n"),

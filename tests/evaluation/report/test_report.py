@@ -56,8 +56,8 @@ def test_a_runs_page_has_its_figures(tmp_path: Path, report: Run) -> None:
         "reward": [[1, 2, 3, 4], [0.25, 0.5, 0.75, 1.0]],
     }
     tasks = {(row["task"], row["step"]): row for row in table(data, "Tasks")}
-    assert tasks["chain_sum", "step 4"]["accuracy"].startswith("0.50 [")
-    assert tasks["maze (held out)", "step 0"]["accuracy"].startswith("0.00 [")
+    assert tasks["chain_sum", "step 4"]["accuracy"].startswith("0.500 [")
+    assert tasks["maze (held out)", "step 0"]["accuracy"].startswith("0.000 [")
     changes = {row["task"]: row["difference"] for row in table(data, "Two models on the same questions")}
     assert changes["chain_sum"].startswith("+0.333 [")
     assert changes["maze"].startswith("+0.500 [")
@@ -110,7 +110,7 @@ def test_an_evaluations_page(tmp_path: Path, report: Run) -> None:
     assert data["title"] == "base, trained on leg_counting"
     assert [row["base"].split()[0] for row in table(data, "Summary") if row["task"] == "leg_counting"] == ["0.375"]
     assert {row["model"]: row["accuracy"].split()[0] for row in table(data, "Tasks")} == {
-        "base": "0.38", "trained": "0.75"}  # fmt: skip
+        "base": "0.375", "trained": "0.750"}  # fmt: skip
     (compared,) = table(data, "Two models on the same questions")
     assert compared["models"] == "trained - base"
     assert (compared["difference"], compared["p-value"]) == ("+0.500 [+0.100, +0.900]", "0.030")
@@ -170,15 +170,15 @@ def test_rollouts_alone_give_figures(tmp_path: Path) -> None:
     (base, trained) = table(data, "Tasks")
     values = [[1.0, 0.0], [1.0, 0.0], [0.0, 0.0], [1.0, 1.0], [0.0]]
     low, high = share_interval(values)
-    assert base["accuracy"] == f"0.44 [{low:.2f}, {high:.2f}]"
+    assert base["accuracy"] == f"0.444 [{low:.3f}, {high:.3f}]"
     assert (base["questions"], base["rollouts"]) == ("5", "9")
-    assert trained["accuracy"].startswith("0.75 ")
+    assert trained["accuracy"].startswith("0.750 ")
     assert data["rollouts"]["found"] == len(data["rollouts"]["records"]) == 17
     first = next(
         r for r in data["rollouts"]["records"] if r["model"] == "base" and r["problem"] == 0 and r["rollout"] == 0
     )
     assert first["correct"] is True
-    assert any("1 rollouts were repeated" in note for note in data["notes"])
+    assert any("1 repeated rollout: the last record of each counts" in note for note in data["notes"])
     assert any("no results file" in note for note in data["notes"])
 
 
@@ -216,7 +216,7 @@ def test_too_many_rollouts_keep_whole_questions(tmp_path: Path, report: Run) -> 
     records = data["rollouts"]["records"]
     assert (len(records), data["rollouts"]["found"]) == (8, 16)
     assert len({record["problem"] for record in records}) == 2
-    assert table(data, "Tasks")[0]["accuracy"].startswith("0.38 ")
+    assert table(data, "Tasks")[0]["accuracy"].startswith("0.375 ")
 
 
 def test_too_much_text_is_left_out_too(tmp_path: Path) -> None:
