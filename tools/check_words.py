@@ -32,7 +32,7 @@ PATTERNS = {
     r"\bthere (is|are|was|were) none\b": "missing, if there is not one",
     r"\bnobody\b": "no one, no process",
     r"\bin (the|its|their) place\b": "instead (of)",
-    r"\b(is|are|was|were) asked\b": "prompted, evaluated",
+    r"\b(is|are|was|were) asked\b(?! for\b)": "prompted, evaluated",
     r", for (it|they|there|he|she|what|which|nothing|none)\b": "because",
     r"\banew\b": "again",
     r"\bat hand\b": "available",

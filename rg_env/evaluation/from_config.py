@@ -201,7 +201,7 @@ def _check_same(config: EvalConfig, folder: Path) -> None:
     before, now = read_yaml(folder / CONFIG_FILE), config.model_dump(mode="json")
     if differing := [key for key in now if key not in _MAY_DIFFER and now[key] != before.get(key)]:
         raise InputError(
-            f"the evaluation in {folder} has other {' and '.join(differing)}: give the same, or another output.dir"
+            f"the evaluation in {folder} has different {' and '.join(differing)}: use the same, or another output.dir"
         )
 
 

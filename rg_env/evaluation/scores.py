@@ -259,7 +259,7 @@ def _summary(model: str, tasks: Sequence[TaskResults], works: Sequence[TaskWork]
 
 
 def _total(usages: Sequence[Usage]) -> Usage:
-    """Sum of usages; a figure is None if it is unknown for one of them."""
+    """Sum of usages; a value is None if it is unknown for any of them."""
     columns = {name: [getattr(usage, name) for usage in usages] for name in Usage.model_fields}
     return Usage(**{name: None if None in values else sum(values) for name, values in columns.items()})
 

@@ -103,7 +103,7 @@ def markdown(results: Results) -> str:
     what = f"{results.created}; {', '.join(f'{name} {each}' for name, each in results.versions.items())}"
     if first := next(iter(results.tasks.values()), None):
         answers = counted(first.sampling.rollouts_per_example, "answer")
-        what = f"{what}; {answers} a question, {_sampled(results)}; grading {first.grading}"
+        what = f"{what}; {answers} per question, {_sampled(results)}; grading {first.grading}"
     lines = ["# Evaluation", "", f"{what}."]
     for table in tables_of(results):
         lines += ["", f"## {table.title}"] if table.title else []
@@ -128,7 +128,7 @@ def figures_of(scores: Scores) -> dict[str, str]:
         "above guessing": cell(scores.guess_adjusted),
         "reward": cell(scores.reward, scores.reward_interval),
         **{k: cell(share) for k, share in list(scores.pass_at_k.items())[1:]},  # pass@1 is the accuracy
-        "tokens of an answer": _number(scores.mean_completion_tokens),
+        "tokens per answer": _number(scores.mean_completion_tokens),
         "cut off": cell(scores.truncated),
         "failed calls": str(scores.failed or _NOTHING),
         "left out": str(scores.left_out or _NOTHING),

@@ -29,7 +29,7 @@ from rg_env.evaluation.questions import Questions
 
 _OPTIONS = ("config", "level", "levels")
 _OF_TRAINING = ("prompt.", "grading", "rewards.", "sampling.max_tokens", "tasks.")
-"""Keys of values with which a model was trained; other keys are about the evaluations in its run."""
+"""Keys of training settings; other keys are about the evaluations in the run."""
 
 
 def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
@@ -197,7 +197,7 @@ def trained_on(model: str) -> Trained:
 
 
 def _trained(run: RunFolder) -> Trained | None:
-    """As `trained_on`; None for a run on own data that cannot be read now."""
+    """Like `trained_on`; None for a run on the user's own data that can no longer be read."""
     rows = run.manifest().get("rows", "")
     if rows == "":
         return Trained()

@@ -256,7 +256,7 @@ not this timeout, detects a process that has died."""
 def processes(*, cpu: bool | None = None) -> PartialState:
     """Return the state of the processes; `cpu` selects the CPU (default: if there is no GPU).
 
-    accelerate keeps the arguments of its first caller, and without `cpu` treats each process of a CPU run as alone.
-    Therefore, no other module may create a `PartialState`.
+    accelerate keeps the arguments of its first caller, and without `cpu` treats each process of a CPU run as a separate
+    run. Therefore, no other module may create a `PartialState`.
     """
     return PartialState(cpu=not torch.cuda.is_available() if cpu is None else cpu, timeout=TIMEOUT)

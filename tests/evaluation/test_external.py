@@ -203,7 +203,7 @@ def test_benchmarks_are_asked_graded_and_taken_up_again(
     after = _results(folder)
     assert {value[0] for value in _figures(_of(after, "api")).values()} == {1.0}
     assert _of(after, "tiny") == _of(results, "tiny")
-    with pytest.raises(InputError, match="has other tasks: give the same"):
+    with pytest.raises(InputError, match="has different tasks: use the same"):
         run([*command, "--resume", "--tasks", "leg_counting"])
 
 

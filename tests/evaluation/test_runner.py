@@ -186,7 +186,7 @@ def test_going_on_needs_the_same_questions(chat: ChatServer, tmp_path: Path) -> 
     _run(_config(chat, tmp_path / "e", n=4))
     with pytest.raises(OutputFolderError, match=r"not empty: .*--resume\)"):
         _run(_config(chat, tmp_path / "e", n=4))
-    with pytest.raises(InputError, match="has other num_examples and sampling: give the same"):
+    with pytest.raises(InputError, match="has different num_examples and sampling: use the same"):
         _run(_config(chat, tmp_path / "e", "sampling.top_p=0.5", n=5), resume=True)
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "x").touch()

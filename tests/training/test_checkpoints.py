@@ -138,10 +138,10 @@ def test_nothing_in_a_checkpoint_is_executed(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"rollouts_per_step": 32}, "rollouts_per_step=16, and here it is 32: give the same"),
-        ({"num_generations": 2}, "num_generations=4, and here it is 2"),
-        ({"seed": 5}, "seed=0, and here it is 5"),
-        ({"optim": "sgd"}, "optim=adamw_torch, and here it is sgd"),
+        ({"rollouts_per_step": 32}, "rollouts_per_step=16, but here it is 32: use the same value"),
+        ({"num_generations": 2}, "num_generations=4, but here it is 2"),
+        ({"seed": 5}, "seed=0, but here it is 5"),
+        ({"optim": "sgd"}, "optim=adamw_torch, but here it is sgd"),
         ({"max_steps": 1}, "already at step 2 of 1; increase max_steps to continue"),
         ({"beta": 0.1, "kl_reference": "previous"}, "it was saved without kl_reference='previous'"),
     ],
@@ -197,7 +197,7 @@ def test_another_adapter_is_refused(make_trainer: Any, tmp_path: Path) -> None:
         return make_trainer(model=policy(), peft_config=config, **options)
 
     train(trainer(max_steps=1), evaluation=NONE)
-    for fields, words in (({"r": 2}, "has the shape"), ({"lora_alpha": 99}, r"lora_alpha=8\.0, and here it is 99")):
+    for fields, words in (({"r": 2}, "has the shape"), ({"lora_alpha": 99}, r"lora_alpha=8\.0, but here it is 99")):
         with pytest.raises(InputError, match=words):
             train(trainer(**fields), resume="auto")
 

@@ -161,7 +161,7 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
 
 
 def _labels(curves: Sequence[Curve], shown: Sequence[Curve]) -> list[str]:
-    """Labels of the legend, with numbers of problems if these differ."""
+    """Legend labels, with the number of problems if it differs between runs."""
     names = short_names([curve.name for curve in curves], 40)
     if len(shown) < len(curves):
         ends = [

@@ -76,7 +76,7 @@ def check_fit(trainer: Any, path: Path) -> None:
         refuse("its curriculum is different, or one of the two has none: use the same curriculum, tasks and seed")
     for name, value in ours.settings().items():
         if (there := theirs.settings()[name]) != value:
-            refuse(f"it was made with {name}={there}, and here it is {value}: give the same")
+            refuse(f"it was made with {name}={there}, but here it is {value}: use the same value")
     if trainer.previous_policy and weights_file(0) not in theirs.files:
         refuse("it was saved without kl_reference='previous'")
 

@@ -265,7 +265,7 @@ class EvaluationSettings(Section):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     """Nucleus sampling threshold of the sampled answers. Default: `training.top_p`."""
     max_tokens: Positive | None = None
-    """Maximum number of new tokens of an answer. Default: `training.max_tokens`."""
+    """Maximum number of new tokens per answer. Default: `training.max_tokens`."""
     greedy: bool = True
     """Whether each question is also answered once by greedy decoding."""
 

@@ -46,8 +46,8 @@ class TensorMeta(NamedTuple):
 class Weights:
     """The weights of a model to send, with the interface of vLLM's `WeightSource`.
 
-    Iteration is a collective operation if weights are sharded. After an error of the consumer, `drain` completes it, so
-    that the other processes do not wait forever.
+    Iteration is a collective operation if weights are sharded. If the consumer fails, `drain` completes the iteration,
+    so that the other processes do not wait forever.
     """
 
     def __init__(self, model: PreTrainedModel, strategy: Strategy):
