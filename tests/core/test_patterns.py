@@ -31,7 +31,7 @@ IGNORED_S, ENDLESS_S = 2e-3, 0.05
 BUILT = {
     ("rg_env.core.grading.graders.expressions", ""): r"\s*(exp|x|e|\d+(?:\.\d*)?|\.\d+|\*\*|[-+*/^()|])",
     ("rg_env.core.grading.graders.algebra", ""): r"x(?:_?\{?\d\}?)?",
-    ("rg_env.core.config.files", ""): r"(?:^|/)(?:config/grpo)$",
+    ("rg_env.core.config.files", ""): r"(?:^|/)(?:external_(?:benchmarks|generalisation)/math\w*)$",
     ("rg_env.core.data.problem_keys.tasks", "pattern"): r"orange\ juice|orange|red",
 }
 """Patterns that are built at run time, as they are for a variable named x, by module and variable."""

@@ -76,7 +76,7 @@ def fix_library(task: str) -> None:
 
 
 LEFT_OUT = {
-    "aiw": "it asks about a person that it has not mentioned",
+    "aiw": "it asks about a person it has not mentioned",
     "codeio": "the code snippet failed",
     "propositional_logic": "the premises contradict each other, or lead to nothing in two variables that is new",
     "quantum_lock": "a press without effect would make the shortest sequence shorter, if it toggles the light",

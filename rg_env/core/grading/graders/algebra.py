@@ -74,8 +74,8 @@ def _computed(a: Complex, b: Complex, operation: str) -> Complex:
 
 
 def complex_arithmetic(answer: str, entry: Entry, config: Config) -> float:
-    """The value of the operation as `a + bi`, in any order of the parts. Where floating point made the stored result
-    inexact (large bounds), the exact one is right too."""
+    """The value of the operation as `a + bi`, with its parts in any order. Where the stored result is inexact (a float,
+    with large bounds), the exact one is right, too."""
     value = _complex(answer)
     if value is None:
         return 0.0
@@ -101,9 +101,9 @@ def _close(value: Complex, right: Complex) -> bool:
 
 
 def _antiderivative(answer: str, entry: Entry, config: Config) -> float:
-    """Any function whose derivative is the integrand, with constants of integration of any usual name or without.
+    """Any function whose derivative is the integrand, with or without constants of integration of any common name.
 
-    `F(x) =` before it is forgiven, and so is the variable in the other letter case: questions say `dx` even for `X`.
+    An initial `F(x) =` is ignored, and so is the letter case of the variable, because questions say `dx` even for `X`.
     """
     variable, source = str(entry["metadata"]["variable"]), str(entry["metadata"]["integrand"])
     integrand = _integrand(source, variable)
@@ -176,10 +176,10 @@ def _parts(node: Node, kind: str) -> tuple[Node, ...]:
 
 
 def polynomial_equations(answer: str, entry: Entry, config: Config) -> float:
-    """All real roots, each once, in any order, rounded to four places or closer.
+    """All distinct real roots in any order, rounded to at least four places.
 
-    The question asks for rounding down where others round up, so both are right. The roots are counted here: for
-    degree 4 the stored ones are not always all.
+    Truncated and rounded values are both right, because the question is ambiguous. The roots are counted here, because
+    the library misses some of degree 4.
     """
     metadata = entry["metadata"]
     variable = str(metadata["variable"])
@@ -239,7 +239,7 @@ def _all_matched(values: list[Fraction], n_roots: Callable[[Fraction, Fraction],
 
 
 def polynomial_multiplication(answer: str, entry: Entry, config: Config) -> float:
-    """The expanded product with like terms collected. The product as the question has it is wrong."""
+    """The expanded product with like terms collected. The unexpanded product is wrong."""
     variables = tuple(map(str, entry["metadata"]["variables"]))
     gold = parse_expanded(str(entry["answer"]), variables)
     if gold is None:
@@ -250,7 +250,7 @@ def polynomial_multiplication(answer: str, entry: Entry, config: Config) -> floa
 
 
 def simple_equations(answer: str, entry: Entry, config: Config) -> float:
-    """A number that makes both sides equal, `x =` before it or not."""
+    """A number that makes both sides equal, with or without `x =` before it."""
     variable = str(entry["metadata"]["variable"])
     left, right = (parse_stored(side, (variable,)) for side in str(entry["metadata"]["equation"]).split("="))
     name, equals, number = answer.rpartition("=")

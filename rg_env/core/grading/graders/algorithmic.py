@@ -34,7 +34,8 @@ _ASSIGNMENT = re.compile(r"([A-Z])(?:=|:|->|→)([0-9])")
 
 
 def signs(answer: str, entry: Entry, config: Config) -> float:
-    """The stored string of letters and signs, in any letter case; also as a list of them, in quotes, or spaced."""
+    """The stored string in any letter case; also as a list of its characters, in quotes, or with spaces between
+    them."""
     gold = squeezed(entry["answer"]).casefold()
     return float(squeezed(answer).casefold() == gold if gold else answer.strip().casefold() in _EMPTY)
 
@@ -52,7 +53,8 @@ def ab(answer: str, entry: Entry, config: Config) -> float:
 
 
 def base_conversion(answer: str, entry: Entry, config: Config) -> float:
-    """The number in the target base; capitals, `0x`, leading zeros, gaps and the base as a subscript do no harm."""
+    """The number in the target base; letter case, `0x`, leading zeros, spaces and a subscript with the base are
+    ignored."""
     metadata = entry["metadata"]
     base = metadata["target_base"]
     digits = forms.plain_digits("".join(answer.split())).lower()
@@ -70,7 +72,7 @@ def base_conversion(answer: str, entry: Entry, config: Config) -> float:
 
 
 def cryptarithm(answer: str, entry: Entry, config: Config) -> float:
-    """Any assignment of different digits to just the letters of the puzzle that makes the sum right."""
+    """Any assignment of distinct digits to exactly the letters of the puzzle that makes the sum correct."""
     if too_long(answer, entry):
         return 0.0
     text = re.sub(r"[\s\"'`*{}\[\]()]", "", answer).upper()
@@ -90,7 +92,7 @@ def cryptarithm(answer: str, entry: Entry, config: Config) -> float:
 
 
 def number_filtering(answer: str, entry: Entry, config: Config) -> float:
-    """The numbers that remain, in their order, each in any way of writing it; brackets may lack unless none remains."""
+    """The remaining numbers in their order, in any notation; brackets are optional unless the list is empty."""
     gold = _exact(entry["metadata"]["result"])
     if not gold:
         return float("".join(answer.split()) in ("[]", "()"))
@@ -98,7 +100,7 @@ def number_filtering(answer: str, entry: Entry, config: Config) -> float:
 
 
 def number_sorting(answer: str, entry: Entry, config: Config) -> float:
-    """The numbers of the question, all of them and no others, in order; in part, how far the list is right."""
+    """The question's numbers, sorted; partial credit for the length of the correct prefix."""
     metadata = entry["metadata"]
     gold = _exact(metadata["sorted_numbers"])
     return in_order(_numbers(answer, len(gold)) or [], gold, lambda: _exact(metadata["original_numbers"]))
@@ -144,24 +146,24 @@ _MAX_JUG_MOVES = 1_000
 def matrix(answer: str, entry: Entry, config: Config) -> float:
     """All cells of the output matrix; partial credit for right cells beyond those that equal the input.
 
-    In binary_matrix many do: a cell of 0 has distance 0, and most cells of 1 have distance 1.
+    In binary_matrix many do, because a cell of 0 has distance 0, and most cells of 1 have distance 1.
     """
     return arc.grade_grid(answer, entry["metadata"]["solution"], entry["metadata"]["matrix"])
 
 
 def game_of_life(answer: str, entry: Entry, config: Config) -> float:
-    """All cells of the last board; partly right ones beyond those of an empty board and of the first board."""
+    """All cells of the last board; partial credit for right cells beyond an empty board and the first board."""
     board = entry["question"].rpartition("\n\n")[2].removesuffix(".")
     return arc.grade_grid(answer, json.loads(entry["answer"]), json.loads(board))
 
 
 def game_of_life_halting(answer: str, entry: Entry, config: Config) -> float:
-    """The right one of True and False, or yes and no, in any letter case."""
+    """The stored one of True and False, or yes and no, in any letter case."""
     return truth(answer.strip(" \t\r\n'\""), entry, config)
 
 
 def pool_matrix(answer: str, entry: Entry, config: Config) -> float:
-    """All cells, correct to two decimal places or more; partly right ones beyond one number everywhere."""
+    """All cells, correct to at least two decimal places; partial credit for right cells beyond a constant matrix."""
     return arc.grade_grid(answer, entry["metadata"]["solution"], entry["metadata"]["matrix"], _is_near)
 
 
@@ -170,12 +172,12 @@ def _is_near(cell: str, value: float) -> bool:
 
 
 def spiral_matrix(answer: str, entry: Entry, config: Config) -> float:
-    """The numbers in spiral order; partly right ones beyond those of the matrix read row by row."""
+    """The numbers in spiral order; partial credit for right ones beyond those of the matrix read row by row."""
     return arc.grade_line(answer, entry["metadata"]["solution"], arc.flat(entry["metadata"]["matrix"]))
 
 
 def graph_color(answer: str, entry: Entry, config: Config) -> float:
-    """Any map of all vertices, and of nothing else, to allowed colors that differ along each edge."""
+    """Any map from exactly the vertices to allowed colors that differ along each edge."""
     puzzle = entry["metadata"]["puzzle"]
     text = answer.strip()
     if len(text) > _MORE_CHARS + _CHARS_PER_VERTEX * len(puzzle["vertices"]):
@@ -209,7 +211,7 @@ def _colors(value: Any) -> dict[str, int | None] | None:
 
 
 def jugs(answer: str, entry: Entry, config: Config) -> float:
-    """Any list of possible moves after which one of the jugs holds the target amount."""
+    """Any list of legal moves after which one of the jugs holds the target amount."""
     capacities: list[int] = entry["metadata"]["puzzle"]["jug_capacities"]
     moves = _jug_moves(answer)
     amounts = dict.fromkeys((chr(ord("a") + i) for i in range(len(capacities))), 0)
@@ -253,23 +255,25 @@ _INNER_LIST = re.compile(r"\[([^\[\]]*)\]")
 
 
 def caesar_cipher(answer: str, entry: Entry, config: Config) -> float:
-    """The stored text in any letter case and spacing, and what decryption gives where that is another text: the library
-    encrypts `Ë` as a letter of the alphabet."""
+    """The stored text in any letter case and spacing, or the decrypted text, which may differ: the library encrypts `Ë`
+    as a letter of the alphabet."""
     shift, cipher = entry["metadata"]["rotation"], entry["metadata"]["cipher_text"]
     plain = "".join(chr((ord(sign) - 65 - shift) % 26 + 65) if "A" <= sign <= "Z" else sign for sign in cipher)
     return max(word(answer, entry, config), word(answer, {"answer": plain}, config))
 
 
 def letter_jumble(answer: str, entry: Entry, config: Config) -> float:
-    """The words of the story in any letter case; in part, those unscrambled beyond those that came unscrambled."""
+    """The words of the story in any letter case; partial credit for right words beyond those that were not
+    scrambled."""
     return _in_place(answer.casefold().split(), entry["answer"], " ".join(entry["metadata"]["scrambled_words"]))
 
 
 def sentence_reordering(answer: str, entry: Entry, config: Config) -> float:
-    """The sentence of the story, in any letter case; in part, words in the right position beyond those that were there.
+    """The sentence of the story in any letter case; partial credit for words in their position beyond those that were
+    in it.
 
-    Where a word occurs twice, the library stores the sentence with both where the first one is. The real sentence
-    is right as well; the stored one stays right, to have every stored answer right.
+    Where a word occurs twice, the library stores the sentence with both words at the position of the first. The
+    original sentence is right, too.
     """
     shuffled = _sentence(entry["question"].partition(": ")[2])
     stored: str = entry["answer"]
@@ -297,20 +301,21 @@ def _in_place(words: Sequence[str], gold: str, start: str) -> float:
 
 
 def spell_backward(answer: str, entry: Entry, config: Config) -> float:
-    """The word backward in any letter case; its letters may be separated."""
+    """The reversed word in any letter case; its letters may be separated."""
     return float(squeezed(answer).casefold() == entry["answer"].casefold())
 
 
 def palindrome_generation(answer: str, entry: Entry, config: Config) -> float:
-    """Any palindrome of just the letters given, in any letter case; they may be separated."""
+    """Any palindrome of exactly the given letters, in any letter case; they may be separated."""
     text = squeezed(answer).casefold()
     return float(text == text[::-1] and Counter(text) == Counter(entry["metadata"]["letters"]))
 
 
 def palindrome_partitioning(answer: str, entry: Entry, config: Config) -> float:
-    """All partitions into palindromes, in any order; in part, those found less wrong ones, beyond the single letters.
+    """All partitions into palindromes, in any order; partial credit for right ones minus wrong ones, beyond the trivial
+    one.
 
-    Counted, not compared with the stored ones: there can be thousands.
+    They are counted, not compared with the stored ones, because there can be thousands.
     """
     whole = entry["metadata"]["string"]
     found = None if too_long(answer, entry) else _word_lists(answer)
@@ -336,7 +341,8 @@ def _partition_count(text: str) -> int:
 
 
 def group_anagrams(answer: str, entry: Entry, config: Config) -> float:
-    """The groups, and the words in each, in any order; in part, right groups of a division of just these words."""
+    """The groups and their words in any order; partial credit for right groups if the answer has exactly the given
+    words."""
     found = None if too_long(answer, entry) else _word_lists(answer.casefold())
     if found is None:
         return 0.0
@@ -351,7 +357,7 @@ def group_anagrams(answer: str, entry: Entry, config: Config) -> float:
 
 
 def word_ladder(answer: str, entry: Entry, config: Config) -> float:
-    """Any ladder of the library's words from the first word to the last, one letter changed at each step."""
+    """Any ladder of the library's words from the first word to the last that changes one letter at each step."""
     steps = [step.strip(_QUOTES) for step in re.split(r"[\s,;|>→-]+", forms.unbracketed(answer).upper())]
     metadata = entry["metadata"]
     if len(steps) < 2 or steps[0] != metadata["start_word"] or steps[-1] != metadata["end_word"]:
@@ -362,14 +368,15 @@ def word_ladder(answer: str, entry: Entry, config: Config) -> float:
 
 
 def word_sequence_reversal(answer: str, entry: Entry, config: Config) -> float:
-    """The words from last to first, separated by commas or white space."""
+    """The words in reverse order, separated by commas or white space."""
     return float(_words(answer) == entry["metadata"]["words"][::-1])
 
 
 def word_sorting(answer: str, entry: Entry, config: Config) -> float:
-    """The words in order, separated by commas or white space; in part, how far they are right beyond the list given.
+    """The sorted words, separated by commas or white space; partial credit for a longer correct prefix than the
+    question's.
 
-    Letter case counts: the order depends on it.
+    Letter case matters, because the order depends on it.
     """
     metadata = entry["metadata"]
     return in_order(_words(answer), metadata["sorted_words"], lambda: metadata["transformed_words"])

@@ -1,7 +1,7 @@
-"""Graders of the arc tasks (the whole output grid, or its share beyond copying the input), and shared functions that
-read and compare grids and lists of small numbers or signs.
+"""Graders of the arc tasks, and the functions that read and compare grids for all tasks.
 
-Grids have few forms and may be long, so they are read by splitting, not with the parser `forms.literal`.
+An output is right as a whole. Partial credit is the share of right cells beyond those that a copy of the input gets.
+Grids have few forms and may be long, so they are split, not parsed by `forms.literal`.
 """
 
 import operator
@@ -19,15 +19,15 @@ _LABEL = re.compile(r"\A\s*output(?: grid)?:", re.IGNORECASE)
 
 
 def arc_1d(answer: str, entry: Entry, config: Config) -> float:
-    """All numbers of the output; partly right ones beyond those of the unchanged input."""
+    """All numbers of the output; partial credit for right ones beyond those of the unchanged input."""
     example = entry["metadata"]["test_example"]
     return grade_line(_LABEL.sub("", answer), example["output"], example["input"])
 
 
 def arc_2d(answer: str, entry: Entry, config: Config) -> float:
-    """All cells of the output in the signs that the question uses; partly right ones beyond the unchanged input.
+    """All cells of the output in the question's signs; partial credit for right ones beyond the unchanged input.
 
-    A board counts in the form of the question (option `board_format_opts`) and in any that `rows` reads.
+    A board may be in the form of the question (option `board_format_opts`) or in any form that `rows` reads.
     """
     if forms.same_text(answer, entry["answer"]):
         return 1.0

@@ -53,7 +53,7 @@ _SURD = re.compile(rf"{_TERMS}|\({_TERMS}\)(?:/(?:\d{{1,9}}|\(\d{{1,9}}\)))?")
 
 
 def bitwise_arithmetic(answer: str, entry: Entry, config: Config) -> float:
-    """The stored number in hexadecimal, `0x` or not, in any letter case; also in decimal."""
+    """The stored number in hexadecimal, with or without `0x`, in any letter case, or in decimal."""
     gold = int(entry["answer"], 16)
     text = forms.plain_digits(answer.strip())
     if match := _HEXADECIMAL.fullmatch(text):
@@ -75,9 +75,10 @@ def calendar_arithmetic(answer: str, entry: Entry, config: Config) -> float:
 
 
 def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
-    """The value of the expression to as many significant digits as the question asks for, give or take one in the last.
+    """The value of the expression to the number of significant digits that the question requires, within one unit of
+    the last.
 
-    The library rounds each step on the way, so the stored answer, which counts too, may be further off.
+    The stored answer is right, too. It may be less accurate, because the library rounds every intermediate result.
     """
     value = forms.number(answer)
     if value is None:
@@ -97,9 +98,10 @@ def _last_place(value: Fraction, digits: int) -> Fraction:
 
 
 def decimal_chain_sum(answer: str, entry: Entry, config: Config) -> float:
-    """The exact value of the sum; also the stored answer.
+    """The exact value of the sum, or the stored answer.
 
-    They differ where decimal_arithmetic, built before in the same process, has lowered Python's decimal precision.
+    They differ if decimal_arithmetic was used earlier in the same process, because it lowers Python's decimal
+    precision.
     """
     value = forms.number(answer)
     if value is None:
@@ -108,7 +110,7 @@ def decimal_chain_sum(answer: str, entry: Entry, config: Config) -> float:
 
 
 def fraction_simplification(answer: str, entry: Entry, config: Config) -> float:
-    """The fraction in lowest terms, in plain form or LaTeX; also the stored answer.
+    """The fraction in lowest terms, in plain form or LaTeX, or the stored answer.
 
     With a `min_value` above 1 the library may store a fraction that is not in lowest terms.
     """
@@ -152,8 +154,8 @@ def _without_unit(text: str, units: tuple[str, ...]) -> str:
 
 
 def number_format(answer: str, entry: Entry, config: Config) -> float:
-    """The candidate asked for, in any way of writing it, rounded to three decimals or closer, and nearer to it than to
-    any other."""
+    """The requested candidate in any notation, rounded to at least three decimals, and closer to it than to any
+    other."""
     value = forms.number(answer)
     metadata = entry["metadata"]
     if value is None:
@@ -167,7 +169,7 @@ def number_format(answer: str, entry: Entry, config: Config) -> float:
 
 
 def power_function(answer: str, entry: Entry, config: Config) -> float:
-    """The same number as the stored one when both are rounded to three significant figures."""
+    """Any number that equals the stored one when both are rounded to three significant figures."""
     value = _scientific(answer)
     gold = forms.number(entry["answer"])
     if value is None or gold is None:
@@ -235,8 +237,8 @@ def prime_factorization(answer: str, entry: Entry, config: Config) -> float:
 
 
 def coin_flip(answer: str, entry: Entry, config: Config) -> float:
-    """The probability as a fraction, a decimal of four places or more, or a percentage; in two forms (`1/8 = 0.125`)
-    both right.
+    """The probability as a fraction, a decimal with at least four places, or a percentage. If there are two forms
+    (`1/8 = 0.125`), both must be right.
 
     A decimal may be rounded or truncated, and must be right in every given place. Small probabilities must also be
     right within 5%, because otherwise zero would be right for the smallest.
@@ -264,10 +266,7 @@ def _probability(text: str) -> Fraction | None:
 
 
 def time_intervals(answer: str, entry: Entry, config: Config) -> float:
-    """The time that elapsed, in the format asked for or another.
-
-    Where the format has no seconds, they may be left out or given.
-    """
+    """The elapsed time in any format. If the requested format has no seconds, they are optional."""
     metadata = entry["metadata"]
     right = _right(entry)
     text = f"{answer.strip()} days" if metadata["expected_format"] == "D days" else answer
@@ -282,8 +281,8 @@ def _right(entry: Entry) -> set[timedelta]:
 
 
 def elapsed_time(entry: Entry) -> str:
-    """The stored duration, or the right one in its format: the library's is a millisecond short now and then, lacks
-    the time of day behind `(Monday)`, and is negative after midnight."""
+    """The stored duration, or the right one in its format: the library's may be a millisecond short, ignore the time of
+    day after `(Monday)`, or be negative past midnight."""
     stored = str(entry["answer"])
     if not _right(entry).isdisjoint(_readings(stored)[:1]):
         return stored
@@ -297,7 +296,7 @@ def elapsed_time(entry: Entry) -> str:
 
 
 def _elapsed(entry: Entry) -> timedelta:
-    """From start to end, read from the question where the library drops the time of day behind `(Monday)`."""
+    """The time from start to end, read from the question where the library drops the time of day after `(Monday)`."""
     found = _DATE_WITH_WEEKDAY.findall(entry["question"])
     if len(found) == 2:
         start, end = (datetime.strptime(f"{day} {time}", "%Y-%m-%d %H:%M:%S %z") for day, time in found)
@@ -328,9 +327,9 @@ def _readings(text: str) -> list[timedelta]:
 
 
 def advanced_geometry(answer: str, entry: Entry, config: Config) -> float:
-    """Coordinates, radius or angle, correct to three decimals, or exact: fractions, and for a radius square roots.
+    """Coordinates, radius or angle: correct to three decimals, or exact, as fractions and (for a radius) square roots.
 
-    An angle may have two decimals, as the stored one has. A fraction is not a rounded number: it must be exact.
+    An angle may have two decimals, like the stored one. A fraction must be exact.
     """
     metadata = entry["metadata"]
     if metadata["task_type"] == "orthocenter":
@@ -359,7 +358,8 @@ def _is_near(value: Fraction | None, right: Fraction | float, tolerance: Fractio
 def _surd(text: str) -> calculus.Ball | None:
     r"""Sums of whole numbers and square roots of such over whole numbers: `3√5/2`, `\frac{\sqrt{5} - 1}{2}`.
 
-    Nothing else, no root below the line above all: a formula with the question's numbers put in is not accepted.
+    Nothing else is accepted, especially not roots in denominators: a formula with the question's numbers is not an
+    answer.
     """
     text = re.sub(r"\s|\\left|\\right|\\,", "", forms.plain_digits(text))
     text = re.sub(r"\\cdot|\\times|[×·⋅]", "*", text)
@@ -373,7 +373,7 @@ def _surd(text: str) -> calculus.Ball | None:
 
 
 def simple_geometry(answer: str, entry: Entry, config: Config) -> float:
-    """The angle, with or without a sign or word for degrees."""
+    """The angle, with or without a unit."""
     value = forms.number(_without_unit(answer, _DEGREES))
     return float(value is not None and value == forms.number(entry["answer"]))
 

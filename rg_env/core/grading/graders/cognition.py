@@ -44,7 +44,7 @@ def color_cube_rotation(answer: str, entry: Entry, config: Config) -> float:
 
 
 def figlet_font(answer: str, entry: Entry, config: Config) -> float:
-    """The word in any letter case, its letters apart or not, as the question may draw them."""
+    """The word in any letter case, with or without spaces between its letters, which the question may draw."""
     word = _bare(entry["answer"])
     return float(_bare(answer) == word) if word else float(forms.same_text(answer, entry["answer"]))
 
@@ -57,7 +57,7 @@ def modulo_grid(answer: str, entry: Entry, config: Config) -> float:
 
 
 def needle_haystack(answer: str, entry: Entry, config: Config) -> float:
-    """A name for which the statement in the question is true; in a long text it may be true of several."""
+    """A name for which the statement in question is true; in a long text there may be several."""
     asked = entry["metadata"]["question"].removeprefix("Who ").removesuffix("? Reply only with a name.")
     statements = entry["question"].split("\n")[0].split(". ")
     names = {name.removesuffix(f" {asked}") for name in statements if name.endswith(f" {asked}")}
@@ -65,7 +65,7 @@ def needle_haystack(answer: str, entry: Entry, config: Config) -> float:
 
 
 def rubiks_cube(answer: str, entry: Entry, config: Config) -> float:
-    """Any moves that solve the cube, in Singmaster notation; combined ones (`U2`) too."""
+    """Any moves that solve the cube, in Singmaster notation, including double turns (`U2`)."""
     size, moves = entry["metadata"]["cube_size"], _moves(answer)
     scrambled = turned(size, entry["metadata"]["scramble_moves"].split())
     if scrambled is None:
@@ -160,8 +160,8 @@ _MORE_SIGNS = 100
 def codeio(answer: str, entry: Entry, config: Config) -> float:
     """The stored value, as JSON or a Python literal; keys in any order, whole numbers exact, floats to nine digits.
 
-    If the question asks for an input, others than the stored one may be valid. They are not accepted, because checking
-    them would execute the code.
+    Where the question asks for an input, other inputs may be valid. They are not accepted, because checking them would
+    require running the code.
     """
     gold = _stored(entry["answer"])
     if gold is forms.INVALID:  # NaN and infinity
@@ -208,12 +208,12 @@ _MAX_TEXT = 1_000
 
 
 def acre(answer: str, entry: Entry, config: Config) -> float:
-    """The word, `on`, `off` or `undetermined`, in any letter case, in quotation marks or not."""
+    """The word (`on`, `off` or `undetermined`) in any letter case, with or without quotes."""
     return common.word(answer.strip().strip("\"'"), entry, config)
 
 
 def list_functions(answer: str, entry: Entry, config: Config) -> float:
-    """The same numbers in the same order, with brackets or, unless the list is empty, without."""
+    """The same numbers in the same order; brackets are optional unless the list is empty."""
     numbers = forms.numbers(answer.replace("{,}", "")) if len(answer) <= _MAX_TEXT else None
     if numbers is None or not (numbers or "[" in answer):
         return 0.0

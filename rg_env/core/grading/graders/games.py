@@ -22,12 +22,12 @@ _NO_SIGNS = str.maketrans(dict.fromkeys("<>∧∨", " "))
 
 
 def sudoku(answer: str, entry: Entry, config: Config) -> float:
-    """Rows, columns and 3x3 boxes have each digit once."""
+    """A grid in which rows, columns and 3x3 boxes have each digit once."""
     return _sudoku(answer, entry, 3)
 
 
 def mini_sudoku(answer: str, entry: Entry, config: Config) -> float:
-    """Rows, columns and 2x2 boxes have each of 1 to 4 once."""
+    """A grid in which rows, columns and 2x2 boxes have each of 1 to 4 once."""
     return _sudoku(answer, entry, 2)
 
 
@@ -43,9 +43,9 @@ def _sudoku(answer: str, entry: Entry, side: int) -> float:
 
 
 def futoshiki(answer: str, entry: Entry, config: Config) -> float:
-    """Rows and columns have each number once, and all inequalities hold.
+    """A grid in which rows and columns have each number once, and all inequalities hold.
 
-    The answer repeats the signs between the cells or leaves them all out; changed ones are changed givens.
+    The answer repeats the signs between the cells or omits them all; a changed sign scores 0, like a changed given.
     """
     metadata = entry["metadata"]
     text = answer.translate(_SIGNS)
@@ -63,7 +63,7 @@ def futoshiki(answer: str, entry: Entry, config: Config) -> float:
 
 
 def kakurasu(answer: str, entry: Entry, config: Config) -> float:
-    """Zeros and ones with the wanted weighted sums of rows and columns."""
+    """Zeros and ones with the required weighted sums of rows and columns."""
     metadata = entry["metadata"]
 
     def obeys(grid: Grid) -> bool:
@@ -74,7 +74,7 @@ def kakurasu(answer: str, entry: Entry, config: Config) -> float:
 
 
 def survo(answer: str, entry: Entry, config: Config) -> float:
-    """Each row and column ends in the sum of the rest, and the cells to fill have the given numbers, each once."""
+    """A grid in which each row and column ends in the sum of the rest, and each given number fills one cell."""
     metadata = entry["metadata"]
     puzzle, size = metadata["puzzle"], metadata["board_size"]
 
@@ -150,7 +150,7 @@ _EMPTY = ("_", ".")
 
 
 def n_queens(answer: str, entry: Entry, config: Config) -> float:
-    """Any full board that keeps the given queens and on which no two attack each other: lines, JSON or Python list."""
+    """Any full board that keeps the given queens and on which no two attack each other."""
     puzzle = entry["metadata"]["puzzle"]
     size = len(puzzle)
     board = arc.rows(answer, size**2)
@@ -166,7 +166,7 @@ def n_queens(answer: str, entry: Entry, config: Config) -> float:
 
 
 def tsumego(answer: str, entry: Entry, config: Config) -> float:
-    """A move that captures as many white stones as any does.
+    """A move that captures the most white stones.
 
     The library's random stones may give the white group of its problem another liberty, so that the stored move
     captures nothing. Then another is right (`graders.gold`), or the question has no answer and is left out.
@@ -268,16 +268,16 @@ def _operators(node: Node) -> set[str]:
 
 
 def countdown(answer: str, entry: Entry, config: Config) -> float:
-    """An expression of all the given numbers, each used once, that equals the target; `= target` after it is forgiven.
+    """An expression that uses all given numbers once and equals the target, with or without `= target` after it.
 
-    Every form of the question has "all the numbers" or "all of these numbers".
+    Every wording of the question requires all numbers.
     """
     metadata = entry["metadata"]
     return float(_made_of(answer, metadata["numbers"], int(metadata["target"])) is not None)
 
 
 def puzzle24(answer: str, entry: Entry, config: Config) -> float:
-    """An expression of all the given numbers, each used once, and the allowed operators, that equals 24."""
+    """An expression that uses all given numbers once and only allowed operators, and equals 24."""
     node = _made_of(answer, entry["metadata"]["numbers"], _TARGET_24)
     if node is None:
         return 0.0

@@ -54,8 +54,8 @@ def corrected(task: str, entry: Entry, config: Config = NO_OPTIONS) -> Entry:
 def _aiw(entry: Entry, config: Config) -> str:
     """All women of two circles whose only common member is Matilda, without herself but with the first circle's center.
 
-    The library adds one to the women of the first circle, and so takes Matilda for a colleague of her own and forgets
-    those of the second circle, who are all colleagues of each other by the question.
+    The library adds one to the women of the first circle: it counts Matilda as her own colleague and ignores the second
+    circle, whose members are all colleagues of each other by the question.
     """
     women = _WOMEN.findall(entry["question"])
     if len(women) != 2:
@@ -65,13 +65,14 @@ def _aiw(entry: Entry, config: Config) -> str:
 
 def _basic_arithmetic(entry: Entry, config: Config) -> str:
     """The exact value, as a fraction where a division leaves a remainder, which the library drops. With
-    `allow_parentheses=False` the library neglects precedence, too."""
+    `allow_parentheses=False` the library also ignores precedence."""
     exact = exact_value(entry["metadata"]["expression"])
     return str(entry["answer"]) if exact is None or exact == forms.number(entry["answer"]) else str(exact)
 
 
 def _tsumego(entry: Entry, config: Config) -> str:
-    """The move that captures most. The library's random stones may make another one better than the stored one."""
+    """The move that captures the most stones, which may differ from the stored one because of the library's random
+    stones."""
     captures = games.captures(entry["metadata"]["board"])
     size = len(entry["metadata"]["board"])
     best = [f"{chr(65 + column)}{size - row}" for (row, column), n in captures.items() if n == max(captures.values())]
@@ -79,8 +80,8 @@ def _tsumego(entry: Entry, config: Config) -> str:
 
 
 def _knight_swap(entry: Entry, config: Config) -> str:
-    """A solution where "No" is stored for a puzzle that has one: the library wants some puzzles impossible, and takes a
-    move off the board that the question knows nothing of."""
+    """A solution where "No" is stored for a solvable puzzle: to make some puzzles impossible, the library removes a
+    move from the board, which the question does not mention."""
     metadata = entry["metadata"]
     if entry["answer"] != "No":
         return str(entry["answer"])
@@ -89,8 +90,8 @@ def _knight_swap(entry: Entry, config: Config) -> str:
 
 
 def _mahjong_puzzle(entry: Entry, config: Config) -> str:
-    """The result of the last round. The library calls a random card `Pass` whatever it forms, `Chi` what is `Peng`
-    as well, and misses a sequence if a card between its ends is doubled."""
+    """The result of the last round. The library calls a random card `Pass` whatever it forms, prefers `Chi` to `Peng`,
+    and misses a sequence if a card between its ends is doubled."""
     *before, last = entry["metadata"]["rounds"]
     cards = _CARDS.search(entry["question"])
     hand = before[-1]["cards"] if before else cards[1] if cards else ""
@@ -102,8 +103,8 @@ def _mahjong_puzzle(entry: Entry, config: Config) -> str:
 
 
 def _syllogism(entry: Entry, config: Config) -> str:
-    """Whether the conclusion holds in every model of the premises. The library asks for traditional figures, or for
-    one premise turned round, and so takes some conclusions that do not follow and misses others that do."""
+    """Whether the conclusion holds in every model of the premises. The library checks for traditional figures, or for
+    the converse of one premise, and so accepts some conclusions that do not follow and misses others that do."""
     follows = syllogism_follows(entry)
     return str(entry["answer"]) if follows is None else "Yes" if follows else "No"
 
@@ -152,9 +153,9 @@ def _holds(statement: tuple[str, int, int], model: list[tuple[bool, ...]]) -> bo
 
 
 def _family_relationships(entry: Entry, config: Config) -> str:
-    """What the first person is to the second. For in-laws, nieces and nephews the library stores a word for the second
-    person instead (`mother-in-law` for a daughter-in-law). The stored word stays where the first one's name is both a
-    man's and a woman's in the options."""
+    """The first person's relationship to the second. For in-laws, nieces and nephews the library stores the reverse
+    (`mother-in-law` for a daughter-in-law). The stored word is kept if the first name is both male and female in the
+    options."""
     stored = str(entry["answer"])
     name = entry["metadata"]["person1"]
     male, female = (name in config.get(key, default.split()) for key, default in _NAMES)

@@ -17,12 +17,12 @@ def _steps(answer: str) -> list[str]:
 
 
 def path_star(answer: str, entry: Entry, config: Config) -> float:
-    """The path: it is the only one, for branches of a star do not meet."""
+    """The path. It is unique, because branches of a star do not meet."""
     return float(_steps(answer) == str(entry["answer"]).split())
 
 
 def shortest_path(answer: str, entry: Entry, config: Config) -> float:
-    """Any shortest path through open cells, or `infeasible` if no path exists. Half, or less, for a longer path."""
+    """Any shortest path through open cells, or `infeasible` if no path exists. A longer path scores half or less."""
     shortest = entry["metadata"]["solution"]
     path = _steps(answer)
     if not shortest:
@@ -46,12 +46,13 @@ def _reaches_goal(matrix: list[list[str]], path: Iterable[str]) -> bool:
 
 
 def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
-    """Any sequence of buttons that reaches the target in as few presses as possible. Half, or less, for a longer one.
+    """Any sequence of buttons that reaches the target in as few presses as possible. A longer one scores half or
+    less.
 
-    By the letter of the question the light toggles "whenever you press a button", also one whose operation is for the
-    other color, which then leaves the number as it is. The library's search never presses such a button, and its
-    grader takes the press for none at all. A shortest sequence of the library's stays one by the letter; the questions
-    with a shorter one (`is_shortest_lock`) have two answers, depending on the reading, and are left out.
+    Taken literally, the light toggles "whenever you press a button", even a button for the other color, which leaves
+    the number unchanged. The library's search never presses such a button, and its grader ignores the press. The
+    library's shortest sequence is also right literally. Questions with a literally shorter one (see `is_shortest_lock`)
+    have two answers and are left out.
     """
     metadata = entry["metadata"]
     shortest = len(metadata["solution_path"])

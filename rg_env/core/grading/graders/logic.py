@@ -58,9 +58,9 @@ _MAX_PREMISE_TOKENS = 20_000  # premises come from the library; the limit for an
 
 
 def knights_knaves(answer: str, entry: Entry, config: Config) -> float:
-    """The right role of every inhabitant, in any order, and no one with both roles.
+    """The right role of every inhabitant, in any order.
 
-    No partial credit: of two inhabitants, chance alone gets one.
+    There is no partial credit, because guessing gets half of the roles right.
     """
     metadata = entry["metadata"]
     terms = metadata["knight_knave_terms"]
@@ -95,9 +95,9 @@ def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, b
 def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
     """A conclusion by the rule of the module's head: it follows, and no part of it follows from one premise alone.
 
-    The rule looks at meaning only, so an equivalent formula gets the same verdict, as long as it can be read
-    (`parse`) and names variables of the question. The library pays for whatever follows and is neither a
-    tautology nor a single variable: for its own premises joined by and, and for `P ∨ Q` on two questions in three.
+    The rule depends on meaning only, so equivalent formulas get the same verdict if they can be parsed and use the
+    question's variables. The library's grader accepts anything that follows and is neither a tautology nor a single
+    variable: its own premises joined by and, and `P ∨ Q` on two questions in three.
     Rows have questions with a conclusion in at most two variables, one draw in five (`library_fixes.left_out`), and no
     variable, or negated one, is right on more than one row in six (`core.data.selection`).
     """

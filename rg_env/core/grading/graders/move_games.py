@@ -75,10 +75,9 @@ def _shortest(
 
 
 def tower_of_hanoi(answer: str, entry: Entry, config: Config) -> float:
-    """All disks on the target peg by legal moves, of any number: the question does not ask for the fewest.
+    """Any number of legal moves that bring all disks to the target peg: the question does not ask for the fewest.
 
-    Each move is played once, in constant time. `scoring.MAX_ANSWER_CHARS`, or twice the length of the stored solution,
-    bounds how many there are.
+    Each move takes constant time. The length limit of answers bounds their number.
     """
     metadata = entry["metadata"]
     pegs: dict[int, list[int]] = {peg: [] for peg in range(1, metadata["num_pegs"] + 1)}
@@ -101,10 +100,10 @@ def tower_of_hanoi(answer: str, entry: Entry, config: Config) -> float:
 
 
 def knight_swap(answer: str, entry: Entry, config: Config) -> float:
-    """Legal moves in turns after which the colors have changed places, of any number; "No" if no such list exists.
+    """Any number of alternating legal moves that swap the colors, or "No" if that is impossible.
 
-    By the question, a legal move is to an empty square that a knight reaches. The library secretly takes a move off
-    the board of a puzzle that it wants impossible; `graders.gold` solves those that are not.
+    By the question, a legal move is a knight's move to an empty square. For puzzles meant to be impossible the library
+    secretly removes a move from the board; `graders.gold` solves those that are possible.
     """
     metadata = entry["metadata"]
     if answer.strip(" \t\r\n\"'[].").lower() == "no":
@@ -150,7 +149,7 @@ def solve_knight_swap(pieces: tuple[tuple[str, str], ...], first: str) -> str:
 
 
 def sokoban(answer: str, entry: Entry, config: Config) -> float:
-    """The letters U, D, L and R push all boxes onto goals. Steps into what cannot be pushed do nothing."""
+    """Letters U, D, L and R that push all boxes onto goals. Blocked steps do nothing."""
     moves = answer.translate(_BETWEEN_STEPS).upper()
     if not moves or set(moves) - set("UDLR"):
         return 0.0
@@ -223,10 +222,9 @@ def read_board(description: str) -> _Board:
 
 
 def rush_hour(answer: str, entry: Entry, config: Config) -> float:
-    """Legal moves that leave the red car at the exit, of any number. The last one may drive it out of the board.
+    """Any number of legal moves that bring the red car to the exit. The last one may drive it off the board.
 
-    A move through a vehicle, a wall or the edge is illegal. The library stops at what is in the way, and ignores the
-    rest.
+    A move through a vehicle, a wall or the edge is illegal. The library shortens such a move instead.
     """
     board = read_board(entry["metadata"]["board_config"])
     texts = [text for text in _BETWEEN_SLIDES.split(forms.plain_digits(answer).upper()) if text]
@@ -256,7 +254,7 @@ def rush_hour(answer: str, entry: Entry, config: Config) -> float:
 def solve_rush_hour(entry: Mapping[str, Any]) -> str | None:
     """Moves that solve the puzzle, as few as possible (a slide of any length is one), in the question's format.
 
-    None if none exist, or there are too many states to try. Takes about 20 ms, up to half a second where much can move.
+    None if no solution exists, or there are too many states to search. Takes about 20 ms, up to 0.5 s if many vehicles can move.
     """
     board = read_board(entry["metadata"]["board_config"])
 
@@ -276,9 +274,9 @@ def solve_rush_hour(entry: Mapping[str, Any]) -> str | None:
 
 
 def boxnet(answer: str, entry: Entry, config: Config) -> float:
-    """All boxes are matched; the share of matched boxes for a plan that leaves some. It need not be the shortest.
+    """Any plan that matches all boxes, not only the shortest; partial credit is the share of matched boxes.
 
-    A plan with an impossible action is wrong. The library skips those.
+    A plan with an impossible action is wrong. The library skips such actions.
     """
     steps = forms.literal(answer) if answer.lstrip().startswith("[") else None
     squares = {name: list(items) for name, items in entry["metadata"]["initial_state"].items()}
