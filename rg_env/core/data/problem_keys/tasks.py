@@ -352,7 +352,7 @@ KEYS: dict[str, Key] = {
     "calendar_arithmetic": Key("dates, numbers and the quantity asked for, ignoring wording", of(_calendar_arithmetic)),
     "chain_sum": _SIGNED_TERMS,
     "circuit_logic": Key("the gates and the values of their inputs in any order, ignoring names", _circuit_logic),
-    "codeio": Key("the code with its input and output, regardless of which is asked for", _codeio),
+    "codeio": Key("the code with its input and output, whichever is requested", _codeio),
     "coin_flip": Key(
         "the numbers of flips and heads, ignoring wording", fields("num_trials", "k_heads", "problem_type")
     ),
@@ -418,7 +418,7 @@ KEYS: dict[str, Key] = {
     ),
     "number_filtering": Key("the numbers in any order, the bound, and the side that is kept", of(_number_filtering)),
     "number_format": Key(
-        "the numbers in any order and notation, and which one is asked for", fields("candidates*", "size")
+        "the numbers in any order and notation, and which one is requested", fields("candidates*", "size")
     ),
     "number_sequence": Key("the numbers shown", fields("sequence")),
     "number_sorting": Key(

@@ -254,7 +254,8 @@ def rush_hour(answer: str, entry: Entry, config: Config) -> float:
 def solve_rush_hour(entry: Mapping[str, Any]) -> str | None:
     """Moves that solve the puzzle, as few as possible (a slide of any length is one), in the question's format.
 
-    None if no solution exists, or there are too many states to search. Takes about 20 ms, up to 0.5 s if many vehicles can move.
+    None if no solution exists, or there are too many states to search. Takes about 20 ms, up to 0.5 s if many vehicles
+    can move.
     """
     board = read_board(entry["metadata"]["board_config"])
 
