@@ -51,12 +51,12 @@ def check_liger(args: GRPOConfig, device: torch.device) -> None:
     """
     if not args.use_liger_kernel:
         return
+    if device.type != "cuda":
+        raise InputError(f"use_liger_kernel=True: its kernels need a GPU, and this run is on {device.type}")
     if not is_liger_kernel_available():
         raise MissingExtraError(
             f"use_liger_kernel=True needs liger-kernel: `{install_command('train')}`, or leave it out"
         )
-    if device.type != "cuda":
-        raise InputError(f"use_liger_kernel=True: its kernels need a GPU, and this run is on {device.type}")
     try:
         importlib.import_module(LIGER)
     except ImportError as error:

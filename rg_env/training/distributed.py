@@ -75,7 +75,10 @@ def agree(accelerator: Accelerator, problem: str | None, cause: BaseException | 
 def choose_folder(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:
     """`RunFolder.choose`. With several processes, the main process chooses for all."""
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
-        clear_stale_locks()  # before the processes connect: DeepSpeed compiles an extension for it
+        from torch.utils.cpp_extension import get_default_build_root
+
+        # Before the processes connect: DeepSpeed compiles an extension for it.
+        clear_stale_locks(Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root()))
     if world_size() == 1:
         return RunFolder.choose(output_dir, name, resume)
     from rg_env.inference.models import processes
@@ -97,18 +100,11 @@ STALE_S = 600.0
 """Seconds without a change in a lock's folder after which the lock is stale. Compiling takes a minute or two."""
 
 
-def extensions_folder() -> Path:
-    """Folder of torch's compiled extensions."""
-    if (given := os.environ.get("TORCH_EXTENSIONS_DIR")) is not None:
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch_extensions"
-
-
-def clear_stale_locks() -> None:
-    """Remove the locks of processes that were killed while DeepSpeed compiled (`torch.utils.cpp_extension`). Otherwise,
-    every later run would wait for them forever, without a message. All processes of a run may call this."""
+def clear_stale_locks(root: Path) -> None:
+    """Remove the locks of processes that were killed while DeepSpeed compiled into `root`, torch's folder of compiled
+    extensions. Otherwise, every later run would wait for them forever, without a message. All processes of a run may
+    call this."""
     now = time.time()
-    root = extensions_folder()
     with contextlib.suppress(OSError):  # the folder is missing or unreadable: torch reports that
         for lock in [*root.glob("*/lock"), *root.glob("*/*/lock")]:
             with contextlib.suppress(OSError):  # another process was faster

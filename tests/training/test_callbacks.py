@@ -1,5 +1,6 @@
 """Callbacks of transformers see a run as they would see one of transformers' trainer."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +14,18 @@ EVENTS = [name for name in vars(TrainerCallback) if name.startswith("on_") and n
 
 
 class Seen(TrainerCallback):
-    """Notes each event, the step it came at, and what it was given."""
+    """Records each event with its step and its arguments."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, int]] = []
         self.given: dict[str, dict[str, Any]] = {}
+        vars(self).update({event: partial(self._note, event) for event in EVENTS})
 
-
-def noting(event: str) -> Any:
-    def note(self: Seen, args: Any, state: Any, control: Any, **given: Any) -> None:
+    def _note(self, event: str, args: Any, state: Any, control: Any, **given: Any) -> None:
         assert isinstance(state, TrainerState)
         assert isinstance(control, TrainerControl)
         self.events.append((event, state.global_step))
         self.given[event] = {"args": args, "max_steps": state.max_steps, **given}
-
-    return note
-
-
-for name in EVENTS:
-    setattr(Seen, name, noting(name))
 
 
 def step(number: int) -> list[tuple[str, int]]:

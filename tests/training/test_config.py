@@ -27,11 +27,9 @@ tasks: {spell_backward: {}, chain_sum: {weight: 2}}
 
 
 @pytest.fixture
-def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def base(here: Path) -> Path:
     """A small config in the working folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    (tmp_path / "run.yaml").write_text(BASE)
+    (here / "run.yaml").write_text(BASE)
     return Path("run.yaml")
 
 
@@ -529,11 +527,9 @@ def test_steps_that_count_rollouts_become_updates(base: Path) -> None:
         (8, "8 processes x 1 micro-batch of 8"),  # a process's share is less than a micro-batch
     ],
 )
-def test_a_step_is_the_same_on_any_number_of_processes(
-    base: Path, monkeypatch: pytest.MonkeyPatch, processes: int, parts: str
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", str(processes))
-    (line,) = (line for line in plan(load_train_config(base, STEPS)) if line.startswith("steps"))
+def test_a_step_is_the_same_on_any_number_of_processes(base: Path, processes: int, parts: str) -> None:
+    config = load_train_config(base, STEPS, processes=processes)
+    (line,) = (line for line in plan(config, processes) if line.startswith("steps"))
     assert line == f"steps       640 of 64 rollouts: 8 prompts x 8 ({parts})"
 
 

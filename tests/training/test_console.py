@@ -5,7 +5,7 @@ import os
 import pty
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any, TextIO
 
 import pytest
@@ -15,6 +15,7 @@ from rg_env.training.reporting.console import COMPLETION_LENGTH, RunConsole, sho
 
 METRICS = {"reward": 0.5, "accuracy": 0.25, "completions/mean_length": 33.4, "loss": 0.02, "step_time": 1.234,
            "tokens_per_second": 2345.6}  # fmt: skip
+XTERM = {"TERM": "xterm-256color", "COLUMNS": "120"}
 
 
 class Terminal:
@@ -41,9 +42,7 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLUMNS", "120")
+def terminal() -> Iterator[Terminal]:
     made = Terminal()
     yield made
     made.close()
@@ -64,7 +63,7 @@ def example(**changes: Any) -> dict[str, Any]:
 
 def test_a_terminal_has_one_line_that_renews_itself(terminal: Terminal) -> None:
     """With the step, a bar, the figures and the time left; other lines stand above it."""
-    with closing(RunConsole(terminal.stream)) as console:
+    with closing(RunConsole(terminal.stream, XTERM)) as console:
         for step in (1, 2, 3):
             console.step(step, 20, METRICS | {"reward": step / 10})
         console.line("evaluation after step 3: accuracy 0.50")
@@ -77,40 +76,32 @@ def test_a_terminal_has_one_line_that_renews_itself(terminal: Terminal) -> None:
     assert shown.index("reward 0.30") < shown.index("evaluation after step 3") < shown.index("4/20")
 
 
-def test_the_terminal_is_left_as_it_was(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cursor is shown again and printing goes where it went, and what others print stands above."""
-    monkeypatch.setattr(sys, "stdout", terminal.stream)
-    with closing(RunConsole(terminal.stream)) as console:
-        console.step(1, 2, METRICS)
-        assert "\x1b[?25l" in terminal.shown()
-        print("said by a library")
+def test_the_terminal_is_left_as_it_was(terminal: Terminal) -> None:
+    """The cursor is shown again, other output is above the line, and printing goes where it went."""
+    with redirect_stdout(terminal.stream):
+        with closing(RunConsole(terminal.stream, XTERM)) as console:
+            console.step(1, 2, METRICS)
+            assert "\x1b[?25l" in terminal.shown()
+            print("said by a library")
+        assert sys.stdout is terminal.stream
     shown = terminal.shown()
     assert "said by a library" in shown
     assert "\x1b[?25h" in shown
-    assert sys.stdout is terminal.stream
     console.close()
 
 
-@pytest.mark.parametrize("term", ["dumb", "", None])
-def test_a_terminal_without_escape_codes_gets_lines(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, term: str | None
-) -> None:
-    if term is None:
-        monkeypatch.delenv("TERM")
-    else:
-        monkeypatch.setenv("TERM", term)
-    with closing(RunConsole(terminal.stream)) as console:
+@pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {"TERM": ""}, {}], ids=str)
+def test_a_terminal_without_escape_codes_gets_lines(terminal: Terminal, environ: dict[str, str]) -> None:
+    with closing(RunConsole(terminal.stream, environ)) as console:
         console.step(1, 2, METRICS)
         console.examples(1, [example()])
     assert "\x1b" not in terminal.shown()
 
 
-def test_elsewhere_it_is_a_line_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without escape codes, even where colours are forced, and never broken into two."""
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("COLUMNS", "20")
+def test_elsewhere_it_is_a_line_a_step() -> None:
+    """Without escape codes, even where colors are forced, and never broken into two."""
     stream = io.StringIO()
-    with closing(RunConsole(stream)) as console:
+    with closing(RunConsole(stream, {"FORCE_COLOR": "1", "COLUMNS": "20"})) as console:
         console.step(1, 20, METRICS)
         console.step(2, 20, {"reward": 0.0})
         console.examples(2, [example()])
@@ -145,13 +136,13 @@ def test_model_text_is_shown_and_not_obeyed(name: str, terminal: Terminal) -> No
     assert visible_line(text) == expected
     plain = io.StringIO()
     for stream in (plain, terminal.stream):
-        with closing(RunConsole(stream)) as console:
+        with closing(RunConsole(stream, XTERM)) as console:
             console.examples(1, [example(completion=text, question=text, answer=text, task=text)])
     assert plain.getvalue().count(expected) == 4
     shown = terminal.shown()
     assert shown.count(expected) == 4
     escapes = shown.count("\x1b")
-    with closing(RunConsole(terminal.stream)) as console:
+    with closing(RunConsole(terminal.stream, XTERM)) as console:
         console.examples(1, [example()])
     assert escapes == terminal.shown().count("\x1b")  # our own styles, and no more
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from interrupts import ctrl_c, ctrl_c_in_a_backward_pass
+from interrupts import At, ctrl_c, ctrl_c_in_a_backward_pass
 from run_metrics import logged
-from transformers import AutoModelForCausalLM, TrainerCallback
+from transformers import AutoModelForCausalLM
 
 from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR, TASKS
@@ -19,18 +19,6 @@ from rg_env.training import Curriculum, CurriculumConfig, EvaluationPlan, train
 
 GYM = ["chain_sum", "leg_counting"]
 pytestmark = pytest.mark.slow
-
-
-class Stop(TrainerCallback):
-    """Ctrl-C at an event of a step."""
-
-    def __init__(self, event: str, step: int) -> None:
-        self.step = step
-        setattr(self, event, self._act)
-
-    def _act(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == self.step:
-            ctrl_c()
 
 
 @pytest.fixture
@@ -108,7 +96,7 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(
     if event == "backward pass":
         ctrl_c_in_a_backward_pass(first, 5)
     else:
-        first.add_callback(Stop(event, 5))
+        first.add_callback(At(5, ctrl_c, event))
     assert train(first, evaluation=EvaluationPlan(every=100))["interrupted"]
     assert json.loads((tmp_path / "broken" / "checkpoint-5" / "curriculum.json").read_text())["tasks"]["chain_sum"]
     second = fresh("broken", config, **fields)

@@ -25,10 +25,9 @@ REPOSITORY = Path(__file__).parents[2]
 
 @pytest.fixture
 def run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str]]:
     """Runs an example in this process, in an empty folder; gives its exit code and its standard error."""
-    monkeypatch.chdir(tmp_path)
 
     def call(name: str, *arguments: str) -> tuple[int, str]:
         spec = importlib.util.spec_from_file_location(name, REPOSITORY / "examples" / f"{name}.py")

@@ -10,12 +10,11 @@ from rg_env.training import distributed
 
 
 @pytest.fixture
-def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+def locks(tmp_path: Path) -> dict[str, Path]:
     """One that is left over, one whose neighbour was just written, and a fresh one."""
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
     found = {}
     for name in ("stale", "compiling", "fresh"):
-        folder = tmp_path / "extensions" / f"{name}_op"
+        folder = tmp_path / f"{name}_op"
         folder.mkdir(parents=True)
         found[name] = folder / "lock"
         for file in (found[name], folder / "build.ninja"):
@@ -26,23 +25,11 @@ def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
 
 
 def test_a_lock_that_is_left_over_is_taken_away_and_told(
-    locks: dict[str, Path], capsys: pytest.CaptureFixture[str]
+    locks: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Once; what may still compile keeps its lock."""
     for _ in range(2):
-        distributed.clear_stale_locks()
+        distributed.clear_stale_locks(tmp_path)
     assert {name: lock.exists() for name, lock in locks.items()} == {"stale": False, "compiling": True, "fresh": True}
     (line,) = capsys.readouterr().out.splitlines()
     assert str(locks["stale"]) in line
-
-
-@pytest.mark.parametrize(("variable", "below"), [("XDG_CACHE_HOME", ""), ("HOME", ".cache")])
-def test_the_folder_is_torchs_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, below: str) -> None:
-    """As torch itself says it is, under the name of its build."""
-    from torch.utils.cpp_extension import get_default_build_root
-
-    for name in ("TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(variable, str(tmp_path))
-    assert distributed.extensions_folder() == tmp_path / below / "torch_extensions"
-    assert Path(get_default_build_root()) == distributed.extensions_folder()

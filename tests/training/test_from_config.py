@@ -31,10 +31,9 @@ output: {save_every: 0}
 
 
 @pytest.fixture(autouse=True)
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def config(here: Path) -> Path:
     """A small run in the working folder."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "run.yaml").write_text(CONFIG)
+    (here / "run.yaml").write_text(CONFIG)
     return Path("run.yaml")
 
 

@@ -21,16 +21,14 @@ tasks: chain_sum
 DATA = [{"question": f"{i} + 1 =", "answer": i + 1} for i in range(40)]
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with a config, data, and a run."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "run.yaml").write_text(CONFIG)
-    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in DATA))
-    (tmp_path / "cut.jsonl").write_text('{"question": "1 + 1", "ans')
-    (tmp_path / "old" / "checkpoint-5").mkdir(parents=True)
-    (tmp_path / "old" / "metrics.jsonl").touch()
-    return tmp_path
+@pytest.fixture(autouse=True)
+def files(here: Path) -> None:
+    """A config, data, and a run in the working folder."""
+    (here / "run.yaml").write_text(CONFIG)
+    (here / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in DATA))
+    (here / "cut.jsonl").write_text('{"question": "1 + 1", "ans')
+    (here / "old" / "checkpoint-5").mkdir(parents=True)
+    (here / "old" / "metrics.jsonl").touch()
 
 
 def train(*arguments: str) -> subprocess.CompletedProcess[str]:

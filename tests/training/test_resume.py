@@ -10,27 +10,15 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from interrupts import ctrl_c, ctrl_c_in_a_backward_pass
+from interrupts import At, ctrl_c, ctrl_c_in_a_backward_pass
 from run_metrics import logged
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, TrainerCallback
+from transformers import AutoModelForCausalLM
 
 from rg_env.core.run_folder import RunFolder
 from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
-
-
-class At(TrainerCallback):
-    """Does something at an event of a step."""
-
-    def __init__(self, step: int, action: Callable[[], Any], event: str) -> None:
-        self.step, self.action = step, action
-        setattr(self, event, self._act)
-
-    def _act(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == self.step:
-            self.action()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from interrupts import ctrl_c
+from interrupts import At, ctrl_c
 from transformers import TrainerCallback
 
 from rg_env.core.environment import Environment
@@ -24,18 +24,6 @@ def results_of(folder: Path) -> dict[str, Any]:
 def plain_env(make_env: Any, reward: Any) -> Any:
     env = make_env()
     return Environment(env.train_rows, env.eval_rows, rewards=[reward])
-
-
-class At(TrainerCallback):
-    """Does something when a step begins, or at another event of that step."""
-
-    def __init__(self, step: int, action: Any, event: str = "on_step_begin") -> None:
-        self.step, self.action = step, action
-        setattr(self, event, self._act)
-
-    def _act(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == self.step:
-            self.action()
 
 
 def test_an_error_in_mid_run_loses_nothing(make_trainer: Any, make_env: Any, tmp_path: Path) -> None:

@@ -79,10 +79,7 @@ def smaller(path: Path, model: str, output: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: str(path.relative_to(ROOT / "configs" / "train")))
-def test_two_steps_of_every_experiment(
-    path: Path, long_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(ROOT)
+def test_two_steps_of_every_experiment(path: Path, long_model: str, tmp_path: Path) -> None:
     output = tmp_path / "run"
     config = load_train_config(path, smaller(path, long_model, output))
     results = run_config(config)

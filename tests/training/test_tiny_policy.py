@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import random
 import subprocess
 import sys
@@ -112,13 +113,12 @@ def test_batches_lose_no_example_and_labels_cover_completions_only():
 
 
 @pytest.mark.slow
-def test_quick_build_works_offline_from_nothing_and_repeats_itself(tmp_path, monkeypatch):
+def test_quick_build_works_offline_from_nothing_and_repeats_itself(tmp_path):
     """Twice the same seed, twice the same bytes; a loadable policy in a folder that appears whole."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "empty"))
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "empty")}
     for name in ("one", "two"):
         command = [sys.executable, str(TOOLS / "tiny_build.py"), "--quick", "--out", str(tmp_path / name)]
-        subprocess.run(command, check=True, timeout=300, capture_output=True)
+        subprocess.run(command, check=True, timeout=300, capture_output=True, env=environment)
     made = tmp_path / "one"
     assert AutoModelForCausalLM.from_pretrained(made).num_parameters() < 1_000_000
     assert AutoTokenizer.from_pretrained(made)("7").input_ids

