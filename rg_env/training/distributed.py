@@ -42,15 +42,6 @@ def on_main(accelerator: Accelerator | PartialState, act: Callable[[], T]) -> T:
     return result
 
 
-def everywhere(accelerator: Accelerator, act: Callable[[], T]) -> T:
-    """Call `act()` on each process. An error on the main process is raised on all, as by `on_main`."""
-    mine: list[T] = []
-    if not accelerator.is_main_process:
-        mine.append(act())
-    on_main(accelerator, lambda: mine.append(act()))
-    return mine[0]
-
-
 def same_everywhere(processes: Accelerator | PartialState, value: str, complaint: str) -> None:
     """Raise `StoppedTogether` on all processes, with the exit code of `InputError`, unless `value` is equal on all."""
     if processes.num_processes == 1:

@@ -1,12 +1,23 @@
-"""The engine that samples from a separate vLLM server, to which the trainer sends new weights after each step."""
+"""The engine that samples from a separate vLLM server, to which the trainer sends new weights after each step.
 
+After each sync, the server's log-probabilities of a fixed prompt are compared with the model's own. Weights that are
+wrong, missing or misplaced end the run, instead of silently making it learn worse. The server keeps running when the
+trainer ends.
+"""
+
+import fcntl
+import os
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
-from typing import Any, TypeVar
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, TypeVar
 
+import torch
 from accelerate import Accelerator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -15,16 +26,20 @@ from rg_env.inference.embedded.engine import end_ids
 from rg_env.inference.protocol import Completion, Sampling
 from rg_env.inference.vllm.client import ServerInfo, VllmServer, start_hint
 from rg_env.training.config.sections import EngineConfig
-from rg_env.training.distributed import everywhere, on_main
+from rg_env.training.distributed import on_main
 from rg_env.training.engines import Engine
 from rg_env.training.strategy import Strategy
 from rg_env.training.weight_sync.parameters import check_sendable
-from rg_env.training.weight_sync.transfer import WeightSync
+from rg_env.training.weight_sync.transfer import NcclTransfer, SharedMemoryTransfer, Weights, open_transfer
 
 T = TypeVar("T")
 
 RETRIES = 4
 """Number of retries after a transient failure of a request (connection, timeout, 5xx), with growing pauses."""
+PROOF_TOKENS = 64
+"""Maximum number of tokens of the prompt whose log-probabilities are compared."""
+TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.15, torch.float16: 0.05}
+"""Largest mean absolute difference of log-probabilities that rounding explains, by the server's data type."""
 
 
 class Vllm(Engine):
@@ -59,40 +74,45 @@ class Vllm(Engine):
         strategy: Strategy,
     ):
         check_sendable(model)
-        self._config, self.server = config, VllmServer(config.host, config.port)
+        self._accelerator, self._model, self._config = accelerator, model, config
+        self.server = VllmServer(config.host, config.port)
         self.end_ids = end_ids(model, tokenizer)
+        self.weights = Weights(model, strategy)
+        self._proof = proof[:PROOF_TOKENS]
+        self._syncs, self._seconds = 0, 0.0
+        self._difference: float | None = None
+        self._lock: IO[str] | None = None
+        self._transfer: SharedMemoryTransfer | NcclTransfer | None = None  # on the main process only
 
-        def meet() -> ServerInfo:
-            self.server.wait(config.connect_timeout)
-            info = self.server.info()
-            if longest > info.max_model_len:
-                raise ServerError(
-                    f"the server at {self.server} takes {info.max_model_len} tokens, prompt and completion together, "
-                    f"and this run needs {longest}: start it with --max-model-len {longest} or more"
-                )
-            if not isinstance(messages, str) and self.server.tokenize(info.name, messages) != proof:
-                raise ServerError(
-                    f"the server at {self.server} serves another model: it makes other tokens of a prompt than the "
-                    f"trainer's tokenizer; start it with `{start_hint(model.config._name_or_path, self.server.port)}`"
-                )
-            return info
+        def connect() -> ServerInfo:
+            try:
+                return self._connect(messages, proof, longest)
+            except BaseException:
+                self.close()
+                raise
 
-        info = on_main(accelerator, meet)
+        info = on_main(accelerator, connect)
         self.model_name, self.max_context = info.name, info.max_model_len
 
-        def make() -> WeightSync:
-            main = accelerator.is_main_process
-            return WeightSync(
-                accelerator,
-                self.server if main else None,
-                model,
-                info=info,
-                proof=proof,
-                strategy=strategy,
-                timeout_s=config.weight_sync_timeout,
+    def _connect(self, messages: Any, proof: list[int], longest: int) -> ServerInfo:
+        """Check that the server fits the run, and connect to it as its only trainer."""
+        self.server.wait(self._config.connect_timeout)
+        info = self.server.info()
+        if longest > info.max_model_len:
+            raise ServerError(
+                f"the server at {self.server} takes {info.max_model_len} tokens, prompt and completion together, "
+                f"and this run needs {longest}: start it with --max-model-len {longest} or more"
             )
-
-        self._sync = everywhere(accelerator, make)
+        if not isinstance(messages, str) and self.server.tokenize(info.name, messages) != proof:
+            start = start_hint(self._model.config._name_or_path, self.server.port)
+            raise ServerError(
+                f"the server at {self.server} serves another model: it makes other tokens of a prompt than the "
+                f"trainer's tokenizer; start it with `{start}`"
+            )
+        self._lock = _held(self.server)
+        self._transfer = open_transfer(self.server, info, self.weights, self._config.weight_sync_timeout)
+        self.server.check_logprobs(info.name)
+        return info
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
         """Send one request for all prompts. Raises `TrainingError` if the server fails, dies or takes too long."""
@@ -129,23 +149,121 @@ class Vllm(Engine):
         raise AssertionError("unreachable")
 
     def sync(self) -> None:
-        self._sync.run()
+        """Send the weights and prove that they arrived.
+
+        Raises:
+            TrainingError: the weights did not arrive. With several processes, `StoppedTogether`.
+        """
+        start = time.monotonic()
+        failure: Exception | None = None
+        try:
+            if self._transfer is not None:
+                self._transfer.send(self.weights)
+            else:
+                for _ in self.weights:
+                    pass  # takes part in the gathering
+        except Exception as error:
+            failure = error
+            self.weights.drain()
+        on_main(self._accelerator, lambda: self._end_sync(failure))
+        ours = model_logprobs(self._model, self._proof, self._accelerator.device)  # a collective operation with ZeRO-3
+        self._difference = on_main(self._accelerator, lambda: self._prove(ours))
+        self._syncs += 1
+        self._seconds = time.monotonic() - start
+
+    def _end_sync(self, failure: Exception | None) -> None:
+        if failure is not None:
+            problem = self.server.health_problem(timeout_s=5.0)
+            state = f"; the server: {problem}" if problem else ""
+            reason = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
+            raise TrainingError(
+                f"the weights did not arrive at the vLLM server {self.server}: {reason}{state}"
+            ) from failure
+        with _in_a_run():
+            self.server.post("/reset_prefix_cache", timeout_s=self._config.weight_sync_timeout)
+
+    def _prove(self, ours: torch.Tensor) -> float:
+        """Mean absolute difference of the server's log-probabilities from the model's. Raises `TrainingError`."""
+        with _in_a_run():
+            theirs = torch.tensor(self.server.logprobs(self.model_name, self._proof))
+        difference = float((ours - theirs).abs().mean())
+        if not difference <= self._tolerance:  # NaN included
+            raise TrainingError(
+                f"the server at {self.server} does not compute what the trainer does: after sync {self._syncs} "
+                f"the log-probabilities of a prompt differ by {difference:.3g} on average (tolerance "
+                f"{self._tolerance:g}): its weights are not those that were sent"
+            )
+        return difference
+
+    @property
+    def _tolerance(self) -> float:
+        assert self._transfer is not None
+        return TOLERANCE.get(self._transfer.dtype, 0.15)
 
     def check_parity(self, difference: float) -> None:
-        if not difference <= self._sync.tolerance:
+        if not difference <= self._tolerance:
             raise TrainingError(
                 f"the server at {self.server} does not sample from the trained weights: log-probabilities of the "
-                f"rollouts differ by {difference:.3g} on average (tolerance {self._sync.tolerance:g})"
+                f"rollouts differ by {difference:.3g} on average (tolerance {self._tolerance:g})"
             )
 
     def metrics(self) -> dict[str, float]:
-        found = {"weight_sync/seconds": self._sync.seconds}
-        if self._sync.difference is not None:
-            found["weight_sync/logprob_difference"] = self._sync.difference
+        found = {"weight_sync/seconds": self._seconds}
+        if self._difference is not None:
+            found["weight_sync/logprob_difference"] = self._difference
         return found
 
     def close(self) -> None:
-        self._sync.close()
+        """Disconnect from the server, which keeps running and accepts the next trainer."""
+        if self._transfer is not None:
+            self._transfer.close()
+        if self._lock is not None:
+            self._lock.close()
+        self._transfer = self._lock = None
+
+
+def model_logprobs(model: Any, ids: list[int], device: torch.device) -> torch.Tensor:
+    """Log-probabilities (L - 1,) float32 of `ids` (L,)[1:], each given the preceding ids; on the CPU, at temperature
+    1."""
+    tokens = torch.tensor([ids], device=device)
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            logits = model(input_ids=tokens, use_cache=False).logits[0, :-1].float()
+    finally:
+        model.train(training)
+    return torch.log_softmax(logits, dim=-1).gather(1, tokens[0, 1:, None])[:, 0].cpu()
+
+
+def _held(server: VllmServer) -> IO[str]:
+    """Acquire this machine's lock for trainers of a server. It is released when its holder ends for any reason."""
+    path = Path(tempfile.gettempdir()) / f"rg-env-{os.getuid()}-{server.host}-{server.port}.lock".replace(":", "_")
+    lock = path.open("a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.seek(0)
+        holder = lock.read().strip()
+        lock.close()
+        raise ServerError(
+            f"the server at {server} serves another trainer (process {holder or 'unknown'}): wait for it, or start "
+            f"another server on another port with `{start_hint(port=server.port + 1)}`"
+        ) from None
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
+    return lock
+
+
+@contextmanager
+def _in_a_run() -> Iterator[None]:
+    """Context that raises `ServerError` as `TrainingError`: a server that disappears during a run is not invalid
+    input."""
+    try:
+        yield
+    except ServerError as error:
+        raise TrainingError(str(error)) from error
 
 
 def in_daemon_thread(act: Callable[[], T]) -> "Future[T]":

@@ -12,28 +12,23 @@ from stack_server import perturb
 
 from rg_env.errors import TrainingError
 from rg_env.inference.vllm.client import VllmServer
-from rg_env.training.config.grpo import GRPOConfig
+from rg_env.training import EngineConfig, GRPOConfig
 from rg_env.training.strategy import DataParallel
+from rg_env.training.vllm_engine import Vllm, model_logprobs
 from rg_env.training.weight_sync import transfer
-from rg_env.training.weight_sync.proof import model_logprobs
-from rg_env.training.weight_sync.transfer import WeightSync
 
 PROMPT = list(range(5, 60))
 CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def sync_of(server: Any) -> Iterator[Callable[..., WeightSync]]:
-    opened: list[WeightSync] = []
+def engine_of(server: Any, tokenizer: Any) -> Iterator[Callable[..., Vllm]]:
+    opened: list[Vllm] = []
 
-    def make(model: Any, **options: Any) -> WeightSync:
-        fixed = {
-            "info": server.info(),
-            "proof": PROMPT,
-            "strategy": DataParallel(Accelerator(cpu=True), GRPOConfig()),
-            "timeout_s": 60.0,
-        }
-        opened.append(WeightSync(Accelerator(cpu=True), server, model, **{**fixed, **options}))
+    def make(model: Any) -> Vllm:
+        cpu, config = Accelerator(cpu=True), EngineConfig(kind="vllm", port=server.port, weight_sync_timeout=60.0)
+        prompt: dict[str, Any] = {"messages": "", "proof": PROMPT, "longest": len(PROMPT) + 8}
+        opened.append(Vllm(cpu, model, tokenizer, config, strategy=DataParallel(cpu, GRPOConfig()), **prompt))
         return opened[-1]
 
     yield make
@@ -46,63 +41,59 @@ def difference(server: VllmServer, model: Any) -> float:
     return float((model_logprobs(model, PROMPT, CPU) - theirs).abs().max())
 
 
-def test_weights_arrive_in_buckets(server: Any, model: Any, sync_of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_arrive_in_buckets(server: Any, model: Any, engine_of: Any) -> None:
     """Changed weights are the server's after a sync, however small the buckets, and again after the next change."""
-    monkeypatch.setattr(transfer, "BUCKET_BYTES", 300_000)
-    sync = sync_of(model)
+    engine = engine_of(model)
+    engine.weights.bucket_bytes = 300_000
     for _ in range(2):
         perturb(model)
         assert difference(server, model) > 0.01
-        sync.run()
+        engine.sync()
         assert difference(server, model) < 1e-3
-    assert sync.difference is not None
-    assert sync.difference < 1e-4
+    assert engine.metrics()["weight_sync/logprob_difference"] < 1e-4
 
 
 def test_a_parameter_in_the_wrong_place_stops_the_run(
-    model: Any, sync_of: Any, monkeypatch: pytest.MonkeyPatch
+    model: Any, engine_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Complete and undamaged, but two layers are swapped: only the log-probabilities tell."""
     first, second = (f"model.layers.{layer}.mlp.down_proj.weight" for layer in (0, 1))
     swap = {first: second, second: first}
     real = transfer.pack
     perturb(model)
-    sync = sync_of(model)
+    engine = engine_of(model)
     monkeypatch.setattr(
         transfer, "pack", lambda tensors, *a: real([(swap.get(name, name), each) for name, each in tensors], *a)
     )
     with pytest.raises(TrainingError, match="does not compute what the trainer does"):
-        sync.run()
+        engine.sync()
 
 
-def test_the_next_trainer_is_served_after_one_that_was_killed(server: Any, model: Any, sync_of: Any) -> None:
+def test_the_next_trainer_is_served_after_one_that_was_killed(server: Any, model: Any, engine_of: Any) -> None:
     """In the middle of a sync, without a farewell."""
     script = f"""
 import os
 from accelerate import Accelerator
-from transformers import AutoModelForCausalLM
-from rg_env.inference.vllm.client import VllmServer
-from rg_env.tiny import POLICY_DIR
-from rg_env.training.config.grpo import GRPOConfig
+from rg_env.training import EngineConfig, GRPOConfig, load_policy
 from rg_env.training.strategy import DataParallel
-from rg_env.training.weight_sync.transfer import WeightSync
-server = VllmServer("127.0.0.1", {server.port})
-model = AutoModelForCausalLM.from_pretrained(POLICY_DIR)
-cpu = Accelerator(cpu=True)
+from rg_env.training.vllm_engine import Vllm
+policy = load_policy("tiny")
+cpu, config = Accelerator(cpu=True), EngineConfig(kind="vllm", port={server.port})
+prompt = {{"messages": "", "proof": [5, 6], "longest": 10}}
 strategy = DataParallel(cpu, GRPOConfig())
-WeightSync(cpu, server, model, info=server.info(), proof=[5, 6], strategy=strategy, timeout_s=60)
-server.post("/start_weight_update")
+engine = Vllm(cpu, policy.model, policy.tokenizer, config, strategy=strategy, **prompt)
+engine.server.post("/start_weight_update")
 os.kill(os.getpid(), 9)
 """
     assert subprocess.run([sys.executable, "-c", script], timeout=200, check=False).returncode == -9
     perturb(model)
-    sync_of(model).run()
+    engine_of(model).sync()
     assert difference(server, model) < 1e-3
 
 
-def test_reported_logprobs_are_those_sampled_from(server: Any, model: Any, sync_of: Any) -> None:
+def test_reported_logprobs_are_those_sampled_from(server: Any, model: Any, engine_of: Any) -> None:
     """With a temperature: `--logprobs-mode processed_logprobs`, as `rg-env vllm` has it."""
-    sync_of(model).run()
+    engine_of(model).sync()
     body = {"model": server.info().name, "prompt": PROMPT, "max_tokens": 8, "temperature": 0.5, "logprobs": 0}
     body |= {"return_tokens_as_token_ids": True, "seed": 1}
     answer = server.post("/v1/completions", body)["choices"][0]["logprobs"]

@@ -257,7 +257,7 @@ def test_a_batch_is_checked_for_the_processes_that_share_it(base: Path, processe
 def test_a_batch_that_does_not_fit_is_refused_with_the_nearest_that_do(
     rollouts: int, group: int, micro: int, processes: int
 ) -> None:
-    """A size that is suggested for the batch needs no other change."""
+    """A batch that is suggested needs no other change, unless none within a factor of 2 is like that."""
     args = GRPOConfig(rollouts_per_step=rollouts, num_generations=group, per_device_train_batch_size=micro)
 
     def fits(**changes: int) -> bool:
@@ -272,11 +272,15 @@ def test_a_batch_that_does_not_fit_is_refused_with_the_nearest_that_do(
         check_batch(args, processes)
     name, _, message = str(caught.value).partition(": ")
     suggested = [int(value) for value in re.findall(r"\d+", message.rpartition("; try ")[2])]
-    assert suggested
-    assert all(fits(**{name: value}) for value in suggested)
     if name == "rollouts_per_step":
-        first = suggested[0] if suggested[0] < rollouts else 1
-        assert [size for size in range(first, suggested[-1] + 1) if fits(rollouts_per_step=size)] == suggested
+        near = [size for size in range(-(-rollouts // 2), 2 * rollouts + 1) if fits(rollouts_per_step=size)]
+        below, above = [size for size in near if size < rollouts], [size for size in near if size > rollouts]
+        if near:
+            assert suggested == [*below[-1:], *above[:1]]
+        assert all(fits(rollouts_per_step=size, per_device_train_batch_size=1) for size in suggested)
+    else:
+        assert all(fits(per_device_train_batch_size=size) for size in suggested)
+    assert suggested
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from rg_env.inference.protocol import Sampling
 from rg_env.training import EngineConfig, GRPOConfig
 from rg_env.training.strategy import DataParallel
 from rg_env.training.vllm_engine import RETRIES, Vllm
-from rg_env.training.weight_sync import transfer
 
 COMPLETIONS = "/v1/completions"
 
@@ -82,11 +81,12 @@ def test_the_server_has_the_weights_of_each_step(connect: Any, server: StandIn, 
     assert not list(Path("/dev/shm").glob(f"rg-env-*-{os.getpid()}-*"))
 
 
-def test_buckets_share_two_slots(connect: Any, server: StandIn, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buckets_share_two_slots(connect: Any, server: StandIn, model: Any) -> None:
     """With more buckets than slots, none is overwritten before it is loaded."""
-    monkeypatch.setattr(transfer, "BUCKET_BYTES", 100_000)
     change(model)
-    connect(server).sync()
+    engine = connect(server)
+    engine.weights.bucket_bytes = 100_000
+    engine.sync()
     assert server.asked.count("/update_weights") > 5
     theirs = server.model.state_dict()
     assert all(torch.equal(value, theirs[name]) for name, value in model.state_dict().items())

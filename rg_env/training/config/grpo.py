@@ -246,13 +246,16 @@ def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]
 
 
 def _near(rollouts: int, args: GRPOConfig, processes: int) -> str:
-    """The nearest numbers of rollouts that make whole groups and whole micro-batches on each process."""
+    """The nearest numbers of rollouts that make whole groups and whole micro-batches on each process; if none is
+    within a factor of 2, whole groups only."""
     at_once = processes * args.per_device_train_batch_size  # up to this, a process's share is one micro-batch
     small, large = math.lcm(args.num_generations, processes), math.lcm(args.num_generations, at_once)
     sizes = [rollouts // step * step + more for step in (small, large) for more in (0, step)]
     sizes = [at_once // small * small, *(size for size in sizes if size <= at_once or size % large == 0)]
-    below, above = (size for size in sizes if size < rollouts), (size for size in sizes if size > rollouts)
-    return _either([max(below, default=0), min(above)])
+    below = max((size for size in sizes if size < rollouts), default=0)
+    above = min(size for size in sizes if size > rollouts)
+    near = [size for size in (below, above) if rollouts <= 2 * size <= 4 * rollouts]
+    return _either(near or [rollouts // small * small, rollouts // small * small + small])
 
 
 def _either(sizes: list[int]) -> str:

@@ -1,1 +1,1 @@
-"""Sending the trainer's weights to a vLLM server, and proving that they arrived."""
+"""The weights that are sent to a vLLM server, and their transfer."""

@@ -1,35 +1,25 @@
-"""Updates a vLLM server's weights to the trainer's, and proves that they arrived.
+"""Transfer of a model's weights to a vLLM server by vLLM's own routes, with the server's backend: `nccl` between GPUs,
+`rg_env_shm` through shared memory.
 
-Every training process has a `WeightSync`. All of them gather sharded weights together, and the main process sends them
-through vLLM's own weight-transfer routes with the server's backend: `nccl` between GPUs, or `rg_env_shm` through shared
-memory. An error on the main process is raised on all. After each sync, the server's log-probabilities of a fixed prompt
-are compared with the model's. Wrong, missing or misplaced weights end the run, instead of silently making it learn
-worse.
+All processes of the trainer gather sharded weights together (`Weights`); the main process sends them.
 """
 
-import fcntl
 import os
 import socket
-import tempfile
-import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import IO, Any, NamedTuple
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import torch
-from accelerate import Accelerator
 from transformers import PreTrainedModel
 
-from rg_env.errors import MissingExtraError, ServerError, TrainingError, how_to_install
-from rg_env.inference.vllm.client import ServerInfo, VllmServer, start_hint
+from rg_env.errors import MissingExtraError, ServerError, how_to_install
+from rg_env.inference.vllm.client import ServerInfo, VllmServer
 from rg_env.inference.vllm.shared_weights import ALIGNMENT, HEADER, SHAPE, mapped, pack, read_header, reserve
-from rg_env.training.distributed import on_main
 from rg_env.training.strategy import Strategy
 from rg_env.training.weight_sync.parameters import BUCKET_BYTES, buckets, largest_bucket, sources
-from rg_env.training.weight_sync.proof import PROOF_TOKENS, TOLERANCE, checked_difference, model_logprobs
 
 SLOTS = 2
 """Buckets in shared memory: one is filled while the server loads the other."""
@@ -52,7 +42,13 @@ class Weights:
 
     def __init__(self, model: PreTrainedModel, strategy: Strategy):
         self._model, self._strategy = model, strategy
+        self.bucket_bytes = BUCKET_BYTES
         self._running: Iterator[list[tuple[str, torch.Tensor]]] | None = None
+
+    @property
+    def config(self) -> Any:
+        """Configuration of the model."""
+        return self._model.config.get_text_config(decoder=True)
 
     def metadata(self) -> list[TensorMeta]:
         """Metadata of all tensors, in order, without gathering."""
@@ -72,7 +68,7 @@ class Weights:
         return self._running
 
     def _buckets(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        for bucket in buckets(sources(self._model, self._strategy.whole), BUCKET_BYTES):
+        for bucket in buckets(sources(self._model, self._strategy.whole), self.bucket_bytes):
             unique = {id(parameter): parameter for source in bucket for parameter in source.parameters}
             with self._strategy.gathered(list(unique.values())), torch.no_grad():
                 yield [(source.name, source.tensor().to(source.dtype)) for source in bucket]
@@ -109,14 +105,11 @@ class Routes:
 class SharedMemoryTransfer:
     """Transfer through this machine's shared memory. Writing to it and loading from it are the only two copies.
 
-    Args:
-        shape: sizes of the trainer's model (`SHAPE`), which must equal those of the server's model.
-
     Raises:
         ServerError: there is not enough memory, or the server has another backend or another model.
     """
 
-    def __init__(self, routes: Routes, weights: Weights, shape: dict[str, Any]):
+    def __init__(self, routes: Routes, weights: Weights):
         self._routes = routes
         size = -(-(weights.largest_bucket() + ALIGNMENT) // HEADER) * HEADER
         name = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
@@ -137,8 +130,9 @@ class SharedMemoryTransfer:
                 f"the server at {server} serves quantized weights ({theirs['quantization']}), which cannot be updated: "
                 "start it with the unquantized model"
             )
-        for name, value in shape.items():
-            if None not in (value, there := theirs["shape"].get(name)) and value != there:
+        for name in SHAPE:
+            value, there = getattr(weights.config, name, None), theirs["shape"].get(name)
+            if None not in (value, there) and value != there:
                 raise ServerError(
                     f"the server at {server} serves another model: its {name} is {there}, the trainer's {value}; start "
                     "it with the model that is trained"
@@ -203,144 +197,20 @@ class NcclTransfer:
             self._engine.shutdown()
 
 
-class WeightSync:
-    """Keeps a server's weights equal to those of `model`. All processes create one; only the main process has a server.
-
-    Args:
-        model: the unwrapped model, with or without PEFT.
-        proof: token ids of a prompt, equal on all processes.
-        served: the name under which the server serves the model.
+def open_transfer(
+    server: VllmServer, info: ServerInfo, weights: Weights, timeout_s: float
+) -> SharedMemoryTransfer | NcclTransfer:
+    """A transfer with the server's backend. Shared memory is tried first, because a refusal is immediate.
 
     Raises:
-        ServerError: another trainer uses the server, or it cannot receive weights; on the main process.
+        ServerError: the server cannot receive these weights.
     """
-
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        server: VllmServer | None,
-        model: PreTrainedModel,
-        *,
-        info: ServerInfo,
-        proof: list[int],
-        strategy: Strategy,
-        timeout_s: float,
-    ):
-        self._accelerator, self._server, self._model = accelerator, server, model
-        self._served, self._proof, self._timeout_s = info.name, proof[:PROOF_TOKENS], timeout_s
-        self._weights = Weights(model, strategy)
-        self.count = 0
-        """Number of syncs so far."""
-        self.seconds = 0.0
-        """Duration of the last sync, in seconds."""
-        self.difference: float | None = None
-        """Mean absolute difference of log-probabilities at the last proof."""
-        self._lock: IO[str] | None = None
-        self._transfer: SharedMemoryTransfer | NcclTransfer | None = None
-        if server is not None:
-            self._lock = _held(server)
-            try:
-                self._transfer = self._open(server, info, timeout_s)
-                server.check_logprobs(info.name)
-            except BaseException:
-                self.close()
-                raise
-
-    def _open(self, server: VllmServer, info: ServerInfo, timeout_s: float) -> "SharedMemoryTransfer | NcclTransfer":
-        """Open a transfer with the server's backend. Shared memory is tried first, because a refusal is immediate."""
-        routes = Routes(server, timeout_s)
-        with suppress(ServerError):  # there is no update to finish, unless a trainer was killed during one
-            routes.finish_weight_update()
-        config = self._model.config.get_text_config(decoder=True)
-        try:
-            return SharedMemoryTransfer(routes, self._weights, {name: getattr(config, name, None) for name in SHAPE})
-        except ServerError as error:
-            if "Invalid init_info for NCCL" not in str(error):
-                raise
-        return NcclTransfer(routes, self._weights, info.workers)
-
-    def run(self) -> None:
-        """Send the weights and prove that they arrived.
-
-        Raises:
-            TrainingError: the weights did not arrive. With several processes, `StoppedTogether`.
-        """
-        start = time.monotonic()
-        failure: Exception | None = None
-        try:
-            if self._transfer is not None:
-                self._transfer.send(self._weights)
-            else:
-                for _ in self._weights:
-                    pass  # takes part in the gathering
-        except Exception as error:
-            failure = error
-            self._weights.drain()
-        on_main(self._accelerator, lambda: self._finish(failure))
-        ours = model_logprobs(self._model, self._proof, self._accelerator.device)  # a collective operation with ZeRO-3
-        self.difference = on_main(self._accelerator, lambda: self._prove(ours))
-        self.count += 1
-        self.seconds = time.monotonic() - start
-
-    @property
-    def tolerance(self) -> float:
-        """Largest mean absolute difference of log-probabilities; on the main process."""
-        assert self._transfer is not None
-        return TOLERANCE.get(self._transfer.dtype, 0.15)
-
-    def close(self) -> None:
-        """Disconnect from the server, which keeps running and accepts the next trainer."""
-        if self._transfer is not None:
-            self._transfer.close()
-            self._transfer = None
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
-
-    def _finish(self, failure: Exception | None) -> None:
-        assert self._server is not None
-        if failure is not None:
-            problem = self._server.health_problem(timeout_s=5.0)
-            state = f"; the server: {problem}" if problem else ""
-            reason = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
-            raise TrainingError(
-                f"the weights did not arrive at the vLLM server {self._server}: {reason}{state}"
-            ) from failure
-        with _in_a_run():
-            self._server.post("/reset_prefix_cache", timeout_s=self._timeout_s)
-
-    def _prove(self, ours: torch.Tensor) -> float:
-        assert self._server is not None
-        with _in_a_run():
-            theirs = self._server.logprobs(self._served, self._proof)
-        return checked_difference(ours, theirs, self.tolerance, server=self._server, sync=self.count)
-
-
-def _held(server: VllmServer) -> IO[str]:
-    """Acquire this machine's lock for trainers of a server. It is released when its holder ends for any reason."""
-    path = Path(tempfile.gettempdir()) / f"rg-env-{os.getuid()}-{server.host}-{server.port}.lock".replace(":", "_")
-    lock = path.open("a+")
+    routes = Routes(server, timeout_s)
+    with suppress(ServerError):  # there is no update to finish, unless a trainer was killed during one
+        routes.finish_weight_update()
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.seek(0)
-        holder = lock.read().strip()
-        lock.close()
-        raise ServerError(
-            f"the server at {server} serves another trainer (process {holder or 'unknown'}): wait for it, or start "
-            f"another server on another port with `{start_hint(port=server.port + 1)}`"
-        ) from None
-    lock.truncate(0)
-    lock.write(f"{os.getpid()}\n")
-    lock.flush()
-    return lock
-
-
-@contextmanager
-def _in_a_run() -> Iterator[None]:
-    """Context that raises `ServerError` as `TrainingError`: a server that disappears during a run is not invalid
-    input."""
-    try:
-        yield
+        return SharedMemoryTransfer(routes, weights)
     except ServerError as error:
-        raise TrainingError(str(error)) from error
+        if "Invalid init_info for NCCL" not in str(error):
+            raise
+    return NcclTransfer(routes, weights, info.workers)
