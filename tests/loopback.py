@@ -1,5 +1,6 @@
 """A Starlette application as a real HTTP server on loopback, in a thread of this process."""
 
+import socket
 import threading
 import time
 from typing import Self
@@ -7,8 +8,6 @@ from typing import Self
 import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Route
-
-from rg_env.inference.embedded.server import HOST, bind
 
 
 class LoopbackServer:
@@ -19,9 +18,9 @@ class LoopbackServer:
     """
 
     def __init__(self, routes: list[Route], port: int = 0, log_level: str = "critical"):
-        self._listener = bind(port)
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=128)
         self.port = self._listener.getsockname()[1]
-        self.address = f"http://{HOST}:{self.port}"
+        self.address = f"http://127.0.0.1:{self.port}"
         self._server = uvicorn.Server(
             uvicorn.Config(Starlette(routes=routes), log_level=log_level, timeout_graceful_shutdown=1)
         )

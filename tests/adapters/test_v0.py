@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_server import ChatServer
 from user_code import TASK, nothing_left
 from v0_api import evaluated, functions, generated, names, vf, weights
 
@@ -32,17 +33,17 @@ class Seen:
         return 0.0
 
 
-def _oracle(env: vf.Environment, right: Callable[[str], bool] = lambda task: True) -> Callable[[list[Any]], str]:
+def _oracle(env: vf.Environment, right: Callable[[str], bool] = lambda task: True) -> Callable[[str], str]:
     rows = {row["question"]: row for row in [*env.dataset, *env.eval_dataset]}
 
-    def reply(messages: list[dict[str, Any]]) -> str:
-        row = rows[messages[-1]["content"].removeprefix(f"{SYSTEM_PROMPT}\n\n")]
+    def reply(question: str) -> str:
+        row = rows[question.removeprefix(f"{SYSTEM_PROMPT}\n\n")]
         return f"<answer>{row['answer'] if right(row['info']['rg_task']) else 'no'}</answer>"
 
     return reply
 
 
-def test_rows_and_scores_are_the_plain_environments(fake_server: Any) -> None:
+def test_rows_and_scores_are_the_plain_environments(server: ChatServer) -> None:
     """In both splits; and what each reply earns over HTTP."""
     arguments: dict[str, Any] = {
         **SMALL,
@@ -54,11 +55,11 @@ def test_rows_and_scores_are_the_plain_environments(fake_server: Any) -> None:
     assert env.manifest == plain.manifest
     answers = [f"<answer>{row['answer'] if index % 2 else 'no'}</answer>" for index, row in enumerate(plain.eval_rows)]
     replies = {row["question"]: answer for row, answer in zip(plain.eval_rows, answers, strict=True)}
-    fake_server.reply = lambda messages: replies[messages[-1]["content"]]
+    server.answer = replies.__getitem__
     scored = plain.score(
-        [plain.rollout(row, text, completion_tokens=128) for row, text in zip(plain.eval_rows, answers, strict=True)]
+        [plain.rollout(row, text, completion_tokens=5) for row, text in zip(plain.eval_rows, answers, strict=True)]
     )
-    results = evaluated(env, fake_server.url)
+    results = evaluated(env, server.url)
     assert results.reward == [each.reward for each in scored]
     for name in plain.reward_weights:
         assert results.metrics[name] == [each.rewards[name] for each in scored]
@@ -93,25 +94,25 @@ def test_parameters_follow_upstream() -> None:
     assert {name: own[name].default for name in own if name != "kwargs"} == defaults
 
 
-def test_a_rollout_is_scored_over_http(fake_server: Any) -> None:
+def test_a_rollout_is_scored_over_http(server: ChatServer) -> None:
     """Right answers earn correctness, format and brevity, through a real client and server; all reward functions of a
     rollout share one extraction and one grading."""
     first, second = Seen(), Seen()
     rewards = [("correctness", 1), ("format", 0.5), ("brevity", 1), first, second]
     env = rg_env.load_environment(**SMALL, rewards=rewards)
-    fake_server.reply = _oracle(env)
-    results = evaluated(env, fake_server.url)
-    assert results.reward == [1 + 0.5 + 0.75] * 6
+    server.answer = _oracle(env)
+    results = evaluated(env, server.url)
+    assert results.reward == [pytest.approx(1 + 0.5 + 1 - 5 / 512)] * 6
     assert results.metrics["accuracy"] == [1.0] * 6
-    assert [message["role"] for message in fake_server.requests[0]["messages"]] == ["system", "user"]
+    assert [message["role"] for message in server.requests[0]["messages"]] == ["system", "user"]
     assert {*map(id, first.rollouts)} == {*map(id, second.rollouts)}
     assert len(first.rollouts) == 6
     rollout = first.rollouts[0]
-    assert (rollout.completion_tokens, rollout.truncated, rollout.score.status) == (128, False, "correct")
+    assert (rollout.completion_tokens, rollout.truncated, rollout.score.status) == (5, False, "correct")
 
 
 @pytest.mark.parametrize("grading", ["hardened", "upstream"])
-def test_async_rewards(fake_server: Any, grading: str) -> None:
+def test_async_rewards(server: ChatServer, grading: str) -> None:
     """They wait where Verifiers waits."""
 
     async def judged(rollout: Rollout) -> float:
@@ -119,17 +120,17 @@ def test_async_rewards(fake_server: Any, grading: str) -> None:
         return len(rollout.text)
 
     env = rg_env.load_environment(**SMALL, rewards=["correctness", judged], grading=grading)
-    fake_server.reply = lambda messages: "four"
-    assert evaluated(env, fake_server.url).reward == [4.0] * 6
+    server.answer = lambda question: "four"
+    assert evaluated(env, server.url).reward == [4.0] * 6
 
 
-def test_statuses_are_metrics(fake_server: Any) -> None:
+def test_statuses_are_metrics(server: ChatServer) -> None:
     """What became of the answers, as shares; a gate and an option of a reward reach the environment."""
     gated = {"name": "length", "weight": 1.0, "when": "answered", "options": {"max_tokens": 256}}
     env = rg_env.load_environment(**SMALL, rewards=["correctness", gated])
     replies = iter(["<answer>no</answer>", "none", "<answer>" + "1" * 20_000 + "</answer>"] * 2)
-    fake_server.reply = lambda messages: next(replies)
-    results = evaluated(env, fake_server.url)
+    server.answer = lambda question: next(replies)
+    results = evaluated(env, server.url)
     shares = {name: sum(values) / 6 for name, values in results.metrics.items() if name.startswith("status/")}
     third = pytest.approx(1 / 3)
     assert shares == {
@@ -138,41 +139,41 @@ def test_statuses_are_metrics(fake_server: Any) -> None:
         "status/too_long": third,
         "status/ungradable": 0,
     }
-    assert sorted(results.reward) == [0.0, 0.0, 0.5, 0.5, 0.5, 0.5]
+    assert sorted(results.reward) == [0.0] * 2 + [pytest.approx(1 - 5 / 256)] * 4
 
 
 @pytest.mark.slow
-def test_upstream_grading_is_the_librarys(fake_server: Any) -> None:
+def test_upstream_grading_is_the_librarys(server: ChatServer) -> None:
     """Credit for a mention, from a worker, once for all reward functions of a rollout."""
     seen, other = Seen(), Seen()
     env = rg_env.load_environment(**SMALL, grading="upstream", rewards=["correctness", seen, other])
     right = {row["question"]: row["answer"] for row in env.eval_dataset}
-    fake_server.reply = lambda messages: f"<answer>{right[messages[-1]['content']]} or so</answer>"
-    results = evaluated(env, fake_server.url)
+    server.answer = lambda question: f"<answer>{right[question]} or so</answer>"
+    results = evaluated(env, server.url)
     assert set(results.metrics["status/partial"]) == {1.0}
     assert {*map(id, seen.rollouts)} == {*map(id, other.rollouts)}
     assert sorted(results.metrics["correctness"]) == sorted(rollout.score.value for rollout in seen.rollouts)
     assert all(0 < rollout.score.value < 1 for rollout in seen.rollouts)
 
 
-def test_the_system_prompt_can_stand_in_the_user_turn(fake_server: Any) -> None:
+def test_the_system_prompt_can_stand_in_the_user_turn(server: ChatServer) -> None:
     """`prompt_placement="user"` sends no system message; few-shot messages keep their place."""
     shots = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<answer>1</answer>"}]
     env = rg_env.load_environment(**SMALL, prompt_placement="user", few_shot=shots)
-    evaluated(env, fake_server.url, num_examples=1)
-    messages = fake_server.requests[0]["messages"]
+    evaluated(env, server.url, num_examples=1)
+    messages = server.requests[0]["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant", "user"]
     assert messages[0]["content"] == f"{SYSTEM_PROMPT}\n\n1?"
     plain = rg_env.load_environment(**SMALL, system_prompt=None)
     assert plain.dataset[0]["prompt"] == [{"role": "user", "content": plain.dataset[0]["question"]}]
 
 
-def test_accuracy_by_task_is_exact_over_a_dataset(fake_server: Any) -> None:
+def test_accuracy_by_task_is_exact_over_a_dataset(server: ChatServer) -> None:
     """The mean of `accuracy/<task>` over the environment's own rows is that task's accuracy, with repeats too."""
     gym = [{"name": "leg_counting", "weight": 2}, "chain_sum", {"name": "gcd", "weight": 0.3}]
     env = rg_env.load_environment(gym=gym, num_train_examples=8, num_eval_examples=17)
-    fake_server.reply = _oracle(env, right=lambda task: task != "chain_sum")
-    metrics = evaluated(env, fake_server.url, rollouts_per_example=2).metrics
+    server.answer = _oracle(env, right=lambda task: task != "chain_sum")
+    metrics = evaluated(env, server.url, rollouts_per_example=2).metrics
     means = {name: sum(values) / len(values) for name, values in metrics.items()}
     assert means["accuracy/leg_counting"] == pytest.approx(1.0, abs=1e-12)
     assert means["accuracy/gcd"] == pytest.approx(1.0, abs=1e-12)
@@ -194,7 +195,7 @@ def test_another_completion_in_the_same_state_is_scored_anew() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), "raise"])
-def test_a_reward_that_fails_ends_the_batch(value: Any, fake_server: Any) -> None:
+def test_a_reward_that_fails_ends_the_batch(value: Any, server: ChatServer) -> None:
     """An error or NaN in a reward comes out of generate as a RewardError naming it, and only once."""
     broken = True
 
@@ -205,9 +206,9 @@ def test_a_reward_that_fails_ends_the_batch(value: Any, fake_server: Any) -> Non
 
     env = rg_env.load_environment(**SMALL, rewards=["correctness", bad])
     with pytest.raises(RewardError, match=r"reward 'bad' .*task leg_counting, answer '0'"):
-        generated(env, fake_server.url, env.get_eval_dataset(2))
+        generated(env, server.url, env.get_eval_dataset(2))
     broken = False
-    assert generated(env, fake_server.url, env.get_eval_dataset(2)).reward == [1.0, 1.0]
+    assert generated(env, server.url, env.get_eval_dataset(2)).reward == [1.0, 1.0]
 
 
 async def _says_cat(completion: Any, state: Any) -> float:
@@ -216,12 +217,12 @@ async def _says_cat(completion: Any, state: Any) -> float:
     return float("cat" in completion[-1]["content"])
 
 
-def test_a_rubric_of_the_users_own(fake_server: Any) -> None:
+def test_a_rubric_of_the_users_own(server: ChatServer) -> None:
     """Its rewards count in place of the default ones, or in addition to `rewards`; the trainer takes it, too."""
-    fake_server.reply = lambda messages: "cat <answer>no</answer>"
+    server.answer = lambda question: "cat <answer>no</answer>"
     rubric = vf.Rubric(funcs=[_says_cat], weights=[0.5])
     env = rg_env.load_environment(**SMALL, rubric=rubric)
-    found = evaluated(env, fake_server.url)
+    found = evaluated(env, server.url)
     assert found.reward == [0.5] * 6
     assert (found.metrics["accuracy"], found.metrics["status/wrong"]) == ([0.0] * 6, [1.0] * 6)
     trained = as_environment(env)
@@ -229,7 +230,7 @@ def test_a_rubric_of_the_users_own(fake_server: Any) -> None:
     assert (scored.reward, scored.rewards) == (0.5, {"_says_cat": 1.0})
     assert scored.metrics["status/no_answer"] == 1.0
     both = rg_env.load_environment(**SMALL, rubric=rubric, rewards={"format": 0.1})
-    assert evaluated(both, fake_server.url).reward == [pytest.approx(0.6)] * 6
+    assert evaluated(both, server.url).reward == [pytest.approx(0.6)] * 6
 
 
 @pytest.mark.parametrize(
@@ -297,7 +298,7 @@ def test_a_cancelled_reward_leaves_the_score_to_the_others() -> None:
 
 
 @pytest.mark.slow
-def test_a_task_of_the_users_own_is_graded_beside_others(fake_server: Any, tmp_path: Path) -> None:
+def test_a_task_of_the_users_own_is_graded_beside_others(server: ChatServer, tmp_path: Path) -> None:
     """By name in a mixture: answers that hang its grader are timed out, and all others are scored."""
     path = tmp_path / "own_tasks.py"
     path.write_text(TASK)
@@ -308,12 +309,11 @@ def test_a_task_of_the_users_own_is_graded_beside_others(fake_server: Any, tmp_p
         right = {row["question"]: row["answer"] for row in env.eval_dataset}
         own = [row["question"] for row in env.eval_dataset if row["info"]["rg_task"] == "own_sums"]
 
-        def reply(messages: list[dict[str, Any]]) -> str:
-            question = messages[-1]["content"]
+        def reply(question: str) -> str:
             return f"<answer>{'hang' if question == own[0] else right[question]}</answer>"
 
-        fake_server.reply = reply
-        results = evaluated(env, fake_server.url)
+        server.answer = reply
+        results = evaluated(env, server.url)
     statuses = [rollout.score.status for rollout in seen.rollouts]
     assert statuses.count("timed_out") == results.metrics["status/timed_out"].count(1.0) == len(statuses) // 6
     assert set(statuses) == {"timed_out", "correct"}

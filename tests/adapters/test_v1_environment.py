@@ -2,7 +2,6 @@
 
 import asyncio
 import inspect
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,12 +16,6 @@ from rg_env.errors import InputError, UnknownNameError
 
 SMALL: dict[str, Any] = {"num_train_examples": 4, "num_eval_examples": 6}
 SHOTS = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<answer>1</answer>"}]
-
-
-@pytest.fixture
-def server() -> Iterator[ChatServer]:
-    with ChatServer(lambda question: "") as server:
-        yield server
 
 
 def played(env: rg_env.ReasoningGymEnv, server: ChatServer) -> list[vf.Episode]:
