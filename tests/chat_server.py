@@ -21,7 +21,7 @@ Trouble = Callable[[int, dict[str, Any]], Response | float | None]
 
 
 class ChatServer(LoopbackServer):
-    """Answers as `answer` says, except where there is trouble.
+    """Answers with `answer`, except in the cases of `trouble`.
 
     Attributes:
         requests: the bodies that came, in order.
@@ -45,7 +45,7 @@ class ChatServer(LoopbackServer):
         self.url = f"{self.address}/v1"
 
     def reset(self, answer: Answer, trouble: Trouble = lambda number, body: None) -> "ChatServer":
-        """Begin anew, as another server would."""
+        """Forget all requests, like a new server."""
         self.answer, self.trouble, self.most, self.listed = answer, trouble, 0, None
         self.requests.clear()
         self.keys.clear()

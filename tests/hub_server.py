@@ -143,7 +143,7 @@ class HubServer:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients that were ended in mid-answer are no news."""
+        """Clients that disconnect during a response are expected."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 

@@ -58,7 +58,7 @@ def torchrun(processes: int) -> list[str]:
 
 
 def accelerate(config: str) -> list[str]:
-    """Starts a script as a file in configs/ says."""
+    """Starts a script with an accelerate config from configs/."""
     program = str(Path(sys.executable).with_name("accelerate"))
     return [program, "launch", "--config-file", str(CONFIGS / config), "--main-process-port", "0"]
 
@@ -99,5 +99,5 @@ def run_script(
 
 
 def told(folder: Path) -> list[list[str]]:
-    """The lines that each process told, by rank."""
+    """The lines that each process printed, by rank."""
     return [file.read_text().splitlines() for file in sorted(folder.glob("told-*"))]

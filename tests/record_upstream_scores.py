@@ -36,7 +36,7 @@ LONGEST = 10_000
 class Call(NamedTuple):
     test: str
     line: int
-    """Of the test's file that asked, directly or by way of the library."""
+    """The line of the test file that called, directly or through the library."""
     task: str
     config: str
     entry: str
@@ -183,7 +183,7 @@ def outcome(call: Call) -> str:
 
 
 def write(calls: list[Call]) -> None:
-    """One line an entry, with all that was asked about it."""
+    """One line per entry, with all its answers."""
     rows: dict[tuple[str, str, str], list[tuple[str, str | None, float]]] = {}
     for call in calls:
         asked = rows.setdefault((call.task, call.config, call.entry), [])

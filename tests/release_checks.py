@@ -1,4 +1,4 @@
-"""What is asked beside every release of Verifiers, and what has to come out."""
+"""The checks for every release of Verifiers, with the expected results."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The releases of Verifiers that this package works beside, and an environment with the wheel for each."""
+"""The supported releases of Verifiers, and an environment with the wheel for each."""
 
 import os
 import shutil

@@ -16,6 +16,6 @@ def repeatable(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def logged(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    """The lines of a run's file, as far as a run on the same machine repeats them."""
+    """The lines of a run's file, without values that differ between repeated runs on the same machine."""
     with (folder / name).open(encoding="utf-8") as file:
         return repeatable([json.loads(line) for line in file])

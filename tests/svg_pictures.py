@@ -64,7 +64,7 @@ class Picture:
         return found
 
     def marks(self, color: str) -> list[tuple[float, float]]:
-        """Centres of the markers of that colour, in the order drawn."""
+        """Centers of the markers with that color, in drawing order."""
         return [
             (float(each.get("x", "")), float(each.get("y", "")))
             for each in self.root.iter(f"{_SVG}use")

@@ -45,12 +45,12 @@ def test_it_is_complete_and_loads_as_written(name: str) -> None:
 
 
 def test_every_file_is_tested() -> None:
-    """None is shipped that nobody has loaded. base.yaml is of training runs (tests/training/test_configs.py)."""
+    """Every shipped file is loaded. base.yaml is for training runs (tests/training/test_configs.py)."""
     assert {path.name for path in CONFIGS.glob("*.yaml")} - {"base.yaml"} == set(FILES)
 
 
 def test_the_commands_in_the_heads_start_a_server_that_takes_weights() -> None:
-    """As rg_env itself says it: one started otherwise is refused."""
+    """The command is rg_env's own, because a server started differently is rejected."""
     for name in ("zero3.yaml", "zero3_multinode.yaml"):
         head = " ".join((CONFIGS / name).read_text().replace("#", " ").replace("\\", " ").split())
         for host in ("127.0.0.1", "10.0.0.1"):
@@ -73,7 +73,7 @@ def test_accumulation_and_clipping_are_left_to_the_training_arguments(name: str)
 
 
 def differences(name: str) -> dict[str, Any]:
-    """What a file says otherwise than zero3.yaml."""
+    """Differences of a file from zero3.yaml."""
     gpu, other = (yaml.safe_load((CONFIGS / file).read_text()) for file in ("zero3.yaml", name))
     return {key: other.get(key) for key in gpu.keys() | other.keys() if gpu.get(key) != other.get(key)}
 

@@ -67,7 +67,7 @@ def test_the_tasksets_options_are_its_fields() -> None:
 
 
 def test_every_release_of_the_matrix_is_in_the_table() -> None:
-    """And said to be checked in CI exactly where it is."""
+    """A release is marked as checked in CI only if it is."""
     said: dict[str, str] = {}
     for release, _, checked in table(SECTIONS["Releases"]):
         said |= dict.fromkeys(re.findall(r"\b0\.\d[\w.]*", release.split(" with ")[0]), checked)
@@ -86,7 +86,7 @@ def test_sizes_and_rewards_are_said_as_they_are() -> None:
 
 
 def test_the_metrics_are_those_of_the_rubrics() -> None:
-    """Of all gradings together, the ones that only some give among them."""
+    """For all gradings together, including metrics that only some of them have."""
     found: set[str] = set()
     for options in ({}, {"grading": "partial"}, {"grading": "upstream"}, {"gym": ["leg_counting", "chain_sum"]}):
         env = ReasoningGym(**{"gym": "maze", "num_train_examples": 2, "num_eval_examples": 0, **options})

@@ -41,7 +41,7 @@ def test_all_checks_pass_with_the_tiny_policy() -> None:
 
 @pytest.mark.slow
 def test_a_check_that_does_not_pass_is_loud() -> None:
-    """The line says why, and the exit code is 1."""
+    """The line has the reason, and the exit code is 1."""
     code = (
         f"import runpy, sys\nsys.argv = {[str(SCRIPT), '--shapes', 'tiny', '--max-tokens', '4']!r}\n"
         f"module = runpy.run_path({str(SCRIPT)!r}, run_name='gpu')\n"

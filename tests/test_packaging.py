@@ -170,7 +170,7 @@ def test_extras_and_command(wheel: zipfile.ZipFile, metadata: Message) -> None:
 
 
 def test_an_evaluation_alone_reads_keys_from_dotenv(metadata: Message) -> None:
-    """As its manual says; without the package the file would be passed over in silence."""
+    """As documented; without the package, the file would silently be ignored."""
     requirements = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
     of_eval = {each.name for each in requirements if each.marker and each.marker.evaluate({"extra": "eval"})}
     assert "python-dotenv" in of_eval

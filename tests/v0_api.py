@@ -1,5 +1,5 @@
-"""`verifiers`, for tests of its v0 API, in the forms that 0.1.6 and 0.3.1 have. Where the installed release lacks that
-API, a module that imports this is skipped: `tests/matrix` runs these modules beside releases that have it."""
+"""`verifiers`, for tests of its v0 API, as in 0.1.6 and 0.3.1. If the installed release lacks that API, a module that
+imports this one is skipped; `tests/matrix` runs these modules with releases that have it."""
 
 import asyncio
 import gc

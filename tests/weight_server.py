@@ -17,12 +17,12 @@ from rg_env.training.vllm_engine import model_logprobs
 
 
 class StandIn(LoopbackServer):
-    """As vLLM 0.32 with the backend `rg_env_shm`, but for what is said otherwise.
+    """Like vLLM 0.32 with the backend `rg_env_shm`, except for the attributes below.
 
     Attributes:
         model: float32, whose weights are updated.
-        asked: the paths of all requests.
-        lost: names of tensors that it does not load, without a word.
+        asked: paths of all requests.
+        lost: names of tensors that it silently does not load.
         fails_at: a path that is answered with an error, of this `status`, `failures` times.
         waits_at: a path that is answered when `go` is set.
     """

@@ -1,4 +1,4 @@
-"""Targets for worker pools, and what is asked of the processes."""
+"""Targets for worker pools, and queries about processes."""
 
 import contextlib
 import os
@@ -75,7 +75,7 @@ def attempt(code):
 
 
 def stat_of(pid: int) -> str:
-    """The state of a process as `ps` gives it; empty if there is none."""
+    """The state of a process as `ps` reports it; empty if it does not exist."""
     return subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
 
 

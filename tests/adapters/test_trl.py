@@ -135,7 +135,7 @@ def _both(grading: str) -> tuple[Environment, ReasoningGym]:
 
 
 def _means(scored: list[Scored]) -> dict[str, float]:
-    """Of each metric, over the rollouts that it applies to."""
+    """Mean of each metric over the rollouts that it applies to."""
     names = {name for each in scored for name in each.metrics}
     values = {name: [each.metrics[name] for each in scored if name in each.metrics] for name in names}
     return {name: sum(of) / len(of) for name, of in values.items()}
@@ -193,7 +193,8 @@ def test_completions_in_other_forms(form: Any) -> None:
 
 
 def test_reasoning_that_trl_cut_off_is_part_of_the_text() -> None:
-    """Tokenizers that parse responses leave no <think> block in the content; what it stands in differs by model."""
+    """Tokenizers that parse responses leave no <think> block in the content; the field that holds it differs by
+    model."""
     env = load_environment(**SMALL, rewards=["think_format", "correctness"])
     row = env.train_dataset[0]
     for key in ("reasoning_content", "thinking"):
@@ -219,8 +220,8 @@ class Seen:
 
 
 def test_a_batch_is_scored_and_logged_once() -> None:
-    """By whichever function comes first, also where trainers call all at the same time; the next batch anew, even if it
-    says the same; never by a stale score."""
+    """The first function to be called scores the batch, even if trainers call all of them concurrently. The next batch
+    is scored again, even if it is equal; a stale score is never used."""
     seen = [Seen("one"), Seen("two"), Seen("three")]
     env = load_environment(**SMALL, rewards=seen)
     logs = Logs()

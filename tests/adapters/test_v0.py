@@ -258,7 +258,7 @@ def test_one_split_alone_and_parent_arguments() -> None:
 
 
 def test_usage_is_read_from_either_kind_of_state() -> None:
-    """Token counts and truncation where the state tells them, else None."""
+    """Token counts and truncation if the state contains them, otherwise None."""
 
     class Box:
         def __init__(self, **values: Any) -> None:
@@ -274,7 +274,7 @@ def test_usage_is_read_from_either_kind_of_state() -> None:
 
 @pytest.mark.slow
 def test_a_cancelled_reward_leaves_the_score_to_the_others() -> None:
-    """Of the functions that wait for one worker's score; nothing of the wait stays in the state."""
+    """Several functions wait for one worker's score, and the state keeps no trace of the wait."""
     env = rg_env.load_environment(**SMALL, grading="upstream")
     row = env.dataset[0]
     first, second = functions(env.rubric)[:2]

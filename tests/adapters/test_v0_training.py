@@ -53,7 +53,7 @@ def test_rows_and_scores_are_verifiers() -> None:
 
 
 def test_accuracy_is_a_metric() -> None:
-    """A reward function of that name; it counts as its weight says."""
+    """A reward function with that name counts with its weight."""
 
     def accuracy(completion: Any, answer: str) -> float:
         return right(completion, answer)

@@ -109,7 +109,7 @@ def test_the_trace_holds_what_was_sampled() -> None:
 
 @pytest.mark.parametrize("kind", ["reward", "metric"])
 def test_accuracy_is_a_metric(kind: str) -> None:
-    """A reward of that name counts as its weight says."""
+    """A reward with that name counts with its weight."""
 
     class Rated(Sum):
         @(vf.reward(weight=2.0) if kind == "reward" else vf.metric)
@@ -364,7 +364,7 @@ def test_envs_that_run_in_a_way_of_their_own_are_refused() -> None:
 
 
 def test_scores_are_those_of_the_plain_environment() -> None:
-    """Of our own taskset, which is a taskset like others."""
+    """Our own taskset is treated like any other."""
     plain = rg_env.ReasoningGym("leg_counting", num_train_examples=3, num_eval_examples=0)
     taskset = rg_env.ReasoningGymEnv("leg_counting", num_train_examples=3, split="train").taskset
     env = as_environment(taskset)

@@ -1,4 +1,4 @@
-"""Reading configs: what extends what, imports, overrides, YAML as people write it, errors that tell where to look."""
+"""Reading configs: `extends`, imports, overrides, YAML as people write it, and errors with their location."""
 
 import contextlib
 import json
@@ -85,7 +85,7 @@ def test_paths_of_extends_are_relative_to_the_file_that_names_them(tmp_path: Pat
 
 
 def test_null_takes_a_key_away(tmp_path: Path) -> None:
-    """In a file and in an override; what stood under it is gone with it."""
+    """In a file and in an override; the keys below it are removed too."""
     files = {"main": "extends: base.yaml\nnamed: {a: null}\n", "base": "name: n\ncount: 3\nnamed: {a: {}, b: {}}\n"}
     assert values(tmp_path, "count=null", **files) == {"name": "n", "named": {"b": {}}}
     assert parse_config(read_config(tmp_path / "main.yaml", ["count="]), Outer).count == 1

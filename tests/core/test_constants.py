@@ -34,7 +34,7 @@ def _share(task: str, answer: str, entries: list[dict[str, Any]]) -> float:
 
 @pytest.mark.parametrize("task", OPEN)
 def test_no_gold_answer_has_more_than_its_share(task: str) -> None:
-    """The most frequent gold answers of training rows are right on one evaluation row in so many."""
+    """The most frequent gold answers of training rows are right on at most one evaluation row in N."""
     train, evaluation = _rows(task)
     common = Counter(row["answer"] for row in train).most_common(3)
     best = max(_share(task, answer, _entries(evaluation)) for answer, _ in common)
@@ -76,7 +76,7 @@ def test_no_formula_is_right_on_more_than_a_fifth() -> None:
 
 
 def test_copying_the_premises_is_rarely_right() -> None:
-    """Premises joined by and, alone or weakened by an or, are no way around the rule."""
+    """Joining premises with "and", alone or weakened by an "or", does not get around the rule."""
     entries = _entries(_rows("propositional_logic")[0])
     copies = {"": 0.1, " ∨ P": 0.25, " ∨ ¬Q": 0.25, " ∧ R": 0.1, " ∨ (P ∧ Q)": 0.1, " ∨ ¬(P ∧ Q)": 0.25}
     for copy, most in copies.items():
@@ -88,7 +88,7 @@ def test_copying_the_premises_is_rarely_right() -> None:
 
 
 def test_no_colouring_fits_a_quarter_of_the_graphs() -> None:
-    """The best of a local search over colourings on training rows."""
+    """The best coloring that a local search finds on training rows."""
     train, evaluation = ([e["metadata"]["puzzle"]["edges"] for e in _entries(rows)] for rows in _rows("graph_color"))
 
     def fits(colors: list[int], graphs: list[list[list[int]]]) -> float:

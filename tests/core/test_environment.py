@@ -154,7 +154,7 @@ def test_async_rewards_of_a_batch_wait_together() -> None:
 
 
 def test_accuracy_needs_an_answer_to_every_row() -> None:
-    """Else there is none, rather than one over some of them."""
+    """Otherwise the metric is missing, rather than computed over some of the rows."""
     rows = [{"question": "1?", "answer": "1"}, {"question": "2?"}]
     assert Environment(rows[:1]).has_accuracy
     env = Environment(rows)
@@ -198,7 +198,7 @@ def test_texts_are_compared_without_case_and_spacing(word: str, upper: bool) -> 
 
 @given(st.text(max_size=30), st.text(max_size=8))
 def test_grading_never_raises(answer: str, gold: str) -> None:
-    """Whatever the model says; nothing is right where there is no gold answer."""
+    """For any model output; without a gold answer, nothing is right."""
     found = score_match(extract(answer), gold)
     assert 0.0 <= found.value <= 1.0
     assert (found.value == 1.0) is (found.status == "correct")

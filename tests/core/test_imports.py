@@ -153,7 +153,7 @@ def test_what_is_no_list_of_names_is_refused(names: object) -> None:
 
 
 def test_rewards_are_there_by_name(write: Write, tmp_path: Path) -> None:
-    """With options and gates; the origin tells the file's module."""
+    """With options and gates; the origin names the file's module."""
     text = (
         "import rg_env\n\n@rg_env.reward\ndef own_ending(rollout, mark='.'):\n    return rollout.text.endswith(mark)\n"
     )

@@ -1,4 +1,4 @@
-"""Manifests: the same rows pass, and of others the cause is told in one line."""
+"""Manifests: the same rows pass, and other rows raise an error with the cause in one line."""
 
 import copy
 import json

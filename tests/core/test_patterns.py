@@ -192,7 +192,7 @@ def texts(pattern: str, flags: int) -> list[tuple[str, str, str]]:
 
 
 def slow_text(pattern: str, flags: int, methods: frozenset[str]) -> tuple[str, ...]:
-    """The first opener, run and closer on which time grows faster than the length; empty if there is none."""
+    """The first opener, run and closer on which time grows faster than the length; empty if time is linear."""
     compiled = re.compile(pattern, flags)
     calls: list[Callable[[str], object]] = []
     if methods & SEARCHING:

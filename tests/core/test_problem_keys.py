@@ -416,7 +416,7 @@ def test_no_problem_of_one_task_is_in_the_other_split_of_another() -> None:
 HIGHEST = {"arc_1d": 2, "game_of_life_halting": 1, "jugs": 1}
 """Levels up to which a draw never takes minutes."""
 TOO_FEW = {("coin_flip", 0), ("tower_of_hanoi", 0)}
-"""Levels with so few problems that a split may have none."""
+"""Levels with few problems, where a split may be empty."""
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def test_templates_without_a_system_role_are_noticed(behaviour: str, rejects: bo
 
 
 def test_a_missing_template_is_an_input_error() -> None:
-    """A model folder without a chat template, or with a broken one, is told by name."""
+    """The error for a missing or broken chat template names the model folder."""
     with pytest.raises(InputError, match="the model models/fake has no chat template"):
         rejects_system_role(FakeTokenizer(template=None))
     with pytest.raises(InputError, match="fails on a plain question"):

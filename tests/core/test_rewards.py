@@ -54,7 +54,7 @@ def test_built_in_rewards(name: str, rollout: Rollout, value: float) -> None:
 
 
 def test_brevity_needs_usage() -> None:
-    """Without a token count `brevity` is an error that says why, not a number."""
+    """Without a token count, `brevity` raises an error with the reason."""
     with pytest.raises(RewardError, match=r"'brevity': the server reported no usage.*task leg_counting"):
         call_reward("brevity", get_reward("brevity"), make(tokens=None), {})
 
@@ -140,7 +140,7 @@ def test_rewards_can_be_given_in_many_forms(spec: Any, expected: list[tuple[str,
     ],
 )
 def test_bad_rewards_are_refused(spec: Any, message: str) -> None:
-    """What is no reward or no weight is an `InputError`."""
+    """Invalid rewards and weights raise `InputError`."""
     with pytest.raises(InputError, match=message):
         resolve_rewards(spec)
 
@@ -155,7 +155,7 @@ def test_a_value_that_is_no_finite_number_is_an_error(value: Any) -> None:
 
 
 def test_a_wrong_value_is_reported_with_file_and_line() -> None:
-    """Of a function, an async one, one with options, and an object; built-in callables have none."""
+    """For a function, an async one, one with options, and an object; built-in callables have no location."""
 
     def gives_none(rollout, scale=1):  # type: ignore[no-untyped-def]
         return None
@@ -295,7 +295,7 @@ def test_length_and_brevity_are_straight_lines(tokens: int, limit: int, status: 
 
 @given(st.lists(st.sampled_from(["<think>", "</think>", "<answer>", "</answer>", " ", "\n", "12", "so"]), max_size=9))
 def test_the_forms_are_those_of_a_whole_text(pieces: list[str]) -> None:
-    """Both rewards of form, said as one pattern each."""
+    """Both format rewards agree with a single pattern each."""
     text = "".join(pieces)
     rollout = make(text=text)
     inner = r"(?:(?!</?(?:think|answer)>).)*"

@@ -79,7 +79,8 @@ def test_a_damaged_file_is_built_again(data: bytes, cache: Path, caplog: pytest.
 
 
 def test_a_full_disk_is_one_warning(cache: Path) -> None:
-    """Where the file cannot be written whole, one line says so, nothing half-written is left, and the build goes on."""
+    """If the file cannot be written completely, a warning is logged, no partial file is left, and the build
+    continues."""
     code = f"""
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -169,7 +170,7 @@ def test_processes_that_start_together_build_once(cache: Path) -> None:
 
 
 def test_a_lock_that_a_killed_process_held_is_free(cache: Path) -> None:
-    """And one that cannot be made keeps nobody from building."""
+    """A folder that cannot be created does not prevent building."""
     holder = "from rg_env.core.data import row_cache\nimport os\nwith row_cache.building([{}]):\n    os._exit(9)"
     assert subprocess.run([sys.executable, "-c", holder], check=False, timeout=30).returncode == 9
     with row_cache.building([{}]):

@@ -140,7 +140,7 @@ def test_an_entrys_own_answer_is_tried_only_after_a_wrong_one() -> None:
     ],
 )
 def test_an_edited_info_is_an_input_error(change: dict[str, Any], message: str) -> None:
-    """A missing key, broken JSON or a bad config is the row's fault, and said so."""
+    """A missing key, broken JSON or a bad config is reported as an error of the row."""
     info = {key: value for key, value in {**INFO, **change}.items() if value is not None}
     with pytest.raises(InputError, match=message):
         score("<answer>12</answer>", info)

@@ -102,7 +102,7 @@ def test_gaps_want_either_sign_equally_often() -> None:
     ],
 )
 def test_copies_of_the_question_are_one_row_in_five(task: str, question: str, copied: str, other: str) -> None:
-    """Of tasks in which nothing is to be done to many of the strings and grids that the library draws."""
+    """Tasks where many of the library's strings and grids need no change."""
     assert BALANCED[task] == 5
     chosen = Selection(task, "{}", ("train",))
     for number, (item, gold) in enumerate(zip(_items("y" * 13), [copied] * 3 + [other] * 10, strict=True)):
@@ -111,7 +111,7 @@ def test_copies_of_the_question_are_one_row_in_five(task: str, question: str, co
 
 
 def test_graphs_with_few_edges_are_rare() -> None:
-    """One row in ten of graph_color has a graph that a fixed colouring fits by chance."""
+    """One row in ten of graph_color has a graph that a fixed coloring fits by chance."""
     entries = []
     for edges in [3, 3, 3, *[6] * 12]:
         puzzle = {"vertices": list(range(10)), "edges": [[0, i + 1] for i in range(edges)], "color_options": [1, 2, 3]}

@@ -162,7 +162,7 @@ def test_one_value_has_no_interval_and_chances_must_be_some() -> None:
 
 
 def _answers(rng: random.Random, problems: int, times: int, difficulty: float = 0.0) -> list[list[float]]:
-    """Of problems whose chances lie apart: answers to one resemble each other."""
+    """For problems of different difficulty, where answers to the same problem resemble each other."""
     chances = [min(max(rng.betavariate(1, 1) - difficulty, 0), 1) for _ in range(problems)]
     return [[float(rng.random() < chance) for _ in range(times)] for chance in chances]
 
@@ -238,7 +238,8 @@ def _by_problem(values: list[list[float]]) -> dict[str, list[float]]:
 @example([(0, 0), (0, 0), (0, 0), (0, 1), (0, 2), (0, 2), (1, 0), (2, 0), (2, 0)])  # ties, to the rounding of floats
 @settings(max_examples=60, deadline=None)
 def test_the_p_value_counts_all_ways_to_swap(counts: list[tuple[int, int]]) -> None:
-    """Of few problems, by brute force: the share of swaps with a mean difference at least as large either way."""
+    """For few problems, by brute force: the fraction of swaps with a mean difference at least as large in either
+    direction."""
     first = _by_problem([[1.0] * a + [0.0] * (2 - a) for a, _ in counts])
     second = _by_problem([[1.0] * b + [0.0] * (2 - b) for _, b in counts])
     found = paired_difference([(first, second)])
@@ -295,7 +296,7 @@ def test_the_interval_of_pairs_is_newcombes(counts: tuple[int, int, int, int]) -
 
 @pytest.mark.parametrize("right", [0, 1, 2, 4])
 def test_models_that_answered_alike_may_differ_all_the_same(right: int) -> None:
-    """Four questions are no proof, half of them right as little as none."""
+    """Four questions prove little, whether half of them are right or none."""
     answers = _by_problem([[float(number < right)] for number in range(4)])
     low, high = paired_difference([(answers, answers)]).interval
     assert low < -0.1 < 0.1 < high

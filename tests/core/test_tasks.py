@@ -29,7 +29,7 @@ def test_a_name_a_mapping_and_a_list_are_taken() -> None:
 
 
 def test_dates_in_a_config_become_text() -> None:
-    """A config is kept in JSON form, as it will stand in `info`."""
+    """A config is kept in JSON form, as in `info`."""
     mixture = Mixture.parse({"name": "time_intervals", "config": {"min_date": datetime.date(2000, 1, 2)}})
     assert mixture.tasks[0].config == {"min_date": "2000-01-02"}
 
@@ -134,7 +134,7 @@ def test_a_level_becomes_options() -> None:
 
 
 def test_working_levels_leave_out_the_broken() -> None:
-    """Of the whole task; single attributes have levels of their own."""
+    """The level applies to the whole task; single attributes have their own levels."""
     assert working_levels("modulo_grid") == [0, 2, 3, 4, 5]
     assert working_levels("knight_swap") == working_levels("acre") == []
     assert working_levels("modulo_grid", ["size_x"]) == [0, 1, 2, 3]

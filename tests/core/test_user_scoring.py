@@ -51,7 +51,7 @@ def graded(text: str, grading: str = "hardened", **changes: Any) -> Score:
     ],
 )
 def test_the_users_own_grader_decides(grading: str, answer: str, value: float, status: str, progress: float) -> None:
-    """Between 0 and 1, by right or not where that is asked; a gold answer with white space around it is right."""
+    """Between 0 and 1, or right or wrong if requested; a gold answer with surrounding white space is right."""
     found = graded(answer, grading)
     assert (found.value, found.status, found.progress, found.task) == (value, status, progress, "own_sums")
     assert partial_score(extract(f"<answer>{answer}</answer>"), info(grading)) == progress
@@ -90,7 +90,7 @@ def test_no_answer_and_too_long_ones_reach_no_grader() -> None:
 
 @pytest.mark.parametrize(("gold", "says"), [("raise", "ungradable"), ("-3", "wrong"), ("1x", None), ("", None)])
 def test_a_gold_answer_that_its_own_grader_refuses(gold: str, says: str | None) -> None:
-    """Then a wrong answer to that row cannot be told from a right one; not under "upstream", and not without a gold."""
+    """Wrong answers to such a row are ungradable, except with "upstream" grading or without a gold answer."""
     found = graded("13", answer=gold)
     if says:
         assert (found.status, found.detail) == ("ungradable", f"the row's own gold answer is {says}")
@@ -100,7 +100,7 @@ def test_a_gold_answer_that_its_own_grader_refuses(gold: str, says: str | None) 
 
 
 def test_options_that_the_dataset_refuses() -> None:
-    """An edited row, told by its detail."""
+    """The score's detail identifies an edited row."""
     found = graded("12", config={"terms": 1})
     assert found.status == "ungradable"
     assert "terms must be above 1" in found.detail

@@ -30,7 +30,7 @@ def own_sums(write: Write) -> Path:
 
 
 def test_names_options_and_levels_are_known(own_sums: Path) -> None:
-    """From the user's classes; a typo is told with what is near."""
+    """From the user's classes; the error for a typo suggests similar names."""
     assert load_table()["own_sums"] == {
         "module": "own_tasks",
         "category": "user",
@@ -78,7 +78,8 @@ print([row["answer"] for row in rows], manifest["imports"]["own_tasks.py"])
 
 @pytest.mark.slow
 def test_an_edited_source_gives_new_rows(write: Write, tmp_path: Path) -> None:
-    """Rows come from disk while the file is the same; then they are drawn anew, whatever the file's time says."""
+    """Rows are read from disk while the file is unchanged; otherwise they are generated again, regardless of the file's
+    time."""
     own = {"PYTHONPATH": os.pathsep.join(sys.path), "RG_ENV_CACHE": str(tmp_path / "cache")}
     path = write("own_tasks.py")
     times = path.stat()
@@ -99,7 +100,7 @@ def test_an_edited_source_gives_new_rows(write: Write, tmp_path: Path) -> None:
 
 
 def test_a_manifest_tells_edited_tasks(own_sums: Path) -> None:
-    """It holds the source's hash, which explains other questions and is no reason by itself."""
+    """It holds the source's hash, which explains different questions but is not an error by itself."""
     _, _, manifest = build_splits("own_sums", 4, 2, seed=1)
     assert manifest["imports"] == {"own_tasks.py": sources()[str(own_sums)]}
     edited = json.loads(json.dumps(manifest))
@@ -187,7 +188,7 @@ def test_what_the_users_dataset_raises(
     ],
 )
 def test_tasks_that_cannot_be(write: Write, old: str, new: str, message: str) -> None:
-    """Told when they are imported, by the file that registers them."""
+    """The error is raised on import and names the file that registers the task."""
     assert TASK.count(old) == 1
     with pytest.raises(InputError, match=rf"^imports: .*own_new\.py.*{message}") as raised:
         import_user_code([str(write("own_new.py", TASK.replace(old, new)))])
@@ -197,7 +198,7 @@ def test_tasks_that_cannot_be(write: Write, old: str, new: str, message: str) ->
 
 @pytest.mark.slow
 def test_a_task_that_only_the_script_registers(write: Write) -> None:
-    """Other processes import the file, and run neither `main()` nor what stands under `if __name__`."""
+    """Other processes import the file, without running `main()` or the code under `if __name__`."""
     head, _, _ = TASK.rpartition("register_dataset(")
     text = head + (
         "if __name__ == '__main__':\n"

@@ -59,7 +59,7 @@ def test_the_same_seed_gives_the_same_answers(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_fails_leaves_the_other_models(adapters: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    """The second model is asked to the end; nothing is written that looks like results."""
+    """The second model is evaluated completely, and no results file is written."""
     generate = EmbeddedEngine.generate
 
     def fails(engine: EmbeddedEngine, prompts: Any, sampling: Any) -> Any:

@@ -22,7 +22,7 @@ LEAST = ["models=tiny", "tasks=leg_counting"]
 
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.name)
 def test_shipped_configs_load_and_reload(file: Path) -> None:
-    """And take another model beside their own, as their heads say."""
+    """Another model can be added, as their comments describe."""
     config = load_eval_config(file)
     more = load_eval_config(file, ["models.trained=outputs/RUN/checkpoint-25", "models.api=m@http://127.0.0.1:1/v1"])
     assert [*more.models] == [*config.models, "trained", "api"]
@@ -60,7 +60,7 @@ def test_addresses_come_apart_as_they_were_put_together(model: str, rest: str) -
 
 
 def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
-    """In what does not say otherwise, and for the models beside it; not where it is not asked."""
+    """Where the config sets nothing else, also for the other models; not if the model is not evaluated."""
     assert eval_config_of(LEAST).gym("leg_counting")["config"] == TASKS["leg_counting"]
     sized = eval_config_of([*LEAST, "tasks={leg_counting: {config: {max_animals: 2}}}"])
     assert sized.gym("leg_counting")["config"] == {"max_animals": 2}
@@ -123,7 +123,7 @@ def test_mistakes_are_told_with_their_place(overrides: list[str], told: str) -> 
 )  # fmt: skip
 @pytest.mark.parametrize("form", ["models.a={{model: m, url: '{}'}}", "models=['m@{}']", "models.a='m@{}'"])
 def test_a_secret_in_an_address_is_refused_and_not_told(url: str, form: str) -> None:
-    """It would stand in all files; and errors stand in logs."""
+    """It would be written to all files, and errors are written to logs."""
     with pytest.raises(ConfigError, match=r"url.*holds a password or a query: put a key into an environm") as caught:
         eval_config_of([form.format(url), "tasks=maze"])
     assert "s3cret" not in str(caught.value)
@@ -254,6 +254,6 @@ def test_overrides_may_follow_lists_of_names(capsys: pytest.CaptureFixture[str])
     ],
 )
 def test_no_model_or_task_is_dropped_in_silence(asked: list[str]) -> None:
-    """A list and a single one besides: keys of a config replace each other."""
+    """A list and a single entry in addition: keys of a config replace each other."""
     with pytest.raises(InputError, match=r"^--(models|tasks) and .*; give each as (models|tasks)\.NAME=\.\.\.$"):
         run(["eval", *asked, "--dry-run"])

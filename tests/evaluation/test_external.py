@@ -373,7 +373,7 @@ def test_a_process_that_takes_too_long_is_ended() -> None:
 
 
 def test_the_line_of_the_manual_is_understood(capsys: pytest.CaptureFixture[str]) -> None:
-    """Names with commas or spaces, a single model; what is said holds for benchmarks too."""
+    """Names with commas or spaces, a single model; options apply to benchmarks too."""
     line = "eval --external gsm8k_rg,math_rg mmlu_pro --model M -n 7 --temperature 0.6 --dry-run"
     assert run(line.split()) == 0
     shown = capsys.readouterr().out

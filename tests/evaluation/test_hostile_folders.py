@@ -41,7 +41,7 @@ def _run(config: EvalConfig, **options: Any) -> Results:
 
 
 def test_a_folder_that_is_removed_ends_the_evaluation(chat: ChatServer, tmp_path: Path) -> None:
-    """At once: what is asked from then on would lead nowhere."""
+    """It stops at once, because later answers could not be saved."""
     chat.reset(str, lambda number, body: shutil.rmtree(tmp_path / "e") if number == 5 else None)
     with pytest.raises(OutputFolderError, match=r"rollouts\.jsonl was removed during the evaluation: "):
         _run(_config(chat, tmp_path / "e", n=40))
@@ -49,7 +49,7 @@ def test_a_folder_that_is_removed_ends_the_evaluation(chat: ChatServer, tmp_path
 
 
 def test_a_folder_that_is_renamed_is_told(chat: ChatServer, tmp_path: Path) -> None:
-    """What was asked is in the renamed one, which goes on."""
+    """Answers are in the renamed folder, and the evaluation continues there."""
     chat.reset(str, lambda number, body: (tmp_path / "e").rename(tmp_path / "f") and None if number == 1 else None)
     with pytest.raises(OutputFolderError, match=r"cannot write .*/e/results_\S+: No such file"):
         _run(_config(chat, tmp_path / "e"))
@@ -80,7 +80,7 @@ def test_a_failed_start_leaves_the_folder_as_it_was(
 
 
 def test_a_full_disk_is_told_and_the_evaluation_goes_on_later(chat: ChatServer, tmp_path: Path, rg_env: RgEnv) -> None:
-    """With the line that did not fit asked anew, and no other."""
+    """Only the answer whose line did not fit is requested again."""
     chat.reset(lambda question: "x" * 30_000)
     arguments = ["eval", *_overrides(chat, tmp_path / "e", n=8)]
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -118,7 +118,7 @@ def test_odd_things_in_the_place_of_files_are_told(chat: ChatServer, tmp_path: P
 def test_rollouts_of_other_questions_are_counted_as_such(
     chat: ChatServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Those of another version, for one: they are asked anew, and somebody should know why."""
+    """For example, lines of another version: they are requested again, with a notice."""
     chat.reset(str)
     _run(_config(chat, tmp_path / "e"))
     file = tmp_path / "e" / "rollouts.jsonl"
@@ -139,7 +139,7 @@ def test_a_damaged_config_in_the_folder_is_one_line(chat: ChatServer, text: str,
 
 
 def test_a_closed_output_loses_no_results(chat: ChatServer, tmp_path: Path) -> None:
-    """Whoever reads it goes away while questions are asked: the files are written, and then it ends as others do."""
+    """If the reader closes the pipe during the evaluation, the files are still written, and then it exits as usual."""
     chat.reset(str, lambda number, body: 0.05)
     command = [sys.executable, "-m", "rg_env.cli.main", "eval", *_overrides(chat, tmp_path / "e")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -1,4 +1,4 @@
-"""Published figures beside ours: what a config may say, the comparison, and the tables and files that show it."""
+"""Published accuracies next to ours: the config section, the comparison, and the tables and files that show it."""
 
 import io
 import json
@@ -55,7 +55,7 @@ ROW = "{accuracy: {base: 0.5}}"
     ],
 )  # fmt: skip
 def test_what_is_not_evaluated_cannot_be_compared(rows: str, more: str, told: str) -> None:
-    """A wrong name of a model or task, or per cent in the place of shares: one line with its place."""
+    """A wrong model or task name, or percentages instead of fractions: one line with the location."""
     with pytest.raises(ConfigError) as caught:
         eval_config_of([*LEAST, f"published.p={{rows: {rows}, {more or 'source: s, tolerance: 0.1'}}}"])
     assert told in str(caught.value)
@@ -134,7 +134,7 @@ def test_the_tables_have_it() -> None:
 
 
 def test_the_papers_figures_are_within_their_sources_resolution() -> None:
-    """Each is one of 3 answers to each of its questions, as rounded to a tenth of a per cent."""
+    """Each is a mean of 3 answers to each question, rounded to a tenth of a percent."""
     for file, models in ((PAPER, 1), (PAPER.with_name("paper_tables_trained.yaml"), 10)):
         config = load_eval_config(file)
         found = {name for each in config.published.values() for row in each.rows.values() for name in row.accuracy}
@@ -149,8 +149,8 @@ def test_the_papers_figures_are_within_their_sources_resolution() -> None:
 
 @pytest.mark.slow
 def test_the_tiny_policy_beside_figures_of_ours(tmp_path: Path, rg_env: Callable[..., tuple[int, str, str]]) -> None:
-    """A whole evaluation: asked as each task's own settings say, with exit code 0 whatever the verdicts; and another
-    config to compare with goes on with the same rollouts."""
+    """A whole evaluation with each task's own settings, and exit code 0 for any verdict; another config for comparison
+    reuses the same rollouts."""
     (tmp_path / "small.yaml").write_text("""
 models: {policy: tiny}
 tasks:

@@ -18,7 +18,7 @@ def _record(rollout: int, text: str = "") -> dict[str, Any]:
 
 @given(st.lists(st.text(), max_size=4), st.integers(0, 500))
 def test_any_text_survives_and_a_broken_line_does_not(tmp_path_factory: Any, texts: list[str], cut: int) -> None:
-    """Cut at any byte, the whole lines before it are there, and the next ones stand on lines of their own."""
+    """If the file is cut at any byte, complete lines are kept, and new records start on their own lines."""
     path = tmp_path_factory.mktemp("rollouts") / "rollouts.jsonl"
     with RecordFile(path) as file:
         for number, text in enumerate(texts):

@@ -1,4 +1,4 @@
-"""Whole evaluations against a real server: what is asked, how much at once, what goes wrong, and going on."""
+"""Whole evaluations against a real server: requests, concurrency, failures and resuming."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def _records(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_every_question_is_asked_and_scored(chat: ChatServer, tmp_path: Path) -> None:
-    """So many times, in the words of training, with the settings that were asked for; and the files say so."""
+    """The given number of times, with the training prompts and the given settings, all recorded in the files."""
     chat.reset(half)
     config = _config(
         chat, tmp_path / "e", "rollouts_per_example=2", "sampling.temperature=0.5", "sampling.max_tokens=77"
@@ -90,7 +90,7 @@ def test_the_function_evaluates_again_and_again(chat: ChatServer, tmp_path: Path
 
 
 def test_a_task_may_have_sampling_of_its_own(chat: ChatServer, tmp_path: Path) -> None:
-    """What it does not say is as for all; figures say how each was asked."""
+    """Other settings are the defaults; the results record how each task was sampled."""
     chat.reset(lambda question: "<answer>1</answer>")
     own = ["tasks.gcd={num_examples: 3, sampling: {temperature: 0, max_tokens: 9}}", "sampling.top_p=0.9"]
     results = _run(_config(chat, tmp_path / "e", *own, n=5))
@@ -103,7 +103,7 @@ def test_a_task_may_have_sampling_of_its_own(chat: ChatServer, tmp_path: Path) -
 
 
 def test_calls_under_way_stay_at_their_number(chat: ChatServer, tmp_path: Path) -> None:
-    """As soon as one ends the next begins: a slow one holds nobody up."""
+    """When one call ends, the next one starts: a slow call does not delay others."""
     chat.reset(half, trouble=lambda number, body: 1.5 if number == 0 else 0.02)
     start = time.monotonic()
     _run(_config(chat, tmp_path / "e", "requests.concurrency=4", n=40))
@@ -115,7 +115,7 @@ def test_calls_under_way_stay_at_their_number(chat: ChatServer, tmp_path: Path) 
 
 
 def test_failed_calls_are_wrong_answers_that_are_counted(chat: ChatServer, tmp_path: Path) -> None:
-    """They stay in the denominator, and going on makes them again."""
+    """They stay in the denominator, and resuming repeats them."""
     refused = {question for question in GOLD if len(question) % 2}
 
     def trouble(number: int, body: dict[str, Any]) -> Any:
@@ -137,7 +137,7 @@ def test_failed_calls_are_wrong_answers_that_are_counted(chat: ChatServer, tmp_p
 
 
 def test_an_endpoint_that_fails_ends_alone(chat: ChatServer, tmp_path: Path) -> None:
-    """The other models are asked to the end, no results are written, and going on asks the rest."""
+    """The other models are evaluated completely, no results are written, and resuming requests the rest."""
     models = json.dumps(
         {"a": {"model": "m", "url": chat.url}, "b": {"model": "m", "url": chat.url, "system_prompt": "B"}}
     )
@@ -173,7 +173,7 @@ def test_a_server_that_never_recovers_is_given_up(chat: ChatServer, tmp_path: Pa
 
 
 def test_all_calls_failing_is_no_result(chat: ChatServer, tmp_path: Path) -> None:
-    """Never an accuracy of 0 that nobody measured."""
+    """An accuracy that was not measured is never reported as 0."""
     chat.reset(half, trouble=lambda number, body: JSONResponse({"error": {"message": "bad parameter"}}, 400))
     with pytest.raises(ServerError, match=r"all calls failed \(20\): that is not a result"):
         _run(_config(chat, tmp_path / "e"))
@@ -214,7 +214,7 @@ def test_a_reward_that_raises_ends_the_evaluation(chat: ChatServer, tmp_path: Pa
 
 
 def test_killed_at_any_moment_it_goes_on_to_the_same_figures(chat: ChatServer, tmp_path: Path) -> None:
-    """By SIGKILL, SIGTERM and Ctrl-C: no rollout is lost, none is asked twice but those under way."""
+    """By SIGKILL, SIGTERM and Ctrl-C: no rollout is lost, and only pending ones are requested again."""
     chat.reset(half)
     whole = _run(_config(chat, tmp_path / "whole", n=40))
     chat.reset(half, trouble=lambda number, body: 0.1)

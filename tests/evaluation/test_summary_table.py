@@ -40,6 +40,6 @@ def test_rows_without_figures_are_not_there() -> None:
 
 @pytest.mark.parametrize("words", ["clustered by question", "best constant answer", "(1 - constant)", "was trained on"])
 def test_the_words_of_the_table_are_explained(words: str) -> None:
-    """Wherever it is read: nobody looks for the manual beside it."""
+    """The table explains itself, without the manual."""
     for lines in _texts(all_results([task_results({"a": 0.5})])):
         assert words in " ".join(lines)

@@ -155,7 +155,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_a_run_on_own_data_is_evaluated_on_it(own: Path, tmp_path: Path) -> None:
-    """Without options, its figures are the run's own; so is the way in which another model is asked."""
+    """Without options, the results equal the run's own, and other models are evaluated with the same settings."""
     assert command(["eval", "--models", str(own / "run"), "tiny", "--output-dir", str(tmp_path / "e")]) == 0
     ours, theirs = _all(tmp_path / "e"), read_results(own / "run" / "eval_results" / "eval_step_1.json")
     assert list(ours.tasks) == ["simple_equations", "sums"]
@@ -186,7 +186,7 @@ def test_any_model_is_evaluated_on_own_data(own: Path, tmp_path: Path, capsys: p
     "text", ["data: {path: gone.jsonl}\nsplits: {num_eval_examples: 1, eval_seed: 0}", "data: x.csv"]
 )
 def test_own_data_that_is_gone(tmp_path: Path, text: str) -> None:
-    """Or of a script, whose settings name it otherwise: a note says what is not known."""
+    """Also for a script, whose settings have other names; a note lists what is not known."""
     model = _checkpoint(tmp_path, None)
     (tmp_path / "config.yaml").write_text(text)
     _, notes = as_trained(_config(tmp_path / "e", {"base": "tiny", "ours": model}))

@@ -1,4 +1,4 @@
-"""Stands in for the program `vllm` of a machine with GPUs: its arguments, addresses and answers over HTTP, no model.
+"""Stand-in for the program `vllm` on a machine with GPUs: its arguments, addresses and HTTP responses, without a model.
 
 What it was started with, and each request, is a line of the file that STAND_IN_LOG names; a model that STAND_IN_FAILS
 names ends at once.

@@ -1,4 +1,4 @@
-"""The embedded engine: what it samples is what it says it sampled."""
+"""The embedded engine: reported tokens and log-probabilities are those that were sampled."""
 
 import math
 import threading
@@ -67,7 +67,7 @@ def test_logprobs_with_a_temperature(engine: EmbeddedEngine, prompts: list[list[
 
 
 def test_scores_are_those_of_a_direct_forward_pass(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
-    """Of each token after the first, with the likeliest tokens in its place."""
+    """Log-probabilities of each token after the first, and of the likeliest tokens at its position."""
     (got,) = engine.generate(prompts[:1], GREEDY)
     scores = engine.score([*prompts[0], *got.token_ids], top=2)
     assert len(scores) == len(prompts[0]) + len(got.token_ids) - 1
@@ -168,7 +168,7 @@ def test_samples_follow_the_distribution(engine: EmbeddedEngine, tokenizer: Any)
 
 
 def test_seeds_decide(model: Any, tokenizer: Any, prompts: list[list[int]]) -> None:
-    """That of the engine, and that of a completion, whatever else is in the batch."""
+    """The engine's seed, and a completion's own seed, independent of the rest of the batch."""
 
     def ids(seed: int, *seeds: int | None) -> list[list[int]]:
         jobs = [Job(prompts[0], Sampling(max_tokens=24), each) for each in seeds]

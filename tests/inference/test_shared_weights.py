@@ -76,7 +76,7 @@ def path() -> Path:
 
 
 def test_both_sides_see_the_same_memory(path: Path) -> None:
-    """Also when the file is gone by name; nobody else may read it."""
+    """Also after the file is unlinked; no other user may read it."""
     try:
         assert path.stat().st_mode & 0o777 == 0o600
         ours, theirs = mapped(path), mapped(path)

@@ -161,7 +161,7 @@ def test_the_cache_of_the_cpu_server_is_the_users_if_set(monkeypatch: pytest.Mon
 def test_an_accelerate_configuration_may_be_given_and_is_found_from_elsewhere(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also for one process; found beside the script's folder when the working folder is another."""
+    """Also for one process; found next to the script's folder if the working folder is another one."""
     (repository / "mine.yaml").write_text("")
     given = make_commands(options(accelerate_config="mine.yaml"), ONE).trainer.arguments
     assert given[:6] == ("bin/accelerate", "launch", "--config-file", "mine.yaml", "--num-processes", "1")
@@ -314,7 +314,7 @@ def test_a_transformers_that_vllm_does_not_support(
 
 
 def test_a_dry_run_prints_commands_for_another_machine(rg_env: Callable[..., tuple[int, str, str]]) -> None:
-    """GPUs that are not here are no mistake, nothing is started, and a shell reads the lines as they are meant."""
+    """Missing GPUs are not an error, nothing is started, and a shell parses the lines as intended."""
     code, printed, _ = rg_env(
         *("launch", "examples/train.py", "--model", "my model", "--vllm-gpus", "0", "--gpus", "1,2,3", "--dry-run"),
         *("--", "--task", "a task", "--dry-run"),
@@ -336,7 +336,7 @@ def test_secrets_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All programs are there, as far as the check can see, and so no mistake but the user's is left."""
+    """The check finds all programs, so only the user's mistakes remain."""
     monkeypatch.setattr(Machine, "here", classmethod(lambda cls: CPU))
     monkeypatch.setattr(Machine, "check_installed", lambda self, *programs: None)
 

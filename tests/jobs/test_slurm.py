@@ -500,7 +500,8 @@ HOSTILE = 'a b\'s "$(touch pwned)" `touch pwned`; touch pwned & #'
 
 @pytest.mark.slow
 def test_hostile_names_are_only_names(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the working folder, the config and in settings: they arrive as they are, and nothing runs."""
+    """In the names of the working folder and the config, and in settings: they arrive unchanged, and nothing is
+    executed."""
     folder = cluster.checkout.parent / HOSTILE
     (folder / ".venv/bin").mkdir(parents=True)
     (folder / "configs").symlink_to(cluster.checkout / "configs")

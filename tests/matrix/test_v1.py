@@ -88,7 +88,7 @@ def test_the_commands(
     expected: dict[str, Any],
     tmp_path: Path,
 ) -> None:
-    """Evaluated, validated and scored anew from the command line, with no sandbox and no login; errors are told."""
+    """Evaluated, validated and rescored from the command line, without a sandbox or a login; errors are reported."""
     programs = environment(release)
     prefix = "" if "v0" in release.apis else "vf-"  # 0.2 and 0.3 call v1's commands `eval`, `validate` and `replay`
     place = "--taskset" if release.version.startswith("0.2.") else "--env.taskset"

@@ -62,7 +62,7 @@ def test_the_lock_file_fits_the_projects() -> None:
 
 
 def test_the_script_builds_upstreams_trainer_on_our_environment(found: dict[str, Any]) -> None:
-    """With what its command line says, for the server's model, in contact with the server."""
+    """With its command-line options, for the server's model, connected to the server."""
     assert found["verifiers"] == "0.1.6.post0"
     assert found["model"]
     assert found["asked"][:3] == ["/health", "/get_world_size", "/init_communicator"]

@@ -74,7 +74,7 @@ def test_merged_adapters_compute_the_same(trained: Any, exported: Export, family
 
 
 def test_kept_adapters_are_the_same(trained: Any, exported: Export) -> None:
-    """A folder that PEFT loads, with the tokenizer beside; in the type asked for."""
+    """A folder that PEFT loads, with the tokenizer, in the requested dtype."""
     folder, model = trained()
     out, lines = exported(folder)
     assert {path.name for path in out.iterdir()} == {"adapter_config.json", "adapter_model.safetensors", *TOKENIZER}

@@ -81,7 +81,7 @@ def test_every_number_is_in_the_runs_files(trained: Path, step: int) -> None:
 
 @pytest.mark.slow
 def test_tables_and_metadata_have_the_recorded_results(trained: Path) -> None:
-    """Of tasks that were trained on, all of them together, held-out ones, and labels."""
+    """For each training task, all of them together, held-out tasks, and labels."""
     found = card_of(trained)
     after = RunFolder(trained).evaluation(4)
     scores = after["tasks"]["leg_counting"]

@@ -103,7 +103,7 @@ def test_every_kind_gives_the_same_folder(
 
 
 def test_the_type_is_that_of_the_checkpoint(make_model: Make, exported: Export, tmp_path: Path) -> None:
-    """The type that the run loaded, else as config.json says, else that of the weights."""
+    """The dtype that the run loaded, otherwise that of config.json, otherwise that of the weights."""
     model = rounded(make_model(), torch.bfloat16)
     folder = with_companions(tmp_path / "run" / "checkpoint-5", model)
     write_zero(folder, weights(model), stage=3, processes=2, shared=tied(model))

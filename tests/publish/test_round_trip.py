@@ -178,7 +178,7 @@ def test_a_payload_in_a_checkpoint_is_refused(hub: HubServer, pushed: Pushed, tm
 def test_adapters_are_published_with_their_base_models_name(
     hub: HubServer, pushed: Pushed, downloaded: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """Not with the folder that it lies in here; the card's program loads them."""
+    """Without the local folder; the card's code loads them."""
     from peft import LoraConfig, PeftModel, get_peft_model
 
     torch.manual_seed(0)

@@ -28,7 +28,7 @@ HUB = ["hub.enabled=true", "hub.repo_id=me/legs"]
 
 @pytest.fixture
 def uploads(run: Path) -> Any:
-    """Of the run, which is taken for one under way; what it says is in `lines`."""
+    """Uploads of a run in progress; their output is in `lines`."""
     lines: list[str] = []
 
     def make(**config: Any) -> Uploads:
@@ -54,8 +54,8 @@ def wait(uploads: Any) -> None:
 
 @pytest.mark.slow
 def test_a_run_publishes_itself(hub: HubServer, tmp_path: Path) -> None:
-    """Beside training and at the end, as one run, by the main one of two processes alone; nothing is left beside its
-    folder, and no token in its files."""
+    """During training and at the end, as one run, by only the main one of two processes; nothing is left next to its
+    folder, and no token is in its files."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     command += ["-m", "rg_env.cli.main", "train", str(CONFIG), *SMALL, f"output.dir={tmp_path / 'run'}"]
     command += [*HUB, "hub.every=2", "hub.optimizer_state=full", "hub.private=true"]
@@ -98,7 +98,7 @@ def test_an_upload_that_fails_is_a_line(hub: HubServer, tmp_path: Path, capsys: 
 def test_an_upload_on_the_way_that_fails_is_not_to_be_finished_after_the_last(
     hub: HubServer, uploads: Any, run: Path
 ) -> None:
-    """Whoever did it would put an earlier step in the place of the last one."""
+    """Doing so would replace the last step with an earlier one."""
     made = uploads(every=2)
     hub.fail("GET", "/api/models/me/legs", 500)
     step(made, 2)
@@ -113,7 +113,7 @@ def test_an_upload_on_the_way_that_fails_is_not_to_be_finished_after_the_last(
 
 @pytest.mark.slow
 def test_checkpoints_may_go_and_files_grow_meanwhile(hub: HubServer, uploads: Any, run: Path) -> None:
-    """A slow upload is of the run as it was; another that is due meanwhile is passed over, and told."""
+    """A slow upload has the run's state at its start; another one that is due meanwhile is skipped with a message."""
     metrics, weights = (run / "metrics.jsonl").read_bytes(), (run / "checkpoint-2/model.safetensors").read_bytes()
     made = uploads(every=2)
     with hub.lock:  # no answer for a while
@@ -153,7 +153,7 @@ def test_the_end_of_a_run_waits_but_not_for_ever(
 
 @pytest.mark.slow
 def test_an_interrupt_while_the_end_waits(hub: HubServer, uploads: Any, run: Path) -> None:
-    """The upload is ended, and the command told."""
+    """The upload is ended, and the command is printed."""
     made = uploads(private=True)
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
@@ -191,7 +191,7 @@ def test_a_killed_run_leaves_no_upload(hub: HubServer, run: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_did_not_come_to_its_end_is_not_published(hub: HubServer, uploads: Any, run: Path) -> None:
-    """What is under way is ended, and the command told."""
+    """A running upload is ended, and the command is printed."""
     made = uploads(every=2, optimizer_state="full")
     with hub.lock:
         step(made, 2)

@@ -148,7 +148,7 @@ def mesh(path: Path) -> None:
 
 
 def places(**values: Any) -> Callable[[Path], None]:
-    """Change where `.metadata` says that chunks are."""
+    """Change the chunk positions in `.metadata`."""
 
     def change(file: Path) -> None:
         found = pickle.loads(file.read_bytes())

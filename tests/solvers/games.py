@@ -12,7 +12,7 @@ from reasoning_gym.data import read_data_file
 def search(
     start: Hashable, moves: Callable[[Hashable], Iterable[tuple[str, Hashable]]], done: Callable[[Hashable], bool]
 ) -> list[str] | None:
-    """The names of the moves of a shortest way to a state that is `done`; None if there is none."""
+    """The names of the moves of a shortest way to a state that is `done`; None if no such state can be reached."""
     came: dict[Hashable, tuple[Hashable, str] | None] = {start: None}
     queue = [start]
     for state in queue:

@@ -28,7 +28,7 @@ def nothing_left() -> Iterator[None]:
 
 @pytest.fixture
 def adapters(tmp_path: Path) -> Path:
-    """Of a rank above vLLM's default; they change all answers."""
+    """Adapters with a rank above vLLM's default, which change all answers."""
     model: Any = AutoModelForCausalLM.from_pretrained(POLICY_DIR)
     config = LoraConfig(r=24, target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
     get_peft_model(model, config).save_pretrained(tmp_path / "adapters")

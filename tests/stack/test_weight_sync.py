@@ -56,7 +56,7 @@ def test_weights_arrive_in_buckets(server: Any, model: Any, engine_of: Any) -> N
 def test_a_parameter_in_the_wrong_place_stops_the_run(
     model: Any, engine_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Complete and undamaged, but two layers are swapped: only the log-probabilities tell."""
+    """Complete and undamaged, but two layers are swapped: only the log-probabilities reveal it."""
     first, second = (f"model.layers.{layer}.mlp.down_proj.weight" for layer in (0, 1))
     swap = {first: second, second: first}
     real = transfer.pack

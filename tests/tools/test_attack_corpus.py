@@ -1,7 +1,6 @@
-"""No reply that a cheap search finds pays more than the shipped table says, on rows that the table was not made of.
-
-The corpus of attacks is the search itself (`tools/cheap_replies.py`): thousands of replies a task, made from the
-question's text, from gold answers of other questions, and from tricks with numbers, formulas and form.
+"""On rows that the shipped table was not made from, no reply found by a cheap search pays more than the table states.
+The attacks are the search itself (`tools/cheap_replies.py`): thousands of replies per task, derived from the question's
+text, from gold answers of other questions, and from tricks with numbers, formulas and formatting.
 """
 
 import os
@@ -20,7 +19,7 @@ ROWS = 40
 
 
 def bound(share: float, rows: int) -> float:
-    """What a share measured on 200 rows may come to on so few, by chance: four standard errors."""
+    """Upper bound on few rows, by chance, of a fraction measured on 200 rows: four standard errors."""
     likely = max(share, 0.02)
     return likely + 4 * sqrt(likely * (1 - likely) / rows)
 

@@ -87,7 +87,7 @@ def lambda_return(rewards: list[float], values: list[float], t: int, gamma: floa
     lam=shares,
 )
 def test_advantages_are_lambda_returns_less_values(example: Any, rows: Any, gamma: float, lam: float) -> None:
-    """By their definition, over all n-step returns; whatever stands outside of the mask."""
+    """By their definition, over all n-step returns, independent of values outside of the mask."""
     width = max(start + len(steps) for start, steps, _ in rows) + 1
     rewards, values = (torch.tensor([[junk] * width for _, _, junk in rows]) for _ in range(2))
     mask = torch.zeros(len(rows), width, dtype=torch.bool)

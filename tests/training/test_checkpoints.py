@@ -255,7 +255,7 @@ def test_weights_that_were_not_written_completely_are_no_checkpoint(make_trainer
 
 
 def test_weights_in_several_files_are_found(tmp_path: Path) -> None:
-    """Of tied weights one is enough."""
+    """One of several tied weights is enough."""
     model = policy()
     model.save_pretrained(tmp_path, max_shard_size="100KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1

@@ -208,7 +208,7 @@ def test_options_are_reported_at_their_own_place(base: Path, path: str, value: i
 
 
 def test_all_options_of_a_task_are_told_each_with_its_line(base: Path) -> None:
-    """Of a file, by the lines that name them; in the short form of a list, at the list."""
+    """Errors in a file name the lines of the keys; in the short form of a list, the line of the list."""
     base.write_text(
         "model: {name: tiny}\n"
         "tasks:\n"
@@ -363,7 +363,7 @@ def test_plain_text_stands_for_a_section_or_a_list(base: Path, short: str, whole
 
 
 def test_the_resolved_config_reads_equal(base: Path) -> None:
-    """Whatever it says: a run can be repeated from its own config.yaml."""
+    """Any run can be repeated from its own config.yaml."""
     overrides = [
         "prompt.system_prompt='Ünïcode \x85 \"quotes\" # no comment'", "training.learning_rate=1e-6", "lora.r=4",
         "curriculum={tasks: {spell_backward: {}}, schedule: {0: 0, 10: 1}}",

@@ -36,8 +36,8 @@ def loaded(folder: Path, *extends: Path | str, **sections: Any) -> TrainConfig:
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=name)
 def test_an_experiment_loads_and_says_what_it_is(path: Path) -> None:
-    """Its resolved form says the same again; every key makes a difference; the head gives the command, the source of
-    the figures, and the metrics that are measured under labels."""
+    """Its resolved form loads to the same config, every key has an effect, and the comment at the top has the command,
+    the source of the numbers, and the metrics under labels."""
     config = load_train_config(path)
     assert TrainConfig.model_validate_json(config.model_dump_json()) == config
     assert without_effect(config) == ""
@@ -58,7 +58,7 @@ def test_a_part_loads_with_a_minimal_config(path: Path, tmp_path: Path) -> None:
 
 
 def test_base_spells_out_the_defaults(tmp_path: Path) -> None:
-    """What it says is what a run without it does."""
+    """Its values are those of a run without it."""
     sections = {"model": {"name": "tiny"}, "tasks": {"ab": {}}}
     assert loaded(tmp_path, CONFIGS / "base.yaml", **sections) == loaded(tmp_path, **sections)
 

@@ -62,7 +62,7 @@ def example(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_terminal_has_one_line_that_renews_itself(terminal: Terminal) -> None:
-    """With the step, a bar, the figures and the time left; other lines stand above it."""
+    """With the step, a bar, metrics and the remaining time; other lines are above it."""
     with closing(RunConsole(terminal.stream, XTERM)) as console:
         for step in (1, 2, 3):
             console.step(step, 20, METRICS | {"reward": step / 10})
@@ -173,7 +173,7 @@ def test_a_stream_that_cannot_write_everything_does_not_end_the_run() -> None:
 
 
 def test_examples_of_other_environments() -> None:
-    """Without a status, an accuracy or an answer; nothing is said of what is not known."""
+    """Without a status, an accuracy or an answer; unknown values are not shown."""
     stream = io.StringIO()
     record = example(correct=None, reward=None, completion="", task="default")
     del record["status"]
@@ -183,7 +183,7 @@ def test_examples_of_other_environments() -> None:
 
 
 def test_examples_are_spread_over_the_batch() -> None:
-    """Neighbours answer the same question."""
+    """Adjacent records answer the same question."""
     records = [{"n": n} for n in range(8)]
     assert [record["n"] for record in spread(records, 2)] == [0, 4]
     assert spread(records[:1], 3) == records[:1]

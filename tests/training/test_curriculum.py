@@ -21,7 +21,7 @@ from rg_env.training.data.curriculum import FIRST_ROWS, Curriculum, CurriculumSt
 
 @pytest.fixture(scope="module")
 def env() -> Any:
-    """Sums, and another task beside them."""
+    """Sums, and another task."""
     return ReasoningGym(gym=["chain_sum", "leg_counting"], num_train_examples=8, num_eval_examples=40)
 
 
@@ -113,7 +113,8 @@ def test_levels_stay_within_bounds_and_wait_for_a_window(
 
 
 def test_questions_are_of_the_level_and_for_training(make: Any, env: Any) -> None:
-    """As large as the level says, each new, of the training split, asked and graded as the environment's own."""
+    """With the size of the level, each new, from the training split, and prompted and graded like the environment's
+    own."""
     curriculum = make({"start": 2})
     (old,) = rows_of(env, "chain_sum")
     rows = [curriculum.replace(number, [old])[0] for number in range(FIRST_ROWS + 20)]
@@ -152,7 +153,7 @@ def test_single_attributes_alone_change(make: Any, env: Any) -> None:
 
 
 def test_rollouts_count_at_the_level_they_were_asked_at(make: Any, env: Any) -> None:
-    """A batch asked for ahead keeps its questions, and says nothing about the level that came meanwhile."""
+    """A batch requested ahead keeps its questions, and does not count for the level that was reached meanwhile."""
     curriculum = make(window=1)
     row = rows_of(env, "chain_sum")
     curriculum.replace(0, row)
@@ -192,7 +193,8 @@ def test_broken_levels_are_stepped_over() -> None:
 
 
 def test_a_level_without_questions_becomes_the_ceiling() -> None:
-    """The library refuses a rotation of 50, which the table of whole levels cannot know: the run goes on below."""
+    """The library refuses a rotation of 50, which the table of whole levels cannot know: the run continues at the level
+    below."""
     env = ReasoningGym(gym="caesar_cipher", num_train_examples=4, num_eval_examples=0)
     config = {"tasks": {"caesar_cipher": {"attributes": ["rotation"], "start": 1}}, "window": 1}
     curriculum = Curriculum(CurriculumConfig.model_validate(config), env, 0, gym="caesar_cipher")
@@ -214,7 +216,7 @@ def test_a_level_without_questions_becomes_the_ceiling() -> None:
 
 
 def test_a_pool_grows_and_starts_over(env: Any) -> None:
-    """All distinct questions once, then the same again; a run that goes on starts over at the same place."""
+    """All distinct questions once, then again from the start; a resumed run starts over at the same question."""
     said: list[str] = []
     spec = {"name": "leg_counting", "config": options_at("leg_counting", 0)}
     pool = QuestionPool("leg_counting at level 0", spec, seed=0, prepare=env.to_examples, say=said.append)
@@ -233,7 +235,7 @@ def test_a_pool_grows_and_starts_over(env: Any) -> None:
 
 
 def test_what_is_too_long_is_left_out(env: Any) -> None:
-    """And told once; where nothing is short enough, there is no pool."""
+    """Reported once; if no question is short enough, an error is raised."""
     said: list[str] = []
     spec = {"name": "chain_sum", "config": options_at("chain_sum", 3)}
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def fresh(make_trainer: Any, make_env: Any, tmp_path: Path) -> Callable[..., Any]:
-    """A trainer as in a new process, with sums that get harder beside leg counting; `folder` is under `tmp_path`."""
+    """A trainer as in a new process, with sums that get harder, and leg counting; `folder` is under `tmp_path`."""
 
     def make(folder: str, curriculum: dict[str, Any] | None, **fields: Any) -> Any:
         torch.manual_seed(0)
@@ -49,7 +49,8 @@ QUICK = {"tasks": {"chain_sum": {"highest": 3}}, "window": 3, "success_threshold
 def test_the_level_moves_and_so_do_the_questions(
     fresh: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is logged, told and kept with each rollout; questions are as large as their level says; others stay."""
+    """The level is logged, printed and kept with each rollout; questions have the size of their level; other tasks do
+    not change."""
     trainer = fresh("run", QUICK)
     train(trainer, evaluation=EvaluationPlan(every=100))
     metrics = [line for line in logged(tmp_path / "run") if "reward" in line]

@@ -49,7 +49,7 @@ def test_each_entry_has_exactly_its_number(numbers: list[int | None], default: i
 
 
 def test_the_plan_of_a_config_holds_these_rows() -> None:
-    """Held-out tasks in one environment, with all that is said of prompts and grading; each label in its own."""
+    """Held-out tasks share one environment, with all prompt and grading settings; each label has its own."""
     whole = config(
         tasks={"spell_backward": {}},
         grading="upstream",

@@ -11,7 +11,7 @@ from rg_env.training import distributed
 
 @pytest.fixture
 def locks(tmp_path: Path) -> dict[str, Path]:
-    """One that is left over, one whose neighbour was just written, and a fresh one."""
+    """A stale lock, one in a folder with a recent file, and a fresh one."""
     found = {}
     for name in ("stale", "compiling", "fresh"):
         folder = tmp_path / f"{name}_op"

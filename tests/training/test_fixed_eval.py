@@ -1,4 +1,4 @@
-"""The fixed evaluation of a plan: what is asked and when, its figures, and the same without training."""
+"""The fixed evaluation of a plan: questions, schedule, results, and the same without training."""
 
 import json
 import statistics
@@ -42,7 +42,7 @@ def unseen(make_env: Any) -> Any:
 
 
 def test_a_whole_plan(make_trainer: Any, unseen: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every figure follows from the rollouts beside it; held-out tasks are apart; all is asked as one batch."""
+    """All results follow from the stored rollouts, held-out tasks are separate, and all prompts form one batch."""
     trainer, batches = make_trainer(max_steps=1), []
     generate = trainer.engine.generate
 
@@ -143,7 +143,7 @@ def test_evaluations_do_not_disturb_training(make_trainer: Any, unseen: Any, tmp
 
 
 def test_without_greedy_answers(make_trainer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """No greedy figure stands anywhere, also where only some of the evaluations are made."""
+    """Greedy metrics are missing everywhere, also if only some evaluations are made."""
     results = train(make_trainer(max_steps=3), evaluation=EvaluationPlan(greedy=False, before=False, every=2))
     assert results["eval_before"] is None
     assert results["eval_after"]["step"] == 3
@@ -218,14 +218,14 @@ def test_what_was_asked_is_known_by_hash(make_trainer: Any, make_env: Any) -> No
     ],
 )
 def test_plans_that_cannot_be(fields: dict[str, Any], words: str) -> None:
-    """Told when the plan is made, in one line."""
+    """The error is one line, raised when the plan is created."""
     with pytest.raises(InputError, match=words) as caught:
         EvaluationPlan(**fields)
     assert "\n" not in str(caught.value)
 
 
 def test_plans_that_do_not_fit_the_trainer(make_trainer: Any, make_env: Any, unseen: Any, tmp_path: Path) -> None:
-    """Told before anything is written; the folder that the trainer made is gone again."""
+    """Reported before anything is written; the folder that the trainer created is removed."""
     for plan, words in (
         (EvaluationPlan(held_out=[make_env(num_train_examples=0)]), "leg_counting: a task is either trained on or"),
         (EvaluationPlan(held_out=[make_env(num_eval_examples=0)]), "no evaluation rows: give it num_eval_examples"),
@@ -271,7 +271,7 @@ def test_a_run_goes_on_with_the_same_questions_only(make_trainer: Any, make_env:
 
 
 def test_held_out_prompts_fit_the_chat_template(make_trainer: Any, unseen: Any, tokenizer: Any) -> None:
-    """Where it has no system role, the system prompt stands in the user's turn, as in training."""
+    """Without a system role, the system prompt is in the user's turn, as in training."""
     template = tokenizer.chat_template
     tokenizer.chat_template = (
         "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
@@ -323,7 +323,7 @@ def test_a_checkpoint_gives_the_figures_of_its_run(
 
 
 def test_there_must_be_something_to_ask(make_trainer: Any, make_env: Any, tmp_path: Path) -> None:
-    """Told before a folder is made."""
+    """Reported before a folder is created."""
     trainer = make_trainer(env=make_env(num_eval_examples=0))
     with pytest.raises(InputError, match="nothing to evaluate"):
         evaluate_only(trainer, tmp_path / "alone")

@@ -160,7 +160,7 @@ def test_a_token_of_no_probability_has_no_entropy() -> None:
 
 
 class Unknown(LlamaForCausalLM):
-    """Its logits are three times those of its head, which nothing in its configuration tells."""
+    """Its logits are three times those of its head, which is not visible in its configuration."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         output = super().forward(*args, **kwargs)

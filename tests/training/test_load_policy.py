@@ -52,7 +52,7 @@ def test_weights_that_are_missing_are_named(copied: Path) -> None:
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_tied_weights_need_not_be_there(copied: Path, tied: bool) -> None:
-    """Where the config says that they are tied."""
+    """If the config ties them."""
     tensors = {key: t for key, t in load_file(copied / "model.safetensors").items() if key != "lm_head.weight"}
     save_file(tensors, copied / "model.safetensors", {"format": "pt"})
     config = json.loads((copied / "config.json").read_text())
@@ -62,7 +62,7 @@ def test_tied_weights_need_not_be_there(copied: Path, tied: bool) -> None:
 
 
 def test_weights_of_another_shape_are_one_line(copied: Path) -> None:
-    """All that the library says of them, with the folder."""
+    """The library's whole message, with the folder."""
     config = json.loads((copied / "config.json").read_text())
     (copied / "config.json").write_text(json.dumps(config | {"intermediate_size": 2 * config["intermediate_size"]}))
     with pytest.raises(

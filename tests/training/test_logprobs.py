@@ -72,7 +72,7 @@ def test_shared_prompts_change_nothing(
     max_rows: int | None,
     temperature: float,
 ) -> None:
-    """Log-probabilities and gradients are those of each row alone, whatever stands beside it."""
+    """Log-probabilities and gradients equal those of each row alone, independent of other rows."""
     ids, mask = as_batch([(prompts[which % len(prompts)], completion) for which, completion in members])
     expected = alone(model, ids, mask, temperature)
     wanted = gradient(model, expected)

@@ -60,7 +60,7 @@ def test_advantages_are_those_of_the_formula(groups: list[list[float]], scale: A
 
 
 def test_the_three_scales_differ() -> None:
-    """A group with one right answer of four, and one with two, beside one that has none."""
+    """A group with one right answer of four, one with two, and one without any."""
     rewards = torch.tensor([0, 0, 0, 1, 0, 1, 0, 1, 0, 0, 0, 0], dtype=torch.float32)
     by_scale = {scale: group_advantages(rewards, 4, scale) for scale in ("group", "batch", "none")}  # type: ignore[arg-type]
     best = {scale: (values[3].item(), values[5].item()) for scale, values in by_scale.items()}

@@ -100,7 +100,7 @@ def test_what_rules_look_at_is_logged(make_trainer: Any, make_env: Any, tmp_path
 
 
 def test_a_stop_is_a_failed_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 1; and the run's config says how it was watched."""
+    """Exit code 1; the run's config records the monitors."""
     folder = tmp_path / "run"
     small = ["training.per_device_train_batch_size=8", "training.max_steps=9", "splits.num_eval_examples=0"]
     watched = ["window=2", "length_drift=1e9", "zero_variance=0", "stop_on=[zero_variance]"]
@@ -113,7 +113,7 @@ def test_a_stop_is_a_failed_check(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_monitors_alone(make_trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """As a callback of the trainer, without `train`; each `train` of it begins anew."""
+    """As a trainer callback, without `train()`; each call of the trainer's `train` starts over."""
     watch = MonitorCallback(MonitorsConfig(window=2, zero_variance=0.0, stop_on=["zero_variance"]))
     trainer = make_trainer(max_steps=5, max_tokens=8, callbacks=[watch])
     for _ in range(2):

@@ -19,7 +19,7 @@ Course = float | Callable[[int], float]
 
 
 def records(steps: int, every: int = 1, **courses: Course) -> list[dict[str, Any]]:
-    """Lines of metrics.jsonl; `__` in a name stands for `/`."""
+    """Lines of metrics.jsonl; `__` in a name means `/`."""
     named = {name.replace("__", "/"): course for name, course in courses.items()}
     return [
         {"step": step, "loss": 0.1}
@@ -178,7 +178,7 @@ def test_every_rule_has_a_run_that_makes_it_fire_and_one_that_does_not() -> None
 
 
 def test_lines_name_keys_that_exist() -> None:
-    """Of a config; NAME stands for a task's own."""
+    """Keys of a config; NAME is the name of a task."""
     sections = {name: field.annotation for name, field in TrainConfig.model_fields.items()}
     named = {key for *_, line in FIRES for key in re.findall(r"\b([a-z]+)\.([a-z_]+)", line)}
     rewards = {name for section, name in named if section == "rewards"} - {"talk"}
@@ -190,7 +190,7 @@ def test_lines_name_keys_that_exist() -> None:
 
 
 def test_a_rule_that_has_fired_waits_for_a_whole_window_of_calm() -> None:
-    """It says the same once, also where it wavers; and again where all was well between."""
+    """An alarm is reported once, even if its condition wavers, and again after the condition was false."""
     wavers = records(60, frac_reward_zero_std=lambda step: 1.0 if step % 20 < 16 else 0.6, accuracy=1.0)
     assert len(lines(wavers)) == 1
     again = records(60, frac_reward_zero_std=lambda step: float(step <= 10 or step > 40), accuracy=1.0)

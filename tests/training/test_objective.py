@@ -1,4 +1,4 @@
-"""Options of the loss, in the trainer: each does what it says, and something."""
+"""Loss options in the trainer: each has its documented effect, and any effect at all."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ ADVANTAGES = [0.3, 1.0, -0.2, -0.5]
 
 
 def gradient(trainer: Any, parts: list[dict[str, Any]]) -> torch.Tensor:
-    """Of an update from micro-batches: the mean of their losses."""
+    """The loss of an update is the mean over its micro-batches."""
     trainer.model.zero_grad()
     for part in parts:
         (trainer.objective(part, StepMetrics()) / len(parts)).backward()
@@ -119,7 +119,8 @@ class Updates:
 
 
 def test_the_reference_is_the_policy_of_an_update_ago(make_trainer: Any) -> None:
-    """Of each update, with several of a batch too; the first has none, and no KL."""
+    """The reference of each update, also with several updates per batch; the first update has neither reference nor
+    KL."""
     trainer = make_trainer(
         beta=0.1, kl_reference="previous", max_steps=4, num_iterations=2, learning_rate=1e-3,
         lr_scheduler_type="constant", per_device_train_batch_size=16,

@@ -60,7 +60,7 @@ def test_biases_and_norms_do_not_decay(make_args: Any, model: Any, name: str, ki
 
 
 def test_offloaded_adamw_is_adamw_on_float32_copies(make_args: Any) -> None:
-    """Of a model in bfloat16: updates that are too small for it add up, and the state resumes to the bit."""
+    """For a bfloat16 model, updates too small for its precision add up, and the state resumes bit-exactly."""
     torch.manual_seed(0)
     half = torch.nn.Linear(8, 4).to(torch.bfloat16)
     exact = torch.nn.Linear(8, 4)

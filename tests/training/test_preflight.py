@@ -87,7 +87,7 @@ def test_wandb_without_a_login(here: Path) -> None:
 
 
 def test_the_rows_of_own_data(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All but the evaluation questions are trained on; the plan says so."""
+    """All questions except those for evaluation are trained on, as the plan shows."""
     overrides = ["tasks=null", "data.path=data.jsonl", "splits.num_eval_examples=8"]
     start = check_start(load_train_config("run.yaml", overrides))
     assert start.rows is not None

@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: as if the run had never stopped."""
+"""Resuming from a checkpoint: as if the run had never stopped."""
 
 import json
 import os
@@ -186,7 +186,7 @@ def test_a_previous_policy_stays_whole_whenever_ctrl_c_comes(fresh: Any, tmp_pat
 
 
 def test_what_the_first_part_left_stays(fresh: Any, tmp_path: Path) -> None:
-    """Its configuration; that of the second part is beside it. What a kill broke off in mid-line is taken out."""
+    """Its configuration, next to that of the second part. A line that a kill cut off is removed."""
     train(
         fresh("run", max_steps=2, lr_scheduler_type="constant"),
         evaluation=EvaluationPlan(every=10),
@@ -214,7 +214,7 @@ def test_another_folder_takes_the_rest(fresh: Any, tmp_path: Path) -> None:
 
 
 def test_auto_begins_where_there_is_nothing(fresh: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And says so; what a run without a checkpoint left there is not mixed with what comes."""
+    """With a message; files of a run without a checkpoint are not mixed with new ones."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "reward": 7}\n')
     train(fresh("run", max_steps=1), evaluation=EvaluationPlan(every=10), resume="auto")

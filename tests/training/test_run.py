@@ -130,7 +130,7 @@ def test_an_interrupted_run_says_what_it_has(
 
 @pytest.mark.parametrize("place", ["before the evaluation", "in the evaluation"])
 def test_an_interrupt_before_there_is_anything_to_save(make_trainer: Any, tmp_path: Path, place: str) -> None:
-    """It goes on up, and the run leaves no files."""
+    """The error is propagated, and the run leaves no files."""
     trainer = make_trainer()
     generate = trainer.engine.generate
 

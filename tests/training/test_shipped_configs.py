@@ -43,9 +43,8 @@ def first_with(name: str) -> Path:
 
 
 def smaller(path: Path, model: str, output: Path) -> list[str]:
-    """Overrides that leave what an experiment is, and take its size from it.
-
-    What several experiments evaluate besides is asked in the first of them: drawing its questions takes longest.
+    """Overrides that keep the experiment but reduce its size. Tasks that several experiments evaluate are evaluated
+    only in the first one, because generating their questions takes longest.
     """
     config = load_train_config(path)
     tasks = len(config.tasks)

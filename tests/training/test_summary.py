@@ -73,7 +73,7 @@ def test_before_and_after_stand_side_by_side() -> None:
 
 
 def test_labels_are_in_no_overall_figure() -> None:
-    """They stand for themselves, in the order that they were given; one line names the first three."""
+    """They are shown in the given order; one line names the first three."""
     labels = ["words_6", "words_10", "maze_easy", "maze_hard"]
     found, without = evaluation(0, ["maze"], ["sudoku"], labels), evaluation(0, ["maze"], ["sudoku"])
     assert (found.overall(), found.overall("held_out")) == (without.overall(), without.overall("held_out"))
@@ -137,7 +137,8 @@ def write(folder: Path, *evaluations: Results) -> None:
     ids=["one", "several", "many", "held-out alone", "labels"],
 )
 def test_the_picture_grows_with_the_tasks(tmp_path: Path, tasks: int, held_out: int, labels: int) -> None:
-    """A line a task below the curve; none for a single task. The folder's name is no formula to Matplotlib."""
+    """One line per task below the curve, unless there is a single task. Matplotlib does not parse the folder's name as
+    a formula."""
     counts = {"task": tasks, "unseen": held_out, "label": labels}
     names = [[f"{kind}{i}" for i in range(count)] for kind, count in counts.items()]
     folder = tmp_path / r"cost $\frac$ 2"
@@ -151,7 +152,7 @@ def test_the_picture_grows_with_the_tasks(tmp_path: Path, tasks: int, held_out: 
 
 @pytest.mark.parametrize(("last", "apart"), [(3, 1), (25, 5), (60, 10)])
 def test_steps_are_whole_and_round_in_the_picture(last: int, apart: int, tmp_path: Path) -> None:
-    """Of a short run halves would have room, of a longer one every third step."""
+    """Ticks are whole steps for a short run, and every third step for a longer one."""
     write(tmp_path, *(evaluation(step, ["maze"]) for step in (0, last)))
     words = Picture(lambda file: plot_run(tmp_path, file), tmp_path).words
     ticks = sorted(int(word) for word in words if word.isdecimal())

@@ -106,7 +106,7 @@ def test_what_cannot_be_sent_is_refused(
 
 
 def test_quantized_weights_are_refused() -> None:
-    """What they hold is no number that could be merged."""
+    """Their contents are not numbers that could be merged."""
     model = plain(SERVED["llama, untied"])
     model.model.layers[0].mlp.down_proj.weight = torch.nn.Parameter(
         torch.zeros(8, 8, dtype=torch.uint8), requires_grad=False

@@ -128,7 +128,7 @@ def test_large_numbers_and_longer_names() -> None:
 
 @given(st.lists(st.integers(-20, 20).map(lambda n: Fraction(n, 4)), min_size=1, max_size=4), st.booleans())
 def test_every_root_is_required_once(roots: list[Fraction], complex_pair: bool) -> None:
-    """Of a product of linear factors, possibly repeated, and possibly x**2 + 1."""
+    """Roots of a product of linear factors, possibly repeated, and possibly x**2 + 1."""
     x = sympy.Symbol("x")
     factors = [x - sympy.Rational(root) for root in roots] + [x**2 + 1] * complex_pair
     expanded = str(sympy.expand(sympy.prod(factors) * 4 ** len(roots)))
@@ -181,7 +181,7 @@ def test_all_else_is_no_formula(text: str) -> None:
 
 
 def test_the_depth_is_as_documented_and_a_variable_goes_before_a_constant() -> None:
-    """`e` is what the caller says it is."""
+    """The caller decides what `e` means."""
     assert parse("(" * (MAX_DEPTH - 1) + "1" + ")" * (MAX_DEPTH - 1)) is not None
     node = parse("2e", ("e",))
     assert node is not None

@@ -269,7 +269,7 @@ def test_answers_score_what_they_are_worth(row: Row) -> None:
 
 @given(st.lists(st.decimals(-100, 100, places=2), min_size=1, max_size=8), st.randoms())
 def test_only_the_sorted_order_is_right(numbers: list[Any], rng: Any) -> None:
-    """Of the orders of the numbers, in any notation, full value goes to the sorted ones."""
+    """Among all orders of the numbers, in any notation, only sorted ones get full value."""
     gold, order = [str(number) for number in sorted(numbers)], numbers.copy()
     rng.shuffle(order)
     item = entry(str(gold), sorted_numbers=gold, original_numbers=[str(number) for number in numbers])

@@ -237,7 +237,7 @@ def test_honest_answers_are_graded_as_by_the_library(task: str) -> None:
 
 @pytest.mark.parametrize("task", DISAGREEMENTS)
 def test_no_kind_of_disagreement_excuses_a_mistake_on_gold_answers(task: str) -> None:
-    """That a gold answer is called wrong is never explained, nor that something quite different is called right."""
+    """Explanations never cover a rejected gold answer or an accepted answer that is entirely different."""
     for item in entries(task):
         gold = gold_answer(task, item)
         if gold is not None:

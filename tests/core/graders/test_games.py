@@ -198,7 +198,7 @@ def test_answers_score_what_they_are_worth(row: Row) -> None:
 
 
 def test_n_queens_knows_all_solutions() -> None:
-    """Of all ways to put a queen in each row of a 5 x 5 board, ten are right."""
+    """Ten of all ways to place a queen in each row of a 5 x 5 board are right."""
     item = entry("", puzzle=[["_"] * 5] * 5)
     boards = itertools.product(range(5), repeat=5)
     assert sum(grade("n_queens", {}, item, board(*columns)) for columns in boards) == 10

@@ -161,7 +161,7 @@ ALPHABETS = [
 @given(formulas_in(NAMES), st.sampled_from(ALPHABETS), st.sampled_from(NAMES))
 def test_formulas_are_read_and_have_their_truth_table(formula: Formula, signs: dict[str, str], name: str) -> None:
     """Logical signs, ASCII, words and LaTeX give the formula back. Bit k of a row's number is the value of variable k;
-    exchanging the rows in which a variable is true and false is the formula with its negation in its place.
+    swapping the rows in which a variable is true and false gives the formula with the variable negated.
     """
     assert parse(written(formula, signs), NAMES) == formula
     table_ = columns(NAMES)

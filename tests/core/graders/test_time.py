@@ -88,7 +88,7 @@ LONG_GOLD = {"binary_matrix": 3, "game_of_life": 3, "manipulate_matrix": 3, "num
 
 
 def assert_quick(task: str, entry: dict[str, Any], config: dict[str, Any], step: int) -> None:
-    """Of the longest texts that are graded, every `step`th."""
+    """Every `step`th text of the maximum length that is graded."""
     gold = str(entry["answer"]).strip()
     info = info_of(task, entry, config)
     assert score_extraction(Extraction("ok", gold), info).status == "correct"

@@ -59,7 +59,7 @@ def test_closing_ends_everything() -> None:
     ids=str,
 )
 def test_pools_that_cannot_start(folder: Path, options: dict[str, Any], error: type[Exception], message: str) -> None:
-    """One line that says why; nothing is left."""
+    """The error is one line with the reason, and nothing is left running."""
     (folder / "hangs.py").write_text("import time\ntime.sleep(60)\n", encoding="utf-8")
     (folder / "ends.py").write_text(
         "import os, sys\nprint('the reason', file=sys.stderr, flush=True)\nos._exit(3)\n", encoding="utf-8"

@@ -19,7 +19,7 @@ def metrics(file: Path, rows: list[dict[str, Any]], end: str = "") -> Path:
 
 
 def test_reward_and_accuracy_are_read_by_step(tmp_path: Path) -> None:
-    """Other lines and values that are no numbers are left out; of lines for one step the last one counts."""
+    """Other lines and non-numeric values are ignored; the last line of a step counts."""
     rows = [
         {"step": 0, "eval/accuracy": 0.25},
         {"step": 2, "reward": 0.5, "loss": 1.0},
@@ -61,7 +61,7 @@ def test_other_files_are_refused(text: str | None, message: str, tmp_path: Path)
 
 
 def runs(count: int, steps: int = 10) -> list[Curve]:
-    """Of which a later one ends higher; each evaluated twice."""
+    """Runs that each end higher than the one before, with two evaluations each."""
     return [
         Curve(
             f"run_{number}",
@@ -92,7 +92,7 @@ def test_each_of_a_few_runs_has_a_color(tmp_path: Path) -> None:
 
 
 def test_intervals_are_bands_around_the_accuracies(tmp_path: Path) -> None:
-    """Of each run in its color, where its evaluations are known."""
+    """Each run's interval has its color, if its evaluations are known."""
     curves = [Curve(each.name, each.values, {0: (0.0, 0.25), 10: (0.5, 1.0)} if number else {}, 9, "asked")
               for number, each in enumerate(runs(2))]  # fmt: skip
     picture = drawn(curves, tmp_path)
@@ -107,7 +107,7 @@ def test_intervals_are_bands_around_the_accuracies(tmp_path: Path) -> None:
 
 
 def test_one_run_is_named_by_the_title(tmp_path: Path) -> None:
-    """Long ones are drawn with a moving mean, and a label says so."""
+    """Long curves are drawn with a moving mean, which the label mentions."""
     assert drawn(runs(1), tmp_path).words.count("run_0") == 1
     words = drawn(runs(1, steps=100), tmp_path, "Mine").words
     assert "Mine" in words
@@ -144,7 +144,7 @@ def test_of_runs_that_end_alike_the_reward_tells(tmp_path: Path) -> None:
 
 
 def test_figures_of_a_run_that_diverged_are_drawn(tmp_path: Path) -> None:
-    """As far as anything can be seen of them."""
+    """For every curve that is visible."""
     rows = [{"step": 0, "reward": -1e100}, {"step": 2**53, "reward": 1e100}]
     (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     plot_curves([read_curve(tmp_path / "metrics.jsonl", "run")], tmp_path / "run.png")

@@ -51,7 +51,7 @@ def shown(words: list[str], file: str = "p.svg") -> list[str]:
 
 
 def test_the_plot_is_next_to_the_first_file(rg_env: Run) -> None:
-    """Of one task, of all, and of runs; an existing one is replaced."""
+    """Plots of one task, of all tasks, and of runs; an existing file is replaced."""
     one = write("eval/results_maze_1.json", task_results({"a": 0.5, "b": 0.25}))
     other = write("results_maze_2.json", task_results({"c": 0.5}))
     every = write("eval/results_all_tasks_1.json", all_results([task_results({"a": 0.5}, t) for t in ("maze", "gcd")]))
@@ -77,7 +77,7 @@ def test_options_change_what_is_drawn(rg_env: Run) -> None:
 
 
 def test_a_rename_file_without_effect_is_noted(rg_env: Run) -> None:
-    """Of results and of runs; a plot is drawn all the same."""
+    """For results and runs; the plot is still drawn."""
     Path("names.json").write_text('{"x": "y"}')
     for file, kind in (
         (write("r.json", task_results({"a": 0.5})), "models are a"),
@@ -119,7 +119,7 @@ def test_models_may_be_renamed_by_their_paths(rg_env: Run) -> None:
 
 
 def test_runs_are_named_by_their_folders_and_ordered_by_their_numbers(rg_env: Run) -> None:
-    """As much of the path as tells them apart; a file given twice is one run."""
+    """The shortest part of the path that is unique; a file given twice is one run."""
     names = ["x/lr=0.0001/metrics.jsonl", "y/lr=0.0001/metrics.jsonl", "x/lr=3e-05/metrics.jsonl", "x/own.jsonl"]
     files = [write_run(name) for name in names]
     code, _, notes = rg_env(

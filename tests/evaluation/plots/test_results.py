@@ -111,7 +111,7 @@ def test_few_models_on_few_tasks_are_dots_with_intervals(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("models", "tasks"), [(20, 30), (8, 2), (3, 90)])
 def test_many_are_a_table(models: int, tasks: int, tmp_path: Path) -> None:
-    """Sorted, a number a cell; macro averages with their intervals; nothing sticks out or lies over another."""
+    """Sorted, with one number per cell and intervals of the macro averages; nothing overflows or overlaps."""
     names = [f"organisation/some-model-{number}" for number in range(models)]
     results = all_results(
         [

@@ -49,7 +49,7 @@ class Browser:
         self.driver = driver
 
     def open(self, page: Path) -> "Browser":
-        """Open it anew, with nothing kept of the one before."""
+        """Reload the page without any state."""
         self.driver.get("about:blank")
         self.logs("browser")
         self.logs("performance")
@@ -104,7 +104,7 @@ class Browser:
         return str(self.run("return document.activeElement.id"))
 
     def chosen(self) -> str:
-        """Of the list: the row that is chosen, as those hear it who do not see it."""
+        """The selected row of the list, as a screen reader announces it."""
         row = self.run(
             "const row = document.getElementById(list.getAttribute('aria-activedescendant'));"
             "return row && row.getAttribute('aria-selected') === 'true' && row.getAttribute('aria-posinset')"

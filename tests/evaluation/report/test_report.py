@@ -1,4 +1,4 @@
-"""`rg-env report`: what a page says about runs and evaluations, with hostile text of models and damaged files."""
+"""`rg-env report`: pages about runs and evaluations, with hostile model output and damaged files."""
 
 import base64
 import hashlib
@@ -134,7 +134,7 @@ def test_a_single_tasks_file_and_another_output(tmp_path: Path, report: Run) -> 
 
 
 def test_the_newest_results_are_shown(tmp_path: Path) -> None:
-    """Of several, with a note; and rollouts that they do not count are noted."""
+    """The newest of several files is shown, with a note; rollouts that the results do not count are noted too."""
     folder = write_evaluation(tmp_path / "eval")
     for name in folder.glob("results_all_tasks_*"):
         name.unlink()
@@ -207,7 +207,7 @@ def test_long_runs_are_thinned_and_say_so(tmp_path: Path) -> None:
 
 
 def test_too_many_rollouts_keep_whole_questions(tmp_path: Path, report: Run) -> None:
-    """All answers to a question stay together, the page tells how many there are, and figures are those of all."""
+    """All answers to a question stay together, the page shows their total number, and figures include all of them."""
     folder = write_evaluation(tmp_path / "eval")
     code, _, errors = report(folder, "--max-rollouts", "9")
     assert code == 0

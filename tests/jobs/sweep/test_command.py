@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_dry_run_prints_the_grid(rg_env: Callable[..., tuple[int, str, str]], folder: Path) -> None:
-    """With the steps of each run; settings may stand before `--sweep` and after other options. Nothing is written."""
+    """With the steps of each run. Settings may come before `--sweep` and after other options. Nothing is written."""
     words = ["--sweep", "training.max_steps=3,4", "seed=0,1", "--dry-run", "training.beta=0.1", "output.dir=rates"]
     assert rg_env("train", "run.yaml", "grading=partial", *words) == (
         0,
@@ -79,7 +79,7 @@ def test_a_dry_run_tells_what_has_no_effect(rg_env: Callable[..., tuple[int, str
 
 
 def test_a_dry_run_is_quick_and_imports_nothing_heavy() -> None:
-    """Of 300 points in less than a second of work, beside starting Python and its imports."""
+    """300 points take less than a second, not counting Python's start and imports."""
     arguments = ["train", "run.yaml", "--sweep", f"seed={','.join(map(str, range(300)))}", "--dry-run"]
     code = f"""
 import json, sys, time
@@ -114,7 +114,7 @@ print(json.dumps([time.process_time() - start, sorted(heavy & set(sys.modules))]
 def test_mistakes_exit_with_code_2(
     rg_env: Callable[..., tuple[int, str, str]], folder: Path, arguments: list[str], told: str
 ) -> None:
-    """And a line that tells; nothing is written."""
+    """With one line of output; nothing is written."""
     code, _, errors = rg_env("train", "run.yaml", *arguments)
     assert code == 2
     assert told in errors

@@ -92,7 +92,7 @@ axes = st.lists(
 
 @given(axes)
 def test_names_are_folders_anywhere_and_no_two_the_same(axes: list[Axis]) -> None:
-    """Not even where case is not told apart; of safe characters, and short."""
+    """Also on case-insensitive file systems; names have only safe characters and are short."""
     names = [point.name for point in grid(axes)]
     assert len({name.lower() for name in names}) == len(names)
     safe = set(string.ascii_letters + string.digits + "._=+-")

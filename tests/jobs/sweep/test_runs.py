@@ -1,6 +1,5 @@
-"""Running a sweep: real processes, a small Python program standing in for `rg-env train`.
-
-Each sweep is a process of its own, as for a user, whose console output, exit code, files and processes are looked at.
+"""Running a sweep in real processes, with a small Python program in place of `rg-env train`. Each sweep is a separate
+process, whose console output, exit code, files and children are checked.
 """
 
 import json
@@ -117,7 +116,8 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def test_a_run_that_fails_does_not_end_the_sweep(folder: Path) -> None:
-    """It is told, with its last line; what it left running is ended; the next attempt runs it alone."""
+    """It is reported with its last line, its remaining processes are ended, and the next attempt runs only this
+    point."""
     (folder / "does-1").write_text("fails")
     code, lines, errors = ended(started())
     assert (code, errors) == (1, "")
@@ -157,7 +157,7 @@ def test_a_run_that_fails_does_not_end_the_sweep(folder: Path) -> None:
 
 
 def test_a_run_that_a_monitor_stops_is_not_taken_for_a_finished_one(folder: Path) -> None:
-    """The sweep goes on and says so by its exit code, also when it is started again: such a run is left as it is."""
+    """The sweep continues and reports it with its exit code, also when resumed: such a run is not repeated."""
     (folder / "does-0").write_text("is stopped")
     code, lines, errors = ended(started("seed=0,1"))
     assert (code, errors) == (1, "")
@@ -180,7 +180,7 @@ def test_a_run_that_a_monitor_stops_is_not_taken_for_a_finished_one(folder: Path
 
 
 def test_a_signal_lets_the_run_save_and_ends_the_sweep(folder: Path) -> None:
-    """With one line how to go on; meanwhile no other process may run it."""
+    """One line shows how to resume; meanwhile, no other process can run the sweep."""
     (folder / "does-1").write_text("waits")
     process = started()
     until(lambda: Path("sweep/logs/seed=1.log").exists() and "waiting" in Path("sweep/logs/seed=1.log").read_text())
