@@ -174,8 +174,6 @@ def power_function(answer: str, entry: Entry, config: Config) -> float:
     gold = forms.number(entry["answer"])
     if value is None or gold is None:
         return 0.0
-    if value == gold or abs(value - gold) > abs(gold) / 50:  # rounding takes longer than both
-        return float(value == gold)
     return float(not _rounded(value, _POWER_FIGURES).isdisjoint(_rounded(gold, _POWER_FIGURES)))
 
 

@@ -30,7 +30,11 @@ def shortest_path(answer: str, entry: Entry, config: Config) -> float:
     matrix = entry["metadata"]["matrix"]
     if not path or not _reaches_goal(matrix, path):
         return 0.0
-    return 1.0 if len(path) == len(shortest) else len(shortest) / len(path) / 2
+    return _worth(path, len(shortest))
+
+
+def _worth(steps: list[str], shortest: int) -> float:
+    return 1.0 if len(steps) == shortest else shortest / len(steps) / 2
 
 
 def _reaches_goal(matrix: list[list[str]], path: Iterable[str]) -> bool:
@@ -55,21 +59,15 @@ def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
     have two answers and are left out.
     """
     metadata = entry["metadata"]
-    shortest = len(metadata["solution_path"])
     buttons = {button["name"].casefold(): button for button in metadata["buttons"]}
     presses = list("".join(_steps(answer)))  # names are single letters: `ABA` is as clear as `A → B → A`
-    if not shortest <= len(presses) <= 4 * shortest or not _opens_lock(metadata, buttons, presses):
+    shortest = len(metadata["solution_path"])
+    if not shortest <= len(presses) <= 4 * shortest or not buttons.keys() >= set(presses):
         return 0.0
-    return 1.0 if len(presses) == shortest else shortest / len(presses) / 2
-
-
-def _opens_lock(metadata: Mapping[str, Any], buttons: Mapping[str, Mapping[str, Any]], presses: Iterable[str]) -> bool:
-    state: tuple[int, str] = metadata["initial_value"], metadata["initial_state"]
+    state = metadata["initial_value"], metadata["initial_state"]
     for name in presses:
-        if name not in buttons:
-            return False
         state = _pressed(state, buttons[name])
-    return bool(state[0] == metadata["target_value"])
+    return _worth(presses, shortest) if state[0] == metadata["target_value"] else 0.0
 
 
 def _pressed(state: tuple[int, str], button: Mapping[str, Any]) -> tuple[int, str]:

@@ -42,9 +42,10 @@ _MAX_STATES = 200_000
 """Number of states after which the solver gives up. No puzzle of the library has more than 147,355."""
 _SLIDE = re.compile(r"([A-Z])\1{0,2}([+-])(\d{1,2})")  # also `AA+1`, as the question names the red car
 _BETWEEN_SLIDES = re.compile(r"[\s,;'\"\[\]()]+")
-_AGENT = re.compile(r"agent\[\s*(\d{1,3}\.5)\s*,\s*(\d{1,3}\.5)\s*\]", re.IGNORECASE)
-_ACTION = re.compile(r"move\(([^(),]+),([^()]+)\)")
-_SQUARE = re.compile(r"square\[\s*(\d{1,3}\.5)\s*,\s*(\d{1,3}\.5)\s*\]")
+_AROUND_SIGNS = re.compile(r" ?([][(),:]) ?")
+_ACTION = re.compile(
+    r"agent\[N,N\]:move\((box_[^(),]+),(?:square\[N,N\]|(target_[^()]+))\)".replace("N", r"(\d{1,3}\.5)"), re.IGNORECASE
+)
 
 _S = TypeVar("_S")
 _State = tuple[int, ...]
@@ -292,24 +293,20 @@ def _do(step: dict[Any, Any], squares: _Squares) -> bool:
     acted = set()
     arrivals = []
     for agent, action in step.items():
-        if not isinstance(agent, str) or not isinstance(action, str):
+        found = _ACTION.fullmatch(_AROUND_SIGNS.sub(r"\1", " ".join(f"{agent}:{action}".split())))
+        if found is None:
             return False
-        where, what = _AGENT.fullmatch(agent.strip()), _ACTION.fullmatch(action.strip())
-        if where is None or what is None:
-            return False
-        here, box, destination = "_".join(where.groups()), what[1].strip(), what[2].strip()
-        items = squares.get(here)
-        if here in acted or items is None or not box.startswith("box_") or box not in items:
+        here, box, there, target = f"{found[1]}_{found[2]}", found[3], f"{found[4]}_{found[5]}", found[6]
+        if here in acted or box not in squares.get(here, ()):
             return False
         acted.add(here)
-        items.remove(box)
-        if square := _SQUARE.fullmatch(destination):
-            there = "_".join(square.groups())
-            if there not in squares or _distance(here, there) != 1:
+        squares[here].remove(box)
+        if target:
+            if target != _target_of(box) or target not in squares[here]:
                 return False
+            squares[here].remove(target)
+        elif there in squares and _distance(here, there) == 1:
             arrivals.append((there, box))
-        elif destination == _target_of(box) and destination in items:
-            items.remove(destination)
         else:
             return False
     for there, box in arrivals:
