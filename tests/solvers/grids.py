@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import product
 
+import numpy as np
+
 Grid = list[list[str]]
 
 
@@ -76,16 +78,11 @@ def binary_matrix(question: str) -> str:
 
 
 def pool_matrix(question: str) -> str:
-    grid = _grid(question)
     kind, size = re.findall(r"Perform (max|average) pooling .* kernel size of (\d+)", question)[0]
-    k, found = int(size), []
-    for top in range(0, len(grid), k):
-        blocks = [
-            [int(cell) for row in grid[top : top + k] for cell in row[left : left + k]]
-            for left in range(0, len(grid[0]), k)
-        ]
-        found.append([max(block) if kind == "max" else f"{sum(block) / len(block):.2f}" for block in blocks])
-    return _text(found)
+    cells, k = np.array(_grid(question), int), int(size)
+    pool = np.max if kind == "max" else np.mean
+    rows, columns = (range(0, length, k) for length in cells.shape)
+    return _text([[f"{pool(cells[top : top + k, left : left + k]):.2f}" for left in columns] for top in rows])
 
 
 def _manipulated(grid: Grid, step: str) -> Grid:
@@ -167,18 +164,11 @@ Life = list[list[int]]
 
 
 def _after(board: Life, steps: int) -> Life:
-    height, width = len(board), len(board[0])
+    cells = np.array(board)
     for _ in range(steps):
-        alive = {(r, c) for r in range(height) for c in range(width) if board[r][c]}
-        counts = [
-            [
-                sum(((r + i) % height, (c + j) % width) in alive for i in (-1, 0, 1) for j in (-1, 0, 1) if i or j)
-                for c in range(width)
-            ]
-            for r in range(height)
-        ]
-        board = [[int(n == 3 or (n == 2 and board[r][c])) for c, n in enumerate(row)] for r, row in enumerate(counts)]
-    return board
+        near = sum(np.roll(cells, shift, (0, 1)) for shift in product((-1, 0, 1), repeat=2) if any(shift))
+        cells = ((near == 3) | ((near == 2) & (cells == 1))).astype(int)
+    return cells.tolist()
 
 
 def game_of_life(question: str) -> str:

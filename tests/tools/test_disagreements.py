@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from disagreements import DISAGREEMENTS, explanation
+from disagreements import explanation
 
 
 def entry(answer: str, **metadata: Any) -> dict[str, Any]:
@@ -84,12 +84,3 @@ CASES: list[tuple[str, dict[str, Any], bool, dict[str, str | None]]] = [
 def test_a_kind_fits_what_it_is_for(task: str, item: dict[str, Any], right: bool, kinds: dict[str, str | None]) -> None:
     """And an answer that is otherwise wrong, or right, is unexplained."""
     assert {answer: explanation(task, item, answer, right) for answer in kinds} == kinds
-
-
-def test_every_kind_has_a_reason() -> None:
-    """In one sentence, under a short name."""
-    for kinds in DISAGREEMENTS.values():
-        for name, kind in kinds.items():
-            assert len(name) <= 20
-            assert kind.why.count(". ") == 0
-            assert kind.why.endswith(".")

@@ -146,12 +146,8 @@ READ = dict(
         *(("|1 - x|", 2), ("ln|-x|", math.log(3)), ("e^{2x}", math.exp(6)), ("E**(x)", math.exp(3))),
         *(("xexp(x)", 3 * math.exp(3)), ("xsin(x)cos(x)", 3 * math.sin(3) * math.cos(3))),
         *(("sin x cos 2x", math.sin(3) * math.cos(6)), ("sin x^2", math.sin(9)), ("sin^2(x)", math.sin(3) ** 2)),
-        *(
-            (r"\sin^{2}(x)", math.sin(3) ** 2),
-            (r"\tan^{-1}(x)", math.atan(3)),
-            ("arctan(x) + pi", math.atan(3) + math.pi),
-        ),
-        *((r"\sqrt{x}", math.sqrt(3)), ("2(3 + 1)(1 + 1)", 16)),
+        *((r"\sin^{2}(x)", math.sin(3) ** 2), (r"\tan^{-1}(x)", math.atan(3)), ("x⁻²", 1 / 9)),
+        *(("arctan(x) + pi", math.atan(3) + math.pi), (r"\sqrt{x}", math.sqrt(3)), ("2(3 + 1)(1 + 1)", 16)),
     ]
 )
 

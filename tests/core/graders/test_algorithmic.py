@@ -319,13 +319,6 @@ def test_one_changed_number_is_not_right(grid: Grid, data: st.DataObject) -> Non
     assert 0.0 <= arc.grade_grid(lines(changed), grid, given=grid) < 1.0
 
 
-@given(text=st.text(alphabet='[](),;|01. \n"\\&', max_size=200), n_cells=st.integers(1, 20))
-def test_no_text_breaks_the_reader_of_grids(text: str, n_cells: int) -> None:
-    """Whatever the text, rows or None come back, and no cell holds a separator."""
-    found = arc.rows(text, n_cells)
-    assert found is None or all(not set(" \n,;|") & set(cell) for row in found for cell in row)
-
-
 def test_the_right_numbers_in_another_shape_are_wrong_and_trivial_boards_are_worth_nothing() -> None:
     """Progress counts from the best of the unchanged board and a constant one."""
     for text in ("1 2 3 4", "[1, 2, 3, 4]", "1 2\n3", "1 2\n3 4\n5 6", "1 2 3\n4", "[[1, 2], [3, 4]], 0"):

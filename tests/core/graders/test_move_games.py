@@ -84,16 +84,8 @@ MANY_BOXES = boxes(
             str(["w,A1,B3", "B,C3,B1", "w,B3,A1", "B,B1,C3", *FOLLOW]),  # a detour
         ],
         [
-            *(
-                "[]",
-                "No",
-                "Yes",
-                '"no."',
-                str(FOLLOW[:-1]),
-                str(FOLLOW[::-1]),
-                str(FOLLOW[2:]),
-                "moves: " + str(FOLLOW),
-            ),
+            *("[]", "No", "Yes", '"no."', "moves: " + str(FOLLOW)),
+            *map(str, (FOLLOW[:-1], FOLLOW[::-1], FOLLOW[2:])),
             *(str(FOLLOW).replace("w,A1,B3", move) for move in ("w,A1,D4", "w,A1,A2", "B,A1,B3")),
             str([move for move in FOLLOW if move[0] == "w"]),  # not in turns
             *(str(["w,A1,C3", "B,C3,A1"]), str([*FOLLOW, "w,C3,B1"]), str(FOLLOW).replace("', 'B", "'' ,'B", 1)),

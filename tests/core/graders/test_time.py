@@ -3,8 +3,9 @@
 CPU time of this process is measured, so a busy machine does no harm; what is over a limit is measured again.
 """
 
-import importlib.util
+import importlib
 import json
+import sys
 import time
 from collections.abc import Iterator
 from itertools import islice
@@ -20,13 +21,8 @@ from rg_env.core.grading.graders import gold_answer
 from rg_env.core.grading.scoring import MAX_ANSWER_CHARS, score_extraction
 from rg_env.core.tasks.task_table import load_table, options_at
 
-_spec = importlib.util.spec_from_file_location(
-    "long_answers", Path(__file__).parents[3] / "benchmarks" / "long_answers.py"
-)
-assert _spec is not None
-assert _spec.loader is not None
-long_answers = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(long_answers)
+sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
+long_answers = importlib.import_module("long_answers")
 
 TASKS = sorted(load_table())
 GROWTH = 8
@@ -68,19 +64,12 @@ def assert_linear(task: str, shapes: Iterator[tuple[str, str, str]], longest: in
             assert long < LIMIT_S, shown
 
 
+@pytest.mark.parametrize("every", [SAMPLE, pytest.param(SLOW_SAMPLE, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("task", TASKS)
-def test_time_grows_with_the_length_alone(task: str) -> None:
-    """For some of the shapes."""
+def test_time_grows_with_the_length_alone(task: str, every: int) -> None:
+    """For some of the shapes; `benchmarks/scoring.py --times` takes them all."""
     gold = gold_answer(task, entries(task)[0]) or "1"
-    assert_linear(task, islice(long_answers.shapes(gold), TASKS.index(task) % SAMPLE, None, SAMPLE))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("task", TASKS)
-def test_time_grows_with_the_length_alone_for_most_shapes(task: str) -> None:
-    """`benchmarks/scoring.py --times` takes them all."""
-    gold = gold_answer(task, entries(task)[0]) or "1"
-    assert_linear(task, islice(long_answers.shapes(gold), TASKS.index(task) % SLOW_SAMPLE, None, SLOW_SAMPLE))
+    assert_linear(task, islice(long_answers.shapes(gold), TASKS.index(task) % every, None, every))
 
 
 LONG_GOLD = {"binary_matrix": 3, "game_of_life": 3, "manipulate_matrix": 3, "number_sorting": 4, "spiral_matrix": 3}

@@ -221,11 +221,3 @@ def test_only_broken_entries_cannot_be_graded() -> None:
     """Entries that the library's tests wrote by hand are completed; one of them has a wrong gold answer."""
     ungradable = {case.test for case in CASES if ours(case).status == "ungradable"}
     assert ungradable == {"test_palindrome_partitioning.py::test_palindrome_partitioning_score_answer"}
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_every_kind_has_a_reason(name: str) -> None:
-    """In one sentence."""
-    why = KINDS[name].why
-    assert why.count(". ") == 0
-    assert why.endswith(".")
