@@ -34,6 +34,7 @@ from rg_env.core.config.parsing import (
     default_rewards,
     named,
     parse_config,
+    problem_of,
     problems_within,
     read_config,
 )
@@ -45,7 +46,7 @@ from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table
 from rg_env.core.text import counted, file_part
 from rg_env.core.user_code import import_user_code
-from rg_env.errors import InputError, unknown_name
+from rg_env.errors import unknown_name
 from rg_env.tiny import TASKS as TINY_TASKS
 
 TopP = Annotated[float, Field(gt=0, le=1)]
@@ -413,13 +414,8 @@ def checked_eval_config(document: Document) -> EvalConfig:
 
 def _names(config: EvalConfig) -> Iterator[Problem]:
     """Unknown names and options; checked after the config's imports."""
-    try:
-        import_user_code(config.imports)
-    except InputError as error:
-        yield Problem(("imports",), str(error))
-        return
-    yield from _tasks(config)
-    yield from _rewards(config)
+    failed = [*problem_of(("imports",), lambda: import_user_code(config.imports))]
+    yield from failed or (*_tasks(config), *_rewards(config))
 
 
 def _take_held_out(document: Document) -> None:

@@ -36,7 +36,7 @@ from rg_env.evaluation.config import EvalConfig
 from rg_env.evaluation.models import DEFAULT_KEY, Reply, Request
 from rg_env.evaluation.records import FAILED, Answer, RecordFile
 from rg_env.evaluation.results import BenchmarkScore, ExternalResult
-from rg_env.evaluation.runner import Answered, Work
+from rg_env.evaluation.runner import Answered, Record, Work
 from rg_env.evaluation.scores import usage_of
 from rg_env.inference.protocol import Sampling
 
@@ -103,34 +103,22 @@ class Benchmark(Work):
     def __init__(self, model: str, label: str, prompt: int, requests: dict[str, Request]):
         super().__init__(model, label, requests)
         self.prompt, self._requests = prompt, requests
-        self.file: RecordFile
 
     def request(self, key: str) -> Request:
         return self._requests[key]
 
-    def put(self, record: dict[str, Any]) -> None:
-        """Add a record of the file; records of other requests are ignored."""
-        if record["key"] in self.keys:
-            usage = (record[name] for name in ("truncated", "prompt_tokens", "completion_tokens", "text"))
-            self.answers[record["key"]] = Answer(None, 0.0, FAILED if record["error"] else None, *usage)
+    def put(self, record: Record) -> bool:
+        if record["key"] not in self.keys:
+            return False
+        usage = (record[name] for name in ("truncated", "prompt_tokens", "completion_tokens", "text"))
+        self.answers[record["key"]] = Answer(None, 0.0, FAILED if record["error"] else None, *usage)
+        return True
 
-    def take(self, answered: Sequence[Answered]) -> None:
+    def records(self, answered: Sequence[Answered]) -> Iterator[Record]:
         for each in answered:
             reply = each.reply or Reply("")
-            record = {
-                "model": self.model,
-                "benchmark": self.label,
-                "key": each.key,
-                "text": reply.text,
-                "reasoning": reply.reasoning,
-                "prompt_tokens": reply.prompt_tokens,
-                "completion_tokens": reply.completion_tokens,
-                "truncated": reply.truncated,
-                "error": each.error,
-                "seconds": each.seconds,
-            }
-            self.file.append(record)
-            self.put(record)
+            usage = {"completion_tokens": reply.completion_tokens, "truncated": reply.truncated}
+            yield {"benchmark": self.label, "key": each.key, "text": reply.text, **usage}
 
 
 class Harness:
@@ -223,7 +211,7 @@ class Harness:
                 if benchmark := by_name.get((record["model"], record["benchmark"])):
                     benchmark.put(record)
             for each in benchmarks:
-                each.file = file
+                each.keep = file.append
             yield
 
     def score(self, benchmark: Benchmark, folder: Path) -> ExternalResult:

@@ -46,6 +46,7 @@ from rg_env.evaluation.trained import Trained, trained_on
 from rg_env.inference.protocol import Sampling
 
 Draw = Literal["sampled", "greedy"]
+Record = dict[str, Any]
 ROLLOUTS = "rollouts.jsonl"
 
 
@@ -63,10 +64,16 @@ class Answered:
 
 
 class Work(ABC):
-    """One model on a task or a benchmark, with the answers so far by key."""
+    """One model on a task or a benchmark, with the answers so far by key.
 
-    def __init__(self, model: str, label: str, keys: Iterable[Any]):
-        self.model, self.label, self.keys = model, label, dict.fromkeys(keys)
+    Args:
+        keep: called with each record.
+    """
+
+    def __init__(
+        self, model: str, label: str, keys: Iterable[Any], keep: Callable[[Record], Any] = lambda record: None
+    ):
+        self.model, self.label, self.keys, self.keep = model, label, dict.fromkeys(keys), keep
         self.answers: dict[Any, Answer] = {}
         self._began: tuple[float, int] | None = None
 
@@ -116,9 +123,22 @@ class Work(ABC):
     def grade(self, answered: Sequence[Answered]) -> None:
         """Do the slow part of `take`, which may run in a thread."""
 
-    @abstractmethod
     def take(self, answered: Sequence[Answered]) -> None:
-        """Add answers, and errors of calls that failed permanently."""
+        """Add answers, and errors of calls that failed permanently. Raises like `records`."""
+        for each, own in zip(answered, self.records(answered), strict=True):
+            reply = each.reply or Reply("")
+            common = {"model": self.model, "reasoning": reply.reasoning, "prompt_tokens": reply.prompt_tokens}
+            record = {**common, **own, "error": each.error, "seconds": each.seconds}
+            self.keep(record)
+            self.put(record)
+
+    @abstractmethod
+    def records(self, answered: Sequence[Answered]) -> Iterator[Record]:
+        """The records of the answers, without the keys that `take` adds."""
+
+    @abstractmethod
+    def put(self, record: Record) -> bool:
+        """Add a record, replacing an earlier one of the same answer; returns False if it is not part of this work."""
 
 
 class TaskWork(Work):
@@ -141,12 +161,12 @@ class TaskWork(Work):
         *,
         left_out: frozenset[int] = frozenset(),
         system_prompt: str | None = None,
-        keep: Callable[[dict[str, Any]], Any] = lambda record: None,
+        keep: Callable[[Record], Any] = lambda record: None,
     ):
         self.numbers = [number for number in questions.numbers if number not in left_out]
-        super().__init__(model, questions.name, [(n, rollout) for n in self.numbers for rollout in range(times)])
+        super().__init__(model, questions.name, [(n, k) for n in self.numbers for k in range(times)], keep)
         self.questions, self.sampling, self.times, self.draw = questions, sampling, times, draw
-        self.system_prompt, self.keep = system_prompt, keep
+        self.system_prompt = system_prompt
 
     @property
     def left_out(self) -> int:
@@ -157,8 +177,7 @@ class TaskWork(Work):
         """Answers to a question, in order; empty if the question is skipped."""
         return [self.answers[number, k] for k in range(self.times) if (number, k) in self.answers]
 
-    def put(self, record: dict[str, Any]) -> bool:
-        """Add a record, replacing an earlier one of the same answer; returns False if it is not part of this work."""
+    def put(self, record: Record) -> bool:
         key = record["problem"], record["rollout"]
         if key not in self.keys or self.questions.hashes[key[0]] != record["row"]:
             return False
@@ -189,8 +208,8 @@ class TaskWork(Work):
         if self.graded_aside:
             env.rubric.grade([each.rollout for each in answered if each.rollout is not None])
 
-    def take(self, answered: Sequence[Answered]) -> None:
-        """Score and add the answers.
+    def records(self, answered: Sequence[Answered]) -> Iterator[Record]:
+        """The records of scored answers.
 
         Raises:
             RewardError: a reward raised an error or did not return a finite number.
@@ -198,28 +217,22 @@ class TaskWork(Work):
         self.grade(answered)
         scored = iter(self.questions.env.score([each.rollout for each in answered if each.rollout is not None]))
         for each in answered:
-            (number, rollout), reply = each.key, each.reply or Reply("")
+            number, rollout = each.key
             row = self.questions.env.eval_rows[number]
             record = {
-                "model": self.model,
                 "draw": self.draw,
                 "part": self.questions.part,
                 "row": self.questions.hashes[number],
                 "problem": number,
                 "rollout": rollout,
-                "reasoning": reply.reasoning,
-                "prompt_tokens": reply.prompt_tokens,
                 "question": question_of(row),
                 "answer": row["answer"],
                 **(self._failed_record() if each.rollout is None else record_of(each.rollout, next(scored))),
                 "task": self.label,
-                "error": each.error,
-                "seconds": each.seconds,
             }
-            if reply.refusal and not record["detail"]:
-                record["detail"] = f"refusal: {reply.refusal}"
-            self.keep(record)
-            self.put(record)
+            if each.reply and each.reply.refusal and not record["detail"]:
+                record["detail"] = f"refusal: {each.reply.refusal}"
+            yield record
 
     def _failed_record(self) -> dict[str, Any]:
         rewards = dict.fromkeys(self.questions.env.reward_weights, 0.0)

@@ -25,11 +25,14 @@ from rg_env.evaluation.plots.style import (
     GREY,
     MARKERS,
     bare,
+    draw_intervals,
     error_bars,
+    label_rows,
     label_whole_steps,
     label_width,
     legend,
     save,
+    share_axis,
     short_names,
     titled,
 )
@@ -296,31 +299,19 @@ def _draw_run(axes: Axes, steps: list[dict[str, Any]], evaluations: Sequence[Res
 def _draw_tasks(axes: Axes, evaluations: Sequence[Results], tasks: Sequence[str]) -> None:
     """Draw one line per task: hollow marker for the first evaluation's accuracy, filled for the last one's."""
     looks = {"held_out": ("held out, ", _PURPLE, "^"), "labelled": ("label, ", _GREEN, "D")}
-    ends = {evaluations[place].step: evaluations[place] for place in (0, -1)}
-    labelled: set[str] = set()
+    last, labelled = evaluations[-1].step, set[str]()
     for row, task in enumerate(tasks):
         part, color, marker = looks.get(evaluations[-1].tasks[task].part or "", ("", _BLUE, "o"))
-        found = {step: each.measured for step, end in ends.items() if (each := _scores(end, task)).accuracy is not None}
+        both = {evaluations[place].step: _scores(evaluations[place], task) for place in (0, -1)}
+        found = {step: each for step, each in both.items() if each.accuracy is not None}
         axes.plot(
-            [accuracy for accuracy, _ in found.values()], [row] * len(found), color=GREY, linewidth=1, linestyle=":"
+            [each.measured[0] for each in found.values()], [row] * len(found), color=GREY, linewidth=1, linestyle=":"
         )
-        for step, (accuracy, interval) in found.items():
-            axes.errorbar(
-                accuracy,
-                row,
-                xerr=error_bars([accuracy], [interval]),
-                color=color,
-                marker=marker,
-                markersize=5,
-                markerfacecolor=color if step == evaluations[-1].step else "white",
-                linestyle="none",
-                elinewidth=1,
-                capsize=2,
-                label=None if part in labelled else f"{part}step {step}",
-            )
+        for step, each in found.items():
+            look = {"color": color, "marker": marker, "markerfacecolor": color if step == last else "white"}
+            label = None if part in labelled else f"{part}step {step}"
+            draw_intervals(axes, [(row, each)], **look, elinewidth=1, capsize=2, label=label)
         labelled.add(part)
-    axes.set(xlabel="accuracy, sampled, on the frozen problems of each task, with 95% intervals", xlim=(-0.02, 1.02))
-    axes.set_ylim(len(tasks) - 0.4, -0.6)  # the first on top
-    axes.set_yticks(range(len(tasks)), tasks, fontsize=8, parse_math=False)
-    bare(axes, "x")
+    label_rows(axes, tasks, size=8)
+    share_axis(axes, "accuracy, sampled, on the frozen problems of each task, with 95% intervals")
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)

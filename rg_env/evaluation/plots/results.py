@@ -22,11 +22,12 @@ from rg_env.evaluation.plots.style import (
     COLORS,
     GREY,
     MARKERS,
-    bare,
-    error_bars,
+    draw_intervals,
+    label_rows,
     label_width,
     legend,
     save,
+    share_axis,
     short_names,
     titled,
 )
@@ -74,28 +75,6 @@ def _in_words(found: Accuracy, notes: Sequence[str], failed: int) -> str:
     return ", ".join([with_interval(*found.measured), *notes, *([f"{failed} failed calls"] if failed else [])])
 
 
-def _intervals(axes: Axes, rows: Sequence[tuple[float, Accuracy]], **look: Any) -> None:
-    """Draw accuracies with their intervals; `rows` are (height, accuracy)."""
-    means, intervals = zip(*(found.measured for _, found in rows), strict=True)
-    bars = error_bars(means, intervals)
-    axes.errorbar(means, [place for place, _ in rows], xerr=bars, **{"markersize": 4.5, "linestyle": "none", **look})
-
-
-def _rows(axes: Axes, labels: Sequence[str], grid: bool = True) -> None:
-    """Set up one row per label, the first on top."""
-    axes.set_yticks(range(len(labels)), labels, fontsize=9, parse_math=False)
-    axes.set_ylim(len(labels) - 0.4, -0.6)
-    if grid:
-        bare(axes, "x")
-
-
-def _shares(axes: Axes, caption: str, room: float = 0.02, **look: Any) -> None:
-    """Set up the x axis for accuracies."""
-    axes.set_xlim(-room, 1 + room)
-    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"], **look)
-    axes.set_xlabel(caption, fontsize=9)
-
-
 def _next_to(axes: Axes, notes: Iterable[str], points: float) -> None:
     for row, note in enumerate(notes):
         axes.text(1.04, row, note, transform=axes.get_yaxis_transform(), va="center", fontsize=points)
@@ -119,15 +98,15 @@ def _bars(task: TaskResults) -> Figure:
     for row, each in enumerate(scores):
         if each.n:
             axes.barh(row, each.measured[0], height=0.66, color=_BAR)
-            _intervals(axes, [(row, each)], fmt="k.", markersize=6, elinewidth=1.2, capsize=3, clip_on=False)
+            draw_intervals(axes, [(row, each)], fmt="k.", markersize=6, elinewidth=1.2, capsize=3, clip_on=False)
     if task.floor is not None:
         axes.axvline(task.floor, color=COLORS[1], linestyle="--", linewidth=1.4, zorder=3)
         line, text = Line2D([], [], color=COLORS[1], linestyle="--"), f"{_FLOOR}: {task.floor:.3f}"
         legend(axes, [line], [text], loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, fontsize=9)
-    _rows(axes, labels)
+    label_rows(axes, labels)
     graded = "" if task.grading == "hardened" else f", {task.grading} grading"
     how = f"{_rollouts(str(task.sampling.rollouts_per_example))}, temperature {task.sampling.temperature:g}{graded}"
-    _shares(axes, f"accuracy, with 95% intervals\nn = {counted(n, 'question')}, {how}", room=0)
+    share_axis(axes, f"accuracy, with 95% intervals\nn = {counted(n, 'question')}, {how}", room=0)
     return figure
 
 
@@ -164,7 +143,9 @@ def _dots(models: Models, tasks: Tasks) -> Figure:
         found = [(0, summary), *((place, _scores(task, name)) for place, (_, task) in enumerate(tasks, 1))]
         shift = (number - (len(models) - 1) / 2) * 0.8 / len(models)
         look: dict[str, Any] = {"color": COLORS[number], "marker": MARKERS[number]}
-        _intervals(axes, [(place + shift, each) for place, each in found if each], **look, elinewidth=1.2, capsize=2)
+        draw_intervals(
+            axes, [(place + shift, each) for place, each in found if each], **look, elinewidth=1.2, capsize=2
+        )
         handles.append(Line2D([], [], **look, markersize=5))
     floors = [(place, task.floor) for place, (_, task) in enumerate(tasks, 1) if task.floor is not None]
     for place, floor in floors:
@@ -173,9 +154,9 @@ def _dots(models: Models, tasks: Tasks) -> Figure:
         handles.append(Line2D([], [], color=GREY, linestyle="--"))
         names.append(_FLOOR)
     axes.axhline(0.5, color="black", linewidth=0.8)
-    _rows(axes, labels)
+    label_rows(axes, labels)
     axes.get_yticklabels()[0].set_fontweight("bold")
-    _shares(axes, f"accuracy, with 95% intervals\n{_caption(tasks)}")
+    share_axis(axes, f"accuracy, with 95% intervals\n{_caption(tasks)}")
     legend(axes, handles, names, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, fontsize=8)
     return figure
 
@@ -197,7 +178,7 @@ def _table(models: Models, tasks: Tasks) -> Figure:
         part = slice(band * size, (band + 1) * size)
         _cells(axes, [name for name, _ in models], tasks[part])
         axes.set_xlim(-0.5, size - 0.5)
-        _rows(axes, labels, grid=False)
+        label_rows(axes, labels, grid=False)
         axes.xaxis.tick_top()
         axes.set_xticks(range(len(columns[part])), columns[part], rotation=90, fontsize=8, parse_math=False)
         axes.tick_params(length=0)
@@ -208,12 +189,12 @@ def _table(models: Models, tasks: Tasks) -> Figure:
     axes.xaxis.set_label_position("bottom")
     macro = panels[0, 1]
     rows = [(row, summary) for row, (_, summary) in enumerate(models)]
-    _intervals(macro, rows, color=COLORS[0], marker="o", markersize=5, elinewidth=1.4, capsize=3)
+    draw_intervals(macro, rows, color=COLORS[0], marker="o", markersize=5, elinewidth=1.4, capsize=3)
     _next_to(macro, notes, 8)
-    _rows(macro, [""] * len(labels))
+    label_rows(macro, [""] * len(labels))
     macro.tick_params(axis="y", length=0)
     macro.spines["left"].set_visible(False)
-    _shares(macro, f"{_MACRO},\nwith 95% intervals", fontsize=8)
+    share_axis(macro, f"{_MACRO},\nwith 95% intervals", fontsize=8)
     return figure
 
 

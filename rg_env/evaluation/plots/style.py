@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from rg_env.core.run_folder import written_aside
 from rg_env.core.text import one_line
 from rg_env.errors import InputError, OutputFolderError
+from rg_env.evaluation.results import Accuracy
 
 # Okabe and Ito's palette for color-blind readers, without yellow, which is faint on white.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -87,6 +88,28 @@ def error_bars(middle: Sequence[float], intervals: Sequence[tuple[float, float]]
     lower = [max(0.0, each - low) for each, (low, _) in zip(middle, intervals, strict=True)]
     upper = [max(0.0, high - each) for each, (_, high) in zip(middle, intervals, strict=True)]
     return [lower, upper]
+
+
+def draw_intervals(axes: Axes, rows: Sequence[tuple[float, Accuracy]], **look: Any) -> None:
+    """Draw accuracies with their intervals; `rows` are (height, accuracy)."""
+    means, intervals = zip(*(found.measured for _, found in rows), strict=True)
+    bars = error_bars(means, intervals)
+    axes.errorbar(means, [place for place, _ in rows], xerr=bars, **{"markersize": 4.5, "linestyle": "none", **look})
+
+
+def label_rows(axes: Axes, labels: Sequence[str], grid: bool = True, size: float = 9) -> None:
+    """Set up one row per label, the first on top."""
+    axes.set_yticks(range(len(labels)), labels, fontsize=size, parse_math=False)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    if grid:
+        bare(axes, "x")
+
+
+def share_axis(axes: Axes, caption: str, room: float = 0.02, **look: Any) -> None:
+    """Set up the x axis for accuracies."""
+    axes.set_xlim(-room, 1 + room)
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"], **look)
+    axes.set_xlabel(caption, fontsize=9)
 
 
 def titled(figure: Figure, title: str) -> None:

@@ -45,16 +45,14 @@ def serve_command(
     extra: Sequence[str] = (),
 ) -> list[str]:
     """Command that starts a server to which a trainer can send weights."""
-    arguments = ["rg-env", "vllm", model, "--host", host, "--port", str(port)]
-    if dtype is not None:
-        arguments += ["--dtype", dtype]
-    if max_model_len is not None:
-        arguments += ["--max-model-len", str(max_model_len)]
-    if tensor_parallel > 1:
-        arguments += ["--tensor-parallel-size", str(tensor_parallel)]
-    if data_parallel > 1:
-        arguments += ["--data-parallel-size", str(data_parallel)]
-    return [*arguments, *extra]
+    given = {
+        "--dtype": dtype,
+        "--max-model-len": max_model_len,
+        "--tensor-parallel-size": tensor_parallel if tensor_parallel > 1 else None,
+        "--data-parallel-size": data_parallel if data_parallel > 1 else None,
+    }
+    options = [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    return ["rg-env", "vllm", model, "--host", host, "--port", str(port), *options, *extra]
 
 
 def vllm_command(model: str, options: Sequence[str], gpus: int) -> tuple[dict[str, str], list[str]]:
