@@ -87,7 +87,7 @@ def parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Nam
     options, unknown = parser.parse_known_args(arguments[:end])
     overrides = [each for each in unknown if is_config_file(options.script) and is_override(each)]
     if strange := [each for each in unknown if each not in overrides]:
-        if is_config_file(options.script):
+        if is_config_file(options.script) or options.parser.knows(strange[0]):
             raise options.parser.unknown(strange[0])
         raise InputError(f"launch has no option {strange[0]!r}: pass the script's own arguments at the end, after `--`")
     options.script_arguments = (*overrides, *arguments[end + 1 :])

@@ -36,6 +36,8 @@ _EXAMPLES = (
 
 def main() -> None:
     """Entry point of the `rg-env` command."""
+    if sys.platform == "win32":  # imports of POSIX modules would fail with tracebacks
+        sys.exit("error: rg-env requires Linux or macOS; on Windows, install it in WSL 2")
     run_command(lambda: run(sys.argv[1:]))
 
 

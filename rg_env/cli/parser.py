@@ -28,9 +28,25 @@ _OTHER_NAMES = {
     "--max-new-tokens": ("--max-tokens",),
     "--max-gen-toks": ("--max-tokens",),
     "--num-processes": ("--processes",),
+    "--nproc-per-node": ("--processes", "--gpus"),
+    "--n-gpus-per-node": ("--gpus",),
+    "--gpus-per-node": ("--gpus",),
+    "--num-gpus": ("--gpus",),
+    "--nnodes": ("--nodes",),
+    "--num-machines": ("--nodes",),
+    "--num-nodes": ("--nodes",),
+    "--tensor-model-parallel-size": ("--tensor-parallel-size",),
     "--resume-from-checkpoint": ("--resume",),
 }
 """Foreign or earlier option name -> candidate names in rg-env."""
+
+
+_ELSEWHERE = {
+    "--processes": "`rg-env launch` and `accelerate launch` start several processes",
+    "--gpus": "`rg-env launch` takes --gpus; otherwise set CUDA_VISIBLE_DEVICES",
+    "--nodes": "`rg-env slurm --nodes N` writes a job for several nodes",
+}
+"""Option that `train` or `launch` does not have -> what to use instead."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -66,6 +82,8 @@ class CommandParser(argparse.ArgumentParser):
         name = flag.lstrip("-").replace("-", "_")
         if called := self._called(flag):
             hint = f"use {called}"
+        elif elsewhere := self._elsewhere(flag):
+            hint = elsewhere
         elif name in ("config", "config_file", "config_path", "config_name"):
             hint = f"give the path of the config alone: {self.prog} configs/FILE.yaml"
         elif near := difflib.get_close_matches(flag, self._names(), n=1, cutoff=0.8):
@@ -84,9 +102,17 @@ class CommandParser(argparse.ArgumentParser):
     def _called(self, argument: str) -> str | None:
         """This command's equivalent of an option that it does not have, if any."""
         flag, names = argument.partition("=")[0], self._names()
-        plain = f"--{flag.lstrip('-').replace('_', '-')}"
-        here = (each for each in (plain, *_OTHER_NAMES.get(plain, ())) if each in names)
+        here = (each for each in _candidates(_plain(flag)) if each in names)
         return None if flag in names else next(here, None)
+
+    def knows(self, argument: str) -> bool:
+        """Whether the argument is another tool's name of an option, for which `unknown` has a hint."""
+        return bool(self._called(argument) or self._elsewhere(argument.partition("=")[0]))
+
+    def _elsewhere(self, flag: str) -> str | None:
+        """What to use instead of an option that starts several processes, for commands that start a run."""
+        names = _candidates(_plain(flag)) if self.prog.endswith((" train", " launch")) else ()
+        return next((_ELSEWHERE[each] for each in names if each in _ELSEWHERE), None)
 
     def _key(self, name: str) -> str | None:
         """The dotted config key with this name, for commands that accept overrides."""
@@ -99,3 +125,11 @@ class CommandParser(argparse.ArgumentParser):
         schema = EvalConfig if self.prog.endswith(" eval") else TrainConfig
         match = re.search(r"did you mean (\S+?\.\S+?)[ ?]", unknown_key(schema, (name,)))
         return match[1] if match else None
+
+
+def _plain(flag: str) -> str:
+    return f"--{flag.lstrip('-').replace('_', '-')}"
+
+
+def _candidates(option: str) -> tuple[str, ...]:
+    return (option, *_OTHER_NAMES.get(option, ()))

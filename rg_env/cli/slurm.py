@@ -53,9 +53,13 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run `rg-env slurm`; returns the exit code."""
     from rg_env.jobs.slurm import SlurmJob, sbatch_script, write_script
+    from rg_env.jobs.sweep.grid import fixed_and_swept
 
     given = {field.name: getattr(options, field.name) for field in fields(SlurmJob)}
     given |= {name: tuple(given[name] or ()) for name in ("overrides", "sweep", "modules")}
+    if given["sweep"]:
+        overrides, swept = fixed_and_swept(given["overrides"], given["sweep"])
+        given |= {"overrides": tuple(overrides), "sweep": tuple(swept)}
     job = SlurmJob(**given)
     script = sbatch_script(job)
     if options.dry_run:

@@ -19,7 +19,8 @@ def add_option(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         action="extend",
         metavar="key=a,b",
-        help="train once for each combination of values: training.learning_rate=1e-6,2e-6 seed=0,1,2",
+        help="train once for each combination of values: training.learning_rate=1e-6,2e-6 seed=0,1,2; "
+        "a key with a single value is set for all runs, before or after --sweep",
     )
 
 
@@ -38,7 +39,7 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run a sweep; returns the exit code."""
     from rg_env.core.processes import world_size
-    from rg_env.jobs.sweep.grid import load_sweep
+    from rg_env.jobs.sweep.grid import fixed_and_swept, load_sweep
     from rg_env.jobs.sweep.runs import notes, plan_lines, run_sweep, sweep_folder
 
     if options.eval_only:
@@ -47,6 +48,7 @@ def run(options: argparse.Namespace) -> int:
         raise InputError(f"--resume {options.resume} is for a single run: use --resume auto for a sweep")
     if world_size() > 1:
         raise InputError("--sweep starts a single process per run: use `rg-env slurm --sweep` for several")
+    options.overrides, options.sweep = fixed_and_swept(options.overrides, options.sweep)
     sweep = load_sweep(options.config, options.overrides, options.sweep)
     folder = sweep_folder(sweep, Path(options.config).stem, options.resume == "auto")
     if options.dry_run:
@@ -54,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     for package in ("psutil", *_COMPARING):  # checked before the runs, not after them
         require(package, "train")
-    print("\n".join([f"{len(sweep.points)} runs, one after another, in {folder}/", *notes(sweep)]), flush=True)
+    print("\n".join([plan_lines(sweep, folder)[0], *notes(sweep)]), flush=True)
     code = run_sweep(sweep, folder, again=_again(options, folder))
     if code <= 1:
         compare_runs(folder)
@@ -78,16 +80,9 @@ def compare_runs(folder: Path) -> int:
 
 def _again(options: argparse.Namespace, folder: Path) -> str:
     """The command that resumes the sweep."""
+    from rg_env.core.processes import entered
     from rg_env.jobs.sweep.grid import override
 
     overrides = [each for each in options.overrides if each.partition("=")[0].strip() != "output.dir"]
-    command = [
-        "rg-env",
-        "train",
-        options.config,
-        *overrides,
-        override("output.dir", str(folder)),
-        "--sweep",
-        *options.sweep,
-    ]
-    return shlex.join([*command, "--resume", "auto"])
+    settings = [*overrides, override("output.dir", str(folder)), "--sweep", *options.sweep]
+    return shlex.join([entered("rg-env"), "train", options.config, *settings, "--resume", "auto"])

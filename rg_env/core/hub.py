@@ -6,6 +6,8 @@ from pathlib import Path
 from shlex import join
 from typing import Literal
 
+from rg_env.core.processes import entered
+
 _PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 _BRANCH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.-]+)*")
 _MOST = 96
@@ -45,7 +47,7 @@ class PushRequest:
     @property
     def command(self) -> str:
         """The equivalent shell command."""
-        return join(["rg-env", *self.arguments])
+        return join([entered("rg-env"), *self.arguments])
 
 
 def repo_problem(repo_id: str) -> str | None:

@@ -368,7 +368,8 @@ def read_results(file: str | Path) -> Results:
         raise InputError(f"{file} cannot be read: {error.strerror}") from error
     except ValidationError as error:
         if b'"format"' not in content:
-            raise InputError(f"{file} is not a results file of rg-env eval (results_*.json)") from error
+            remedy = f"; give the folder of the run, {Path(file).parent}" if Path(file).suffix == ".jsonl" else ""
+            raise InputError(f"{file} is not a results file of rg-env eval (results_*.json){remedy}") from error
         first = next(problems_in(Results, error))
         raise damaged(
             Path(file), f"it is not a results file of this version: {'.'.join(first.path)} {first.message}"

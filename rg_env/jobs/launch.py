@@ -8,6 +8,7 @@ The trainer starts once the server is healthy, and neither outlives the other. O
 receives one SIGINT and saves; a second signal stops everything immediately. Other processes are not touched.
 """
 
+import itertools
 import json
 import os
 import re
@@ -21,8 +22,9 @@ from typing import Any
 from rg_env.core.config.files import is_config_file
 from rg_env.core.environment import ReasoningGym
 from rg_env.core.processes import Command, ProcessGroup
-from rg_env.core.run_folder import free_folder
+from rg_env.core.run_folder import RunFolder, free_folder
 from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.text import counted
 from rg_env.errors import InputError, OutputFolderError, TrainingError
 from rg_env.inference.machine import Machine, port_problem
 from rg_env.inference.prompts import PromptEncoder
@@ -138,7 +140,9 @@ def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
     vllm_gpus, gpus = split_gpus(options.vllm_gpus, options.gpus, machine.gpus)
     processes = options.processes or len(gpus) or 1
     if gpus and processes > len(gpus):
-        raise InputError(f"--processes {processes} exceeds the {len(gpus)} GPUs for training: each process needs one")
+        raise InputError(
+            f"--processes {processes} exceeds the {counted(len(gpus), 'GPU')} for training: each process needs one"
+        )
     if not gpus and processes > (cores := max(2, os.cpu_count() or 1)):
         raise InputError(f"--processes {processes} exceeds the {cores} CPU cores: use at most one process per core")
     idle = gpus[processes:]
@@ -146,6 +150,8 @@ def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
     model, length, lines = _model(options, processes)
     if unused := [gpu for gpu in machine.gpus if gpu in idle or gpu not in (*vllm_gpus, *gpus)]:
         lines.append(f"warning: {_gpu_words(unused)} idle: use more --processes, --gpus or --vllm-gpus")
+    if options.tensor_parallel_size is None and options.data_parallel_size is None:
+        lines += guessed_sizes(model, len(vllm_gpus))
     return Commands(
         _server(options, model, length, vllm_gpus, machine, shared=bool(gpus) and vllm_gpus == gpus),
         _trainer(options, model, script, gpus, processes, machine),
@@ -199,7 +205,8 @@ def split_gpus(
     for flag, named in (("--vllm-gpus", vllm or ()), ("--gpus", training or ())):
         if unknown := [gpu for gpu in named if gpu not in visible]:
             here = f"visible are {', '.join(visible)}" if visible else "none is visible here (nvidia-smi)"
-            raise InputError(f"{flag}: GPU {', '.join(unknown)} does not exist: {here}")
+            count = "; it takes names such as 0,1, and --processes a number" if len(named) == 1 else ""
+            raise InputError(f"{flag}: GPU {', '.join(unknown)} does not exist: {here}{count}")
         if len(set(named)) < len(named):
             raise InputError(f"{flag} {','.join(named)} names a GPU twice")
     if len(visible) <= 1:
@@ -246,6 +253,16 @@ def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) 
     return tensor, data
 
 
+def guessed_sizes(model: str, gpus: int) -> list[str]:
+    """Warning that the default of `parallel_sizes` on `gpus` GPUs is a guess, if the model cannot be read here."""
+    if gpus < 2 or _text_config(model):
+        return []
+    return [
+        f"warning: tensor parallelism {gpus} is a guess, because the configuration of {model} is not on this machine: "
+        "if its attention heads are not divisible by it, use --tensor-parallel-size and --data-parallel-size"
+    ]
+
+
 def _heads_problem(model: str, tensor_parallel: int) -> str:
     """Describe attention heads that are not divisible among the GPUs. Empty if they are, or if the model's
     configuration is not on this machine: vLLM will report it."""
@@ -265,6 +282,7 @@ def _heads_problem(model: str, tensor_parallel: int) -> str:
 
 def _text_config(model: str) -> dict[str, Any]:
     """Text model section of config.json, from a folder or the Hub cache; {} if it is not on this machine."""
+    model = str(POLICY_DIR) if model == "tiny" else model
     path: object = Path(model) / "config.json"
     try:
         if not Path(model).is_dir():
@@ -284,7 +302,7 @@ def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, lis
             raise InputError("a script requires --model, because the server needs it, too")
         if not options.model.strip():
             raise InputError("--model is empty: give a folder, a name on the Hub, or 'tiny'")
-        return options.model, options.max_model_len, []
+        return options.model, options.max_model_len, _script_batch(options.script_arguments, processes)
     if options.model is not None:
         raise InputError(f"--model is for scripts: use model.name={options.model} instead")
     if "--sweep" in options.script_arguments:
@@ -294,6 +312,28 @@ def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, lis
     overrides = [argument for argument in options.script_arguments if is_override(argument)]
     config = load_train_config(options.script, [*overrides, *_engine_overrides(options)], processes=processes)
     return config.model.name, options.max_model_len or longest_sequence(config), plan(config, processes)
+
+
+def _script_batch(arguments: Sequence[str], processes: int) -> list[str]:
+    """Check that a script's rollouts per step, given as an option or by the run to resume, can be divided.
+
+    Returns:
+        A note if they are unknown and there are several processes.
+
+    Raises:
+        InputError: they are not divisible by the number of processes.
+    """
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    given = {name: value for name, value in itertools.pairwise(words) if name.startswith("--")}
+    rollouts, resumed = given.get("--rollouts-per-step"), given.get("--resume")
+    run = RunFolder(Path(given.get("--output-dir", "")) if resumed == "auto" else Path(resumed or "").parent)
+    if rollouts is None and resumed and run.config_file.is_file():
+        rollouts = str(run.arguments().get("training", {}).get("rollouts_per_step"))
+    if processes > 1 and not (rollouts or "").isdecimal():
+        return [f"note: the script's batch is unknown here; its rollouts per step must be divisible by {processes}"]
+    if (rollouts or "").isdecimal() and int(str(rollouts)) % processes:
+        raise InputError(f"the script's {rollouts} rollouts per step are not divisible by {processes} processes")
+    return []
 
 
 def is_override(argument: str) -> bool:

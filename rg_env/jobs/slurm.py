@@ -17,10 +17,10 @@ from string import Template
 
 from rg_env.core.config.files import Document, is_config_file, read_config
 from rg_env.core.config.yaml12 import to_yaml
-from rg_env.core.text import without_controls
+from rg_env.core.text import counted, without_controls
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.config import load_eval_config
-from rg_env.jobs.launch import longest_sequence, parallel_sizes
+from rg_env.jobs.launch import guessed_sizes, longest_sequence, parallel_sizes
 from rg_env.jobs.sweep.grid import Sweep, load_sweep, parse_axes
 from rg_env.jobs.sweep.runs import SWEEP_FILE, notes
 from rg_env.training.config.dry_run import plan
@@ -327,11 +327,11 @@ def _training(job: SlurmJob, document: Document, checkout: Path) -> dict[str, st
         pieces["own"] = _SEED
     if job.sweep:
         pieces |= _sweep(sweep, f"{shlex.quote(root)}/{job.name}-JOBID")
-        pieces["plan"] = "\n".join([f"{len(sweep.points)} jobs, one per point", *notes(sweep)])
+        pieces["plan"] = "\n".join([f"{counted(len(sweep.points), 'job')}, one per point", *notes(sweep)])
     else:
         pieces["plan"] = "\n".join(plan(configs[0], processes))
-    for warning in _idle(job, embedded=embedded):
-        pieces["plan"] += f"\nwarning: {warning}"
+    guesses = [] if embedded else guessed_sizes(configs[0].model.name, job.served_gpus)
+    pieces["plan"] = "\n".join([pieces["plan"], *_idle(job, embedded=embedded), *guesses])
     if embedded:
         return pieces | _embedded(processes, checkout)
     if job.nodes == 1:
@@ -345,9 +345,10 @@ def _training(job: SlurmJob, document: Document, checkout: Path) -> dict[str, st
 def _idle(job: SlurmJob, *, embedded: bool) -> Iterator[str]:
     """Warnings about idle GPUs of the job."""
     if embedded and job.gpus > 1:
-        yield (f"engine.kind=embedded generates on one GPU while {job.gpus - 1} wait; engine.kind=vllm uses all GPUs")
+        waiting = f"{job.gpus - 1} wait{'s' * (job.gpus == 2)}"
+        yield f"warning: engine.kind=embedded generates on one GPU while {waiting}; engine.kind=vllm uses all GPUs"
     if job.nodes > 1:
-        yield f"{job.served_gpus} of the {job.gpus} GPUs are idle on all nodes but the first"
+        yield f"warning: {job.served_gpus} of the {job.gpus} GPUs idle on all nodes but the first"
 
 
 def _embedded(processes: int, checkout: Path) -> dict[str, str]:

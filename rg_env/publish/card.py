@@ -19,7 +19,7 @@ from rg_env.core.data.splits import Split
 from rg_env.core.hub import PushRequest
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.statistics import wilson_interval
-from rg_env.core.text import one_line
+from rg_env.core.text import counted, one_line
 from rg_env.errors import install_command
 from rg_env.evaluation.config import TINY
 from rg_env.evaluation.results import Accuracy, Interval, Paired, Results, Scores, read_results
@@ -121,9 +121,14 @@ def _metadata(name: str, checkpoint: Checkpoint, license: License, after: Result
 
 
 def _own_data(run: RunFolder | None) -> str | None:
-    """Name of the user's data file or dataset that a run was trained on; None for Reasoning Gym tasks."""
-    data = publishable(run.config()).get("data") if run else None
-    return str(data["path"]) if data else None
+    """The user's data that a run was trained on: file, dataset, or number of rows. None for Reasoning Gym tasks."""
+    config = publishable(run.config()) if run else {}
+    data, environment = config.get("data"), config.get("environment") or {}
+    if isinstance(data, dict):
+        return str(data["path"])
+    if "own_rows" not in environment:
+        return None
+    return data if isinstance(data, str) and data else counted(environment["own_rows"], "own row")  # a script's --data
 
 
 def _named(results: Results, own_data: str | None) -> Results:
@@ -174,7 +179,7 @@ def _results(before: Results | None, after: Results | None) -> Iterator[tuple[st
     head = [
         "accuracy",
         "questions",
-        *(f"after {each.step} steps" if each.step else "before" for each in sides.values()),
+        *(f"after {counted(each.step, 'step')}" if each.step else "before" for each in sides.values()),
     ]
     head += ["difference", "p"] if shown else []
     for part, title in _PARTS.items():

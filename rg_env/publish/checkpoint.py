@@ -237,6 +237,10 @@ def _checkpoint(folder: Path, base: str | None, note: str | None) -> Checkpoint:
             raise InputError(f"{inner} has .distcp files without their .metadata: the checkpoint is incomplete")
         if RunFolder.is_run(folder):
             raise InputError(f"{folder} is a run without a checkpoint-N: it has no model yet")
+        if (folder / "sweep.yaml").is_file():
+            raise InputError(f"{folder} is a sweep: give the folder of one of its runs")
+        if any(folder.glob("results_*.json")):
+            raise InputError(f"{folder} is an evaluation: give the folder of a run or a checkpoint")
         raise InputError(f"{folder} is not a checkpoint: it has none of {_KINDS}")
     kind, weights = next(iter(parts.items()))
     near = [weights, inner, inner / "huggingface", folder, folder / "huggingface"]

@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from rg_env.core.run_folder import removed_on_error
+from rg_env.core.text import counted
 from rg_env.errors import ExportError, InputError, OutputFolderError, RGEnvError
 from rg_env.publish import verify
 from rg_env.publish.adapters import adapted, merged, read_adapters
@@ -225,8 +226,8 @@ def _write(weights: Weights, dtype: torch.dtype | None, folder: Path, name: str,
     count, files = sum(each.numel() for each in described.values()), len(plan.filename_to_tensors)
     types = ", ".join(sorted({_name(each) for each in kinds.values()}))
     say(
-        f"{len(described)} tensors, {count / 1e6:,.2f} M parameters of {types}: {size / 1e6:,.1f} MB in {files} "
-        f"file{'' if files == 1 else 's'}"
+        f"{counted(len(described), 'tensor')}, {count / 1e6:,.2f} M parameters of {types}: {size / 1e6:,.1f} MB in "
+        f"{counted(files, 'file')}"
     )
 
 

@@ -27,7 +27,7 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
-from rg_env.core.text import one_line
+from rg_env.core.text import counted, one_line
 from rg_env.errors import InputError, RGEnvError
 from rg_env.publish.checkpoint import BIN, Kind, has_weights
 from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS, weight_files
@@ -200,7 +200,7 @@ def _distcp(folder: Path) -> tuple[str, Weights]:
         read = partial(_distcp_tensor, folder, metadata, name)
         found[name] = Weight(tuple(entry.size), entry.properties.dtype, read)
     files = len(list(folder.glob("*.distcp")))
-    return f"torch.distributed.checkpoint, {files} file{'' if files == 1 else 's'}", found
+    return f"torch.distributed.checkpoint, {counted(files, 'file')}", found
 
 
 def _distcp_tensor(folder: Path, metadata: Metadata, name: str) -> torch.Tensor:

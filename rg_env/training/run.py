@@ -414,6 +414,8 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
     if isinstance(mixture := getattr(env, "mixture", None), Mixture):
         resolved["environment"]["gym"] = mixture.model_dump()["tasks"]
         resolved["environment"]["grading"] = getattr(env, "grading", "hardened")
+    else:
+        resolved["environment"]["own_rows"] = len(env.train_rows)
     if trainer.curriculum is not None:
         resolved["curriculum"] = trainer.curriculum.config.model_dump()
     return {"script": shlex.join(sys.argv), **settings, **resolved}

@@ -16,6 +16,7 @@ from huggingface_hub import ModelCard, ModelCardData, snapshot_download
 from transformers import AutoModelForCausalLM
 
 from rg_env.core.data.manifest import split_hash
+from rg_env.core.environment import Environment
 from rg_env.core.hub import PushRequest
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.statistics import wilson_interval
@@ -29,7 +30,7 @@ from rg_env.publish.checkpoint import Base
 from rg_env.publish.files import publishable
 from rg_env.publish.push import preview
 from rg_env.tiny import POLICY_DIR
-from rg_env.training import load_train_config, run_config
+from rg_env.training import EvaluationPlan, load_train_config, run_config, train
 
 NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
 PROSE = {"95", "256"}
@@ -283,6 +284,20 @@ def test_the_card_of_a_run_on_own_data(tmp_path: Path) -> None:
     assert "- Grading: an answer is correct if it equals the row's answer as a number or as text." in found
     assert "rg-env train legs/run/config.yaml --eval-only --checkpoint legs data.path=PATH" in found
     for claim in ("Reasoning Gym", "`default`", "`None`", "not recorded"):
+        assert claim not in found, claim
+
+
+@pytest.mark.parametrize(("data", "named"), [("problems.jsonl", "problems.jsonl"), (None, "20 own rows")])
+def test_the_card_of_a_scripts_run_on_own_rows(make_trainer: Any, tmp_path: Path, data: str | None, named: str) -> None:
+    """It names the script's `--data`, or the number of rows."""
+    rows = [{"question": f"{number} + 1", "answer": number + 1} for number in range(24)]
+    trainer = make_trainer(env=Environment(rows[:20], rows[20:]), max_steps=1, max_tokens=8)
+    train(trainer, settings={"data": data}, evaluation=EvaluationPlan(every=1))
+    found = card_of(tmp_path / "run")
+    assert f"A model trained by GRPO on the author's own data (`{named}`) with rg-env." in found
+    assert f"| `{named}`, greedy | 4 |" in found
+    assert "- Grading: by the reward functions of the script that trained it." in found
+    for claim in ("Reasoning Gym", "reasoning-gym\n", "`default`", "`None`", "not recorded"):
         assert claim not in found, claim
 
 

@@ -11,8 +11,10 @@ Importing this module is cheap: modules that need torch are imported after a sub
 """
 
 import os
+import platform
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rg_env.core.tasks.mixture import Mixture
@@ -38,6 +40,7 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
     """
     if planned.config.data is None:
         Mixture.parse(planned.config.gym)
+    yield _guarded("system", lambda: software.check_system(platform.system(), platform.release(), Path.cwd()))
     yield _guarded("python", software.python_here)
     yield _guarded("packages", lambda: software.packages_here(planned))
     smi = software.ask_driver()

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from rg_env.core.config.files import Document, overridden
 from rg_env.core.config.parsing import parse_config
+from rg_env.core.text import counted
 from rg_env.training.config.grpo import default_fields
 from rg_env.training.config.schema import TrainConfig
 
@@ -87,8 +88,7 @@ class Check:
 def closing_line(checks: Sequence[Check]) -> str:
     """Number of checks per status, as text."""
     count = {status: sum(check.status == status for check in checks) for status in ("ok", "warning", "failed")}
-    plural = "" if count["warning"] == 1 else "s"
-    return f"{count['ok']} ok, {count['warning']} warning{plural}, {count['failed']} failed"
+    return f"{count['ok']} ok, {counted(count['warning'], 'warning')}, {count['failed']} failed"
 
 
 def as_json(checks: Iterable[Check]) -> str:

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from rg_env.core.run_folder import OUTPUTS, RunFolder
+from rg_env.core.text import counted
 from rg_env.errors import OutputFolderError, ServerError
 from rg_env.inference.machine import port_problem
 from rg_env.inference.vllm.client import NOT_LISTENING, VllmServer, start_hint
@@ -56,8 +57,7 @@ def check_server(planned: PlannedRun, model: str | None, tokens: int) -> tuple[C
         fix = f"restart it with --max-model-len {tokens}, or reduce training.max_tokens"
     if finding:
         return Check("server", "failed", finding, fix), True
-    workers = f"{info.workers} worker{'s' * (info.workers != 1)}"
-    text = f"vLLM at {server} serves {info.name!r}, {info.max_model_len} tokens, {workers}"
+    text = f"vLLM at {server} serves {info.name!r}, {info.max_model_len} tokens, {counted(info.workers, 'worker')}"
     return Check("server", "ok", text), True
 
 
@@ -138,7 +138,7 @@ def check_output(planned: PlannedRun, checkpoint: int | None) -> Check:
         return Check("output folder", "ok", text)
     count = max(1, -(-planned.config.training.max_steps // output.save_every)) if output.save_every else 1
     count = min(count, output.save_total_limit or count)
-    text = f"{text}, for {count} checkpoint{'s' * (count > 1)} of {gigabytes(checkpoint)}"
+    text = f"{text}, for {counted(count, 'checkpoint')} of {gigabytes(checkpoint)}"
     if free >= checkpoint * count:
         return Check("output folder", "ok", text)
     fix = "free some space, choose another output folder, or set output.save_total_limit=1"

@@ -17,6 +17,7 @@ from rg_env.core.config.files import read_config
 from rg_env.core.environment import Environment, ReasoningGym
 from rg_env.core.prompts import require_chat_template
 from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.text import counted
 from rg_env.errors import InputError, RGEnvError
 from rg_env.inference.models import TINY, describe_model, tiny_mixture
 from rg_env.inference.prompts import PromptEncoder
@@ -136,7 +137,7 @@ def check_batch(planned: PlannedRun) -> Check:
         return Check("batch", "failed", f"{key}: {finding}", f"training.{key}={sizes}")
     parts = args.accumulation(processes)
     micro_batches = f"{parts} micro-batch{'es' * (parts > 1)} on each of {processes} process{'es' * (processes > 1)}"
-    prompts = f"{args.prompts_per_step} prompts x {args.num_generations}"
+    prompts = f"{counted(args.prompts_per_step, 'prompt')} x {args.num_generations}"
     return Check("batch", "ok", f"{args.rollouts_per_step} rollouts per step: {prompts}, in {micro_batches}")
 
 

@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from rg_env.core.processes import Finished, run, run_python
+from rg_env.core.text import counted
 from rg_env.errors import how_to_install
 from rg_env.inference.machine import transformers_misfit
 from rg_env.jobs.doctor.checks import Check, PlannedRun
@@ -37,6 +38,19 @@ def check_python(version: str, required: str, tested: Sequence[str]) -> Check:
     if tested and ".".join(version.split(".")[:2]) not in tested:
         return Check("python", "warning", f"{version} is outside the tested set ({', '.join(tested)})", fix)
     return Check("python", "ok", version)
+
+
+def check_system(system: str, release: str, folder: Path) -> Check:
+    """Check the operating system, as `platform` names it. `folder` is the working folder."""
+    if system != "Linux" or "microsoft" not in release.lower():
+        return Check("system", "ok", {"Darwin": "macOS"}.get(system, system))
+    if "wsl2" not in release.lower():
+        fix = "convert it, in PowerShell: wsl --set-version DISTRIBUTION 2"
+        return Check("system", "warning", "Linux in WSL 1, which has no GPUs", fix)
+    if folder.is_relative_to("/mnt"):
+        fix = "work in the Linux file system, such as ~/rg_env"
+        return Check("system", "warning", f"Linux in WSL 2, in {folder}, a slow Windows drive", fix)
+    return Check("system", "ok", "Linux in WSL 2")
 
 
 def python_here() -> Check:
@@ -172,7 +186,7 @@ def check_torch(
             fix = "install a torch build with kernels for this GPU: https://pytorch.org"
         finding = f"{version}: GPU {broken['index']} does not compute: {broken['problem']}"
         return Check("torch", "failed", finding, fix)
-    text = f"{version}, CUDA {probe['cuda']}, computes on {len(devices)} GPU{'s' * (len(devices) > 1)}"
+    text = f"{version}, CUDA {probe['cuda']}, computes on {counted(len(devices), 'GPU')}"
     if old := [device for device in devices if device["capability"][0] < 8]:
         fix = "train with bf16=False, and mixed_precision: fp16 in the accelerate config"
         return Check("torch", "warning", f"{text}; GPU {old[0]['index']} has no native bf16 (before Ampere)", fix)
@@ -189,7 +203,7 @@ def check_count(probe: dict[str, Any], smi: Smi, planned: PlannedRun, *, server_
         return Check("gpu count", "skipped", "no GPU")
     if processes > seen:
         fix = f"use --processes {seen}, or more GPUs in CUDA_VISIBLE_DEVICES"
-        return Check("gpu count", "failed", f"{processes} processes, but torch sees {seen} GPUs", fix)
+        return Check("gpu count", "failed", f"{processes} processes, but torch sees {counted(seen, 'GPU')}", fix)
     if planned.uses_vllm and planned.server_is_local and not server_runs and len(smi.gpus) <= processes:
         finding = (
             f"{processes} for training plus one for vLLM, but {len(smi.gpus)} in all: NCCL needs one GPU per process"

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure as Canvas
 
 from rg_env.core.run_folder import RunFolder, write_aside
 from rg_env.core.statistics import mean_and_interval, runs_interval, t_critical, wilson_interval
-from rg_env.core.text import one_line, short_keys, shown
+from rg_env.core.text import counted, one_line, short_keys, shown
 from rg_env.errors import OutputFolderError
 from rg_env.evaluation.plots.curves import plot_curves, read_curve
 from rg_env.evaluation.plots.style import COLORS, GREY, bare, error_bars, save, short_names
@@ -93,7 +93,7 @@ class Group:
         """Sample of the intervals: several seeds, or the questions of a single run."""
         if not (done := self.finished):
             return ""
-        return f"{len(done)} seeds" if len(done) > 1 else f"{done[0].questions} questions"
+        return f"{len(done)} seeds" if len(done) > 1 else counted(done[0].questions, "question")
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,26 @@ def parse_axes(words: Sequence[str]) -> tuple[Axis, ...]:
     return tuple(sorted(axes, key=lambda axis: axis.key == SEED))
 
 
+def fixed_and_swept(overrides: Sequence[str], words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separate the words after `--sweep`: a key with one value is an override, as if it came before `--sweep`.
+
+    Returns:
+        All overrides, and the words to sweep.
+
+    Raises:
+        InputError: a word is invalid, a key is given before and after `--sweep`, or no key has several values.
+    """
+    fixed = [word for word in words if len(_axis(word).values) == 1]
+    given = {each.partition("=")[0].strip() for each in overrides}
+    if twice := next((key for word in fixed if (key := word.partition("=")[0].strip()) in given), None):
+        raise InputError(f"{twice} is given twice, in and outside --sweep: remove one")
+    if len(fixed) == len(words):
+        raise InputError(
+            f"--sweep {shortened(words[0])}: no key has several values; separate them by commas: seed=0,1,2"
+        )
+    return [*overrides, *fixed], [word for word in words if word not in fixed]
+
+
 def grid(axes: Sequence[Axis]) -> tuple[Point, ...]:
     """Return the product of the axes, the last one innermost."""
     keys = [axis.key for axis in axes]
@@ -184,8 +204,6 @@ def _axis(word: str) -> Axis:
     key, option = key.strip(), f"--sweep {shortened(word)}"
     if not separator or not all(key.split(".")):
         raise InputError(f"{option} is not of the form section.key=value,value")
-    if key in ("output", "output.dir"):
-        raise InputError(f"{option}: each point gets its own folder in output.dir; set output.dir before --sweep")
     if not text.strip():
         raise InputError(f"{option} has no value: give values such as {key}=1,2")
     if text.rstrip().endswith(","):
@@ -199,6 +217,8 @@ def _axis(word: str) -> Axis:
     seen = [_canonical(value) for value in values]
     if repeated := next((each for number, each in enumerate(seen) if each in seen[:number]), None):
         raise InputError(f"{option}: {shortened(json.loads(repeated))} is repeated")
+    if key in ("output", "output.dir") and len(values) > 1:
+        raise InputError(f"{option}: each point gets its own folder in output.dir: give output.dir a single value")
     return Axis(key, tuple(values))
 
 

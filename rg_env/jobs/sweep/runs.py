@@ -23,7 +23,7 @@ from typing import Any, Literal
 from rg_env.core.config import yaml12
 from rg_env.core.processes import Command
 from rg_env.core.run_folder import RunFolder, damaged, locked, read_yaml, write_aside
-from rg_env.core.text import one_line
+from rg_env.core.text import counted, one_line
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.jobs.supervisor import Supervisor
 from rg_env.jobs.sweep.grid import Point, Sweep, difference, override, some_of
@@ -38,13 +38,13 @@ def status_of(folder: Path, name: str) -> tuple[Status, str]:
     results = RunFolder(folder / name).results()
     if results and not results["interrupted"] and not results["error"]:
         rule = results.get("stopped_by")
-        return ("stopped", f"by monitor {rule} after {results['steps']} steps") if rule else ("finished", "")
+        return ("stopped", f"by monitor {rule} after {counted(results['steps'], 'step')}") if rule else ("finished", "")
     if (file := _failure_file(folder, name)).is_file():
         return "failed", one_line(file.read_text(encoding="utf-8", errors="replace"))
     if results and results["error"]:
         return "failed", one_line(results["error"])
     if results:
-        return "not finished", f"interrupted after {results['steps']} steps"
+        return "not finished", f"interrupted after {counted(results['steps'], 'step')}"
     return ("not finished" if _has_files(folder / name) else "not started"), ""
 
 
@@ -167,13 +167,13 @@ def train_command(point: Point, folder: Path, resumes: bool) -> list[str]:
 
 def plan_lines(sweep: Sweep, folder: Path) -> list[str]:
     """Describe the grid, one line per point, and keys without effect."""
-    lines = [f"{len(sweep.points)} runs, one after another, in {folder}/"]
+    lines = [f"{counted(len(sweep.points), 'run')}, one after another, in {folder}/"]
     width = max(len(point.name) for point in sweep.points)
     for point, config in zip(sweep.points, sweep.configs, strict=True):
         status, _ = status_of(folder, point.name)
         state = "" if status == "not started" else f", {status}"
         steps = config.in_updates().training.max_steps
-        lines.append(f"{point.number:>4}  {point.name:<{width}}  {steps} step{'s' * (steps != 1)}{state}")
+        lines.append(f"{point.number:>4}  {point.name:<{width}}  {counted(steps, 'step')}{state}")
     return [*lines, *notes(sweep)]
 
 
