@@ -34,3 +34,17 @@ def rg_env(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, 
         return int(caught.value.code or 0), *capsys.readouterr()
 
     return call
+
+
+@pytest.fixture
+def environ(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets environment variables for a test; None removes one."""
+
+    def change(**variables: str | None) -> None:
+        for name, value in variables.items():
+            if value is None:
+                monkeypatch.delenv(name, raising=False)
+            else:
+                monkeypatch.setenv(name, value)
+
+    return change

@@ -106,7 +106,7 @@ class CommandParser(argparse.ArgumentParser):
         return None if flag in names else next(here, None)
 
     def knows(self, argument: str) -> bool:
-        """Whether the argument is another tool's name of an option, for which `unknown` has a hint."""
+        """Whether `unknown` has a hint for the argument: it is another tool's name of an option."""
         return bool(self._called(argument) or self._elsewhere(argument.partition("=")[0]))
 
     def _elsewhere(self, flag: str) -> str | None:

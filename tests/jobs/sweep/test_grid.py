@@ -22,11 +22,9 @@ CONFIG = "model: {name: tiny}\ntasks: {leg_counting: {}, chain_sum: {}}\ntrainin
 
 
 @pytest.fixture(autouse=True)
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def config(folder: Path) -> str:
     """A config in the working folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-    (tmp_path / "run.yaml").write_text(CONFIG)
+    (folder / "run.yaml").write_text(CONFIG)
     return "run.yaml"
 
 
@@ -121,7 +119,7 @@ def test_names_are_folders_anywhere_and_no_two_the_same(axes: list[Axis]) -> Non
         (["seed=" + ",".join(map(str, range(1001)))], "the sweep has 1,001 points (1001), more than 1,000"),
         (["seed=" + ",".join(map(str, range(40))), "training.max_steps=" + ",".join(map(str, range(1, 41)))],
          "1,600 points (40 x 40)"),
-        (["output.dir=a,b"], "each point gets its own folder in output.dir; set output.dir before --sweep"),
+        (["output.dir=a,b"], "each point gets its own folder in output.dir: give output.dir a single value"),
     ],
 )  # fmt: skip
 def test_words_that_are_no_sweep(config: str, words: list[str], told: str) -> None:
@@ -227,15 +225,15 @@ def test_a_run_is_started_with_the_config_that_was_checked(config: str, words: l
 
 
 @pytest.mark.parametrize(
-    ("folder", "plain"),
+    ("name", "plain"),
     [("outputs/my runs", True), ("a #1", False), ("1e5", False), ("it's", True), ("'it'", False), ("a: b", False),
      ("a\nb", False), ("\x85é\u2028", False), ("null", False), ("[a", False), ("  a ", False)],
 )  # fmt: skip
-def test_a_folder_is_named_so_that_it_is_read_again(config: str, folder: str, plain: bool) -> None:
+def test_a_folder_is_named_so_that_it_is_read_again(config: str, name: str, plain: bool) -> None:
     """Unquoted if possible."""
-    given = override("output.dir", folder)
-    assert load_train_config(config, [given]).output.dir == folder
-    assert (given == f"output.dir={folder}") == plain
+    given = override("output.dir", name)
+    assert load_train_config(config, [given]).output.dir == name
+    assert (given == f"output.dir={name}") == plain
 
 
 def test_what_differs_between_two_sweeps_is_told(config: str) -> None:

@@ -74,14 +74,12 @@ print("trained", flush=True)
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A working folder with a config; no process of a test may be left."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
+def config(folder: Path) -> Iterator[None]:
+    """A config in the working folder; no process of a test may be left."""
     for name, text in (("run.yaml", CONFIG), ("trainer.py", TRAINER)):
-        (tmp_path / name).write_text(text)
-    yield tmp_path
-    left = [pid for pid in (int(path.name[4:]) for path in tmp_path.glob("pid-*")) if runs(pid, tmp_path)]
+        (folder / name).write_text(text)
+    yield
+    left = [pid for pid in (int(path.name[4:]) for path in folder.glob("pid-*")) if runs(pid, folder)]
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert left == []
