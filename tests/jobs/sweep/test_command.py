@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
 
 from rg_env.core.config import yaml12
+from rg_env.core.text import counted
 from rg_env.jobs.sweep.grid import load_sweep
 from rg_env.training import load_train_config, run_config
 
@@ -179,7 +180,7 @@ def test_a_sweep_is_interrupted_and_goes_on(rg_env: Callable[..., tuple[int, str
     code, printed, _ = rg_env("compare", "my sweep #1")
     assert code == 0
     assert "1 of 2" in printed
-    assert f"not in the table: 2 seed=1: not finished (interrupted after {step} steps)" in printed
+    assert f"not in the table: 2 seed=1: not finished (interrupted after {counted(step, 'step')})" in printed
 
     command = [sys.executable, "-m", "rg_env.cli.main", *shlex.split(again)[1:]]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
