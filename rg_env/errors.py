@@ -182,5 +182,7 @@ def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "
         elif len(known) <= 16:
             hint = f"there are: {', '.join(known) or 'none'}"
         else:
-            hint = "none is near; `rg-env tasks` lists the tasks" if kind == "task" else f"there are {len(known)} names"
+            hint = (
+                "no similar name; `rg-env tasks` lists the tasks" if kind == "task" else f"there are {len(known)} names"
+            )
     return UnknownNameError(f"unknown {kind} {name!r}: {hint}")

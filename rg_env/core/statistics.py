@@ -24,6 +24,8 @@ from rg_env.errors import InputError, MissingExtraError, how_to_install
 
 RESAMPLES = 9999
 """Maximum number of permutations. With few problems, all permutations are enumerated instead."""
+_Z = NormalDist().inv_cdf(0.975)
+"""The two-sided critical value of the normal distribution at 95%."""
 Interval = tuple[float, float]
 """Lower and upper end."""
 Answers = Mapping[str, Sequence[float]]
@@ -55,7 +57,7 @@ def mean_and_error(values_by_problem: Sequence[Sequence[float]]) -> tuple[float,
     return mean * scale, math.sqrt(squares * len(problems) / (len(problems) - 1)) / count * scale
 
 
-def mean_interval(values_by_problem: Sequence[Sequence[float]], confidence: float = 0.95) -> Interval | None:
+def mean_interval(values_by_problem: Sequence[Sequence[float]]) -> Interval | None:
     """The confidence interval of a mean of any values, clustered by problem: Student's t times the standard error.
 
     None for a single problem, because the deviation between problems is unknown.
@@ -67,32 +69,26 @@ def mean_interval(values_by_problem: Sequence[Sequence[float]], confidence: floa
     problems = sum(map(bool, map(len, values_by_problem)))
     if problems < 2:
         return None
-    half = t_critical(problems - 1, confidence) * error
+    half = t_critical(problems - 1) * error
     return mean - half, mean + half
 
 
-def mean_and_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float | None]:
+def mean_and_interval(values: Sequence[float]) -> tuple[float, float | None]:
     """The mean of independent values, and the half-width of its `mean_interval`; None for a single value.
 
     Raises:
         InputError: there are no values.
     """
     mean, error = mean_and_error([[value] for value in values])
-    return mean, None if len(values) < 2 else t_critical(len(values) - 1, confidence) * error
+    return mean, None if len(values) < 2 else t_critical(len(values) - 1) * error
 
 
-def t_critical(degrees: int, confidence: float = 0.95) -> float:
-    """The two-sided critical value of Student's t with `degrees` of freedom at `confidence`.
-
-    Raises:
-        InputError: `degrees` is below 1, or `confidence` is not between 0 and 1.
-    """
-    if degrees < 1 or not 0 < confidence < 1:
-        raise InputError(f"degrees={degrees} must be at least 1, and confidence={confidence} between 0 and 1")
-    return float(_stats().t.ppf((1 + confidence) / 2, degrees))
+def t_critical(degrees: int) -> float:
+    """The two-sided critical value of Student's t with `degrees` (at least 1) of freedom at 95%."""
+    return float(_stats().t.ppf(0.975, degrees))
 
 
-def share_interval(values_by_problem: Sequence[Sequence[float]], confidence: float = 0.95) -> tuple[float, float]:
+def share_interval(values_by_problem: Sequence[Sequence[float]]) -> tuple[float, float]:
     """The confidence interval of a mean of values in [0, 1], answers clustered by problem, within [0, 1].
 
     Wilson's score interval (1927) with the effective sample size for clustered samples by Korn and Graubard (1998):
@@ -107,10 +103,10 @@ def share_interval(values_by_problem: Sequence[Sequence[float]], confidence: flo
     answers = sum(map(len, problems))
     mean, _ = mean_and_error(problems)
     certain = len(problems) if mean in (0, 1) or len(problems) == 1 else answers
-    return _clustered_share(problems, answers, certain, confidence)
+    return _clustered_share(problems, answers, certain)
 
 
-def runs_interval(shares: Sequence[float], questions: int, confidence: float = 0.95) -> Interval:
+def runs_interval(shares: Sequence[float], questions: int) -> Interval:
     """The confidence interval of the mean share of several runs, such as accuracies of seeds, within [0, 1].
 
     Computed as in `share_interval`, with runs as the clusters: differences between runs determine the width, and the
@@ -124,23 +120,21 @@ def runs_interval(shares: Sequence[float], questions: int, confidence: float = 0
     Raises:
         InputError: there are no shares, or some are outside [0, 1].
     """
-    return _clustered_share([[share] for share in shares], len(shares) * questions, questions, confidence)
+    return _clustered_share([[share] for share in shares], len(shares) * questions, questions)
 
 
-def _clustered_share(
-    values: Sequence[Sequence[float]], most: float, without_error: float, confidence: float
-) -> Interval:
+def _clustered_share(values: Sequence[Sequence[float]], most: float, without_error: float) -> Interval:
     """Wilson's interval with the effective sample size, at most `most`; `without_error` if it is unknown."""
     mean, error = mean_and_error(values)
     if any(not 0 <= value <= 1 for of_problem in values for value in of_problem):
         raise InputError("an interval of shares needs values from 0 to 1")
-    z, effective = NormalDist().inv_cdf((1 + confidence) / 2), without_error
+    effective = without_error
     if error:
-        effective = mean * (1 - mean) / error**2 * (z / t_critical(len(values) - 1, confidence)) ** 2
-    return wilson_interval(min(max(mean, 0.0), 1.0), max(min(effective, most), 1), confidence)
+        effective = mean * (1 - mean) / error**2 * (_Z / t_critical(len(values) - 1)) ** 2
+    return wilson_interval(min(max(mean, 0.0), 1.0), max(min(effective, most), 1))
 
 
-def wilson_interval(share: float, n: float, confidence: float = 0.95) -> Interval:
+def wilson_interval(share: float, n: float) -> Interval:
     """Wilson's score interval (1927) of a share of `n` independent values, within [0, 1].
 
     Raises:
@@ -148,7 +142,7 @@ def wilson_interval(share: float, n: float, confidence: float = 0.95) -> Interva
     """
     if not 0 <= share <= 1 or not n >= 1:
         raise InputError(f"share={share} must be from 0 to 1, and n={n} at least 1")
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    z = _Z
     middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
     return min(max(middle - half, 0.0), share), max(min(middle + half, 1.0), share)
@@ -163,7 +157,7 @@ def error_interval(value: float, error: float | None, n: int) -> Interval | None
         return None
     if 0 <= value <= 1:
         return wilson_interval(value, max(min(value * (1 - value) / error**2, n), 1) if error else n)
-    half = NormalDist().inv_cdf(0.975) * error
+    half = _Z * error
     return value - half, value + half
 
 

@@ -91,14 +91,11 @@ def test_counts_that_cannot_be(n: int, c: int, k: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("degrees", "t95", "t99"),
-    [(1, 12.706, 63.657), (2, 4.303, 9.925), (3, 3.182, 5.841), (4, 2.776, 4.604), (9, 2.262, 3.250),
-     (30, 2.042, 2.750), (120, 1.980, 2.617)],
-)  # fmt: skip
-def test_t_is_that_of_the_printed_tables(degrees: int, t95: float, t99: float) -> None:
-    """Two-sided 95% and 99%: Abramowitz and Stegun, table 26.10."""
+    ("degrees", "t95"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (30, 2.042), (120, 1.980)]
+)
+def test_t_is_that_of_the_printed_tables(degrees: int, t95: float) -> None:
+    """Two-sided 95%: Abramowitz and Stegun, table 26.10."""
     assert t_critical(degrees) == pytest.approx(t95, abs=5e-4)
-    assert t_critical(degrees, 0.99) == pytest.approx(t99, abs=5e-4)
 
 
 @given(Values, st.sampled_from([1e300, -1e300, 5e-324, 2.0**-40]))
@@ -151,14 +148,11 @@ def test_a_figure_is_shown_with_its_interval() -> None:
     assert with_interval(31.4, None, 0) == "31"
 
 
-def test_one_value_has_no_interval_and_chances_must_be_some() -> None:
+def test_one_value_has_no_interval() -> None:
     assert mean_and_interval([0.5]) == (0.5, None)
     assert mean_and_interval([1, 1]) == (1, 0)
     with pytest.raises(InputError, match="no values"):
         mean_and_interval([])
-    for degrees, confidence in ((0, 0.95), (1, 0.0), (1, 1.0)):
-        with pytest.raises(InputError, match="must be at least 1"):
-            t_critical(degrees, confidence)
 
 
 def _answers(rng: random.Random, problems: int, times: int, difficulty: float = 0.0) -> list[list[float]]:

@@ -202,7 +202,7 @@ class Rollout:
         return found
 
     def with_score(self, score: Score) -> "Rollout":
-        """A copy of the rollout with a known score."""
+        """Set a score that is already known, and return the rollout."""
         vars(self)["_score"] = score
         return self
 

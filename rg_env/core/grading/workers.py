@@ -70,11 +70,8 @@ class Worker:
 
     was_killed = False
 
-    def __init__(
-        self, target: str, settings: bytes, environment: dict[str, str], *, start_s: float, max_reply_bytes: int
-    ) -> None:
+    def __init__(self, target: str, settings: bytes, environment: dict[str, str], start_s: float) -> None:
         self._target = target
-        self._max_bytes = max_reply_bytes + 12 * DETAIL_CHARS
         self._ready_by = time.monotonic() + start_s
         self._is_ready = False
         self.process = JsonProcess("rg_env.core.grading.worker_process:serve", environment, folder=environment["HOME"])
@@ -119,7 +116,7 @@ class Worker:
 
     def _reply(self, deadline: float) -> tuple[Literal["ok", "raised"], Any, str]:
         """Status, value and detail of a reply. Raises as `JsonProcess.receive`."""
-        reply = self.process.receive(deadline, self._max_bytes)
+        reply = self.process.receive(deadline, MAX_REPLY_BYTES + 12 * DETAIL_CHARS)
         if self.process.unread:
             raise ValueError("there is more than one")
         match reply:
@@ -130,6 +127,8 @@ class Worker:
         raise ValueError("it has the wrong form")
 
 
+MAX_REPLY_BYTES = 65_536
+"""Maximum size of a value as JSON; a larger one counts as raised. Reading a reply holds the GIL, so it is small."""
 MAX_REQUEST_BYTES = 16 * 2**20
 """Maximum size of a call's arguments as JSON. From about 1 MB on, encoding them holds the GIL for over 5 ms."""
 
@@ -143,8 +142,6 @@ class WorkerPool:
         memory_mb: MiB of address space for calls in addition to the imported target (Linux only).
         warmup: "module:function", called with `warmup_args` in each new worker before the limits apply.
         start_s: seconds that a worker may take to import the target and warm up.
-        max_reply_bytes: maximum size of a value as JSON; a larger one counts as raised. Reading a reply holds the GIL,
-            so keep it small.
 
     The constructor waits until the first worker is ready.
 
@@ -163,12 +160,11 @@ class WorkerPool:
         warmup: str | None = None,
         warmup_args: Sequence[Any] = (),
         start_s: float = 30.0,
-        max_reply_bytes: int = 65_536,
     ) -> None:
         workers = min(4, os.cpu_count() or 1) if workers is None else workers
         self.target, self.workers = target, workers
-        self._wall_s, self._start_s, self._max_reply_bytes = wall_s, start_s, max_reply_bytes
-        settings = [target, warmup, list(warmup_args), wall_s, memory_mb, start_s, max_reply_bytes]
+        self._wall_s, self._start_s = wall_s, start_s
+        settings = [target, warmup, list(warmup_args), wall_s, memory_mb, start_s, MAX_REPLY_BYTES]
         self._settings = json.dumps(settings).encode()
         self._pid = os.getpid()
         self._closed = False
@@ -281,9 +277,7 @@ class WorkerPool:
 
     def _start(self) -> Worker:
         environment = {**bare_environment(), "HOME": self._folder, "TMPDIR": self._folder}
-        worker = Worker(
-            self.target, self._settings, environment, start_s=self._start_s, max_reply_bytes=self._max_reply_bytes
-        )
+        worker = Worker(self.target, self._settings, environment, self._start_s)
         self._all.add(worker)
         return worker
 

@@ -25,9 +25,9 @@ _HINTS = {
     "arithmetic_basic": "it is called 'basic_arithmetic'",
     "algebra_linear_1var": "it is called 'simple_equations'",
     "game_of_24": "it is called 'puzzle24'",
-    "missing_letter": "Reasoning Gym never had it; near in kind are 'letter_counting' and 'letter_jumble'",
-    "fizzbuzz": "Reasoning Gym never had it; near in kind are 'number_filtering' and 'count_primes'",
-    "chess_notation": "Reasoning Gym never had it; near in kind are 'n_queens' and 'knight_swap'",
+    "missing_letter": "Reasoning Gym never had it; similar tasks are 'letter_counting' and 'letter_jumble'",
+    "fizzbuzz": "Reasoning Gym never had it; similar tasks are 'number_filtering' and 'count_primes'",
+    "chess_notation": "Reasoning Gym never had it; similar tasks are 'n_queens' and 'knight_swap'",
     NOT_A_TASK: "use a mixture instead: give a list of tasks",
 }
 _MAX_WEIGHT = 1e100
