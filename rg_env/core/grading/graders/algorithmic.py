@@ -47,8 +47,7 @@ def ab(answer: str, entry: Entry, config: Config) -> float:
         return float(answer.strip().casefold() in _EMPTY)
     if too_long(answer, entry):
         return 0.0
-    pieces = re.split(r"[\s,'\"`\[\]()]+", answer.upper())
-    tokens = [piece[at : at + 2] for piece in pieces for at in range(0, len(piece), 2)]
+    tokens = [part[at : at + 2] for part in forms.parts(answer.upper()) for at in range(0, len(part), 2)]
     return float(tokens == gold)
 
 
@@ -358,7 +357,7 @@ def group_anagrams(answer: str, entry: Entry, config: Config) -> float:
 
 def word_ladder(answer: str, entry: Entry, config: Config) -> float:
     """Any ladder of the library's words from the first word to the last that changes one letter at each step."""
-    steps = [step.strip(_QUOTES) for step in re.split(r"[\s,;|>→-]+", forms.unbracketed(answer).upper())]
+    steps = forms.parts(answer.upper().replace("-", " "))
     metadata = entry["metadata"]
     if len(steps) < 2 or steps[0] != metadata["start_word"] or steps[-1] != metadata["end_word"]:
         return 0.0

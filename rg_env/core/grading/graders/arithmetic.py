@@ -225,7 +225,7 @@ def prime_factorization(answer: str, entry: Entry, config: Config) -> float:
     if forms.integer(product) == number:
         return float(wanted == [number])
     if "," in product and (listed := forms.numbers(product)):
-        return float(sorted(listed) == sorted(wanted))
+        return float(len(listed) == len(wanted) and sorted(listed) == sorted(wanted))
     given: Counter[Fraction] = Counter()
     for base, exponent in _factors(product):
         if exponent < 1:

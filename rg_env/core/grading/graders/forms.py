@@ -63,6 +63,7 @@ _LITERAL_TOKEN = re.compile(
 _DIGITS, _SIGN, _OPEN, _CLOSE, _TEXT, _DECIMAL, _WORD = range(1, 8)
 """Groups of `_LITERAL_TOKEN`. Any other group, or none at the end, does not start a value."""
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_SEPARATORS = str.maketrans(dict.fromkeys("→⇒>,;|[](){}'\"`‘’“”", " "))
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
 INVALID = object()
 """The result of `literal` for text that is not a literal."""
@@ -81,18 +82,18 @@ def candidates(answer: str, *, label: bool = False, quotes: bool = True, bracket
     text = _stripped(answer)
     if text and text[0] not in _OPENING and text[-1] != "." and not (label and _LABEL.match(text)):  # nearly all
         return [answer] if text == answer else [answer, text]
+    optional = [
+        *([_without_label] if label else []),
+        _without_period,
+        *([_without_quotes] if quotes else []),
+        *([_without_brackets] if brackets else []),
+    ]
     found = [answer]
-    guesses = 0
     for _ in range(_MAX_LAYERS):
         inner = _unwrapped(text)
-        if inner is None and guesses < _MAX_GUESSES:
+        if inner is None and len(found) <= _MAX_GUESSES:
             found.append(text)
-            guesses += 1
-            inner = (_without_label(text) if label else None) or _without_period(text)
-            if inner is None and quotes:
-                inner = _without_quotes(text)
-            if inner is None and brackets:
-                inner = _without_brackets(text)
+            inner = next(filter(None, (remove(text) for remove in optional)), None)
         if inner is None:
             break
         text = inner
@@ -347,6 +348,11 @@ def all_numbers(texts: Iterable[str]) -> list[Fraction] | None:
     """The number in each text; None if one is not a number."""
     found = [number(text) for text in texts]
     return None if None in found else [value for value in found if value is not None]
+
+
+def parts(text: str) -> list[str]:
+    """The parts of a sequence, separated by white space, commas, bars or arrows; brackets and quotes are ignored."""
+    return text.replace("->", " ").translate(_SEPARATORS).split()
 
 
 def unbracketed(text: str) -> str:

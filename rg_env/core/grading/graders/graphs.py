@@ -3,28 +3,22 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rg_env.core.grading.graders import common
+from rg_env.core.grading.graders import common, forms
 from rg_env.core.grading.graders.common import Config, Entry, Grader
 
-_SEPARATORS = str.maketrans(dict.fromkeys("→⇒>,;|[](){}'\"", " "))
 _STEPS = {"right": (0, 1), "down": (1, 0), "left": (0, -1), "up": (-1, 0)}
 _COLORS = {"red": "green", "green": "red"}
 
 
-def _steps(answer: str) -> list[str]:
-    """The parts of a sequence, in lower case, separated by spaces, commas, arrows (`→`, `->`) or bars."""
-    return answer.replace("->", " ").translate(_SEPARATORS).casefold().split()
-
-
 def path_star(answer: str, entry: Entry, config: Config) -> float:
     """The path. It is unique, because branches of a star do not meet."""
-    return float(_steps(answer) == str(entry["answer"]).split())
+    return float(forms.parts(answer.casefold()) == str(entry["answer"]).split())
 
 
 def shortest_path(answer: str, entry: Entry, config: Config) -> float:
     """Any shortest path through open cells, or `infeasible` if no path exists. A longer path scores half or less."""
     shortest = entry["metadata"]["solution"]
-    path = _steps(answer)
+    path = forms.parts(answer.casefold())
     if not shortest:
         return float(path == ["infeasible"])
     matrix = entry["metadata"]["matrix"]
@@ -60,7 +54,9 @@ def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
     """
     metadata = entry["metadata"]
     buttons = {button["name"].casefold(): button for button in metadata["buttons"]}
-    presses = list("".join(_steps(answer)))  # names are single letters: `ABA` is as clear as `A → B → A`
+    presses = list(
+        "".join(forms.parts(answer.casefold()))
+    )  # names are single letters: `ABA` is as clear as `A → B → A`
     shortest = len(metadata["solution_path"])
     if not shortest <= len(presses) <= 4 * shortest or not buttons.keys() >= set(presses):
         return 0.0

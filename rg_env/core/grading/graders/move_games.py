@@ -41,7 +41,6 @@ _SIDE = 6
 _MAX_STATES = 200_000
 """Number of states after which the solver gives up. No puzzle of the library has more than 147,355."""
 _SLIDE = re.compile(r"([A-Z])\1{0,2}([+-])(\d{1,2})")  # also `AA+1`, as the question names the red car
-_BETWEEN_SLIDES = re.compile(r"[\s,;'\"\[\]()]+")
 _AROUND_SIGNS = re.compile(r" ?([][(),:]) ?")
 _ACTION = re.compile(
     r"agent\[N,N\]:move\((box_[^(),]+),(?:square\[N,N\]|(target_[^()]+))\)".replace("N", r"(\d{1,3}\.5)"), re.IGNORECASE
@@ -228,8 +227,7 @@ def rush_hour(answer: str, entry: Entry, config: Config) -> float:
     A move through a vehicle, a wall or the edge is illegal. The library shortens such a move instead.
     """
     board = read_board(entry["metadata"]["board_config"])
-    texts = [text for text in _BETWEEN_SLIDES.split(forms.plain_digits(answer).upper()) if text]
-    moves = [_SLIDE.fullmatch(text) for text in texts]
+    moves = [_SLIDE.fullmatch(text) for text in forms.parts(forms.plain_digits(answer).upper())]
     state, taken = list(board.start), board.taken(board.start)
     for number, move in enumerate(moves, start=1):
         if move is None:
