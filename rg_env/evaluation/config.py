@@ -32,6 +32,7 @@ from rg_env.core.config.parsing import (
     Text,
     config_error,
     default_rewards,
+    label_problem,
     named,
     parse_config,
     problem_of,
@@ -131,9 +132,6 @@ class EvalOutputConfig(Section):
 
 TINY = "tiny"
 _NAME = re.compile(r"[^\s/\\\x00-\x1f][^\\\x00-\x1f]{0,119}")
-_LABEL = re.compile(r"\w[\w.-]{0,79}")
-_LABEL_BYTES = 200
-"""Maximum length of a label, which is part of file names of at most 255 bytes."""
 _ALL_TASKS = "all_tasks"
 """Label in the names of files about all tasks."""
 _MOST_ANSWERS = 10_000_000
@@ -443,18 +441,12 @@ def _models(config: EvalConfig) -> Iterator[Problem]:
 
 
 def _tasks(config: EvalConfig) -> Iterator[Problem]:
-    table = load_table()
+    table, reserved = load_table(), {_ALL_TASKS: "the files about all tasks", config.data_name or "": "the data"}
     for name, entry in config.tasks.items():
         is_label = entry.task not in (None, name)
         path: tuple[str, ...] = ("tasks", name)
-        if is_label and (not _LABEL.fullmatch(name) or len(name.encode()) > _LABEL_BYTES or name in table):
-            yield Problem(
-                path, f"a label has letters, digits, '_', '-' and '.', at most 80 ({_LABEL_BYTES} bytes), and differs "
-                "from every task"
-            )  # fmt: skip
-        if name in (_ALL_TASKS, config.data_name):
-            what = "files about all tasks" if name == _ALL_TASKS else "data"
-            yield Problem(path, f"is the name of the {what}: choose another label")
+        if is_label and (problem := label_problem(name, reserved)):
+            yield Problem(path, problem)
         if config.count(name) * config.rollouts_per_example > _MOST_ANSWERS:
             yield Problem(path, f"has more than {_MOST_ANSWERS:,} answers: lower num_examples or rollouts_per_example")
         if is_label and entry.task not in table:

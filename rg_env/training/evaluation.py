@@ -24,7 +24,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
 from rg_env.adapters import as_environment
-from rg_env.core.config.parsing import Problem, problems_in
+from rg_env.core.config.parsing import Problem, label_problem, problems_in
 from rg_env.core.environment import Environment
 from rg_env.core.run_folder import RunFolder, checkpoint_step
 from rg_env.core.text import shortened
@@ -36,7 +36,7 @@ from rg_env.evaluation.runner import ask_local, works_on
 from rg_env.evaluation.scores import Source, results_of
 from rg_env.evaluation.tables import print_results
 from rg_env.inference.protocol import Sampling
-from rg_env.training.config.sections import EvaluationSettings, evaluation_steps, label_problem
+from rg_env.training.config.sections import FIGURES, EvaluationSettings, evaluation_steps
 from rg_env.training.trainer import GRPOTrainer
 
 AnyEnvironment = Annotated[Environment, BeforeValidator(as_environment)]
@@ -66,7 +66,7 @@ class EvaluationPlan(EvaluationSettings):
         except ValidationError as error:
             problems = list(problems_in(type(self), error, kind="setting"))
         else:
-            found = ((label, label_problem(label)) for label in self.labelled)
+            found = ((label, label_problem(label, FIGURES)) for label in self.labelled)
             problems = [*self.contradictions(), *(Problem(("labelled", label), text) for label, text in found if text)]
         if problems:
             raise InputError("; ".join(_line(problem, values) for problem in problems))

@@ -94,7 +94,7 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         (["models=tiny", "tasks=mase"], "did you mean 'maze'?; a label of your own needs task: NAME"),
         (["models=tiny", "tasks=[maze, maze]"], "appears twice"),
         (["models=tiny", "tasks.a/b={task: maze}"], "a label has letters"),
-        (["models=tiny", "tasks.gcd={task: maze}"], "differs from every task"),
+        (["models=tiny", "tasks.gcd={task: maze}"], "is the name of a task: choose another label"),
         (["models=tiny", "tasks.x={task: mase}"], "tasks.x.task = 'mase'"),
         (["models=tiny", "tasks.maze={config: {min_grid: 3}}"], "tasks.maze.config.min_grid = 3"),
         ([*LEAST, "num_examples=0"], "num_examples = 0 @ command line: must be at least 1"),

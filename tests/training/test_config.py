@@ -112,7 +112,7 @@ MISTAKES = [
     ("evaluation.tasks.chain_sum.level=1", "under a label of its own, such as chain_sum_hard: {task: chain_sum,"),
     ("evaluation.tasks.chain_sum.task=spell_backward", "is the name of a task: choose another label"),
     ("evaluation.tasks.held_out.task=maze", "is the name of a figure (eval/held_out)"),
-    ("evaluation.tasks={a/b: {task: maze}}", "a label holds letters, digits, '_', '-' and '.'"),
+    ("evaluation.tasks={a/b: {task: maze}}", "a label has letters, digits, '_', '-' and '.'"),
     ("training.rollouts_per_step=60", "not divisible by num_generations=8; try 56 or 64"),
     (["training.rollouts_per_step=100", "training.per_device_train_batch_size=3"], "try 96 or 120"),
     ("training.per_device_train_batch_size=24", "does not divide the 128 rollouts of a step on each process; try 16"),

@@ -8,6 +8,7 @@ Also the sections and field types that training and evaluation configs share.
 
 import contextlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import UnionType
@@ -18,6 +19,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from rg_env.core.config.files import Document, Keys, without_key
 from rg_env.core.config.files import read_config as read_config
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
+from rg_env.core.tasks.task_table import load_table
 from rg_env.core.text import shortened
 from rg_env.errors import ConfigError, InputError, nearest, unknown_name
 
@@ -307,6 +309,23 @@ def named(example: str, remedy: str) -> Callable[[Any], Any]:
         return entries
 
     return read
+
+
+_LABEL = re.compile(r"\w[\w.-]{0,79}")
+_LABEL_BYTES = 200
+"""Maximum length of a label, which is part of file names of at most 255 bytes."""
+
+
+def label_problem(label: str, reserved: Mapping[str, str]) -> str | None:
+    """Why `label` is not a valid name for the results of a task; None if it is valid.
+
+    Args:
+        reserved: meaning of each name that is already in use.
+    """
+    if not _LABEL.fullmatch(label) or len(label.encode()) > _LABEL_BYTES:
+        return f"a label has letters, digits, '_', '-' and '.', at most 80 ({_LABEL_BYTES} bytes)"
+    taken = "a task" if label in load_table() else reserved.get(label)
+    return taken and f"is the name of {taken}: choose another label"
 
 
 class PromptConfig(Section):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rg_env.core.config.files import Document, Keys
-from rg_env.core.config.parsing import Problem, config_error, parse_config, problems_within, read_config
+from rg_env.core.config.parsing import Problem, config_error, label_problem, parse_config, problems_within, read_config
 from rg_env.core.hub import repo_problem
 from rg_env.core.processes import world_size
 from rg_env.core.rewards import resolve_rewards
@@ -23,7 +23,7 @@ from rg_env.core.user_code import import_user_code
 from rg_env.errors import InputError, unknown_name
 from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig, batch_problems
 from rg_env.training.config.schema import TrainConfig
-from rg_env.training.config.sections import CurriculumConfig, EngineConfig, label_problem
+from rg_env.training.config.sections import FIGURES, CurriculumConfig, EngineConfig
 
 
 def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, processes: int | None = None) -> TrainConfig:
@@ -179,7 +179,7 @@ def _evaluation_tasks(config: TrainConfig) -> Iterator[Problem]:
         path: Keys = ("evaluation", "tasks", name)
         spec, hint = evaluation.gym(name), ""
         if name in evaluation.labels:
-            if text := label_problem(name):
+            if text := label_problem(name, FIGURES):
                 yield Problem(path, text)
             if spec["name"] not in table:
                 path = (*path, "task")

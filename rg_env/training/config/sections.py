@@ -4,7 +4,6 @@ The section `training` is `grpo.GRPOConfig`, and the whole config is `schema.Tra
 `docs/reference/configuration.md` is generated from all of them. Imports neither torch nor reasoning_gym.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -24,7 +23,6 @@ from rg_env.core.config.parsing import (
     named,
 )
 from rg_env.core.data.splits import SplitBy
-from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import unknown_name
 
 
@@ -244,9 +242,8 @@ class OutputConfig(Section):
     """Maximum number of checkpoints to keep; older ones are deleted. Default: all are kept."""
 
 
-_LABEL = re.compile(r"\w[\w.-]{0,79}")
-_FIGURES = ("held_out", "status")
-"""Names under `eval/` that are reserved and cannot be labels."""
+FIGURES = {"held_out": "a figure (eval/held_out)", "status": "a figure (eval/status)"}
+"""Names under `eval/` that cannot be labels."""
 
 
 class EvaluationSettings(Section):
@@ -317,17 +314,6 @@ class EvaluationConfig(EvaluationSettings):
         entry = self.tasks[name]
         options = entry.model_dump(exclude={"task", "num_examples"})
         return {"name": entry.task or name, "weight": entry.num_examples or self.num_held_out_examples, **options}
-
-
-def label_problem(label: str) -> str | None:
-    """Why `label` is not a valid name for figures; None if it is valid."""
-    if not _LABEL.fullmatch(label):
-        return "a label holds letters, digits, '_', '-' and '.', 80 at most"
-    if label in _FIGURES:
-        return f"is the name of a figure (eval/{label}): choose another label"
-    if label in load_table():
-        return "is the name of a task: choose another label"
-    return None
 
 
 def evaluation_steps(every: int | None, max_steps: int) -> int:
