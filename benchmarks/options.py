@@ -26,8 +26,8 @@ prepare_process()
 
 import rg_env.training.trainer  # noqa: E402, F401  # slow imports, before processes are forked
 from rg_env.core.statistics import mean_and_interval  # noqa: E402
-from rg_env.training.build import run_config  # noqa: E402
 from rg_env.training.config.load import load_train_config  # noqa: E402
+from rg_env.training.from_config import run_config  # noqa: E402
 
 CONFIG = Path(__file__).parents[1] / "configs" / "train" / "tiny.yaml"
 PLAIN = "plain"

@@ -1,6 +1,8 @@
-"""What a run has logged, for tests that compare runs."""
+"""What a run has written, for tests that read or compare runs."""
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,3 +21,15 @@ def logged(folder: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
     """The lines of a run's file, without values that differ between repeated runs on the same machine."""
     with (folder / name).open(encoding="utf-8") as file:
         return repeatable([json.loads(line) for line in file])
+
+
+def results_of(folder: Path) -> dict[str, Any]:
+    """The results of the run in `folder`."""
+    found: dict[str, Any] = json.loads((folder / "train_results.json").read_text())
+    return found
+
+
+def keep(folder: Path, name: str) -> None:
+    """Copy a run to where CI prints its learning curve from."""
+    if destination := os.environ.get("RG_ENV_KEEP_RUNS"):
+        shutil.copytree(folder, Path(destination) / name, dirs_exist_ok=True)

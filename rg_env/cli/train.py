@@ -1,4 +1,4 @@
-"""Options of `rg-env train`, which is implemented in `rg_env.training.build`."""
+"""Options of `rg-env train`, which is implemented in `rg_env.training.from_config`."""
 
 import argparse
 from typing import Any
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     config = load_train_config(options.config, options.overrides)
     refuse_sweep(config.output.dir)
     if options.dry_run:
-        from rg_env.training.config.dry_run import describe
+        from rg_env.training.config.plan import describe
         from rg_env.training.preflight import check_start
 
         start = check_start(config, resume=options.resume, checkpoint=options.checkpoint, wait=False)

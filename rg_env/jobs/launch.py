@@ -32,8 +32,8 @@ from rg_env.inference.vllm.client import VllmServer, serve_command
 from rg_env.inference.vllm.plugin import BACKEND
 from rg_env.jobs.supervisor import Supervisor
 from rg_env.tiny import POLICY_DIR
-from rg_env.training.config.dry_run import plan
 from rg_env.training.config.load import load_train_config
+from rg_env.training.config.plan import plan
 from rg_env.training.config.schema import TrainConfig
 
 HOST = "127.0.0.1"

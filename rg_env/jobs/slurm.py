@@ -23,8 +23,8 @@ from rg_env.evaluation.config import load_eval_config
 from rg_env.jobs.launch import guessed_sizes, longest_sequence, parallel_sizes
 from rg_env.jobs.sweep.grid import Sweep, load_sweep, parse_axes
 from rg_env.jobs.sweep.runs import SWEEP_FILE, notes
-from rg_env.training.config.dry_run import plan
 from rg_env.training.config.load import load_train_config
+from rg_env.training.config.plan import plan
 from rg_env.training.config.schema import TrainConfig
 from rg_env.training.config.sections import EngineConfig
 

@@ -22,8 +22,8 @@ from typing import Any
 from transformers import TrainerCallback
 
 from rg_env.inference.models import processes
+from rg_env.training.collectives import on_main
 from rg_env.training.config.sections import MonitorsConfig
-from rg_env.training.distributed import on_main
 
 _HUGE = 1e30
 """Maximum magnitude of values, so that their squares are finite."""

@@ -30,9 +30,9 @@ from rg_env.evaluation.results import Results, read_results
 from rg_env.inference.models import TINY
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.checkpointing.resume import check_fit, chosen, final_results, step_of
+from rg_env.training.collectives import on_main
 from rg_env.training.config.schema import TrainConfig
 from rg_env.training.config.sections import HubConfig, LoggingConfig, MonitorsConfig
-from rg_env.training.distributed import on_main
 from rg_env.training.evaluation import EvaluationPlan, FixedEvaluation, metrics_of
 from rg_env.training.hub_uploads import Uploads
 from rg_env.training.monitors import MonitorCallback

@@ -41,8 +41,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from rg_env.errors import InputError, StoppedTogether
 from rg_env.training.checkpointing.checkpoints import finite_weights
 from rg_env.training.checkpointing.files import stored_parameters, weight_files, weights_name
+from rg_env.training.collectives import agree
 from rg_env.training.config.grpo import GRPOConfig
-from rg_env.training.distributed import agree
 
 OPTIMIZER_FILE = "optimizer.pt"
 OPTIMIZER_FOLDER = "optimizer"

@@ -39,7 +39,16 @@ from rg_env.training.algorithms.objective import Objective
 from rg_env.training.algorithms.optimizers import make_optimizer
 from rg_env.training.algorithms.policy import PreviousPolicy, prepare_policy, reference_of
 from rg_env.training.checkpointing.checkpoints import Checkpoints, rows_hash
-from rg_env.training.checks import (
+from rg_env.training.collectives import on_main, same_everywhere
+from rg_env.training.config.grpo import GRPOConfig
+from rg_env.training.config.sections import EngineConfig
+from rg_env.training.data.batches import BatchOrder, TokenBatch, micro_batches, repeated
+from rg_env.training.data.curriculum import Curriculum
+from rg_env.training.engines import Embedded, Engine, Vllm
+from rg_env.training.reporting.metrics import Phases, StepMeter, StepMetrics, batch_metrics, learning_rate
+from rg_env.training.rollouts import GroupFilter, Rollouts, RolloutSampler
+from rg_env.training.strategy import StepGuard, make_strategy
+from rg_env.training.trainer_checks import (
     check_engine,
     check_liger,
     check_options,
@@ -47,15 +56,6 @@ from rg_env.training.checks import (
     fitting_rows,
     longest_prompt,
 )
-from rg_env.training.config.grpo import GRPOConfig
-from rg_env.training.config.sections import EngineConfig
-from rg_env.training.data.batches import BatchOrder, TokenBatch, micro_batches, repeated
-from rg_env.training.data.curriculum import Curriculum
-from rg_env.training.distributed import on_main, same_everywhere
-from rg_env.training.engines import Embedded, Engine
-from rg_env.training.reporting.metrics import Phases, StepMeter, StepMetrics, batch_metrics, learning_rate
-from rg_env.training.rollouts import GroupFilter, Rollouts, RolloutSampler
-from rg_env.training.strategy import StepGuard, make_strategy
 
 
 class GRPOTrainer:
@@ -463,8 +463,6 @@ class GRPOTrainer:
         unwrapped = self.accelerator.unwrap_model(self.model)
         if config.kind == "embedded":
             return Embedded(unwrapped, self.processing_class, args.seed, config.max_batch_size)
-        from rg_env.training.vllm_engine import Vllm
-
         first = (self.env.train_rows or self.env.eval_rows)[0]["prompt"]
         longest = args.max_prompt_length if self.curriculum else longest_prompt(self.env, encoder)
         return Vllm(

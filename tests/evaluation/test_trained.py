@@ -14,8 +14,8 @@ from rg_env.evaluation.from_config import run_evaluation
 from rg_env.evaluation.questions import draw
 from rg_env.evaluation.results import Results, read_results
 from rg_env.evaluation.trained import Trained, as_trained, trained_on
-from rg_env.training.build import run_config
 from rg_env.training.config.load import load_train_config
+from rg_env.training.from_config import run_config
 
 TINY = Path(__file__).parents[2] / "configs" / "train" / "tiny.yaml"
 PROMPT = "Answer as <answer>N</answer>."

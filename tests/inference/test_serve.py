@@ -14,8 +14,8 @@ from transformers import AutoTokenizer
 
 from rg_env.core.prompts import build_messages
 from rg_env.tiny import POLICY_DIR
-from rg_env.training.build import run_config
 from rg_env.training.config.load import load_train_config
+from rg_env.training.from_config import run_config
 
 TINY = Path(__file__).parents[2] / "configs" / "train" / "tiny.yaml"
 PROMPT, QUESTION = "Answer as <answer>N</answer>.", "How many legs have 2 dogs?"

@@ -13,8 +13,8 @@ from stack_server import perturb
 from rg_env.errors import TrainingError
 from rg_env.inference.vllm.client import VllmServer
 from rg_env.training import EngineConfig, GRPOConfig
+from rg_env.training.engines import Vllm, model_logprobs
 from rg_env.training.strategy import DataParallel
-from rg_env.training.vllm_engine import Vllm, model_logprobs
 from rg_env.training.weight_sync import transfer
 
 PROMPT = list(range(5, 60))
@@ -76,7 +76,7 @@ import os
 from accelerate import Accelerator
 from rg_env.training import EngineConfig, GRPOConfig, load_policy
 from rg_env.training.strategy import DataParallel
-from rg_env.training.vllm_engine import Vllm
+from rg_env.training.engines import Vllm
 policy = load_policy("tiny")
 cpu, config = Accelerator(cpu=True), EngineConfig(kind="vllm", port={server.port})
 prompt = {{"messages": "", "proof": [5, 6], "longest": 10}}

@@ -3,8 +3,6 @@
 import importlib.util
 import json
 import math
-import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_families import FAMILIES, SMALL, random_model
+from run_metrics import keep, results_of
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -202,9 +201,8 @@ def test_the_tiny_policy_learns(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     run = tmp_path / "run"
-    if destination := os.environ.get("RG_ENV_KEEP_RUNS"):
-        shutil.copytree(run, Path(destination) / "actor_critic", dirs_exist_ok=True)
-    results = json.loads((run / "train_results.json").read_text())
+    keep(run, "actor_critic")
+    results = results_of(run)
     before, after = results["eval_before"], results["eval_after"]
     assert (results["steps"], before["n"], after["n"], results["interrupted"]) == (5, 200, 200, False)
     assert after["accuracy"] - before["accuracy"] >= 0.3
@@ -241,7 +239,7 @@ def test_ctrl_c_ends_the_run_after_its_step(tmp_path: Path) -> None:
         process.wait()
     assert process.returncode == 130
     assert "Traceback" not in errors
-    results = json.loads((tmp_path / "run" / "train_results.json").read_text())
+    results = results_of(tmp_path / "run")
     assert results["interrupted"]
     assert results["eval_after"] is None
     assert (tmp_path / "run" / f"checkpoint-{results['steps']}" / "model.safetensors").exists()

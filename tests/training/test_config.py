@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from rg_env.core.config.parsing import Section
 from rg_env.core.config.yaml12 import to_yaml
 from rg_env.errors import ConfigError, InputError
-from rg_env.training.config.dry_run import describe, plan, without_effect
 from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig, batch_problems, check_batch
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.other_names import GRPO_KEYS
+from rg_env.training.config.plan import describe, plan, without_effect
 from rg_env.training.config.schema import TrainConfig
 
 BASE = """

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from rg_env.tiny import TRAINING
-from rg_env.training.config.dry_run import without_effect
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.config.load import load_train_config
+from rg_env.training.config.plan import without_effect
 from rg_env.training.config.schema import TrainConfig
 
 CONFIGS = Path(__file__).parents[2] / "configs"

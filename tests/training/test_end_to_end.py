@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from report_samples import page_data
+from run_metrics import keep, results_of
 
 from rg_env.core.run_folder import RunFolder
 from rg_env.evaluation.report import write_report
@@ -20,12 +20,6 @@ from rg_env.evaluation.results import read_results
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = pytest.mark.slow
-
-
-def keep(folder: Path, name: str) -> None:
-    """Copy a run to where CI prints its learning curve from."""
-    if destination := os.environ.get("RG_ENV_KEEP_RUNS"):
-        shutil.copytree(folder, Path(destination) / name, dirs_exist_ok=True)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +41,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def test_the_policy_learns_to_reason(main_job: tuple[Path, str]) -> None:
     """Sampled accuracy on the frozen problems rises by at least 0.35, greedy accuracy and length rise too."""
-    results = json.loads((main_job[0] / "train_results.json").read_text())
+    results = results_of(main_job[0])
     before, after = results["eval_before"], results["eval_after"]
     assert before["n"] == after["n"] >= 200
     assert after["accuracy"] - before["accuracy"] >= 0.35
@@ -81,7 +75,7 @@ def test_before_and_after_are_compared(main_job: tuple[Path, str]) -> None:
     trained = results.tasks["leg_counting"].models[f"{run.name}/{checkpoint.name}"]
     assert (trained.kind, trained.engine) == ("folder", "embedded")
     assert (trained.scores.left_out, trained.scores.failed) == (0, 0)
-    own = json.loads((run / "train_results.json").read_text())["eval_after"]["accuracy"]
+    own = results_of(run)["eval_after"]["accuracy"]
     low, high = trained.scores.measured[1]
     assert low - 0.05 < own < high + 0.05
     names = {path.name.rsplit("_", 1)[0] for path in folder.iterdir() if path.suffix in (".json", ".png")}
@@ -95,7 +89,7 @@ def test_before_and_after_are_compared(main_job: tuple[Path, str]) -> None:
 def test_every_file_is_left(main_job: tuple[Path, str]) -> None:
     """As the README lists them."""
     run, _ = main_job
-    results = json.loads((run / "train_results.json").read_text())
+    results = results_of(run)
     steps = results["steps"]
     metrics = read_lines(run / "metrics.jsonl")
     assert [row["step"] for row in metrics if "reward" in row] == list(range(1, steps + 1))
@@ -168,7 +162,7 @@ def test_ctrl_c_saves_and_ends(tmp_path: Path, by: str) -> None:
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert seconds < 5 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # on a machine of its own
-    results = json.loads((tmp_path / "run" / "train_results.json").read_text())
+    results = results_of(tmp_path / "run")
     assert results["interrupted"]
     assert results["eval_before"]["n"] == 200
     load_policy(str(tmp_path / "run" / f"checkpoint-{results['steps']}"))
@@ -207,7 +201,7 @@ def test_own_data_trains(tmp_path: Path, by: str) -> None:
         words = [str(EXAMPLES / "train_minimal.py"), *options.split(), "--model", "tiny", "--output-dir", "run"]
     done = subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "run" / "train_results.json").read_text())
+    results = results_of(tmp_path / "run")
     assert (results["steps"], results["eval_after"]["n"]) == (2, 16)
     rollouts = RunFolder(tmp_path / "run").evaluation(2)["rollouts"]
     sampled = [each for each in rollouts if each["draw"] == "sampled"]

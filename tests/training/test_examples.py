@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_metrics import logged
+from run_metrics import logged, results_of
 from user_code import nothing_left
 
 from rg_env.commands import run_command
@@ -166,7 +166,7 @@ def test_examples_train(tmp_path: Path, script: str, arguments: list[str], metri
     command = [sys.executable, str(REPOSITORY / "examples" / f"{script}.py"), *arguments, *output]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "run" / "train_results.json").read_text())
+    results = results_of(tmp_path / "run")
     assert (results["steps"], results["model"], results["interrupted"]) == (2, "tiny", False)
     trained = [row for row in logged(tmp_path / "run") if "reward" in row]
     assert len(trained) == 2

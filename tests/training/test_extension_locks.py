@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rg_env.training import distributed
+from rg_env.training import collectives
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def locks(tmp_path: Path) -> dict[str, Path]:
         for file in (found[name], folder / "build.ninja"):
             file.touch()
             old = name == "stale" or (name == "compiling" and file.name == "lock")
-            os.utime(file, (time.time() - old * 2 * distributed.STALE_S,) * 2)
+            os.utime(file, (time.time() - old * 2 * collectives.STALE_S,) * 2)
     return found
 
 
@@ -29,7 +29,7 @@ def test_a_lock_that_is_left_over_is_taken_away_and_told(
 ) -> None:
     """Once; what may still compile keeps its lock."""
     for _ in range(2):
-        distributed.clear_stale_locks(tmp_path)
+        collectives.clear_stale_locks(tmp_path)
     assert {name: lock.exists() for name, lock in locks.items()} == {"stale": False, "compiling": True, "fresh": True}
     (line,) = capsys.readouterr().out.splitlines()
     assert str(locks["stale"]) in line

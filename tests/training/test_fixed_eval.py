@@ -270,23 +270,6 @@ def test_a_run_goes_on_with_the_same_questions_only(make_trainer: Any, make_env:
     assert [results[name]["step"] for name in ("eval_before", "eval_after")] == [0, 2]
 
 
-def test_held_out_prompts_fit_the_chat_template(make_trainer: Any, unseen: Any, tokenizer: Any) -> None:
-    """Without a system role, the system prompt is in the user's turn, as in training."""
-    template = tokenizer.chat_template
-    tokenizer.chat_template = (
-        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
-        "{{ m.content }}{% endfor %}"
-    )
-    try:
-        trainer = make_trainer()
-        FixedEvaluation(trainer, EvaluationPlan(held_out=[unseen]))
-        row = unseen.eval_rows[0]
-        system, user = (message["content"] for message in row["prompt"])
-        assert tokenizer.decode(trainer.sampler.encoder(row["prompt"])) == f"{system}\n\n{user}"
-    finally:
-        tokenizer.chat_template = template
-
-
 def test_when_evaluations_are_due() -> None:
     """By default a fifth of the run apart; 0: none between; the first is a matter of its own."""
     assert [step for step in range(11) if EvaluationPlan().due(step, 10)] == [0, 2, 4, 6, 8, 10]

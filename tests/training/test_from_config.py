@@ -9,8 +9,8 @@ from run_metrics import logged
 from rg_env.cli.main import run as run_cli
 from rg_env.core.run_folder import RunFolder
 from rg_env.errors import InputError, OutputFolderError
-from rg_env.training.build import evaluate_config, run_config
 from rg_env.training.config.load import load_train_config
+from rg_env.training.from_config import evaluate_config, run_config
 
 pytestmark = pytest.mark.slow
 CONFIG = """

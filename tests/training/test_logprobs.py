@@ -1,5 +1,6 @@
 """Log-probabilities with shared prompts, against each row alone."""
 
+import copy
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -13,6 +14,7 @@ from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import BambaConfig
 
 from rg_env.training.algorithms.logprobs import Arrangement, can_share_prompts, completion_logps
+from rg_env.training.algorithms.policy import prepare_policy
 
 Rows = list[tuple[list[int], list[int]]]
 tokens = st.lists(st.integers(3, 700), min_size=1, max_size=12)
@@ -40,7 +42,7 @@ def alone(model: Any, ids: torch.Tensor, mask: torch.Tensor, temperature: float)
 def gradient(model: Any, logps: torch.Tensor) -> torch.Tensor:
     model.zero_grad()
     (logps * torch.linspace(-1, 1, logps.numel()).view(logps.shape)).sum().backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
 class Shapes:
@@ -150,3 +152,31 @@ def test_bf16_logits_lose_no_more_than_they_must() -> None:
     result = completion_logps(Bigrams(), ids, mask)
     exact = torch.log_softmax(Bigrams().table.double(), -1)[ids[:, :-1], ids[:, 1:]] * mask
     assert (result - exact).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("chunk", [10**9, 5 * 768], ids=["logits whole", "logits in chunks"])
+@pytest.mark.parametrize("arrangement", ["shared", "in_order"])
+@pytest.mark.parametrize("lora", [False, True], ids=["full", "LoRA"])
+def test_gradient_checkpointing_changes_no_gradient(
+    lora: bool, arrangement: Arrangement, chunk: int, make_args: Any, make_batch: Callable[..., Any], model: Any
+) -> None:
+    """With all weights trained or an adapter's; layers are run again in the backward pass only with checkpointing."""
+    batch = make_batch(["How many legs do three dogs have?"] * 4, ["12", "3 x 4 = 12", "<answer>12</answer>", "7"])
+    found = []
+    for checkpointing in (False, True):
+        torch.manual_seed(0)
+        config = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False) if lora else None
+        args = make_args(gradient_checkpointing=checkpointing)
+        policy = prepare_policy(copy.deepcopy(model), args, config, training=True).train()
+        assert can_share_prompts(policy)
+        runs: list[int] = []
+        layer = (policy.get_base_model() if lora else policy).model.layers[0]
+        layer.mlp.register_forward_pre_hook(lambda *_, runs=runs: runs.append(1))
+        ids, mask = batch["input_ids"], batch["loss_mask"]
+        logps = completion_logps(policy, ids, mask, arrangement=arrangement, logits_per_chunk=chunk)
+        gradient(policy, logps)
+        found.append({name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None})
+        assert len(runs) == (2 if checkpointing else 1)
+    assert found[0].keys() == found[1].keys()
+    for name, value in found[0].items():
+        torch.testing.assert_close(found[1][name], value, atol=1e-5, rtol=1e-4)

@@ -1,16 +1,13 @@
 """Monitors in real runs of the tiny policy: they see what it does, and end the run where asked."""
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from run_metrics import logged
+from process_scripts import run_script, told, torchrun
+from run_metrics import logged, results_of
 from transformers import AutoModelForCausalLM
 
 from rg_env.cli.main import run as rg_env
@@ -19,11 +16,6 @@ from rg_env.training import EvaluationPlan, MonitorCallback, MonitorsConfig, tra
 
 NONE = EvaluationPlan(before=False, after=False, every=0)
 CONFIG = Path(__file__).parents[2] / "configs" / "train" / "tiny.yaml"
-
-
-def results_of(folder: Path) -> dict[str, Any]:
-    results: dict[str, Any] = json.loads((folder / "train_results.json").read_text())
-    return results
 
 
 @pytest.fixture
@@ -62,9 +54,9 @@ def test_a_reward_that_is_hacked_is_found_out_and_ends_the_run(
     assert 5 <= step < 20
     assert (results["stopped_by"], results["interrupted"], results["error"]) == ("reward_hacking", False, None)
     (line,) = [line for line in results["monitors"] if "reward_hacking" in line]
-    told = capsys.readouterr().out
-    assert f"\n{line} (the run ends here: monitors.stop_on)\n" in told
-    assert f"Stopped by monitor reward_hacking after {step} steps" in told
+    printed = capsys.readouterr().out
+    assert f"\n{line} (the run ends here: monitors.stop_on)\n" in printed
+    assert f"Stopped by monitor reward_hacking after {step} steps" in printed
     assert line.startswith(f"step {step}: monitor reward_hacking: reward rose from 0.")
     assert "and accuracy did not (0." in line
     assert ": it is length that rose (0." in line
@@ -135,18 +127,7 @@ def test_monitors_of_the_trainer_are_those_of_the_run(make_trainer: Any, capsys:
 
 
 SCRIPT = """
-from rg_env.commands import prepare_process, run_command
-
-prepare_process()
-import os
-import torch
-from transformers import TrainerCallback
-from rg_env import load_environment
-from rg_env.training import (
-    EvaluationPlan, GRPOTrainer, MonitorCallback, MonitorsConfig, default_config, load_policy, train
-)
-
-RANK = int(os.environ["RANK"])
+from rg_env.training import MonitorCallback, MonitorsConfig
 
 
 class Watch(TrainerCallback):
@@ -162,27 +143,25 @@ class Poison:
     def __call__(self, module, args, output):
         if torch.is_grad_enabled():
             self.passes += 1
-            if RANK == 1 and self.passes == 3:
-                output.last_hidden_state = output.last_hidden_state * float("nan")
+            if RANK == "1" and self.passes == 3:
+                output.last_hidden_state = output.last_hidden_state * math.nan
         return output
 
 
 def main():
-    torch.set_num_threads(1)
     policy = load_policy("tiny")
-    env = load_environment(policy.mixture("leg_counting"), num_train_examples=64, num_eval_examples=0)
-    args = default_config(policy, "run", max_steps=500, per_device_train_batch_size=4, rollouts_per_step=16,
-                          num_generations=4, max_tokens=8)
+    env = ReasoningGym(policy.mixture("leg_counting"), num_train_examples=64, num_eval_examples=0)
+    args = arguments(policy, "run", max_steps=500, max_tokens=8)
     config = MonitorsConfig(window=4, zero_variance=0.0, stop_on=["zero_variance"])
     watch = MonitorCallback(config)
     trainer = GRPOTrainer(policy.model, env, args, policy.tokenizer, engine="embedded", callbacks=[Watch(), watch])
     policy.model.model.register_forward_hook(Poison())
-    train(trainer, evaluation=EvaluationPlan(before=False, after=False, every=0))
+    train(trainer, evaluation=NONE)
     kept = Watch.kept
     assert all(map(torch.equal, kept[1], kept[2])), "a pass of one process was not finite"
     assert not all(map(torch.equal, kept[2], kept[3]))
     assert (watch.stopped_by, trainer.state.global_step) == ("zero_variance", 4)
-    print(f"process {RANK} has ended", flush=True)
+    tell("ended")
     torch.distributed.destroy_process_group()
 
 run_command(main)
@@ -193,14 +172,9 @@ run_command(main)
 def test_two_processes_skip_and_stop_together(tmp_path: Path) -> None:
     """A pass that is not finite on the second process is skipped by both; what the first one's monitors find ends
     both after the same step, with one checkpoint and one line."""
-    (tmp_path / "two.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "two.py"]
-    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=False
-    )
+    done = run_script(tmp_path, torchrun(2), SCRIPT)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert {f"process {rank} has ended" for rank in (0, 1)} <= set(done.stdout.splitlines())
+    assert told(tmp_path) == [["ended"], ["ended"]]
     assert done.stdout.count("step 2: skipped, non-finite loss") == 1
     assert done.stdout.count("monitor zero_variance: ") == 1
     assert results_of(tmp_path / "run")["stopped_by"] == "zero_variance"

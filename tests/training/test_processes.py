@@ -1,7 +1,6 @@
 """Several training processes on one machine: DDP over gloo and ZeRO-3, with rows without advantage on either."""
 
 import contextlib
-import json
 import os
 import signal
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 import pytest
 from process_scripts import CONFIGS, HEAD, WITHIN_S, accelerate, run, run_script, start, told, torchrun
-from run_metrics import logged
+from run_metrics import logged, results_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(WITHIN_S + 60)]
 
@@ -46,7 +45,7 @@ def test_two_processes_train_and_end_together(tmp_path: Path) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-    results = json.loads((tmp_path / "run" / "train_results.json").read_text())
+    results = results_of(tmp_path / "run")
     assert results["interrupted"], errors
     assert results["steps"] >= 4
     assert (tmp_path / "run" / f"checkpoint-{results['steps']}" / "trainer_state.json").exists()
@@ -124,7 +123,7 @@ def test_what_fails_on_one_process_ends_all(tmp_path: Path) -> None:
     assert "moody" in error
     for fault in ("engine", "disk", "reward"):
         assert [path.name for path in (tmp_path / fault).glob("checkpoint*")] == ["checkpoint-1"]
-    assert "moody" in json.loads((tmp_path / "reward" / "train_results.json").read_text())["error"]
+    assert "moody" in results_of(tmp_path / "reward")["error"]
 
 
 SHARDED = """

@@ -1,6 +1,5 @@
 """Resuming from a checkpoint: as if the run had never stopped."""
 
-import json
 import os
 import signal
 from collections.abc import Callable
@@ -11,7 +10,7 @@ import pytest
 import torch
 import yaml
 from interrupts import At, ctrl_c, ctrl_c_in_a_backward_pass
-from run_metrics import logged
+from run_metrics import logged, results_of
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
@@ -199,7 +198,7 @@ def test_what_the_first_part_left_stays(fresh: Any, tmp_path: Path) -> None:
     assert yaml.safe_load((run / "config.yaml").read_text())["note"] == "first"
     assert yaml.safe_load((run / "config_from_step_2.yaml").read_text())["note"] == "second"
     assert [line["step"] for line in logged(run) if "reward" in line] == [1, 2, 3]
-    assert json.loads((run / "train_results.json").read_text())["eval_before"]["step"] == 0
+    assert results_of(run)["eval_before"]["step"] == 0
 
 
 def test_another_folder_takes_the_rest(fresh: Any, tmp_path: Path) -> None:

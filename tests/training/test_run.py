@@ -1,7 +1,6 @@
 """How runs end: by an error, by an interrupt, and what they leave then."""
 
 import errno
-import json
 import os
 import signal
 from pathlib import Path
@@ -9,16 +8,12 @@ from typing import Any
 
 import pytest
 from interrupts import At, ctrl_c
+from run_metrics import results_of
 from transformers import TrainerCallback
 
 from rg_env.core.environment import Environment
 from rg_env.errors import RewardError, TrainingError
 from rg_env.training import EvaluationPlan, load_policy, train
-
-
-def results_of(folder: Path) -> dict[str, Any]:
-    results: dict[str, Any] = json.loads((folder / "train_results.json").read_text())
-    return results
 
 
 def plain_env(make_env: Any, reward: Any) -> Any:
@@ -45,18 +40,6 @@ def test_an_error_in_mid_run_loses_nothing(make_trainer: Any, make_env: Any, tmp
     assert "moody" in results["error"]
     assert (run / "reward_curve.png").exists()
     load_policy(str(run / "checkpoint-2"))
-
-
-def test_a_reward_that_fails_in_an_evaluation_is_told(make_trainer: Any, make_env: Any, tmp_path: Path) -> None:
-    """In any environment; and where nothing was learned yet, nothing is left behind."""
-
-    def failing(completion: str) -> float:
-        return float("inf")
-
-    trainer = make_trainer(env=plain_env(make_env, failing))
-    with pytest.raises(RewardError, match="failing"):
-        train(trainer)
-    assert not (tmp_path / "run").exists()
 
 
 def no_space() -> None:
@@ -99,19 +82,6 @@ def test_a_run_without_a_step_is_an_error(make_trainer: Any, tmp_path: Path) -> 
 
 def interrupt() -> None:
     raise KeyboardInterrupt
-
-
-def test_a_run_that_is_killed_in_its_last_evaluation_is_resumed_there(make_trainer: Any, tmp_path: Path) -> None:
-    """Its weights are saved before that; once all is done, there is nothing to resume."""
-    trainer, plan = make_trainer(), EvaluationPlan(every=0, before=False)
-    trainer.engine.generate = lambda *args: no_space() if trainer.state.global_step == 2 else generate(*args)
-    generate = type(trainer.engine).generate.__get__(trainer.engine)
-    with pytest.raises(OSError, match="No space"):
-        train(trainer, evaluation=plan)
-    assert (tmp_path / "run" / "checkpoint-2").is_dir()
-    (tmp_path / "run" / "train_results.json").unlink()
-    results = train(make_trainer(), evaluation=plan, resume="auto")
-    assert (results["steps"], results["eval_after"]["step"]) == (2, 2)
 
 
 def test_an_interrupted_run_says_what_it_has(

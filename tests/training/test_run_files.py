@@ -31,18 +31,6 @@ def test_the_config_tells_what_was_run(make_trainer: Any, tmp_path: Path) -> Non
     assert EngineConfig(**config["engine"]) == trainer.engine_config
 
 
-def test_evaluations_are_spread_over_the_run(make_trainer: Any, tmp_path: Path) -> None:
-    """By default a fifth of the steps apart."""
-    trainer = make_trainer(max_steps=16)
-    train(trainer)
-    steps = sorted(int(path.stem.split("_")[-1]) for path in (tmp_path / "run" / "eval_results").iterdir())
-    total = trainer.state.global_step
-    assert total > 5
-    assert steps[0] == 0
-    assert steps[-1] == total
-    assert len(steps) <= 7
-
-
 def test_progress_is_a_line_a_step(make_trainer: Any, tmp_path: Path) -> None:
     """With questions and answers as often as configured (on a terminal: `test_console`)."""
     stream, trainer = io.StringIO(), make_trainer(max_steps=2)

@@ -9,8 +9,8 @@ import pytest
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from rg_env.tiny import POLICY_DIR
-from rg_env.training.build import run_config
 from rg_env.training.config.load import load_train_config
+from rg_env.training.from_config import run_config
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]

@@ -1,6 +1,5 @@
 """A loss or a gradient that is not finite changes no weight: on one process, on two, and under ZeRO-3."""
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from run_metrics import logged
+from run_metrics import logged, results_of
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from rg_env.errors import TrainingError
@@ -112,7 +111,7 @@ def test_three_bad_steps_end_the_run_with_the_last_good_weights(fresh: Any, tmp_
         train(trainer, evaluation=NONE)
     assert "lower training.learning_rate or training.max_grad_norm, and resume with --resume auto" in str(caught.value)
     assert (caught.value.exit_code, "\n" in str(caught.value)) == (1, False)
-    results = json.loads((tmp_path / "run" / "train_results.json").read_text())
+    results = results_of(tmp_path / "run")
     assert (results["steps"], results["error"]) == (4, str(caught.value))
     stored = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "checkpoint-4", dtype=torch.float32)
     assert all(torch.equal(weight, watch.kept[1][0][name]) for name, weight in stored.named_parameters())

@@ -10,9 +10,9 @@ from rg_env.core.environment import Environment
 from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EngineConfig, GRPOTrainer
-from rg_env.training.checks import check_engine
 from rg_env.training.reporting.metrics import StepMetrics, batch_metrics
 from rg_env.training.rollouts import Rollouts
+from rg_env.training.trainer_checks import check_engine
 
 # --- rows without advantage
 

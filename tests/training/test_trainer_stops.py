@@ -50,22 +50,24 @@ def test_an_engine_error_ends_the_run(make_trainer: Any) -> None:
 # --- bad input
 
 
-def test_prompts_too_long_are_an_error(make_trainer: Any, tmp_path: Path) -> None:
-    """None is dropped in silence; before anything is written."""
-    with pytest.raises(InputError, match=r"32 of 32 training prompts .* max_prompt_length=8 tokens .*longest has \d+"):
-        make_trainer(max_prompt_length=8)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_prompt_length": 8}, r"32 of 32 training prompts .* max_prompt_length=8 tokens .*longest has \d+"),
+        ({"env": Environment(ROWS, [{"question": "legs " * 200, "answer": "4"}])}, "1 of 1 evaluation prompts are lon"),
+        ({"env": Environment([], ROWS)}, "no training rows"),
+        (
+            {"engine": EngineConfig(num_batches_ahead=1)},
+            r"engine\.num_batches_ahead",
+        ),  # it samples from the model itself
+        ({"engine": "vlm"}, r"engine 'vlm'.*'vllm'"),
+    ],
+)
+def test_what_a_trainer_refuses(make_trainer: Any, tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    """Before anything is written."""
+    with pytest.raises(InputError, match=words):
+        make_trainer(**options)
     assert not (tmp_path / "run").exists()
-
-
-def test_long_evaluation_prompts_are_an_error_too(make_trainer: Any) -> None:
-    env = Environment(ROWS, [{"question": "legs " * 200, "answer": "4"}])
-    with pytest.raises(InputError, match="1 of 1 evaluation prompts are longer"):
-        make_trainer(env=env)
-
-
-def test_an_environment_without_training_rows_is_refused(make_trainer: Any) -> None:
-    with pytest.raises(InputError, match="no training rows"):
-        make_trainer(env=Environment([], ROWS))
 
 
 @pytest.mark.parametrize(
@@ -83,17 +85,6 @@ def test_templates_that_cannot_prompt_are_refused(tokenizer: Any, template: str,
     with pytest.raises(InputError, match=words) as caught:
         require_chat_template(tokenizer)
     assert "\n" not in str(caught.value)
-
-
-def test_the_embedded_engine_refuses_batches_ahead(make_trainer: Any) -> None:
-    """It samples from the model that is being trained."""
-    with pytest.raises(InputError, match=r"engine\.num_batches_ahead"):
-        make_trainer(engine=EngineConfig(num_batches_ahead=1))
-
-
-def test_an_unknown_engine_is_refused(make_trainer: Any) -> None:
-    with pytest.raises(InputError, match=r"engine 'vlm'.*'vllm'"):
-        make_trainer(engine="vlm")
 
 
 def test_a_template_without_a_system_role_gets_the_prompt_in_the_question(

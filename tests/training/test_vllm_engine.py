@@ -18,8 +18,8 @@ from weight_server import StandIn
 from rg_env.errors import MissingExtraError, ServerError, TrainingError
 from rg_env.inference.protocol import Sampling
 from rg_env.training import EngineConfig, GRPOConfig
+from rg_env.training.engines import RETRIES, Vllm
 from rg_env.training.strategy import DataParallel
-from rg_env.training.vllm_engine import RETRIES, Vllm
 
 COMPLETIONS = "/v1/completions"
 

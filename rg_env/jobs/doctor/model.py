@@ -26,11 +26,11 @@ from rg_env.jobs.doctor.machine import nearest_folder
 from rg_env.jobs.launch import trained_sequence
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.checkpointing.files import WEIGHTS, weight_files, weights_damage, weights_problem
-from rg_env.training.checks import prompt_lengths
 from rg_env.training.config.grpo import batch_problems
 from rg_env.training.config.schema import TrainConfig
 from rg_env.training.memory import Estimate, ModelShape, estimate, largest_that_fits
 from rg_env.training.preflight import own_rows
+from rg_env.training.trainer_checks import prompt_lengths
 
 _TIGHT = 0.9
 """Fraction of free memory above which fragmentation may cause out-of-memory errors."""

@@ -27,7 +27,7 @@ from rg_env.core.text import counted, one_line
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.jobs.supervisor import Supervisor
 from rg_env.jobs.sweep.grid import Point, Sweep, difference, override, some_of
-from rg_env.training.config.dry_run import without_effect
+from rg_env.training.config.plan import without_effect
 
 SWEEP_FILE, CONFIG_FILE, LOGS = "sweep.yaml", "config.yaml", "logs"
 Status = Literal["finished", "stopped", "failed", "not finished", "not started"]

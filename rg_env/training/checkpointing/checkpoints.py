@@ -33,8 +33,8 @@ from rg_env.core.text import reason_of
 from rg_env.errors import TrainingError
 from rg_env.training.algorithms.policy import held
 from rg_env.training.checkpointing.files import weights_problem
+from rg_env.training.collectives import agree
 from rg_env.training.data.curriculum import read_state
-from rg_env.training.distributed import agree
 
 FACTS = "resume.json"
 CURRICULUM = "curriculum.json"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rg_env.core.processes import print_once, world_size
 from rg_env.core.run_folder import RunFolder, run_name
-from rg_env.training.config.dry_run import plan
+from rg_env.training.config.plan import plan
 from rg_env.training.config.schema import TrainConfig
 from rg_env.training.config.sections import EvaluationSettings
 from rg_env.training.preflight import Start, check_start
@@ -56,7 +56,7 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     start = check_start(config, checkpoint=checkpoint)
     print_once(f"loading {checkpoint or config.model.name} ...")
     from rg_env.inference.models import TINY, load_policy, with_adapters
-    from rg_env.training.distributed import choose_folder
+    from rg_env.training.collectives import choose_folder
     from rg_env.training.evaluation import evaluate_only, step_of_model
 
     is_tiny = config.model.name == TINY
@@ -89,8 +89,8 @@ def make_trainer(
 ) -> "GRPOTrainer":
     """The trainer that `config` describes. `folder` is its output folder; default: the config's."""
     from rg_env.core.environment import Environment, ReasoningGym
+    from rg_env.training.collectives import choose_folder
     from rg_env.training.data.curriculum import Curriculum
-    from rg_env.training.distributed import choose_folder
     from rg_env.training.trainer import GRPOTrainer
 
     env: Any
