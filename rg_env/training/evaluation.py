@@ -16,7 +16,6 @@ training and, with the embedded engine and the seed of that run, the sampled ans
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,7 +34,6 @@ from rg_env.evaluation.results import Results
 from rg_env.evaluation.runner import ask_local, works_on
 from rg_env.evaluation.scores import Source, results_of
 from rg_env.evaluation.tables import print_results
-from rg_env.inference.protocol import Sampling
 from rg_env.training.config.sections import FIGURES, EvaluationSettings, evaluation_steps
 from rg_env.training.trainer import GRPOTrainer
 
@@ -160,53 +158,23 @@ class FixedEvaluation:
             RewardError: a reward raised or returned no finite number.
             TrainingError: the engine failed.
         """
+        name, records, plan = f"step {step}", list[dict[str, Any]](), self.plan
+
+        def keep(record: dict[str, Any]) -> None:
+            records.append(record)
+            if progress:
+                progress(len(records), self.answers)
+
         with self.trainer.engine.aside():  # so that an evaluation does not change training
-            return evaluated(
-                self._model,
-                self._questions,
-                self._sampling,
-                step=step,
-                source=self.trainer.model_name,
-                rollouts_per_example=self.plan.rollouts_per_example,
-                greedy=self.plan.greedy,
-                lock=self.trainer.sampler.scoring,
-                progress=progress,
-            )
-
-
-def evaluated(
-    model: LocalModel,
-    questions: Sequence[Questions],
-    sampling: Sampling,
-    *,
-    step: int,
-    source: str,
-    rollouts_per_example: int = 1,
-    greedy: bool = True,
-    lock: AbstractContextManager[Any] | None = None,
-    progress: Progress | None = None,
-) -> Results:
-    """Evaluate `model` after `step` steps of training.
-
-    Raises:
-        RewardError: a reward raised or returned no finite number.
-    """
-    name, records = f"step {step}", list[dict[str, Any]]()
-
-    def keep(record: dict[str, Any]) -> None:
-        records.append(record)
-        if progress:
-            progress(len(records), sum(work.asked for work in works))
-
-    works = [
-        work
-        for each in questions
-        for of_task in each.by_task()
-        for work in works_on(name, of_task, sampling, rollouts_per_example, greedy, keep=keep)
-    ]
-    ask_local(model, works, lock)
-    engine = "vllm" if "vllm" in model.name else "embedded"
-    return results_of(works, {name: Source(source, "folder", engine)}, step=step, rollouts=records)
+            works = [
+                work
+                for each in self._questions
+                for of_task in each.by_task()
+                for work in works_on(name, of_task, self._sampling, plan.rollouts_per_example, plan.greedy, keep=keep)
+            ]
+            ask_local(self._model, works, self.trainer.sampler.scoring)
+        source = Source(self.trainer.model_name, "folder", self.trainer.engine.name)
+        return results_of(works, {name: source}, step=step, rollouts=records)
 
 
 def evaluate_only(

@@ -20,26 +20,17 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from rg_env.core.environment import Environment, Row
 from rg_env.core.grading.rubric import Scored
 from rg_env.core.grading.scoring import Rollout
 from rg_env.errors import TrainingError
+from rg_env.evaluation.models import Generates
 from rg_env.evaluation.records import record_of
 from rg_env.inference.prompts import PromptEncoder
-from rg_env.inference.protocol import Completion, Sampling
+from rg_env.inference.protocol import Sampling
 from rg_env.training.data.batches import TokenBatch
-
-
-class Generates(Protocol):
-    """An engine that samples completions."""
-
-    end_ids: frozenset[int]
-
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        """One completion for each prompt (token ids), in order."""
-
 
 Group: TypeAlias = "tuple[Rollouts, range]"
 """The rollouts of one prompt: a batch and the range of their rows in it."""
@@ -114,19 +105,19 @@ class RolloutSampler:
         self.scoring = threading.Lock()
         """Lock that is held while rollouts are scored."""
 
-    def sample(self, rows: Sequence[Row], sampling: Sampling, env: Environment | None = None) -> Rollouts:
-        """Sample and score one completion for each row of `env` (default: the sampler's environment).
+    def sample(self, rows: Sequence[Row], sampling: Sampling) -> Rollouts:
+        """Sample and score one completion for each row.
 
         Raises:
             RewardError: a reward raised or returned no finite number.
             EngineError, TrainingError: the engine failed.
         """
-        start, env = time.monotonic(), env or self.env
+        start = time.monotonic()
         prompts = [self.encoder(row["prompt"]) for row in rows]
         completions = self._engine.generate(prompts, sampling)
-        texts = self.encoder.decode([completion.token_ids for completion in completions], self._engine.end_ids)
+        texts = self.encoder.decode([each.token_ids for each in completions], frozenset(self._engine.end_ids))
         rollouts = [
-            env.rollout(
+            self.env.rollout(
                 row,
                 text,
                 token_ids=completion.token_ids,
@@ -136,7 +127,7 @@ class RolloutSampler:
             for row, text, completion in zip(rows, texts, completions, strict=True)
         ]
         with self.scoring:
-            scored = env.score(rollouts)
+            scored = self.env.score(rollouts)
         return Rollouts(rollouts, scored, prompts, time.monotonic() - start)
 
     def submit(self, number: int, rows: Sequence[Row], sampling: Sampling) -> None:

@@ -115,7 +115,6 @@ class GRPOTrainer:
             limit = args.max_prompt_length
             curriculum.prepare = lambda rows: fitting_rows(curriculum.env.to_examples(rows), encoder, limit)
         self.output_dir = Path(args.output_dir or "outputs")
-        self.state, self.control = self._new_state(), TrainerControl()
         self._order = BatchOrder(
             len(self.env.train_rows),
             prompts=args.prompts_per_step,
@@ -153,24 +152,32 @@ class GRPOTrainer:
         self.checkpoints = Checkpoints(self, self.output_dir)
         self.rollouts: Rollouts | None = None
         """The batch being trained on; on the main process only."""
+        self.callbacks: list[TrainerCallback] = []
+        """Callbacks, in the order in which they are called."""
+        for callback in callbacks or []:
+            self.add_callback(callback)
+        self._batch_tokens = 0
+        self._reset()
+        if curriculum is not None:
+            on_main(self.accelerator, curriculum.check)
+        self.checkpoints.note()
+        self.notify("on_init_end")
+
+    def _reset(self) -> None:
+        """Set the state of a run to that before its first step."""
+        args, main, local = self.args, self.accelerator.is_main_process, self.accelerator.is_local_main_process
+        self.state = TrainerState(is_world_process_zero=main, is_local_process_zero=local)
+        self.control = TrainerControl()
         self.updating = False
         """True while a step mutates state that must stay consistent: interrupts are deferred until it is False."""
         self.consistent = True
         """Whether weights, step and random numbers match. They do not after an interrupted update, which cannot be
         saved."""
-        self.callbacks: list[TrainerCallback] = []
-        """Callbacks, in the order in which they are called."""
-        for callback in callbacks or []:
-            self.add_callback(callback)
-        self._group_filter = self._make_filter()
-        self._batch_tokens = 0
+        filters = args.filter_groups
+        self._group_filter = GroupFilter(args.num_generations, args.filter_groups_rounds) if filters else None
         self._micro_batches: list[dict[str, Any]] | None = None
         self._synced_at: int | None = None
         self._in_epoch = False
-        if curriculum is not None:
-            on_main(self.accelerator, curriculum.check)
-        self.checkpoints.note()
-        self.notify("on_init_end")
 
     # --- the algorithm ------------------------------------------------------------------------------------------------
 
@@ -406,29 +413,17 @@ class GRPOTrainer:
         self.engine.resume()
         self.metrics.take()
         self.phases.take()
-        self._micro_batches, self._synced_at, self._in_epoch = None, None, False
-        self.updating, self.consistent = False, True
-        self._group_filter = self._make_filter()
-        self.control = TrainerControl()
         self.guard.set_counts([0, 0])
         self.checkpoints.saved_at = None
         if self.curriculum is not None:
             self.curriculum.start()
-        self.state = self._new_state()
+        self._reset()
         if checkpoint is not None:
             self.checkpoints.load(Path(checkpoint))
         self.state.max_steps = self.args.max_steps
         self.model.train()
         self.checkpoints.note()
         return self.state
-
-    def _make_filter(self) -> GroupFilter | None:
-        args = self.args
-        return GroupFilter(args.num_generations, args.filter_groups_rounds) if args.filter_groups else None
-
-    def _new_state(self) -> TrainerState:
-        main, local = self.accelerator.is_main_process, self.accelerator.is_local_main_process
-        return TrainerState(is_world_process_zero=main, is_local_process_zero=local)
 
     @contextmanager
     def _updating(self) -> Iterator[None]:
