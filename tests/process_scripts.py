@@ -1,10 +1,14 @@
 """Scripts that train in several processes on this machine."""
 
+import contextlib
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+import psutil
+import pytest
 
 WITHIN_S = 500
 """Importing takes most of it, and DeepSpeed's compiling on its first use; a busy machine takes three times as long."""
@@ -80,14 +84,25 @@ def start(folder: Path, launcher: Sequence[str], arguments: Sequence[str]) -> "s
 
 
 def run(folder: Path, launcher: Sequence[str], arguments: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-    """The same, when it has ended."""
+    """The same, when it has ended. If it takes too long, the error shows what all processes have printed."""
     process = start(folder, launcher, arguments)
     try:
         output, errors = process.communicate(timeout=WITHIN_S)
+    except subprocess.TimeoutExpired:
+        end(process)
+        output, errors = process.communicate(timeout=60)
+        pytest.fail(f"not finished within {WITHIN_S} s\n{output[-2000:]}\n{errors[-4000:]}")
     finally:
-        process.kill()
-        process.communicate()
+        end(process)
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def end(process: "subprocess.Popen[str]") -> None:
+    """End a launcher and its workers, which would keep its pipes open."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for each in [*psutil.Process(process.pid).children(recursive=True), process]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
 
 
 def run_script(
