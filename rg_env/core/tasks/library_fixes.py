@@ -26,7 +26,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rg_env.core.grading.graders.games import captures
@@ -62,50 +62,45 @@ _A_DAY = datetime.date(2024, 1, 1)
 
 def fix_library(task: str) -> None:
     """Apply the fixes for `task`, which must be imported already. A second call has no effect."""
-    fixes = {
-        "basic_arithmetic": _fix_basic_arithmetic,
-        "codeio": _fix_codeio,
-        "number_sequence": _fix_number_sequence,
-        "time_intervals": _fix_time_intervals,
-    }
-    if task in fixes:
+    if task in _FIXES:
         module = sys.modules[library.dataset_class(task)[0].__module__]
         if not hasattr(module, _FIXED):
-            fixes[task](module)
+            _FIXES[task](module)
             setattr(module, _FIXED, True)
 
 
-LEFT_OUT = {
-    "aiw": "it asks about a person it has not mentioned",
-    "codeio": "the code snippet failed",
-    "propositional_logic": "the premises contradict each other, or lead to nothing in two variables that is new",
-    "quantum_lock": "a press without effect would make the shortest sequence shorter, if it toggles the light",
-    "tsumego": "no move captures a white stone",
-    "syllogism": "the answer depends on existential import: whether every term has a member",
+def _asks_about_a_stranger(entry: Mapping[str, Any]) -> bool:
+    asked = _WHOSE_SISTERS.search(entry["question"])
+    return asked is not None and not entry["question"].startswith(f"{asked[1]} ")
+
+
+LEFT_OUT: dict[str, tuple[str, Callable[[Mapping[str, Any]], bool]]] = {
+    "aiw": ("it asks about a person it has not mentioned", _asks_about_a_stranger),
+    "codeio": (
+        "the code snippet failed",
+        lambda entry: not (entry["metadata"]["input_data"] or entry["metadata"]["output_data"]),
+    ),
+    "propositional_logic": (
+        "the premises contradict each other, or lead to nothing in two variables that is new",
+        lambda entry: Premises(entry["metadata"]).conclusion() is None,
+    ),
+    "quantum_lock": (
+        "a press without effect would make the shortest sequence shorter, if it toggles the light",
+        lambda entry: not is_shortest_lock(entry),
+    ),
+    "syllogism": (
+        "the answer depends on existential import: whether every term has a member",
+        lambda entry: syllogism_follows(entry) is None,
+    ),
+    "tsumego": ("no move captures a white stone", lambda entry: not captures(entry["metadata"]["board"])),
 }
-"""By task, the reason some of the library's entries are excluded."""
+"""By task, the reason some of the library's entries are excluded, and the function that finds them."""
 
 
 def left_out(task: str, entry: Mapping[str, Any]) -> str:
     """The reason `entry` is excluded (see `LEFT_OUT`); empty if it is kept."""
-    metadata = entry["metadata"]
-    match task:
-        case "aiw":
-            asked = _WHOSE_SISTERS.search(entry["question"])
-            fails = asked is not None and not entry["question"].startswith(f"{asked[1]} ")
-        case "codeio":
-            fails = not (metadata["input_data"] or metadata["output_data"])
-        case "propositional_logic":
-            fails = Premises(metadata).conclusion() is None
-        case "quantum_lock":
-            fails = not is_shortest_lock(entry)
-        case "syllogism":
-            fails = syllogism_follows(entry) is None
-        case "tsumego":
-            fails = not captures(metadata["board"])
-        case _:
-            fails = False
-    return LEFT_OUT[task] if fails else ""
+    reason, fails = LEFT_OUT.get(task, ("", bool))
+    return reason if fails(entry) else ""
 
 
 def _fix_basic_arithmetic(module: Any) -> None:
@@ -182,3 +177,11 @@ def _fix_time_intervals(module: Any) -> None:
             return parse(text, default=datetime.datetime.combine(_A_DAY, datetime.time()))
 
     module.date, module.parser = FixedDate, FixedParser
+
+
+_FIXES = {
+    "basic_arithmetic": _fix_basic_arithmetic,
+    "codeio": _fix_codeio,
+    "number_sequence": _fix_number_sequence,
+    "time_intervals": _fix_time_intervals,
+}

@@ -11,6 +11,7 @@ from typing import Any
 
 from rg_env.core.data.problem_keys.forms import Bag, Entry, Key, Name, equation, expression, fields, numbered, of, parts
 from rg_env.core.grading.graders import logic
+from rg_env.core.grading.graders.gold import CARDS, STATEMENT
 
 _LINE_OF_SUM = re.compile(r"^(.*)= *\?$", re.MULTILINE)
 _COUNT = re.compile(r"(?<!\d)(\d+) (brothers|sisters|male|female)")
@@ -19,7 +20,6 @@ _RESULT = re.compile(r"^(.+) → (\w+)$", re.MULTILINE)
 _TEST_CASE = re.compile(r"New test case:\n(.*)")
 _COUPLE = re.compile(r"(?<!\S)(\S+) is married to (\S+)\.(?: They have (?:a child|children) called ([^.]+)\.)?")
 _CHILDREN = re.compile(r", | and ")
-_STATEMENT = re.compile(r"(All|No|Some) (\w+) are (not )?(\w+)")
 _PATH = re.compile(r"^(\|\S+ \d+(?:\|\d+ \d+)*)/(\d+) (\d+) = *$", re.MULTILINE)
 _CATEGORY = re.compile(r"^ - (.*): (.*)$", re.MULTILINE)
 _CHILD = re.compile(r"(?:child is named|mother of) (?=\w)")
@@ -32,7 +32,6 @@ _ROW = re.compile(r"^ *\[+([01](?: [01])*)\]+$", re.MULTILINE)
 _STICKERS = re.compile(r"^ *((?:[WYROGB](?: +|$))+)$", re.MULTILINE)
 _EXAMPLE = re.compile(r"^Input \d+: (.*)\nOutput \d+: (.*)$", re.MULTILINE)
 _INPUT = re.compile(r"^Input: (.*)$", re.MULTILINE)
-_CARDS = re.compile(r"initial cards (\w+)")
 _CODE = re.compile(r"copy spans of code directly\.\s*(.*)", re.DOTALL)
 _SENTENCE = re.compile(r"(?<![^.?])[^.?]+[.?]")
 _PROGRAM = re.compile(r"following program:\s*(?=\S)([AB# ]+)")
@@ -178,7 +177,7 @@ def _syllogism(entry: Entry) -> Any:
 
 
 def _quantified(text: str) -> Any:
-    ((quantifier, subject, negated, predicate),) = _STATEMENT.findall(text)
+    ((quantifier, subject, negated, predicate),) = STATEMENT.findall(text)
     either_way = quantifier in ("Some", "No") and not negated
     return (quantifier, negated, Bag([subject, predicate]) if either_way else (subject, predicate))
 
@@ -263,7 +262,7 @@ def _list_functions(entry: Entry) -> Any:
 
 def _mahjong_puzzle(entry: Entry) -> Any:
     rounds = [(each["add"], each["remove"]) for each in entry["metadata"]["rounds"]]
-    return (Bag(parts(_CARDS, entry["question"])[0]), rounds)
+    return (Bag(parts(CARDS, entry["question"])[0]), rounds)
 
 
 def _manipulate_matrix(entry: Entry) -> Any:

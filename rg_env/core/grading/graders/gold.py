@@ -23,8 +23,8 @@ from rg_env.core.grading.graders.expressions import exact_value
 
 NO_OPTIONS: Config = MappingProxyType({})
 _WOMEN = re.compile(r"\b(\d+) female colleagues")
-_CARDS = re.compile(r"initial cards ([A-Z]+)")
-_STATEMENT = re.compile(r"(All|No|Some) (\w+) are (not )?(\w+)")
+CARDS = re.compile(r"initial cards ([A-Z]+)")
+STATEMENT = re.compile(r"(All|No|Some) (\w+) are (not )?(\w+)")
 # Reasoning Gym's default names: its metadata does not say who is a man and who a woman.
 _MALE_NAMES = (
     "James John Robert Michael William David Richard Joseph Thomas Charles Peter Daniel Matthew Christopher Andrew "
@@ -93,7 +93,7 @@ def _mahjong_puzzle(entry: Entry, config: Config) -> str:
     """The result of the last round. The library calls a random card `Pass` whatever it forms, prefers `Chi` to `Peng`,
     and misses a sequence if a card between its ends is doubled."""
     *before, last = entry["metadata"]["rounds"]
-    cards = _CARDS.search(entry["question"])
+    cards = CARDS.search(entry["question"])
     hand = before[-1]["cards"] if before else cards[1] if cards else ""
     card = last["add"]
     if hand.count(card) >= 2:
@@ -121,7 +121,7 @@ def syllogism_follows(entry: Entry) -> bool | None:
 
 
 def _statement(text: str) -> Statement:
-    match = _STATEMENT.fullmatch(text)
+    match = STATEMENT.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a statement of a syllogism")
     kind, subject, negation, predicate = match.groups()
@@ -182,29 +182,18 @@ _RIGHT: Mapping[str, Callable[[Entry, Config], Any]] = {
 
 SOLVED = ("rush_hour", "boxnet")
 """Tasks whose gold answers come from a solver, which trusts its entry."""
-STORED_ELSEWHERE = (*SOLVED, "graph_color", "propositional_logic", "rubiks_cube")
-"""Tasks whose entries have no `answer`."""
 
 
 def gold_answer(task: str, entry: Mapping[str, Any], config: Config = NO_OPTIONS) -> str | None:
-    """The right answer to `entry` of a task with these options, or None where the library stores none.
+    """The right answer to `entry` of a task with these options, or None if the library stores none.
 
-    Where the library stores a wrong one, it is the one by the rules of the question: see `corrected`.
+    If the library stores a wrong one, it is the right one by the rules of the question: see `corrected`.
     graph_color and rubiks_cube keep an example of a right answer in their metadata instead. rush_hour and boxnet have
     none at all, and are solved here, which takes tens of milliseconds for a rush_hour. The example of
-    propositional_logic often restates a premise, or is a variable that does not follow: then the answer is our own.
+    propositional_logic often restates a premise, or is a variable that does not follow. Then the answer is our own.
     """
-    metadata = entry["metadata"]
-    if task == "graph_color":
-        return json.dumps(metadata["possible_answer"])
-    if task == "rubiks_cube":
-        return metadata["example_correct_answer"] or None  # only 3x3 cubes have one
-    if task == "rush_hour":
-        return move_games.solve_rush_hour(entry)
-    if task == "boxnet":
-        return move_games.solve_boxnet(entry)
-    if task == "propositional_logic":
-        return _conclusion(metadata)
+    if task in _STORED_ELSEWHERE:
+        return _STORED_ELSEWHERE[task](entry)
     answer = corrected(task, entry, config)["answer"]
     if task == "jugs" and "No solution" in answer:
         return None  # its solver only handles three jugs
@@ -213,11 +202,22 @@ def gold_answer(task: str, entry: Mapping[str, Any], config: Config = NO_OPTIONS
     return None if answer is None else str(answer)
 
 
-def _conclusion(metadata: Mapping[str, Any]) -> str | None:
-    premises = logic.Premises(metadata)
+def _conclusion(entry: Entry) -> str | None:
+    premises = logic.Premises(entry["metadata"])
     shortest = premises.conclusion()
-    example: str = metadata["example_answer"]
+    example: str = entry["metadata"]["example_answer"]
     formula = logic.parse(example, premises.variables)
     if shortest and formula and premises.lead_to(formula):
         return example
     return shortest
+
+
+_STORED_ELSEWHERE: Mapping[str, Callable[[Entry], str | None]] = {
+    "boxnet": move_games.solve_boxnet,
+    "graph_color": lambda entry: json.dumps(entry["metadata"]["possible_answer"]),
+    "propositional_logic": _conclusion,
+    "rubiks_cube": lambda entry: entry["metadata"]["example_correct_answer"] or None,  # only 3x3 cubes have one
+    "rush_hour": move_games.solve_rush_hour,
+}
+STORED_ELSEWHERE = tuple(_STORED_ELSEWHERE)
+"""Tasks whose entries have no `answer`."""
