@@ -15,7 +15,7 @@ import re
 import sys
 import traceback
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rg_env.errors import RGEnvError
@@ -125,6 +125,11 @@ def shortened(value: object) -> str:
     except ValueError:  # Python refuses to print integers of over 4,300 digits
         return f"a {type(value).__name__} too long to write"
     return text if len(text) <= 80 else f"{text[:60]} ... {text[-15:]}"
+
+
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """The first `most` names, and the number of others."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def counted(number: int, noun: str) -> str:

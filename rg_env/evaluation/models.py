@@ -29,7 +29,7 @@ import httpx
 
 from rg_env.core.processes import Command, ProcessGroup
 from rg_env.core.prompts import fold_system, rejects_system_role
-from rg_env.core.text import is_count, one_line, reason_of
+from rg_env.core.text import is_count, listed, one_line, reason_of
 from rg_env.errors import InputError, MissingExtraError, ServerError, install_command
 from rg_env.evaluation.config import TINY, EvalConfig, EvalModel, RequestsConfig
 from rg_env.inference.machine import Machine
@@ -168,9 +168,8 @@ class Endpoint:
             return
         # Some servers list "models/NAME" but accept NAME.
         if names and not any(each == self.served_name or each.endswith(f"/{self.served_name}") for each in names):
-            more = f" and {len(names) - 5} more" if len(names) > 5 else ""
             raise InputError(
-                f"{address} does not serve {self.served_name!r}: it has {', '.join(map(one_line, names[:5]))}{more}"
+                f"{address} does not serve {self.served_name!r}: it has {listed(list(map(one_line, names)), 5)}"
             )
 
     def _json(self, response: httpx.Response) -> Any:

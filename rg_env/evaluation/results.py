@@ -19,7 +19,7 @@ from pydantic import ConfigDict, Field, Strict, ValidationError, model_validator
 from rg_env.core.config.parsing import Section, Share, problems_in
 from rg_env.core.run_folder import RunFolder, damaged, evaluation_summary
 from rg_env.core.statistics import mean_of, wilson_interval
-from rg_env.core.text import one_line
+from rg_env.core.text import listed, one_line
 from rg_env.errors import InputError
 
 RESULTS = "results_*.json"
@@ -334,7 +334,7 @@ class Results(Record):
             models = ["tiny" if source.parts[-2:] == ("tiny", "policy") else source.name]
         tasks = [name for name, task in self.tasks.items() if task.part in (None, "training")] or list(self.tasks)
         tasks = tasks or list(dict.fromkeys(each.benchmark for each in self.external))
-        return f"{_listed(models)} on {_listed(tasks)}"
+        return f"{listed(models)} on {listed(tasks)}"
 
     @property
     def sampling(self) -> Sampling:
@@ -391,11 +391,6 @@ def newest_results(folder: Path) -> tuple[dict[Path, Results], bool]:
 def read_evaluations(run: RunFolder) -> list[Results]:
     """Read the evaluations of a training run, in order. Raises like `read_results`."""
     return [read_results(run.evaluation_file(step)) for step in run.evaluation_steps()]
-
-
-def _listed(names: Sequence[str]) -> str:
-    """The first three names, and the number of others."""
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 # Results of several files, which must be comparable

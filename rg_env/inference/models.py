@@ -19,7 +19,7 @@ from rg_env.core.processes import print_once
 from rg_env.core.prompts import require_chat_template
 from rg_env.core.run_folder import is_missing_folder
 from rg_env.core.tasks.mixture import Mixture, TaskSpec
-from rg_env.core.text import reason_of
+from rg_env.core.text import listed, reason_of
 from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR, TASKS
 
@@ -225,8 +225,7 @@ def _require_weights(name: str, model: PreTrainedModel, info: dict[str, Any]) ->
     mismatched = sorted(key if isinstance(key, str) else key[0] for key in info["mismatched_keys"])
     for keys, what in ((lacking, "lacks"), (mismatched, "has in another shape than its config.json")):
         if keys:
-            shown = ", ".join(keys[:3]) + (f" and {len(keys) - 3} more" if len(keys) > 3 else "")
-            raise InputError(f"cannot load the model {name!r}: weights: it {what} {shown}")
+            raise InputError(f"cannot load the model {name!r}: weights: it {what} {listed(keys)}")
 
 
 def best_device() -> str:

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from rg_env.core.run_folder import RunFolder, json_lines
-from rg_env.core.text import is_count, is_number
+from rg_env.core.text import is_count, is_number, listed
 from rg_env.errors import InputError
 from rg_env.evaluation.plots.style import (
     COLORS,
@@ -107,8 +107,7 @@ def notes_on(curves: Sequence[Curve]) -> list[str]:
             "accuracies are not comparable: the runs were evaluated on different problems or in different ways"
         )
     if unknown := [curve.name for curve in measured if curve.asked is None]:
-        names = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3} more" if len(unknown) > 3 else "")
-        notes.append(f"no intervals, and problems unknown, without eval_results: {names}")
+        notes.append(f"no intervals, and problems unknown, without eval_results: {listed(unknown)}")
     return notes
 
 

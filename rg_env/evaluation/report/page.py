@@ -30,11 +30,6 @@ class Estimate:
     low: float | None = None
     high: float | None = None
 
-    @classmethod
-    def of(cls, value: float | None, interval: tuple[float, float] | None = None) -> "Estimate | None":
-        """Estimate from a value and its interval; None without a value."""
-        return None if value is None else cls(value, *(interval or ()))
-
 
 def date(created: str | None) -> str:
     """Format a time in ISO 8601 for display; empty if it is None."""

@@ -130,7 +130,9 @@ def add_tasks(page: Page, results: Results, titles: Mapping[str, str] | None = N
 
 def accuracy_of(found: Accuracy | None) -> Estimate | None:
     """Accuracy with its interval; None if it was not measured."""
-    return None if found is None else Estimate.of(found.accuracy, found.accuracy_interval)
+    return (
+        None if found is None or found.accuracy is None else Estimate(found.accuracy, *(found.accuracy_interval or ()))
+    )
 
 
 def _differences(tasks: Mapping[str, TaskResults], gathered: Gathered) -> list[str]:
