@@ -215,17 +215,25 @@ class _AwaitingFunction(_Function):
                 state[_PENDING_KEY] = pending
                 pending.add_done_callback(lambda _: state.pop(_PENDING_KEY, None))  # also if it failed
             score = await asyncio.shield(pending)  # cancelling one function must not cancel the score
-            if _kept(completion, state, info) is None:
-                state[_CACHE_KEY] = _rollout(prompt, completion, answer, state, info, score)
+            rollout_of(prompt, completion, answer, state, info, score)
         value = super().__call__(prompt, completion, answer, state, info, parser)
         return await value if inspect.isawaitable(value) else value
 
 
-def rollout_of(prompt: Any, completion: Any, answer: Any, state: Any, info: Any) -> Rollout:
-    """The `Rollout` of these values, extracted and scored once, and stored in `state` for other reward functions."""
+def rollout_of(prompt: Any, completion: Any, answer: Any, state: Any, info: Any, score: Any = None) -> Rollout:
+    """The `Rollout` of these values, stored in `state` for other reward functions. Scored unless `score` is given."""
     rollout = _kept(completion, state, info)
     if rollout is None:
-        rollout = _rollout(prompt, completion, answer, state, info)
+        tokens, truncated = usage(state if isinstance(state, Mapping) else {})
+        rollout = Rollout.of(
+            prompt=prompt,
+            completion=completion,
+            answer=answer,
+            info=info,
+            completion_tokens=tokens,
+            truncated=truncated,
+            score=score,
+        )
         if isinstance(state, dict):
             state[_CACHE_KEY] = rollout
     return rollout
@@ -237,19 +245,6 @@ def _kept(completion: Any, state: Any, info: Any) -> Rollout | None:
     if not isinstance(rollout, Rollout) or rollout.text != completion_text(completion) or rollout.info != info:
         return None
     return rollout
-
-
-def _rollout(prompt: Any, completion: Any, answer: Any, state: Any, info: Any, score: Any = None) -> Rollout:
-    tokens, truncated = usage(state if isinstance(state, Mapping) else {})
-    return Rollout.of(
-        prompt=prompt,
-        completion=completion,
-        answer=answer,
-        info=info,
-        completion_tokens=tokens,
-        truncated=truncated,
-        score=score,
-    )
 
 
 def usage(state: Mapping[str, Any]) -> tuple[int | None, bool | None]:

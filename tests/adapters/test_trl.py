@@ -43,7 +43,7 @@ SHOTS = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<a
 
 
 class Logs:
-    """What `GRPOTrainer` gives reward functions in addition to the batch, and what it makes of it."""
+    """What `GRPOTrainer` passes to reward functions in addition to the batch, and how it uses their logs."""
 
     def __init__(self) -> None:
         self.metrics: dict[str, list[float]] = defaultdict(list)
@@ -183,7 +183,7 @@ def test_metrics_are_exact_for_each_task() -> None:
 
 @pytest.mark.parametrize("form", [str, lambda text: [], lambda text: [{"role": "assistant"}], lambda text: None])
 def test_completions_in_other_forms(form: Any) -> None:
-    """Plain texts, as TRL gives them for plain prompts, and messages without any text."""
+    """Plain texts, as TRL passes them for plain prompts, and messages without any text."""
     env = load_environment(**SMALL)
     rows = env.train_dataset.to_list()[:2]
     columns = {name: [row[name] for row in rows] for name in ("answer", "info")}

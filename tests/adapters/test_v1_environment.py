@@ -112,12 +112,12 @@ def test_parameters_are_the_plain_environments_and_the_split() -> None:
         ({"rewards": [lambda state: 1.0]}, InputError, "needs 'state', which this environment does not have"),
     ],
 )
-def test_bad_arguments_are_told_at_once(options: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_bad_arguments_are_reported_at_once(options: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         rg_env.load_environment(**{**SMALL, **options})
 
 
-def test_a_split_without_rows_is_told_when_it_is_read() -> None:
+def test_a_split_without_rows_is_an_error_when_it_is_read() -> None:
     """It may be there for training alone."""
     env = rg_env.load_environment(num_train_examples=2, num_eval_examples=0)
     assert len(env.environment.train_rows) == 2

@@ -163,7 +163,7 @@ def test_a_judge_that_needs_no_runtime_scores() -> None:
 
 
 def test_functions_that_a_config_plugs_count(tmp_path: Any) -> None:
-    """With the weight that the config gives."""
+    """With the config's weight."""
     (tmp_path / "plugged.py").write_text("async def half(trace):\n    return 0.5\n")
     task = vf.TaskConfig(rewards={"half": {"fn": f"{tmp_path}/plugged.py:half", "weight": 3.0}})
     env = as_environment(Sums(vf.TasksetConfig(task=task)))

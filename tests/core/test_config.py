@@ -91,7 +91,7 @@ def test_null_takes_a_key_away(tmp_path: Path) -> None:
     assert parse_config(read_config(tmp_path / "main.yaml", ["count="]), Outer).count == 1
 
 
-def test_an_override_replaces_what_stands_at_its_path(tmp_path: Path) -> None:
+def test_an_override_replaces_the_value_at_its_path(tmp_path: Path) -> None:
     found = values(
         tmp_path, "inner.rate=1e-6", "named={x: {rate: 2}}", main="inner: {rate: 1, sizes: [1]}\nnamed: {y: {}}"
     )
@@ -205,13 +205,13 @@ def test_a_missing_file_a_folder_and_bytes_are_one_line(tmp_path: Path) -> None:
         (["name="], "name = null @ command line: is required"),
     ],
 )
-def test_a_mistake_tells_path_value_place_and_remedy(tmp_path: Path, overrides: list[str], line: str) -> None:
+def test_a_mistake_is_reported_with_path_value_place_and_fix(tmp_path: Path, overrides: list[str], line: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(read_config(write(tmp_path, main="name: n\n"), overrides), Outer)
     assert str(caught.value) == line
 
 
-def test_all_mistakes_are_told_at_once_each_with_its_line(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_at_once_each_with_its_line(tmp_path: Path) -> None:
     """Also where the value came from a file that is extended."""
     main = write(tmp_path, main="extends: base.yaml\ncount: 0\n", base="name: n\ninner:\n  rate: x\n")
     with pytest.raises(ConfigError) as caught:
@@ -273,7 +273,7 @@ def test_a_config_of_another_kind_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "override", ["no equals sign", "=1", "a..b=1", "extends=x.yaml", "a=[", "a={x: 1, x: 2}", "a=&a [*a]"]
 )
-def test_overrides_that_are_none(tmp_path: Path, override: str) -> None:
+def test_invalid_overrides(tmp_path: Path, override: str) -> None:
     with pytest.raises(InputError, match="override"):
         values(tmp_path, override, main="{}")
 
@@ -405,7 +405,7 @@ def test_null_takes_away_what_extended_files_import(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", ["{a: 1}", "3"])
 @pytest.mark.parametrize("extends", ["", "extends: base.yaml\n"])
-def test_what_is_no_list_is_told_by_the_schema(tmp_path: Path, value: Any, extends: str) -> None:
+def test_imports_other_than_a_list_are_reported_by_the_schema(tmp_path: Path, value: Any, extends: str) -> None:
     """With the file and the line of it, also where an extended file has a list."""
     put(tmp_path / "base.yaml", "imports: [a.py]")
     file = put(tmp_path / "run.yaml", f"{extends}imports: {value}")

@@ -42,7 +42,7 @@ def test_no_gold_answer_has_more_than_its_share(task: str) -> None:
 
 
 def _columns(names: str) -> list[str]:
-    """A formula for every truth function of these variables but the constant ones."""
+    """A formula for every truth function of these variables, except constants."""
     rows = [" ∧ ".join(f"{sign}{name}" for sign, name in zip(signs, names, strict=True))
             for signs in itertools.product(["", "¬"], repeat=len(names))]  # fmt: skip
     return [

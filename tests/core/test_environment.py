@@ -227,7 +227,7 @@ def test_answers_wait_for_workers_together() -> None:
 
 
 def test_reasoning_gym_is_an_environment() -> None:
-    """Its rows are core's, graded as asked; gold answers are right; further rows are put as its own."""
+    """Its rows are core's, graded as asked; gold answers are right; further rows are prompted the same way."""
     env = ReasoningGym(["leg_counting", "chain_sum"], 6, 4, seed=3, grading="partial")
     drawn = build_rows(["leg_counting", "chain_sum"], "train", 6, 3)
     assert [row["question"] for row in env.train_rows] == [row["question"] for row in drawn]

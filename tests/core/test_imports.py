@@ -136,7 +136,7 @@ def test_errors_are_one_line(write: Write, tmp_path: Path, name: str, text: str 
     assert "bad" not in sys.modules
 
 
-def test_a_module_that_raises_is_told_with_its_line(write: Write) -> None:
+def test_a_module_that_raises_is_reported_with_its_line(write: Write) -> None:
     """The last line of the user's, also where another file of theirs raised."""
     write("broken_pkg/__init__.py", "")
     write("broken_pkg/inner.py", "\n\n1 / 0\n")
@@ -146,7 +146,7 @@ def test_a_module_that_raises_is_told_with_its_line(write: Write) -> None:
 
 
 @pytest.mark.parametrize("names", ["tasks.py", [1], [None]])
-def test_what_is_no_list_of_names_is_refused(names: object) -> None:
+def test_imports_must_be_a_list_of_names(names: object) -> None:
     """One name without a list too."""
     with pytest.raises(InputError, match="imports must be a list of modules and"):
         import_user_code(names)  # type: ignore[arg-type]

@@ -154,7 +154,7 @@ for name in {names!r}:
     return _run(code).splitlines()
 
 
-def test_what_keeps_an_adapter_from_being_imported_is_told() -> None:
+def test_the_cause_of_a_failed_adapter_import_is_reported() -> None:
     """Not that the release lacks an API which it has."""
     for setup in ('sys.modules["httpx"] = None', 'import verifiers; sys.modules["httpx"] = None'):
         (told,) = _errors(setup, "load_environment")
@@ -175,7 +175,7 @@ def test_the_v1_names_are_refused_where_the_release_lacks_them() -> None:
 
 
 def test_load_environment_works_without_verifiers() -> None:
-    """It gives the plain environment; Verifiers' own object is refused with both remedies."""
+    """It returns the plain environment; Verifiers' own object is refused with both remedies."""
     code = """
 import sys
 sys.modules["verifiers"] = None

@@ -83,7 +83,7 @@ assert not library_fixes.left_out("maze", {"metadata": {}})
     _run(code)
 
 
-def test_a_question_without_a_new_conclusion_is_none() -> None:
+def test_questions_without_a_new_conclusion_are_left_out() -> None:
     """Premises that contradict each other, and those that lead to nothing that one of them does not say."""
     sound = {"variables": ["P", "Q"], "premises": ["P", "(P → Q)"]}
     assert not left_out("propositional_logic", {"metadata": sound})
@@ -91,7 +91,7 @@ def test_a_question_without_a_new_conclusion_is_none() -> None:
     assert left_out("propositional_logic", {"metadata": {**sound, "premises": ["P", "Q"]}})
 
 
-def test_questions_with_two_answers_are_no_items() -> None:
+def test_questions_with_two_answers_are_left_out() -> None:
     """Where existential import, or what a press without effect does, decides; `left_out` has the reason."""
     bees = {"premise1": "All bees are ants", "premise2": "All ants are cats", "conclusion": "Some cats are bees"}
     assert "existential import" in left_out("syllogism", {"metadata": bees})

@@ -72,7 +72,7 @@ def test_other_rows_are_refused(arguments: tuple[Any, ...], words: str) -> None:
     ],
 )
 def test_the_first_cause_is_reported(change: Callable[[dict[str, Any]], Any], words: str, later: bool) -> None:
-    """Another library explains all that comes after it; other questions alone are put down to another rg-env."""
+    """Another library explains all that comes after it; questions alone are attributed to another rg-env."""
     expected = changed(change)
     expected["versions"]["rg-env"] = "0.0.1" if later else expected["versions"]["rg-env"]
     with pytest.raises(InputError, match=words) as caught:

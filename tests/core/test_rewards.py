@@ -146,7 +146,7 @@ def test_bad_rewards_are_refused(spec: Any, message: str) -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, None, "1", [1.0], 1j, np.array([1.0, 2.0])])
-def test_a_value_that_is_no_finite_number_is_an_error(value: Any) -> None:
+def test_a_reward_must_be_a_finite_number(value: Any) -> None:
     """The error names the reward and the rollout."""
     with pytest.raises(
         RewardError, match=r"reward 'bad' returned .*task leg_counting, answer '12', completion 'so <ans"

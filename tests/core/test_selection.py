@@ -141,7 +141,7 @@ def test_balance_is_given_up_where_an_answer_does_not_come() -> None:
 
 
 def test_a_slow_task_is_given_up_by_time() -> None:
-    """Seconds without a new question end the search too, so that slow tasks do not take for ever."""
+    """Seconds without a new question end the search too, so that slow tasks do not take forever."""
     patient, impatient = Selection("maze", "{}", ("eval",)), Selection("maze", "{}", ("eval",), patience_s=0.0)
     for draw in range(PATIENCE_MIN_DRAWS):
         assert not impatient.exhausted("eval"), draw

@@ -48,7 +48,7 @@ def test_dates_in_a_config_become_text() -> None:
         ),
     ],
 )
-def test_unknown_names_are_told_with_the_nearest(gym: Any, message: str) -> None:
+def test_unknown_names_come_with_a_suggestion(gym: Any, message: str) -> None:
     """A task, key or option that does not exist is an `UnknownNameError` of one line that helps."""
     with pytest.raises(UnknownNameError, match=message) as caught:
         Mixture.parse(gym)
@@ -73,7 +73,7 @@ def test_unknown_names_are_told_with_the_nearest(gym: Any, message: str) -> None
         ({"name": "maze", "config": {"size": 1}}, "'size' is not a task option"),
     ],
 )
-def test_bad_input_is_told_in_one_line(gym: Any, message: str) -> None:
+def test_bad_input_is_a_one_line_error(gym: Any, message: str) -> None:
     """What cannot work is an `InputError` that names the place."""
     with pytest.raises(InputError, match=message) as caught:
         Mixture.parse(gym)
@@ -167,7 +167,7 @@ def test_parsing_a_mixture_again_changes_nothing() -> None:
         ({"name": "sokoban", "level": 0}, r"level 0 does not work.*over 8 s"),
     ],
 )
-def test_bad_levels_are_told_in_one_line(spec: Any, message: str) -> None:
+def test_bad_levels_are_a_one_line_error(spec: Any, message: str) -> None:
     """Levels out of range, broken ones, and levels of a task without a curriculum."""
     with pytest.raises(InputError, match=message) as caught:
         Mixture.parse(spec)

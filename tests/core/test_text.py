@@ -46,12 +46,12 @@ LOOP["min_animals"] = LOOP
         (lambda: resolve_rewards([{"name": "length", "options": []}]), r"options must be a mapping, not \[\]"),
     ],
 )  # fmt: skip
-def test_odd_values_are_told(call: Any, message: str) -> None:
+def test_odd_values_are_reported(call: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         call()
 
 
-def test_a_reward_too_large_for_a_float_is_no_finite_number() -> None:
+def test_a_reward_too_large_for_a_float_is_an_error() -> None:
     with pytest.raises(RewardError, match=r"'big' returned 1000.*not a finite number"):
         checked_value("big", 10**400, "somewhere")
 
@@ -96,7 +96,7 @@ def test_values_are_shown_as_yaml_has_them(value: object, text: str) -> None:
 
 
 @given(keys)
-def test_a_key_is_as_short_as_it_can_be_told_from_the_others(keys: list[str]) -> None:
+def test_keys_are_as_short_as_is_unique(keys: list[str]) -> None:
     """An end of it, whole parts of it, no other key's; one part less would be another's too, or the key itself."""
     short = short_keys(keys)
     assert list(short) == keys

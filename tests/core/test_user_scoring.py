@@ -58,7 +58,7 @@ def test_the_users_own_grader_decides(grading: str, answer: str, value: float, s
 
 
 def test_hostile_answers_do_not_stop_the_others() -> None:
-    """A grader that hangs, raises, ends its process or gives no number: each its own status, the rest are graded."""
+    """A grader that hangs, raises, ends its process or returns no number: each has its own status."""
     hostile = ["hang", "raise", "end", "nan", "inf", "nothing"]
     answers = [*hostile, *(["12", "13"] * 20)]
 

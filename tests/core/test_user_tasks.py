@@ -99,7 +99,7 @@ def test_an_edited_source_gives_new_rows(write: Write, tmp_path: Path) -> None:
     assert rows("kept") == first
 
 
-def test_a_manifest_tells_edited_tasks(own_sums: Path) -> None:
+def test_a_manifest_reveals_edited_tasks(own_sums: Path) -> None:
     """It holds the source's hash, which explains different questions but is not an error by itself."""
     _, _, manifest = build_splits("own_sums", 4, 2, seed=1)
     assert manifest["imports"] == {"own_tasks.py": sources()[str(own_sums)]}
@@ -129,7 +129,7 @@ ITEM = '{"question": " + ".join(map(str, terms)) + " = ?", "answer": str(sum(ter
         ),
     ],
 )
-def test_items_that_are_none(write: Write, item: str, message: str) -> None:
+def test_invalid_items(write: Write, item: str, message: str) -> None:
     """One line that names the task and its class."""
     assert ITEM in TASK
     import_user_code([str(write("own_items.py", TASK.replace(ITEM, item)))])

@@ -137,7 +137,7 @@ def test_several_nodes(python: Path, tmp_path: Path) -> None:
 def test_an_environments_server_plays_what_the_orchestrator_sends(
     python: Path, tmp_path: Path, split: str, name: str
 ) -> None:
-    """Rows are those that this interpreter draws, and each answer earns what the file says."""
+    """Rows are those that this interpreter draws, and each answer earns the file's rewards."""
     configs = dry_run(python, tmp_path, "single_node.toml") / "configs"
     (taskset,) = [each["env"]["taskset"] for each in SOURCES[split]["source"] if each["name"] == name]
     counts = [taskset.get(f"num_{part}_examples", 0) if part == split else 0 for part in ("train", "eval")]

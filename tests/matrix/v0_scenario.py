@@ -40,7 +40,7 @@ def evaluated(options: dict[str, Any], url: str, examples: int) -> Any:
 
 
 def per_question(result: Any) -> list[dict[str, Any]]:
-    """One entry a rollout, whatever the release gives: an object, a mapping of lists, or a mapping with outputs."""
+    """One entry per rollout, whatever the release returns: an object, a mapping of lists, or a mapping with outputs."""
     if isinstance(result, dict) and "outputs" in result:
         rows = [dict(each) for each in result["outputs"]]
         metrics = [each.get("metrics") or {} for each in rows]
@@ -66,7 +66,7 @@ def text_of(message: Any) -> str:
 
 
 def without_v1() -> list[str]:
-    """What is told of each name of the v1 API that this release lacks."""
+    """The error for each name of the v1 API that this release lacks."""
     told = []
     for name in rg_env.__all__:
         try:

@@ -93,7 +93,7 @@ def put(task: Any) -> dict[str, Any]:
 
 
 def refused(**options: Any) -> str:
-    """What is told while the config is read: later, the commands would show a traceback."""
+    """Errors while the config is read: later, the commands would show a traceback."""
     try:
         config(**options)
     except ValueError as error:
@@ -110,7 +110,7 @@ def harness_refused(**options: Any) -> str:
 
 
 def loaded() -> list[str]:
-    """Which object `load_environment` gives, and of which module."""
+    """The class that `load_environment` returns, and its module."""
     env = rg_env.load_environment(num_train_examples=1, num_eval_examples=1)
     assert len(env.environment.train_rows) == 1
     assert type(env) is rg_env.ReasoningGymEnv

@@ -73,7 +73,7 @@ def test_large_arguments() -> None:
 
 
 @pytest.mark.parametrize("argument", [{1, 2}, object(), b"bytes", [10**5000]])
-def test_arguments_that_are_no_json(pool: WorkerPool, argument: Any) -> None:
+def test_arguments_must_be_json(pool: WorkerPool, argument: Any) -> None:
     """An error of the caller, so no outcome."""
     with pytest.raises(InputError, match="arguments for worker_targets:do are not JSON"):
         pool.call("echo", argument)
