@@ -8,8 +8,8 @@
     trainer = GRPOTrainer(model, env.reward_funcs, args, env.train_dataset, env.eval_dataset)
 
 Rows, prompts and rewards are the same as those of `ReasoningGym` with the same arguments. In addition to each reward,
-TRL logs `accuracy`, the accuracy of each task of a mixture, and the share of each status (`status/wrong`, ...). The
-table of completions has a column `status`. A reward that raises ends the run with a `RewardError`.
+TRL logs `accuracy`, the accuracy of each task in a mixture, and the rate of each status (`status/wrong`, ...). Its
+completion table has a `status` column. A reward that raises ends the run with a `RewardError`.
 
 This module does not import trl, torch or verifiers. Without `reward_weights`, TRL gives every reward the weight 1. Its
 experimental AsyncGRPOTrainer always does, because it does not support weights.

@@ -470,5 +470,5 @@ def _length(rollout: Rollout) -> float:
 
 
 def _used(rollout: Rollout, max_tokens: float) -> float:
-    """Share of `max_tokens` used by the completion, in [0, 1]."""
+    """Fraction of `max_tokens` used by the completion, in [0, 1]."""
     return min(1.0, _length(rollout) / max_tokens) if max_tokens > 0 else 1.0

@@ -241,7 +241,8 @@ class PublishedTable(Section):
     tolerance: Share
     """Maximum difference between two accuracies that count as equal; 0.05 is five percentage points."""
     num_examples: Positive | None = None
-    """Number of distinct questions per task behind each accuracy; default: unknown, accuracies are treated as exact."""
+    """Number of distinct questions per task behind each accuracy; default: unknown, so accuracies are treated as
+    exact."""
     rows: Annotated[dict[str, PublishedRow], Field(min_length=1)]
     """Published accuracies, by task or by a name of your choice."""
 

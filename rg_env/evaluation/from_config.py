@@ -129,7 +129,7 @@ def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, l
 
 
 def _drawing(tasks: int) -> Callable[[int], None]:
-    """Return a callback that prints progress now and then, because drawing questions can take minutes."""
+    """Return a callback that prints progress occasionally, because generating questions can take minutes."""
     last = time.monotonic()
 
     def show(number: int) -> None:
@@ -227,7 +227,7 @@ def _draw(results: Results, files: dict[str, Path]) -> None:
 
 
 class Progress:
-    """Progress of an evaluation: one bar per model and task on a terminal, otherwise a line now and then."""
+    """Progress of an evaluation: one bar per model and task on a terminal, otherwise an occasional line."""
 
     def __init__(self) -> None:
         self._bars: Bars | None = None

@@ -52,13 +52,13 @@ class Probed:
     """Level; None if the task has no levels."""
     questions: int
     solved: float
-    """Share of right answers."""
+    """Fraction of right answers."""
     informative: float
     """Fraction of groups that teach: questions with both right and wrong answers."""
     truncated: float | None
-    """Share of answers cut off by the token limit."""
+    """Fraction of answers cut off by the token limit."""
     answered: float
-    """Share of answers in the required form."""
+    """Fraction of answers in the required form."""
     floor: float | None
     """Accuracy of the best constant answer to the task; None if unknown."""
     verdict: Verdict

@@ -117,10 +117,10 @@ class Scores(Accuracy):
     mean_completion_tokens: float | None
     mean_completion_tokens_se: float | None
     truncated: Share | None
-    """Share of answers cut off by `max_tokens`."""
+    """Fraction of answers cut off by `max_tokens`."""
     truncated_se: float | None
     status: dict[str, float]
-    """Share of each status (`core.grading.scoring.Status` or "failed"); empty for rows that rg_env did not generate."""
+    """Fraction of each status (`core.grading.scoring.Status`, "failed"); empty for rows that rg_env did not generate."""
     failed: int
     """Number of calls that failed after all attempts."""
     left_out: int

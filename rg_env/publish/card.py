@@ -253,7 +253,7 @@ def _run_values(run: RunFolder, evaluation: Results | None) -> Values:
 
 
 def code(value: object, most: int = 300) -> str:
-    """Format any text as inline code, also for table cells."""
+    """Format any text as inline code, including in table cells."""
     line = one_line(value, most).replace("|", "\\|")
     if not line:
         return ""

@@ -1,7 +1,7 @@
 """Read a branch of a model repository on the Hugging Face Hub, and commit to it.
 
 huggingface_hub uploads large files first (Xet), then commits all files at once: a repository never shows a partial
-upload. Data that is already on the Hub, also from an interrupted upload, is not sent again. Every error is one line
+upload. Data that is already on the Hub, such as from an interrupted upload, is not sent again. Every error is one line
 without tokens.
 
 `rg_env.json` (`Marker`) records the run of a repository and the files that were pushed. A later push uses it to decide

@@ -62,7 +62,7 @@ class DataConfig(Section):
 
     @property
     def is_file(self) -> bool:
-        """Whether the data is a file of this machine, also a missing one, rather than a dataset on the Hub."""
+        """Whether the data is a local file (existing or not), rather than a dataset on the Hub."""
         return os.path.exists(self.path) or self.path.lower().endswith(FILES)
 
     def rows(self) -> list[dict[str, str]]:

@@ -45,7 +45,7 @@ class Audit:
     kinds: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Other disagreements by kind: `count`, `why` the library is wrong, and the first one as `example`."""
     dress: float = 0.0
-    """Share of harmless forms of gold answers that are accepted, such as boxed or bold ones."""
+    """Fraction of harmless forms of gold answers that are accepted, such as boxed or bold ones."""
     dress_refused: list[str] = field(default_factory=list)
     """Forms that are rejected for some answer, because they change its meaning or apply to single values only."""
     rows: int = 0
@@ -75,7 +75,7 @@ class Audit:
 
     @property
     def agreement(self) -> float:
-        """Share of honest answers on which both graders agree."""
+        """Fraction of honest answers on which both graders agree."""
         return 1 - self.disagreements / max(1, self.answers)
 
     @property

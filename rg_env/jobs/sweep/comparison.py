@@ -67,7 +67,7 @@ class Run:
     reason: str
     """Why the run failed or was stopped, or its progress; may be empty."""
     figures: dict[str, Figure] = field(default_factory=dict)
-    """Figures by name. Seconds include all steps and evaluations, also those before an interruption."""
+    """Figures by name. Seconds include all steps and evaluations, including those before an interruption."""
     questions: int = 0
     """Number of questions in its last evaluation, of the training tasks or, without any, of held-out tasks."""
     evaluated: tuple[str, str] = ("", "")

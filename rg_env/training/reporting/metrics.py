@@ -155,8 +155,8 @@ def _lengths(found: Rollouts) -> dict[str, float]:
 
 
 def _forms(found: Rollouts, num_generations: int) -> dict[str, float]:
-    """Share of completions with a well-formed answer and, if `think_format` is a reward, with its format; mean number
-    of distinct answers in a group, and share of groups with more than one."""
+    """Fraction of completions with a well-formed answer and, if `think_format` is a reward, with its format; mean
+    number of distinct answers per group, and fraction of groups with more than one."""
     if "status/wrong" not in found.scored[0].metrics:  # graded by another library's rubric
         return {}
     answers = [rollout.extraction.answer for rollout in found.rollouts]

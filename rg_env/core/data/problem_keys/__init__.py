@@ -2,7 +2,7 @@
 
     problem_key("lcm", entry)       # the same for "LCM of 84, 87" and "LCM of 87, 84"
 
-The key determines the split (`core.data.splits`), so a problem is never in both splits, however it is worded. `KEYS`
+The key determines the split (`core.data.splits`), so a problem is never in both splits, regardless of wording. `KEYS`
 defines the problem of each task. `WHOLE` lists tasks whose key is the whole question. `KEPT` lists tasks whose key
 keeps details that could be ignored, because too few problems would remain. The user's own tasks use the question.
 

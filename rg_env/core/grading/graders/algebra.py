@@ -120,7 +120,7 @@ def _integrand(source: str, variable: str) -> Integrand:
 
 
 def _with_constants_named(text: str, variables: Collection[str]) -> tuple[str, list[str]]:
-    """The text with a name of letters instead of each constant of integration, and these names.
+    """The text with each constant of integration replaced by a plain name, and these names.
 
     Only a separate word is one: `2*C`, `+ C_1`, `+ c_{0}`, `+ D`, `+ const`, not `xC`, `C(x)` or a part of a word.
     """
@@ -136,8 +136,9 @@ def _with_constants_named(text: str, variables: Collection[str]) -> tuple[str, l
 
 
 def parse_expanded(text: str, variables: Collection[str]) -> dict[Monomial, Fraction] | None:
-    """The polynomial, if it is expanded and like terms are collected: a term has one number and each variable once at
-    most, and no two terms have the same variables and powers. The order of terms and factors does not matter."""
+    """The polynomial, if it is expanded and like terms are collected: a term has at most one number and each variable
+    at most once, and no two terms have the same variables and powers. The order of terms and factors does not
+    matter."""
     polynomial = parse(forms.ungrouped(text), variables, bounded=False)
     found: dict[Monomial, Fraction] = {}
     for term in () if polynomial is None else _parts(polynomial, "sum"):
@@ -164,7 +165,7 @@ def parse_expanded(text: str, variables: Collection[str]) -> dict[Monomial, Frac
 
 
 def _parts(node: Node, kind: str) -> tuple[Node, ...]:
-    """The parts of a sum or product; any other node is its own only part."""
+    """The parts of a sum or product; any other node is its only part."""
     return node[1:] if node[0] == kind else (node,)
 
 
@@ -191,7 +192,7 @@ def polynomial_equations(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _values(answer: str, variable: str) -> list[Fraction] | None:
-    """The numbers of a list such as `-0.5, 1/3`, `x = 1 or x = 2`, `[1, 2]`, in order; for no roots an empty list."""
+    """The numbers in a list such as `-0.5, 1/3`, `x = 1 or x = 2`, `[1, 2]`, in order; empty for no roots."""
     text = answer.strip().strip("[](){}").strip()
     if text.rstrip(".").lower() in _NO_ROOTS:
         return []
@@ -210,7 +211,7 @@ def _values(answer: str, variable: str) -> list[Fraction] | None:
 
 
 def _all_matched(values: list[Fraction], n_roots: Callable[[Fraction, Fraction], int]) -> bool:
-    """Whether each value, in order, can be assigned a root of its own that it may be rounded from.
+    """Whether each value, in order, can be assigned a different root that rounds to it.
 
     `n_roots` counts the distinct roots in a closed interval.
     """
@@ -218,7 +219,8 @@ def _all_matched(values: list[Fraction], n_roots: Callable[[Fraction, Fraction],
     start = end = values[0] if values else unit
     members = 0
     for value in values:
-        # cut to four places the root is up to a unit away, on either side for a negative one; else half a unit
+        # a root truncated to four places is up to a unit away, in either direction if negative; a rounded one half a
+        # unit
         cut = (value / unit).denominator == 1
         low = value - (unit if cut and value < 0 else unit / 2)
         high = value + (unit if cut and value else unit / 2)

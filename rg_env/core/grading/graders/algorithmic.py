@@ -114,7 +114,7 @@ def counts(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _numbers(answer: str, count: int) -> list[Fraction] | None:
-    """A list of `count` numbers. Quotes, where there are any, pair, and each pair holds one number."""
+    """A list of `count` numbers. Quotes are optional, but must come in pairs around single numbers."""
     if len(re.findall(r"[^\s,;()\[\]'\"]+", answer)) != count:
         return None
     if "'" not in answer and '"' not in answer:
@@ -235,7 +235,7 @@ def jugs(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _jug_moves(answer: str) -> list[str]:
-    """The parts between commas or line ends, without brackets, quotes and bullets, in small letters; none if too many.
+    """The parts between commas or line ends, without brackets, quotes and bullets, in lower case; none if too many.
 
     The library's first jug is `A`; letter case does not matter, since there are fewer jugs than letters.
     """
@@ -271,8 +271,8 @@ def sentence_reordering(answer: str, entry: Entry, config: Config) -> float:
     """The sentence of the story in any letter case; partial credit for words in their position beyond those that were
     in it.
 
-    Where a word occurs twice, the library stores the sentence with both words at the position of the first. The
-    original sentence is right, too.
+    If a word occurs twice, the library stores both words at the position of the first. The original sentence is right,
+    too.
     """
     shuffled = _sentence(entry["question"].partition(": ")[2])
     stored: str = entry["answer"]
@@ -287,7 +287,7 @@ def _sentence(text: str) -> str:
 
 @cache
 def _originals() -> dict[tuple[str, ...], str]:
-    """The sentences of the story by the form that the library stores."""
+    """The story's sentences, keyed by the form that the library stores."""
     return {tuple(sorted(sentence, key=sentence.index)): " ".join(sentence) for sentence in _story_sentences()}
 
 

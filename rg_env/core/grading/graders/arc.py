@@ -1,7 +1,7 @@
 """Graders of the arc tasks, and the functions that read and compare grids for all tasks.
 
-An output is right as a whole. Partial credit is the share of right cells beyond those that a copy of the input gets.
-Grids have few forms and may be long, so they are split, not parsed by `forms.literal`.
+An output is right as a whole. Partial credit is the fraction of right cells beyond those that a copy of the input gets
+right. Grids have few forms and may be long, so they are split, not parsed by `forms.literal`.
 """
 
 import operator
@@ -103,7 +103,7 @@ def is_whole(cell: str, value: object) -> bool:
 
 
 def grade_grid(answer: str, gold: Grid, given: Grid = (), matches: Matches = is_whole) -> float:
-    """The share of right cells beyond those that copying `given`, or one value everywhere, gets right."""
+    """The fraction of right cells beyond those that are right in a copy of `given` or in a constant grid."""
     found, shape = rows(answer, sum(map(len, gold))), list(map(len, gold))
     if found is None or list(map(len, found)) != shape:
         return 0.0

@@ -148,7 +148,7 @@ def count_bits(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _without_unit(text: str, units: tuple[str, ...]) -> str:
-    """`text` in small letters without the first of `units` that ends it."""
+    """`text` in lower case, without a trailing unit (the first match in `units`)."""
     text = text.strip().casefold()
     return text.removesuffix(next(filter(text.endswith, units), "")).rstrip()
 
@@ -294,7 +294,7 @@ def elapsed_time(entry: Entry) -> str:
 
 
 def _elapsed(entry: Entry) -> timedelta:
-    """The time from start to end, read from the question where the library drops the time of day after `(Monday)`."""
+    """The time from start to end, taken from the question if the library drops the time of day after `(Monday)`."""
     found = _DATE_WITH_WEEKDAY.findall(entry["question"])
     if len(found) == 2:
         start, end = (datetime.strptime(f"{day} {time}", "%Y-%m-%d %H:%M:%S %z") for day, time in found)
@@ -354,7 +354,7 @@ def _is_near(value: Fraction | None, right: Fraction | float, tolerance: Fractio
 
 
 def _surd(text: str) -> calculus.Ball | None:
-    r"""Sums of whole numbers and square roots of such over whole numbers: `3√5/2`, `\frac{\sqrt{5} - 1}{2}`.
+    r"""Sums of whole numbers and their square roots, divided by whole numbers: `3√5/2`, `\frac{\sqrt{5} - 1}{2}`.
 
     Nothing else is accepted, especially not roots in denominators: a formula with the question's numbers is not an
     answer.

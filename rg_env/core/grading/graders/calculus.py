@@ -446,7 +446,7 @@ def _points(draw: random.Random) -> Iterator[float]:
 
 
 def _near_edges(tried: Mapping[float, bool], has_value: Callable[[float], bool]) -> Iterator[float]:
-    """For each sign, points of the domain that approach its first edge outwards from zero.
+    """For each sign, points that approach the nearest edge of the domain, away from zero.
 
     A series or quadrature about zero of `asin(3*x)` agrees with it to all digits in the middle of its domain; only
     points close to an edge refute it.

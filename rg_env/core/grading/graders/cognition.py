@@ -34,7 +34,7 @@ _CLOCKWISE = "RUFXYZS"
 
 
 def _bare(text: str) -> str:
-    """Letters without letter case, white space, and quotes around them."""
+    """The stored letters, ignoring case, white space and surrounding quotes."""
     return "".join(text.split()).strip(_QUOTES).casefold()
 
 
@@ -44,7 +44,7 @@ def color_cube_rotation(answer: str, entry: Entry, config: Config) -> float:
 
 
 def figlet_font(answer: str, entry: Entry, config: Config) -> float:
-    """The word in any letter case, with or without spaces between its letters, which the question may draw."""
+    """The word in any letter case, with or without spaces between its letters."""
     word = _bare(entry["answer"])
     return float(_bare(answer) == word) if word else float(forms.same_text(answer, entry["answer"]))
 
@@ -94,7 +94,7 @@ def _moves(answer: str) -> list[str]:
     moves = [move for move in _BETWEEN_MOVES.split(_PRIME.sub("'", forms.unbracketed(answer))) if move]
     if len(moves) > MAX_MOVES:
         return []
-    # A list has its moves in double quotes if one of them ends in a prime, and may have them in single ones if not.
+    # Moves in a list are in double quotes if one of them ends in a prime; otherwise, single quotes work too.
     return [move[1:-1] if move[0] == move[-1] and move[0] in "\"'" and len(move) > 2 else move for move in moves]
 
 
@@ -208,7 +208,7 @@ _MAX_TEXT = 1_000
 
 
 def acre(answer: str, entry: Entry, config: Config) -> float:
-    """The word (`on`, `off` or `undetermined`) in any letter case, with or without quotes."""
+    """The word `on`, `off` or `undetermined` in any letter case, with or without quotes."""
     return common.word(answer.strip().strip("\"'"), entry, config)
 
 

@@ -11,7 +11,8 @@ Entry = Mapping[str, Any]
 Config = Mapping[str, Any]
 """Options set by the user; others have the library's default."""
 Grader = Callable[[str, Entry, Config], float]
-"""Function of (answer, entry, config) that returns real progress in [0, 1], 1.0 if right. No answer makes it raise."""
+"""Function of (answer, entry, config) that returns real progress in [0, 1], 1.0 if right. It never raises for an
+answer."""
 
 
 _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
@@ -28,7 +29,7 @@ def word(answer: str, entry: Entry, config: Config) -> float:
 
 
 def exact_number(answer: str, entry: Entry, config: Config) -> float:
-    """The stored decimal number in any way of writing it."""
+    """The stored decimal number in any notation."""
     value = forms.number(answer)
     return float(value is not None and value == forms.number(str(entry["answer"])))
 
@@ -40,7 +41,7 @@ def fraction(answer: str, entry: Entry, config: Config) -> float:
 
 
 def truth(answer: str, entry: Entry, config: Config) -> float:
-    """The stored True or False, or Yes or No, in any letter case; yes is as good as true."""
+    """The stored True or False, or Yes or No, in any letter case; yes and true are equivalent."""
     value = _TRUTH.get(answer.strip().casefold())
     return float(value is not None and value is _TRUTH[str(entry["answer"]).casefold()])
 
@@ -51,7 +52,7 @@ def squeezed(text: str) -> str:
 
 
 def progress(right: int, given: int, total: int) -> float:
-    """Share of the missing part that is now right: 1.0 for all of `total`, 0.0 for no more than `given`."""
+    """Fraction of the missing part that is now right: 1.0 for all of `total`, 0.0 for no more than `given`."""
     return 1.0 if right == total else max(0, right - given) / max(1, total - given)
 
 
@@ -71,5 +72,5 @@ def in_order(given: Sequence[Any], gold: Sequence[Any], start: Callable[[], Sequ
 
 
 def too_long(answer: str, entry: Entry) -> bool:
-    """Whether the answer is longer than any way of writing the stored one, and not worth parsing."""
+    """Whether the answer is longer than any notation of the stored one, and therefore not worth parsing."""
     return len(answer) > 4 * len(entry["answer"]) + 200

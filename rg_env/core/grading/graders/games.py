@@ -2,8 +2,8 @@
 `move_games` has those that are played.
 
 Any grid that keeps the givens and obeys all rules is right, even if it is not the stored solution. Otherwise, a grid
-that keeps the givens scores its share of right cells among those to fill in, beyond the best grid that has the same
-value in all of them, so a constant scores 0. A changed given scores 0.
+that keeps the givens scores its fraction of right cells among those to fill in, beyond the best constant filling, so a
+constant scores 0. A changed given scores 0.
 """
 
 import re
@@ -92,7 +92,8 @@ def survo(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _value(grid: Grid | None, metadata: dict[str, Any], obeys: Callable[[Grid], bool]) -> float:
-    """1.0 for a grid that keeps the givens and `obeys` the rules; else its progress as the module's head defines it."""
+    """1.0 for a grid that keeps the givens and `obeys` the rules; otherwise, its progress as defined in the module's
+    docstring."""
     if grid is None:
         return 0.0
     wanted: list[int] = []
@@ -136,7 +137,7 @@ def _is_latin(grid: Grid) -> bool:
 
 
 def _weights(lines: Grid) -> list[int]:
-    """Sum of the positions, from 1, of the ones in each line."""
+    """Sum of the positions (from 1) of the ones in each line."""
     return [sum(position for position, cell in enumerate(line, start=1) if cell) for line in lines]
 
 
@@ -169,7 +170,8 @@ def tsumego(answer: str, entry: Entry, config: Config) -> float:
     """A move that captures the most white stones.
 
     The library's random stones may give the white group of its problem another liberty, so that the stored move
-    captures nothing. Then another is right (`graders.gold`), or the question has no answer and is left out.
+    captures nothing. In that case, another move is right (`graders.gold`), or the question has no answer and is left
+    out.
     """
     board = entry["metadata"]["board"]
     move, taken = _point(answer, len(board)), captures(board)

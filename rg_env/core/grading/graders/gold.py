@@ -1,4 +1,4 @@
-"""The gold answer of an entry, and right answers by the rules of the question where the library stores a wrong one.
+"""The gold answer of an entry, and the right answer if the library stores a wrong one.
 
     gold_answer("rush_hour", entry)                     # solved here: the library stores no answer
     corrected("mahjong_puzzle", entry)["answer"]        # the result of the last round, by the rules of the question

@@ -1,8 +1,8 @@
 """Graders of the logic tasks; formulas of propositional logic, and what the premises of propositional_logic lead to.
 
 A formula is a tuple: `("var", name)`, `("not", f)`, or `(operator, left, right)` with `and`, `or`, `implies`, `iff`.
-Negation binds most tightly, then and, or, implies, iff, as in the library; a chain of implications reads from the
-right, as is the custom. Reading is bounded: by default `MAX_TOKENS` signs, and always `MAX_DEPTH` levels.
+Negation binds most tightly, then and, or, implies, iff, as in the library; chained implications associate to the right,
+as usual. Reading is bounded: by default `MAX_TOKENS` signs, and always `MAX_DEPTH` levels.
 
 A conclusion follows from all premises together, and no part of it from one of them alone. Meaning decides: a formula is
 its column of the truth table (`columns`), so equivalent formulas are the same here. A *clause* is an or of variables
@@ -93,7 +93,7 @@ def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, b
 
 
 def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
-    """A conclusion by the rule of the module's head: it follows, and no part of it follows from one premise alone.
+    """A conclusion by the rule in the module's docstring: it follows, and no part of it follows from one premise alone.
 
     The rule depends on meaning only, so equivalent formulas get the same verdict if they can be parsed and use the
     question's variables. The library's grader accepts anything that follows and is neither a tautology nor a single
@@ -287,7 +287,7 @@ def truth(formula: Formula, table: Mapping[str, int]) -> int:
 
 
 def flipped(column: int, variable: int) -> int:
-    """The column with the rows exchanged in which a variable, given by its own column, is true and false."""
+    """The column with rows swapped in which a variable, given by its own column, is true and false."""
     width = (variable & -variable).bit_length() - 1
     return (column & variable) >> width | (column << width & variable)
 

@@ -154,7 +154,7 @@ def sokoban(answer: str, entry: Entry, config: Config) -> float:
     if not moves or set(moves) - set("UDLR"):
         return 0.0
     rows = entry["metadata"]["gamestr"].replace(" ", "").strip().splitlines()
-    stride = max(map(len, rows)) + 1  # one column of nothing, so that no step leads from one row into the next
+    stride = max(map(len, rows)) + 1  # an empty column, so that no step wraps around into the next row
     cells = {y * stride + x: cell for y, row in enumerate(rows) for x, cell in enumerate(row)}
     floor = {at for at, cell in cells.items() if cell != "+"}
     goals = {at for at, cell in cells.items() if cell in "X$%"}

@@ -2,7 +2,7 @@
 
 const COLORS = 8;
 
-/** At most about `count` round numbers from `low` to `high`, each with its text, all with as many digits. */
+/** About `count` or fewer round numbers from `low` to `high` as texts with equally many digits. */
 function ticks(low, high, count) {
   const span = high - low || Math.abs(high) || 1;
   const unit = 10 ** Math.floor(Math.log10(span / count));
@@ -17,7 +17,7 @@ function ticks(low, high, count) {
   });
 }
 
-/** What values an axis shows: with 0 where it is near, and never nothing. */
+/** The range of an axis: includes 0 if it is close, and is never empty. */
 function range(values, share) {
   let [low, high] = [Infinity, -Infinity];
   for (const value of values) {
@@ -33,7 +33,7 @@ function range(values, share) {
   return [low === 0 ? 0 : low - room, high === 0 ? 0 : high + room];
 }
 
-/** A figure: `chart` as `report_parts.Chart` has it. */
+/** A figure for `chart`, a `Chart` of page.py. */
 function lineChart(chart) {
   const readouts = chart.series.map(() => el("output", {}));
   const legend = el("ul", { class: "legend" });
@@ -94,7 +94,7 @@ function drawSeries(drawing, series, i, x, y) {
   }
 }
 
-/** Under the pointer: a rule at the nearest step, and the values there next to the names. */
+/** At the pointer: a line at the nearest step, with its values next to the names. */
 function follow(drawing, chart, readouts, x, [top, bottom], width) {
   const steps = [...new Set(chart.series.flatMap((series) => series.points.map(([at]) => at)))];
   const rule = svg("line", { class: "rule", y1: top, y2: bottom, visibility: "hidden" });
@@ -130,7 +130,7 @@ function withInterval(estimate) {
   return `${estimate.value.toFixed(2)}${ends}`.replaceAll("-", "\u2212");
 }
 
-/** Bars from 0 to 1 with intervals, by group; a color a name. */
+/** Bars from 0 to 1 with intervals, by group, with one color per name. */
 function barChart(title, groups) {
   const names = [...new Set(groups.flatMap((group) => group.bars.map((bar) => bar.name)))];
   const place = el("div", { class: "plot" });

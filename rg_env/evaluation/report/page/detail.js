@@ -1,6 +1,6 @@
-// The chosen rollout: the question, the answer, and the answer of another step or model next to it.
+// The selected rollout: its question and answer, next to the answer from another step or model.
 
-/** Shows record `number`, and next to it record `other` (or null); `text` is what was searched for. */
+/** Shows record `number` next to record `other` (or null); `text` is the search text. */
 function showDetail(rollouts, number, { other, otherName, others, turn, text, position }) {
   const box = byId("detail");
   if (number === null) {
@@ -78,7 +78,7 @@ function figures(record) {
   return el("dl", { class: "figures" }, ...found.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 }
 
-/** Reasoning, if it is separate or closed by </think>, and the rest. */
+/** The reasoning, if it is separate or ends with </think>, and the rest. */
 function answered(record, text) {
   if (record.completion === undefined) return [];
   const end = record.reasoning === undefined ? record.completion.indexOf("</think>") : -1;
@@ -99,7 +99,7 @@ function turner(turn) {
   return el("span", { class: "turn" }, button(-1, "‹", "Previous answer to the same question ([)"), button(1, "›", "Next answer to the same question (])"));
 }
 
-/** The text, in which what was searched for is marked. */
+/** The text with search matches highlighted. */
 function marked(text, searched) {
   if (!searched) return [text];
   const needle = new RegExp(searched.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "gi");

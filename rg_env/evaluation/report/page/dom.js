@@ -1,8 +1,8 @@
-// Building elements. All text comes in as text: nothing in this page is ever parsed as markup.
+// Building elements. Text is only inserted as text, never parsed as markup.
 
 const byId = (id) => document.getElementById(id);
 
-/** An element. `attributes`: as in HTML, `true` for those without a value, `null` for none; children: elements or text. */
+/** An element. `attributes`: as in HTML; `true` for attributes without a value, `null` to omit one. Children: elements or text. */
 function el(name, attributes = {}, ...children) {
   return filled(document.createElement(name), attributes, children);
 }
@@ -24,7 +24,7 @@ function option(value, text, chosen = false) {
   return el("option", { value, selected: chosen }, text);
 }
 
-/** A number as people read it; a real minus sign. */
+/** A number formatted for people, with a real minus sign. */
 function shown(value, digits = 2) {
   if (value === null || value === undefined) return "–";
   const text = Number.isInteger(value) ? String(value) : tidy(value, digits);

@@ -1,4 +1,4 @@
-// The list of rollouts: only the rows in sight are in the document, however many there are.
+// The list of rollouts. Only visible rows are in the document, for any number of rollouts.
 
 const ROW = 54; // pixels, as in the style sheet
 const SPARE = 6; // rows above and below what is in sight
@@ -20,7 +20,7 @@ class RolloutList {
     new ResizeObserver(() => this.draw()).observe(this.box);
   }
 
-  /** Shows these records; the one that the reader chose is chosen if it is among them, otherwise the first. */
+  /** Shows these records and keeps the selection if it is among them; otherwise selects the first one. */
   show(numbers) {
     this.numbers = numbers;
     this.spacer.style.height = `${numbers.length * ROW}px`;
@@ -76,14 +76,14 @@ class RolloutList {
   }
 }
 
-/** Sign and word for whether it is right. */
+/** Symbol and word for the verdict. */
 function markOf(record) {
   if (record.error !== undefined) return ["!", "failed"];
   if (record.correct === undefined) return ["·", "ungraded"];
   return record.correct ? ["✓", "right"] : ["✗", "wrong"];
 }
 
-/** Where a rollout comes from, in few words. */
+/** Short description of a rollout's origin. */
 function placeOf(record) {
   const words = [];
   if (record.model !== undefined) words.push(record.model);

@@ -1,4 +1,4 @@
-// Puts the page together: reads the data, keeps what is chosen, and listens to keys.
+// Assembles the page: reads the data, keeps the selection, and handles keys.
 
 const page = JSON.parse(byId("report-data").textContent);
 const rollouts = new Rollouts(page.rollouts);
@@ -25,7 +25,7 @@ function showChosen(number, at) {
   if (ready && number !== null) history.replaceState(null, "", linkTo(number));
 }
 
-/** Chooses the rollout that the address names, if it names one; filters that hide it are reset. */
+/** Selects the rollout in the URL, if any, and resets filters that would hide it. */
 function followAddress() {
   const number = Number(/^#rollout-(\d+)$/.exec(location.hash)?.[1] ?? "none");
   if (!(number < rollouts.records.length)) return;

@@ -1,4 +1,4 @@
-// The rollouts: which match, in which order, and which answer is compared with another one.
+// The rollouts: filtering, sorting, and the choice of answers to compare.
 
 const FACETS = [
   ["task", "Task"],
@@ -42,7 +42,7 @@ class Rollouts {
     return this.texts[record.question];
   }
 
-  /** What tells questions of a task apart is at their end. */
+  /** Questions of a task differ at their end. */
   ending(record) {
     const text = this.question(record).trimEnd();
     const line = text.slice(text.lastIndexOf("\n") + 1).trim();
@@ -55,7 +55,7 @@ class Rollouts {
     return record[name] === undefined ? "unknown" : String(record[name]);
   }
 
-  /** Values of a facet with their counts. */
+  /** Values of a facet, with counts. */
   values(name) {
     const counts = new Map();
     for (const record of this.records) {
@@ -66,7 +66,7 @@ class Rollouts {
     return [...counts].sort(([a], [b]) => (numbers ? Number(a) - Number(b) : a < b ? -1 : 1));
   }
 
-  /** Numbers that records have: their own, and each reward's. */
+  /** Numeric fields of records, including each reward. */
   measures() {
     const names = new Set();
     for (const record of this.records) {
@@ -82,7 +82,7 @@ class Rollouts {
     return name.startsWith("rewards.") ? record.rewards?.[name.slice(8)] : record[name];
   }
 
-  /** Numbers of the matching records, in order. */
+  /** Indices of the matching records, in order. */
   matching({ facets, text, measure, low, high, order, variant, outcome }) {
     const needle = text ? new RegExp(text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "i") : null;
     const questions = needle ? this.texts.map((each) => needle.test(each)) : null;
@@ -107,7 +107,7 @@ class Rollouts {
     return found;
   }
 
-  /** Answers of a variant to the question of a record, drawn alike, and which of them has the same number. */
+  /** A variant's answers to a record's question with the same kind of sampling, and which of them has the same index. */
   counterparts(number, variant) {
     const record = this.records[number];
     const of = record.variant === undefined ? undefined : this.answers.get(this.pairKey(record));
@@ -116,7 +116,7 @@ class Rollouts {
     return { there, at: Math.max(0, same) };
   }
 
-  /** The variant that a record is compared with where `variant` is chosen: another one, if it is that one itself. */
+  /** The variant to compare a record with if `variant` is selected: a different one if the record is of that variant. */
   otherThan(number, variant) {
     if (variant === null || this.records[number].variant !== variant) return variant;
     const others = this.variants.filter(([i]) => i !== variant);

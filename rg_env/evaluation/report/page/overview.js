@@ -15,7 +15,7 @@ function showOverview(page) {
     el("details", {}, el("summary", {}, title), el("pre", { tabindex: "0" }, text))));
 }
 
-/** Any metric that was logged, by choice. */
+/** Any logged metric, selected by the reader. */
 function metricChart(metrics, charts) {
   const names = Object.keys(metrics.values);
   const first = ["frac_reward_zero_std", "entropy", "kl", "loss"].find((name) => names.includes(name)) ?? names[0];
@@ -50,7 +50,7 @@ function tableOf(table) {
     table.note ? el("p", { class: "small" }, table.note) : null);
 }
 
-/** The interval of a figure is less prominent. */
+/** Intervals are less prominent than values. */
 function cellOf(cell) {
   const interval = /^([+-]?[\d.,]+)( \[.*\])$/.exec(cell);
   const signed = (text) => text.replace(/-(?=\d)/g, "\u2212");
