@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
     elif any(re.match("models[.=]", override) for override in (*given, *options.overrides)):
         config = eval_config_of([*given, *options.overrides])
     else:
-        raise InputError("give a config, such as configs/eval/tiny.yaml, or --models and --tasks (or --data)")
+        raise InputError("pass a config, such as configs/eval/tiny.yaml, or --models and --tasks (or --data)")
     from rg_env.evaluation.from_config import prepared, run_evaluation
 
     if options.dry_run:
@@ -127,7 +127,7 @@ def _take_overrides_out_of_lists(options: argparse.Namespace) -> None:
         setattr(options, name, [word for word in words if word not in overrides] or None)
         single = next((each for each in options.overrides if each.startswith(f"{name}.")), None)
         if single and getattr(options, name) and name != "external":
-            raise InputError(f"--{name} and {single}: one would replace the other; give each as {name}.NAME=...")
+            raise InputError(f"--{name} and {single}: one would replace the other; set each as {name}.NAME=...")
 
 
 def _given(options: argparse.Namespace) -> list[str]:

@@ -85,7 +85,7 @@ class CommandParser(argparse.ArgumentParser):
         elif elsewhere := self._elsewhere(flag):
             hint = elsewhere
         elif name in ("config", "config_file", "config_path", "config_name"):
-            hint = f"give the path of the config alone: {self.prog} configs/FILE.yaml"
+            hint = f"pass only the path of the config: {self.prog} configs/FILE.yaml"
         elif near := difflib.get_close_matches(flag, self._names(), n=1, cutoff=0.8):
             hint = f"did you mean {near[0]}?"
         elif any(action.nargs == argparse.REMAINDER for action in self._actions):

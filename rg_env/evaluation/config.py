@@ -315,11 +315,11 @@ class EvalConfig(Section):
         value = [value] if isinstance(value, str) else value
         if isinstance(value, list):
             if not all(isinstance(each, str) for each in value):
-                raise ValueError("a list of models holds names and folders; give others as {a: {model: ...}}")
+                raise ValueError("a list of models holds names and folders; write others as {a: {model: ...}}")
             entries = {name_of(each): split_address(each) for each in value}
             if len(entries) < len(value):
                 raise ValueError(
-                    "two models would have the same name: give models.a=... models.b=..., or {a: ..., b: ...}"
+                    "two models would have the same name: use models.a=... models.b=..., or {a: ..., b: ...}"
                 )
             return entries
         if isinstance(value, Mapping):
@@ -433,10 +433,10 @@ def _models(config: EvalConfig) -> Iterator[Problem]:
         if not _NAME.fullmatch(name):
             yield Problem(path, "a name has at most 120 characters, no line breaks or backslashes, and no space first")
         if model.url is None and model.key_variable is not None:
-            yield Problem((*path, "key_variable"), "belongs to an endpoint: give its url, or leave the key out")
+            yield Problem((*path, "key_variable"), "belongs to an endpoint: set its url, or leave the key out")
         if model.url is None and "@" in model.model and not os.path.exists(model.model):
             at = model.model.rpartition("@")[2]
-            yield Problem((*path, "model"), f"is not a folder; for an endpoint give the whole URL: NAME@http://{at}")
+            yield Problem((*path, "model"), f"is not a folder; for an endpoint pass the whole URL: NAME@http://{at}")
         if model.url is not None and (problem := _url_problem(model.url)):
             yield Problem((*path, "url"), problem, secret=problem == SECRET)
 

@@ -487,7 +487,7 @@ async def serving(name: str, gpu: str | None, folder: Path, config: EvalConfig) 
             if time.monotonic() - start > config.serving.start_timeout_s:
                 raise ServerError(
                     f"vLLM for {name} is not ready after {config.serving.start_timeout_s:g} s ({problem}): see {log}, "
-                    "or give a longer serving.start_timeout_s"
+                    "or set a longer serving.start_timeout_s"
                 )
             await asyncio.sleep(_POLL_S)
         yield f"http://{HOST}:{port}/v1", served

@@ -120,7 +120,7 @@ class Scores(Accuracy):
     """Fraction of answers cut off by `max_tokens`."""
     truncated_se: float | None
     status: dict[str, float]
-    """Fraction of each status (`core.grading.scoring.Status`, "failed"); empty for rows that rg_env did not generate."""
+    """Fraction of each `core.grading.scoring.Status`, or "failed"; empty for rows that rg_env did not generate."""
     failed: int
     """Number of calls that failed after all attempts."""
     left_out: int
@@ -368,7 +368,7 @@ def read_results(file: str | Path) -> Results:
         raise InputError(f"{file} cannot be read: {error.strerror}") from error
     except ValidationError as error:
         if b'"format"' not in content:
-            remedy = f"; give the folder of the run, {Path(file).parent}" if Path(file).suffix == ".jsonl" else ""
+            remedy = f"; pass the folder of the run, {Path(file).parent}" if Path(file).suffix == ".jsonl" else ""
             raise InputError(f"{file} is not a results file of rg-env eval (results_*.json){remedy}") from error
         first = next(problems_in(Results, error))
         raise damaged(
@@ -450,6 +450,6 @@ def _differences(one: TaskResults, other: TaskResults) -> Iterator[str]:
         if ours != theirs and name in ("questions", "sampling"):
             for field in type(ours).model_fields:
                 if (a := getattr(ours, field)) != (b := getattr(theirs, field)):
-                    yield f"other {name}: {field} is {one_line(b, 24)}, not {one_line(a, 24)}"
+                    yield f"different {name}: {field} is {one_line(b, 24)}, not {one_line(a, 24)}"
         elif ours != theirs:
-            yield f"other {name}: {one_line(theirs, 24)}, not {one_line(ours, 24)}"
+            yield f"different {name}: {one_line(theirs, 24)}, not {one_line(ours, 24)}"

@@ -186,7 +186,7 @@ def describe_model(name: str) -> ModelDescription:
     if "\0" not in name and is_missing_folder(name):
         raise InputError(f"there is no folder {name}")
     if not name.strip():
-        raise InputError("the model name is empty: give a folder, a name on the Hub, or 'tiny'")
+        raise InputError("the model name is empty: pass a folder, a name on the Hub, or 'tiny'")
     try:
         on_disk = Path(name).exists()
     except (OSError, ValueError) as error:  # a name that is too long or contains a null byte

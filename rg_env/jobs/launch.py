@@ -301,7 +301,7 @@ def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, lis
         if options.model is None:
             raise InputError("a script requires --model, because the server needs it, too")
         if not options.model.strip():
-            raise InputError("--model is empty: give a folder, a name on the Hub, or 'tiny'")
+            raise InputError("--model is empty: pass a folder, a name on the Hub, or 'tiny'")
         return options.model, options.max_model_len, _script_batch(options.script_arguments, processes)
     if options.model is not None:
         raise InputError(f"--model is for scripts: use model.name={options.model} instead")
@@ -401,9 +401,9 @@ def _checked_script(name: str) -> Path:
     script = Path(name)
     such_as = "such as examples/train_ultra_minimal.py or configs/train/tiny.yaml"
     if not os.path.isfile(script):
-        raise InputError(f"script or config {name!r} not found: give a path {such_as}")
+        raise InputError(f"script or config {name!r} not found: pass a path {such_as}")
     if script.suffix != ".py" and not is_config_file(name):
-        raise InputError(f"{name!r} is neither a Python script (.py) nor a config (.yaml): give a path {such_as}")
+        raise InputError(f"{name!r} is neither a Python script (.py) nor a config (.yaml): pass a path {such_as}")
     return script
 
 
@@ -416,7 +416,7 @@ def _accelerate_config(given: str | None, script: Path, name: str) -> Path:
     for folder in (*script.parents, *script.absolute().parents[:3], Path()):
         if (config := folder / "configs" / name).is_file():
             return config
-    raise InputError(f"configs/{name} not found near {script} or in the working folder: give --accelerate-config FILE")
+    raise InputError(f"configs/{name} not found near {script} or in the working folder: pass --accelerate-config FILE")
 
 
 def _visible(gpus: Sequence[str]) -> dict[str, str]:

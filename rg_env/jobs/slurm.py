@@ -170,7 +170,7 @@ class SlurmJob:
         if wrong := [name for name in self.modules if not _MODULE.fullmatch(name)]:
             raise InputError(f"--modules {wrong[0]!r} is not a module name such as cuda/12.8")
         if not is_config_file(self.config):
-            raise InputError(f"{self.config!r} is not a config: give a .yaml file, such as configs/train/tiny.yaml")
+            raise InputError(f"{self.config!r} is not a config: pass a .yaml file, such as configs/train/tiny.yaml")
         if self.array is not None and self.sweep:
             raise InputError("--sweep sets the array itself: omit --array, and sweep the seed")
         if self.array is not None and any(each.partition("=")[0].strip() == "seed" for each in self.overrides):

@@ -169,7 +169,7 @@ class Checkpoint:
             return None
         searched = f", nor has {self.base.folder}" if self.base.folder else ""
         raise InputError(
-            f"{self.folder} has no {what}{searched}: give the model that it was trained from as --base NAME_OR_FOLDER"
+            f"{self.folder} has no {what}{searched}: pass the model that it was trained from as --base NAME_OR_FOLDER"
         )
 
 
@@ -183,7 +183,7 @@ def find_checkpoint(path: Path, *, best: bool = False, base: str | None = None) 
         InputError: `path` does not contain a checkpoint.
     """
     if not os.path.isdir(path):  # unlike Path.is_dir, False also for names that are too long
-        what = "is a file: give the folder that it is in" if os.path.isfile(path) else "does not exist"
+        what = "is a file: pass the folder that it is in" if os.path.isfile(path) else "does not exist"
         raise InputError(f"{one_line(path)} {what}; a checkpoint is {_KINDS}")
     try:
         folder, note = _choose(path, best)
@@ -207,7 +207,7 @@ def _choose(path: Path, best: bool) -> tuple[Path, str | None]:
     try:
         return path / f"global_step_{int(tracker.read_text())}", None
     except ValueError as error:
-        raise InputError(f"{tracker} does not name a step: give the folder global_step_N") from error
+        raise InputError(f"{tracker} does not name a step: pass the folder global_step_N") from error
 
 
 def _best(run: RunFolder) -> tuple[Path, str | None]:
@@ -238,9 +238,9 @@ def _checkpoint(folder: Path, base: str | None, note: str | None) -> Checkpoint:
         if RunFolder.is_run(folder):
             raise InputError(f"{folder} is a run without a checkpoint-N: it has no model yet")
         if (folder / "sweep.yaml").is_file():
-            raise InputError(f"{folder} is a sweep: give the folder of one of its runs")
+            raise InputError(f"{folder} is a sweep: pass the folder of one of its runs")
         if any(folder.glob("results_*.json")):
-            raise InputError(f"{folder} is an evaluation: give the folder of a run or a checkpoint")
+            raise InputError(f"{folder} is an evaluation: pass the folder of a run or a checkpoint")
         raise InputError(f"{folder} is not a checkpoint: it has none of {_KINDS}")
     kind, weights = next(iter(parts.items()))
     near = [weights, inner, inner / "huggingface", folder, folder / "huggingface"]
@@ -298,6 +298,6 @@ def _deepspeed(folder: Path) -> Path | None:
             raise InputError(f"{folder} lacks the folder {tag[:40]!r}, which DeepSpeed's file 'latest' names: copy it")
     if len(found) > 1:
         raise InputError(
-            f"{folder} has {len(found)} DeepSpeed folders, but no file 'latest': give one of these folders"
+            f"{folder} has {len(found)} DeepSpeed folders, but no file 'latest': pass one of these folders"
         )
     return found[0] if found else None

@@ -91,7 +91,7 @@ def _found(request: PushRequest) -> Checkpoint:
     checkpoint = find_checkpoint(request.path, base=request.base)
     if request.full and checkpoint.state is None:
         raise InputError(
-            f"{checkpoint.folder} has no training state to resume from: give a checkpoint with the optimizer state, "
+            f"{checkpoint.folder} has no training state to resume from: use a checkpoint with the optimizer state, "
             "or omit --optimizer-state full"
         )
     return checkpoint

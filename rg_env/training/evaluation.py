@@ -116,9 +116,7 @@ class FixedEvaluation:
         self._model = LocalModel(f"the {engine.name} engine", engine, trainer.sampler.encoder, _BATCH.get(engine.name))
         for each in self._questions:
             if not each.rows:
-                raise InputError(
-                    "an environment to evaluate on has no evaluation rows: give it num_eval_examples above 0"
-                )
+                raise InputError("an environment to evaluate on has no evaluation rows: set num_eval_examples above 0")
             prompts = (row["prompt"] for row in each.rows)
             self._model.check_fits("the evaluation", prompts, self._sampling.max_tokens)
         self.questions = [each.described().model_dump() for each in self._questions]

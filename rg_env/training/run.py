@@ -338,7 +338,7 @@ def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
         print(f"skipping a damaged checkpoint: {line}", flush=True)
     if checkpoint is None:
         if passed_over:  # starting over would delete files that may still be recoverable
-            raise InputError(f"{folder} has no complete checkpoint ({passed_over[0]}): give a new output folder")
+            raise InputError(f"{folder} has no complete checkpoint ({passed_over[0]}): use a new output folder")
         print(f"no checkpoint in {folder}: starting from the beginning", flush=True)
         if folder.is_dir():
             RunFolder(folder).cut_after(-1)

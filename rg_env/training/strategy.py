@@ -237,7 +237,7 @@ class FullySharded:
         if accelerator.mixed_precision == "fp16":
             raise InputError("FSDP2 trains in bf16 or float32: set mixed_precision to bf16 or 'no', or use ZeRO-3")
         if args.optim not in FSDP_OPTIMIZERS:
-            raise InputError(f"optim={args.optim!r} does not work with FSDP2: one of {', '.join(FSDP_OPTIMIZERS)}")
+            raise InputError(f"optim={args.optim!r} does not work with FSDP2: use one of {', '.join(FSDP_OPTIMIZERS)}")
         self._accelerator, self._args = accelerator, args
         self._mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
         self._model: Any = None

@@ -23,7 +23,7 @@ LIGER = "liger_kernel.transformers.monkey_patch"
 def check_options(args: GRPOConfig, engine: EngineConfig, env: Environment, curriculum: Any) -> None:
     """Raise `InputError` if options exclude each other, or `env` lacks what they need."""
     if not env.train_rows:
-        raise InputError("the environment has no training rows: give it num_train_examples above 0")
+        raise InputError("the environment has no training rows: set num_train_examples above 0")
     for problem in contradictions(args, engine, curriculum):
         raise InputError(f"{'.'.join(problem.path)}: {problem.message}")
     if curriculum is not None and not env.has_accuracy:

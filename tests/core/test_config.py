@@ -106,7 +106,7 @@ def test_an_override_within_a_list_of_names_keeps_the_others(tmp_path: Path) -> 
         with pytest.raises(InputError) as error:
             values(tmp_path, "named.y.rate=2", main=text)
         assert re.fullmatch(
-            r"override 'named.y.rate=2': named is a list \(.*main.yaml:1\), which it would replace: give all of it, "
+            r"override 'named.y.rate=2': named is a list \(.*main.yaml:1\), which it would replace: set all of it, "
             r"named=\.\.\.",
             str(error.value),
         )

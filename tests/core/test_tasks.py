@@ -40,7 +40,7 @@ def test_dates_in_a_config_become_text() -> None:
         ("leg_countin", "unknown task 'leg_countin': did you mean 'leg_counting'"),
         ("arithmetic_basic", "'basic_arithmetic'"),
         ("missing_letter", "never had it.*'letter_counting'"),
-        ("composite", "give a list of tasks"),
+        ("composite", "pass a list of tasks"),
         ({"name": "maze", "wieght": 1}, "unknown key of a task 'wieght': did you mean 'weight'"),
         (
             {"name": "maze", "config": {"min_dit": 1}},

@@ -84,7 +84,7 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         (["models.a={model: x, url: ftp://x}", "tasks=maze"], "url = 'ftp://x' @ command line: is not the address"),
         (['models.a={model: x, url: "http://x/v1\\nHost: y"}', "tasks=maze"], "is not the address of an endpoint"),
         (["models.a={model: x, url: 'http://a b/v1'}", "tasks=maze"], "is not the address of an endpoint"),
-        (["models=tiny@127.0.0.1:8011", "tasks=maze"], "give the whole URL: NAME@http://127.0.0.1:8011"),
+        (["models=tiny@127.0.0.1:8011", "tasks=maze"], "pass the whole URL: NAME@http://127.0.0.1:8011"),
         (["models=tiny", f"tasks.{'語' * 80}={{task: maze}}"], "at most 80 (200 bytes)"),
         (["models=tiny", "tasks.all_tasks={task: maze}"], "is the name of the files about all tasks"),
         ([*LEAST, "num_examples=2000000000"], "leg_counting has more than 10,000,000 answers"),
@@ -255,5 +255,5 @@ def test_overrides_may_follow_lists_of_names(capsys: pytest.CaptureFixture[str])
 )
 def test_no_model_or_task_is_dropped_in_silence(asked: list[str]) -> None:
     """A list and a single entry in addition: keys of a config replace each other."""
-    with pytest.raises(InputError, match=r"^--(models|tasks) and .*; give each as (models|tasks)\.NAME=\.\.\.$"):
+    with pytest.raises(InputError, match=r"^--(models|tasks) and .*; set each as (models|tasks)\.NAME=\.\.\.$"):
         run(["eval", *asked, "--dry-run"])

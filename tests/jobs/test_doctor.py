@@ -133,7 +133,7 @@ def test_records(doctor: Run) -> None:
     assert code == 1
     records = {record["name"]: record for record in json.loads(text)}
     assert records["model"]["status"] == "failed"
-    assert records["model"]["fix"].startswith("give a folder with config.json")
+    assert records["model"]["fix"].startswith("pass a folder with config.json")
     memory = {"name": "memory", "status": "skipped", "finding": "no model available to measure with", "fix": ""}
     assert records["memory"] == memory
 

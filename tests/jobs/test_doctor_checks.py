@@ -302,7 +302,7 @@ def test_models_that_cannot_be_trained(tmp_path: Path) -> None:
     is_refused("lacks part-1.safetensors")
     (folder / "chat_template.jinja").unlink()
     is_refused("no chat template", "instruction-tuned")
-    is_like(check_model(str(tmp_path))[0], "failed *is not a model folder*give a folder")
+    is_like(check_model(str(tmp_path))[0], "failed *is not a model folder*pass a folder")
 
 
 def test_weights_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -373,7 +373,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
             ["launch", "examples/train.py", "--model", "m", "--vllm-gpus", " ,"],
             "argument --vllm-gpus: ' ,' does not name a GPU",
         ),
-        (["launch", "x" * 300 + ".py", "--model", "m"], "not found: give a path"),
+        (["launch", "x" * 300 + ".py", "--model", "m"], "not found: pass a path"),
         (["launch", "examples/train.py", "--model", "m", "--accelerate-config", "x" * 300], "not found"),
         (["launch", "examples/train.py", "--model", "m", "--log-dir", "x" * 300], "File name too long; choose another"),
         (["launch", "examples/train.py", "--model", "m", "--vllm-args", "'"], "invalid"),

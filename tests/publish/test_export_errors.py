@@ -35,7 +35,7 @@ def folder_with(**files: str) -> Callable[[Path], Any]:
     ("make", "words"),
     [
         (lambda path: None, "does not exist; a checkpoint is"),
-        (lambda path: path.write_text("x"), "is a file: give the folder that it is in"),
+        (lambda path: path.write_text("x"), "is a file: pass the folder that it is in"),
         (folder_with(), "is not a checkpoint: it has none of a model folder"),
         (
             folder_with(**{"__0_0.distcp": ""}),
@@ -44,7 +44,7 @@ def folder_with(**files: str) -> Callable[[Path], Any]:
         (folder_with(latest="../.."), r"lacks the folder '\.\./\.\.', which DeepSpeed's file 'latest' names"),
         (folder_with(latest="x" * 5000), "lacks the folder 'xxx"),
         (folder_with(**{"metrics.jsonl": ""}), "is a run without a checkpoint-N"),
-        (folder_with(**{"latest_checkpointed_iteration.txt": "five"}), "does not name a step: give the folder"),
+        (folder_with(**{"latest_checkpointed_iteration.txt": "five"}), "does not name a step: pass the folder"),
     ],
 )
 def test_what_is_not_a_checkpoint(make: Any, words: str, exported: Export, tmp_path: Path) -> None:

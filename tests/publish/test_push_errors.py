@@ -152,7 +152,7 @@ def test_bad_input_is_one_line(hub: HubServer, run: Path, rg_env: Any, tmp_path:
         ([str(tmp_path / "nowhere"), *good], "does not exist; a checkpoint is"),
         (["x" * 5000, *good], "does not exist"),
         ([str(run) + "\0", *good], "does not exist"),
-        ([str(run / "config.yaml"), *good], "is a file: give the folder that it is in"),
+        ([str(run / "config.yaml"), *good], "is a file: pass the folder that it is in"),
         ([str(tmp_path / "empty"), *good], "is not a checkpoint: it has none of"),
         ([str(half), *good], "half: its weights cannot be read: "),
         ([str(damaged), *good], "manifest.json is damaged"),

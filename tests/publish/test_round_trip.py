@@ -106,7 +106,7 @@ def test_a_checkpoint_of_verl_is_published_by_one_command(
     code, _, error = rg_env(*command, "--dry-run")
     assert code == 2
     assert (
-        "global_step_5 has no config.json, which describes the model: give the model that it was trained from" in error
+        "global_step_5 has no config.json, which describes the model: pass the model that it was trained from" in error
     )
     code, shown, _ = rg_env(*command, "--dry-run", "--base", "org/base")
     assert code == 0

@@ -120,7 +120,7 @@ MISTAKES = [
     ("splits.num_eval_examples=1", "fewer than the 2 tasks"),
     ("rewards={correctness: 0}", "every weight is 0"),
     ("rewards={}", "names no reward"),
-    ("tasks={}", "is empty: name at least 1, or give questions of your own (data)"),
+    ("tasks={}", "is empty: name at least 1, or use your own questions (data)"),
     ("training.warmup_steps=500", "more than the 200 steps of the run"),
     ("training.epsilon_high=0.1", "training.epsilon_high = 0.1 @ command line: must be at least epsilon (0.2)"),
     ("training.optim=adamw_8bit", "needs bitsandbytes, which is not installed"),
@@ -354,9 +354,7 @@ def test_forms_that_stand_for_others(base: Path) -> None:
 )
 def test_plain_text_stands_for_a_section_or_a_list(base: Path, short: str, whole: str) -> None:
     assert load_train_config(base, [short]) == load_train_config(base, [whole])
-    with pytest.raises(
-        InputError, match=r"engine is 'vllm' \(command line\), which it would replace: give each key of"
-    ):
+    with pytest.raises(InputError, match=r"engine is 'vllm' \(command line\), which it would replace: set each key of"):
         load_train_config(base, ["engine=vllm", "engine.port=8001"])
     config = load_train_config(base, ["tasks=null", "data=d.csv"])
     assert (config.data.path if config.data else None, config.trained_on) == ("d.csv", ["d"])

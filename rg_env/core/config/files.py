@@ -201,14 +201,14 @@ def _open_lists(document: Document, path: Keys, shown: str) -> None:
         names, origin, where = document.get(above), document.origin(above), ".".join(above)
         if isinstance(names, str) and names != path[length]:
             raise InputError(
-                f"{shown}: {where} is {shortened(names)} ({origin}), which it would replace: give each key of {where}"
+                f"{shown}: {where} is {shortened(names)} ({origin}), which it would replace: set each key of {where}"
             )
         names = [names] if isinstance(names, str) else names
         if not isinstance(names, list):
             continue
         if path[length] not in names or not all(isinstance(name, str) for name in names):
             raise InputError(
-                f"{shown}: {where} is a list ({origin}), which it would replace: give all of it, {where}=..."
+                f"{shown}: {where} is a list ({origin}), which it would replace: set all of it, {where}=..."
             )
         document.set(above, {name: {} for name in names}, origin)
 

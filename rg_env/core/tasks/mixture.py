@@ -28,7 +28,7 @@ _HINTS = {
     "missing_letter": "Reasoning Gym never had it; similar tasks are 'letter_counting' and 'letter_jumble'",
     "fizzbuzz": "Reasoning Gym never had it; similar tasks are 'number_filtering' and 'count_primes'",
     "chess_notation": "Reasoning Gym never had it; similar tasks are 'n_queens' and 'knight_swap'",
-    NOT_A_TASK: "use a mixture instead: give a list of tasks",
+    NOT_A_TASK: "use a mixture instead: pass a list of tasks",
 }
 _MAX_WEIGHT = 1e100
 _KEYS = ("name", "weight", "config", "level", "levels")
@@ -148,7 +148,9 @@ def _name(name: object) -> str:
     if not isinstance(name, str):
         raise InputError(f"a task's name must be text, not {name!r}")
     if name not in table:
-        several = f"give several tasks as a list: [{', '.join(map(str.strip, name.split(',')))}]" if "," in name else ""
+        several = (
+            f"write several tasks as a list: [{', '.join(map(str.strip, name.split(',')))}]" if "," in name else ""
+        )
         raise unknown_name("task", name, table, hint=_HINTS.get(name, several))
     return name
 

@@ -72,7 +72,7 @@ def read_curve(file: Path, name: str) -> Curve:
     if not rows:
         raise InputError(f"{file} is empty: the run has not logged anything yet")
     if any("completion" in row or not is_count(row.get("step"), _MOST_STEPS) for row in rows):  # rollouts
-        raise InputError(f"{file} is not a metrics.jsonl of a run: give that file")
+        raise InputError(f"{file} is not a metrics.jsonl of a run: pass that file")
     found = {
         metric: {row["step"]: float(row[metric]) for row in rows if _can_be_drawn(row.get(metric))}
         for metric in _PANELS

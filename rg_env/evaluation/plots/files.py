@@ -50,7 +50,7 @@ def plot_files(
     output = check_suffix(output or files[0].with_suffix(".png"))
     files = list({file.resolve(): file for file in files}.values())  # without duplicates
     if output.resolve() in {file.resolve() for file in files}:
-        raise InputError(f"{output} is one of the files: give the plot another name with --output")
+        raise InputError(f"{output} is one of the files: name the plot differently with --output")
     runs = [file for file in files if file.suffix == ".jsonl"]
     others = [file for file in files if file not in runs]
     if runs and others:
@@ -73,7 +73,7 @@ def _files_in(folder: Path) -> list[Path]:
     run = RunFolder(folder)
     found = [run.metrics_file] if run.metrics_file.is_file() else list(newest_results(folder)[0])
     if not found and (folder / "sweep.yaml").is_file():
-        raise InputError(f"{folder} is a sweep: use `rg-env compare {folder}`, or give {folder}/*/metrics.jsonl")
+        raise InputError(f"{folder} is a sweep: use `rg-env compare {folder}`, or pass {folder}/*/metrics.jsonl")
     if not found:
         raise InputError(f"{folder} has neither the metrics of a run (metrics.jsonl) nor results (results_*.json)")
     return found
@@ -156,7 +156,7 @@ def new_names(
 def _split(text: str, known: Collection[str], kind: str) -> tuple[str, str]:
     splits = [(text[:place], text[place + 1 :]) for place, each in enumerate(text) if each == "="]
     if not splits:
-        raise InputError(f"--rename {text}: give it as OLD=NEW (files come before the options)")
+        raise InputError(f"--rename {text}: pass it as OLD=NEW (files come before the options)")
     fits = [split for split in splits if split[0] in known]
     if len(fits) > 1:
         raise InputError(

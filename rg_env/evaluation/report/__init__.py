@@ -57,16 +57,16 @@ def write_report(source: Path, output: Path | None = None, limit: int = ROLLOUTS
 def _page(source: Path, limit: int) -> Page:
     if source.is_file():
         if source.name == ROLLOUTS and RunFolder.is_run(source.parent):
-            raise InputError(f"{source} is part of a training run: give its folder, {source.parent}")
+            raise InputError(f"{source} is part of a training run: pass its folder, {source.parent}")
         return results_page(source, limit)
     if not source.is_dir():
-        raise InputError(f"{source} does not exist: give the folder of a run or an evaluation, or a results file")
+        raise InputError(f"{source} does not exist: pass the folder of a run or an evaluation, or a results file")
     if RunFolder.is_run(source):
         return run_page(source, limit)
     if is_evaluation(source):
         return results_page(source, limit)
     if (source / "sweep.yaml").is_file():
-        raise InputError(f"{source} is a sweep: give the folder of one of its runs, or use `rg-env compare {source}`")
+        raise InputError(f"{source} is a sweep: pass the folder of one of its runs, or use `rg-env compare {source}`")
     raise InputError(
         f"{source} holds neither a training run (metrics.jsonl, eval_results/) nor an evaluation (results_*.json, "
         f"{ROLLOUTS})"

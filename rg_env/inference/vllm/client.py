@@ -141,7 +141,7 @@ class VllmServer:
                 raise KeyError
         except (KeyError, IndexError, TypeError, ValueError):
             raise ServerError(
-                f"what answers at {self} is not a vLLM server: give the port of one started with `{start}`"
+                f"what answers at {self} is not a vLLM server: use the port of one started with `{start}`"
             ) from None
         takes_none = f"takes no weights: start it with `{start}`"
         workers = self._read("GET", "/get_world_size", takes_none, lambda answer: int(answer["world_size"]))

@@ -48,7 +48,7 @@ def check_server(planned: PlannedRun, model: str | None, tokens: int) -> tuple[C
             raise ServerError(f"{server} is not a healthy vLLM server: {problem}")
         info = server.info()
     except ServerError as error:
-        return Check("server", "failed", str(error).partition(": give the port")[0], another), True
+        return Check("server", "failed", str(error).partition(": use the port")[0], another), True
     finding, fix = "", f"restart it: {start}"
     if model is not None and info.name != model:
         finding = f"{server} serves {info.name!r}, not {model!r}"

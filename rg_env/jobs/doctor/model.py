@@ -111,7 +111,7 @@ def _fix(reason: str) -> str:
         return "accept its license on its Hub page, then run `hf auth login` or set HF_TOKEN in .env"
     if "chat template" in lower:
         return "use an instruction-tuned model, or add a chat_template.jinja to its folder"
-    return "give a folder with config.json, tokenizer and safetensors files, a name on the Hub, or 'tiny'"
+    return "pass a folder with config.json, tokenizer and safetensors files, a name on the Hub, or 'tiny'"
 
 
 def _adapter_width(model: Any) -> int:

@@ -129,7 +129,7 @@ def parse_axes(words: Sequence[str]) -> tuple[Axis, ...]:
     axes = [_axis(word) for word in words]
     for one, other in itertools.combinations(axes, 2):
         if one.key == other.key:
-            raise InputError(f"{one.key} is swept twice: give it once with all values")
+            raise InputError(f"{one.key} is swept twice: list it once with all values")
         if f"{one.key}.".startswith(f"{other.key}.") or f"{other.key}.".startswith(f"{one.key}."):
             raise InputError(f"{one.key} and {other.key} are both swept, but one is part of the other: sweep one")
     if (count := math.prod(len(axis.values) for axis in axes)) > MOST_POINTS:
@@ -203,7 +203,7 @@ def _axis(word: str) -> Axis:
     if not separator or not all(key.split(".")):
         raise InputError(f"{option} is not of the form section.key=value,value")
     if not text.strip():
-        raise InputError(f"{option} has no value: give values such as {key}=1,2")
+        raise InputError(f"{option} has no value: use values such as {key}=1,2")
     if text.rstrip().endswith(","):
         raise InputError(f"{option}: the value after the last comma is empty; '' is an empty text, null is None")
     try:
@@ -216,7 +216,7 @@ def _axis(word: str) -> Axis:
     if repeated := next((each for number, each in enumerate(seen) if each in seen[:number]), None):
         raise InputError(f"{option}: {shortened(json.loads(repeated))} is repeated")
     if key in ("output", "output.dir") and len(values) > 1:
-        raise InputError(f"{option}: each point gets its own folder in output.dir: give output.dir a single value")
+        raise InputError(f"{option}: each point gets its own folder in output.dir: set output.dir to a single value")
     return Axis(key, tuple(values))
 
 

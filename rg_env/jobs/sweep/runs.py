@@ -56,7 +56,7 @@ def read_points(folder: Path) -> dict[str, dict[str, Any]]:
     """
     file = folder / SWEEP_FILE
     if not file.is_file():
-        raise InputError(f"{folder} is not a sweep: it has no {SWEEP_FILE}; give the output.dir of a sweep")
+        raise InputError(f"{folder} is not a sweep: it has no {SWEEP_FILE}; pass the output.dir of a sweep")
     points = read_yaml(file).get("points")
     if not points or not isinstance(points, dict) or not all(isinstance(each, dict) for each in points.values()):
         raise damaged(file, "it has no points")
@@ -88,7 +88,7 @@ def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
 def refuse_sweep(folder: str | None) -> None:
     """Raise `OutputFolderError` if a single run is about to resume in the folder of a sweep."""
     if folder is not None and (Path(folder) / SWEEP_FILE).is_file():
-        raise OutputFolderError(f"{folder} holds a sweep: add its --sweep ..., or give the folder of one of its runs")
+        raise OutputFolderError(f"{folder} holds a sweep: add its --sweep ..., or pass the folder of one of its runs")
 
 
 def run_sweep(

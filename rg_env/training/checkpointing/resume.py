@@ -36,7 +36,7 @@ def chosen(resume: str | Path, folder: Path) -> tuple[Path | None, list[str]]:
             if (checkpoint_step(newest) or 0) > (checkpoint_step(path) or 0):
                 raise InputError(
                     f"{folder} has checkpoints after {path.name}, {newest.name} the newest: resume from that one "
-                    f"(--resume {AUTO}), or give another output folder"
+                    f"(--resume {AUTO}), or use another output folder"
                 )
         if problem := _damage(path):
             raise InputError(f"cannot resume from {path}: {problem}")
@@ -71,7 +71,7 @@ def check_fit(trainer: Any, path: Path) -> None:
         if own_rows is not None and manifest.manifest().get("rows"):
             check_manifest(manifest.manifest_file, own_rows)  # which names the difference
         split = next(name for name, value in ours.rows.items() if theirs.rows.get(name) != value)
-        refuse(f"its {split} rows are different: give the tasks, data and seed of that run")
+        refuse(f"its {split} rows are different: use the tasks, data and seed of that run")
     if theirs.curriculum != ours.curriculum:
         refuse("its curriculum is different, or one of the two has none: use the same curriculum, tasks and seed")
     for name, value in ours.settings().items():
@@ -91,9 +91,9 @@ def final_results(run: RunFolder, step: int) -> dict[str, Any] | None:
 def _damage(path: Path) -> str | None:
     """The reason why a folder is not a complete checkpoint that is safe to load; None if it is."""
     if not path.is_dir():
-        return "there is no such folder: give a folder checkpoint-N of a run"
+        return "there is no such folder: pass a folder checkpoint-N of a run"
     if not (path / FACTS).is_file():
-        return f"{FACTS} is missing: give a folder checkpoint-N of a run"
+        return f"{FACTS} is missing: pass a folder checkpoint-N of a run"
     try:
         facts = Facts.read(path)
         if saved_step(path) is None:

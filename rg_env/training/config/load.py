@@ -140,12 +140,14 @@ def _rows(config: TrainConfig) -> Iterator[Problem]:
             yield Problem(("data",), f"there are Reasoning Gym tasks to train on: use one of them, as with {key}=null")
         return
     if not config.tasks:
-        yield Problem(("tasks",), "is empty: name at least 1, or give questions of your own (data)")
+        yield Problem(("tasks",), "is empty: name at least 1, or use your own questions (data)")
     if splits.num_train_examples < (least := max(tasks, prompts)):
-        text = f"fewer than the {prompts} prompts of a step, or than the {tasks} tasks: at least {least}"
+        text = f"fewer than the {prompts} prompts of a step, or than the {tasks} tasks: use at least {least}"
         yield Problem(("splits", "num_train_examples"), text)
     if 0 < splits.num_eval_examples < tasks:
-        yield Problem(("splits", "num_eval_examples"), f"fewer than the {tasks} tasks: at least {tasks}, or 0 for none")
+        yield Problem(
+            ("splits", "num_eval_examples"), f"fewer than the {tasks} tasks: use at least {tasks}, or 0 for none"
+        )
 
 
 def _hub(config: TrainConfig) -> Iterator[Problem]:

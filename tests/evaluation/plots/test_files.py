@@ -163,7 +163,7 @@ def test_all_files_of_an_evaluation_make_one_plot(rg_env: Run) -> None:
     [
         (["none.json"], "none.json cannot be read: No such file or directory"),
         (["run.png"], "run.png has neither the metrics of a run (metrics.jsonl) nor results (results_*.json)"),
-        (["odd.svg", "--output", "./odd.svg"], "odd.svg is one of the files: give the plot another name with --output"),
+        (["odd.svg", "--output", "./odd.svg"], "odd.svg is one of the files: name the plot differently with --output"),
         (["half.json"], "half.json is damaged: "),
         (["list.json"], "list.json is not a results file of rg-env eval (results_*.json)\n"),
         (["notes.md"], "notes.md is not a results file of rg-env eval (results_*.json)\n"),
@@ -172,7 +172,10 @@ def test_all_files_of_an_evaluation_make_one_plot(rg_env: Run) -> None:
         (["zero.json"], "zero.json has no answers"),
         (["a.json", "run/metrics.jsonl"], "run/metrics.jsonl has metrics of a run and a.json results: they do not"),
         (["b.json", "all.json"], "b.json cannot be compared with all.json: only all.json has the task 'gcd'"),
-        (["a.json", "asked.json"], "asked.json cannot be compared with a.json on 'maze': other questions: seed is 1"),
+        (
+            ["a.json", "asked.json"],
+            "asked.json cannot be compared with a.json on 'maze': different questions: seed is 1",
+        ),
         (["a.json", "again.json"], "a.json both have a model 'a', with different results"),
         (["a.json", "--output", "a.jpg"], "a.jpg must end in .png, .svg or .pdf"),
         (["a.json", "--output", "no/a.png"], "cannot write no/a.png: No such file or directory"),
@@ -184,7 +187,7 @@ def test_all_files_of_an_evaluation_make_one_plot(rg_env: Run) -> None:
         (["a.json", "--rename-file", "deep.json"], "--rename-file deep.json is not JSON: "),
         (["a.json", "--rename-file", "list.json"], '--rename-file list.json must have new names by old ones: {"OLD"'),
         (["--rename", "a=b", "a.json"], "the following arguments are required: FILE"),
-        (["a.json", "--rename", "a=b", "b.json"], "--rename b.json: give it as OLD=NEW (files come before the options"),
+        (["a.json", "--rename", "a=b", "b.json"], "--rename b.json: pass it as OLD=NEW (files come before the options"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -239,12 +242,12 @@ finally:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"prompts_sha256": "x" * 64}, f"other questions: prompts_sha256 is {'x' * 24}..., not p-maze"),
-        ({"temperature": 0.5}, "other sampling: temperature is 0.5, not 1.0"),
-        ({"grading": "upstream"}, "other grading: upstream, not hardened"),
-        ({"system_prompt": "Guess."}, "other system_prompt: Guess., not Think."),
-        ({"spec": {"name": "gcd"}}, "other spec: {'name': 'gcd'}, not {'name': 'maze'}"),
-        ({"floor": 0.5}, "other floor: 0.5, not 0.25"),
+        ({"prompts_sha256": "x" * 64}, f"different questions: prompts_sha256 is {'x' * 24}..., not p-maze"),
+        ({"temperature": 0.5}, "different sampling: temperature is 0.5, not 1.0"),
+        ({"grading": "upstream"}, "different grading: upstream, not hardened"),
+        ({"system_prompt": "Guess."}, "different system_prompt: Guess., not Think."),
+        ({"spec": {"name": "gcd"}}, "different spec: {'name': 'gcd'}, not {'name': 'maze'}"),
+        ({"floor": 0.5}, "different floor: 0.5, not 0.25"),
     ],
     ids=str,
 )
@@ -287,7 +290,7 @@ def test_names_may_contain_equals_signs_and_swap(typed: list[str], expected: dic
     [
         (["lr=1e-5_sed=0=x"], "--rename lr=1e-5_sed=0=x: unknown model 'lr=1e-5_sed=0': did you mean 'lr=1e-5_seed=0'"),
         (["=b"], "--rename =b: unknown model ''"),
-        (["lr=1e-5_seed=0=x", "base"], "--rename base: give it as OLD=NEW"),
+        (["lr=1e-5_seed=0=x", "base"], "--rename base: pass it as OLD=NEW"),
         (["base= "], "the new name of 'base' is empty"),
         (["base=a", "base=b"], "--rename base=b: 'base' is already renamed to 'a'"),
         (["base=lr=1e-5"], "'base' and 'lr=1e-5' would both be 'lr=1e-5': the names in a plot must differ"),

@@ -273,12 +273,12 @@ def test_nothing_to_report_is_one_line(tmp_path: Path, report: Run) -> None:
     for source, words in (
         ("absent", "does not exist"),
         ("bare", "holds neither a training run (metrics.jsonl, eval_results/) nor an evaluation"),
-        ("sweep", "is a sweep: give the folder of one of its runs, or use `rg-env compare"),
+        ("sweep", "is a sweep: pass the folder of one of its runs, or use `rg-env compare"),
         ("started", "has a training run without metrics, evaluations or rollouts"),
         ("other", "results_x.json is damaged: it is not a results file of this version: format"),
         ("none", "has no rollouts"),
         (run / "train_results.json", "is not a results file of rg-env eval"),
-        (run / "rollouts.jsonl", "is part of a training run: give its folder"),
+        (run / "rollouts.jsonl", "is part of a training run: pass its folder"),
     ):
         code, printed, errors = report(tmp_path / source)
         assert (code, printed, errors.count("\n")) == (2, "", 1), errors

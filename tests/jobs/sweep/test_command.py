@@ -105,7 +105,7 @@ print(json.dumps([time.process_time() - start, sorted(heavy & set(sys.modules))]
         (["--sweep", "seed=0,1", "--eval-only"], "--sweep is for training"),
         (["--sweep", "seed=0,1", "--resume", "outputs/x/checkpoint-1"], "use --resume auto for a sweep"),
         (["--sweep", "seed=0,1", "--resume", "auto"], "--resume auto needs the output folder"),
-        (["--sweep", "seed=0,1", "output.dir=x,y"], "in output.dir: give output.dir a single value"),
+        (["--sweep", "seed=0,1", "output.dir=x,y"], "in output.dir: set output.dir to a single value"),
         (["training.beta=0.1", "--sweep", "seed=0,1", "training.beta=0.2"], "training.beta is given twice, in and out"),
         (
             ["--sweep", "seed=0,1", "training.beta=0.2", "--dry-run", "training.beta=0.1"],
@@ -134,7 +134,7 @@ def test_where_no_sweep_can_be(
     assert (code, "launch starts a single run" in errors) == (2, True)
     (folder / "sweep.yaml").write_text("points: {a: {seed: 0}}\n")
     code, _, errors = rg_env("train", "run.yaml", "output.dir=.", "--resume", "auto", "--dry-run")
-    assert (code, errors) == (2, "error: . holds a sweep: add its --sweep ..., or give the folder of one of its runs\n")
+    assert (code, errors) == (2, "error: . holds a sweep: add its --sweep ..., or pass the folder of one of its runs\n")
     assert rg_env("compare", "nowhere")[0] == 2
     environ(WORLD_SIZE="2")
     code, _, errors = rg_env("train", "run.yaml", "--sweep", "seed=0,1")

@@ -106,7 +106,7 @@ def test_names_are_folders_anywhere_and_no_two_the_same(axes: list[Axis]) -> Non
     [
         (["seed"], "'seed' is not of the form section.key=value,value"),
         (["a..b=1"], "is not of the form"),
-        (["seed="], "'seed=' has no value: give values such as seed=1,2"),
+        (["seed="], "'seed=' has no value: use values such as seed=1,2"),
         (["seed=1,,2"], "leave no value empty"),
         (["seed=1,"], "the value after the last comma is empty"),
         (["seed=1,2,1"], "1 is repeated"),
@@ -119,7 +119,7 @@ def test_names_are_folders_anywhere_and_no_two_the_same(axes: list[Axis]) -> Non
         (["seed=" + ",".join(map(str, range(1001)))], "the sweep has 1,001 points (1001), more than 1,000"),
         (["seed=" + ",".join(map(str, range(40))), "training.max_steps=" + ",".join(map(str, range(1, 41)))],
          "1,600 points (40 x 40)"),
-        (["output.dir=a,b"], "each point gets its own folder in output.dir: give output.dir a single value"),
+        (["output.dir=a,b"], "each point gets its own folder in output.dir: set output.dir to a single value"),
     ],
 )  # fmt: skip
 def test_words_that_are_no_sweep(config: str, words: list[str], told: str) -> None:

@@ -186,7 +186,7 @@ class _Board:
     """Initial place of each vehicle."""
 
     def taken(self, state: Iterable[int]) -> int:
-        """The cells that walls and vehicles take."""
+        """Cells occupied by walls and vehicles."""
         cells = self.walls
         for masks, place in zip(self.masks, state, strict=True):
             cells |= masks[place]
