@@ -1,7 +1,6 @@
-"""Keys of problems: what does not matter to a problem leaves its key alone, what matters moves it.
+"""Problem keys: irrelevant changes leave a key unchanged, relevant ones change it.
 
-Entries are the library's own, drawn once for the module; each task's changes are made by hand on an entry, so that they
-do not share a line of code with the keys.
+Entries come from the library. Changes are written by hand for each task and share no code with the keys.
 """
 
 import itertools
@@ -243,7 +242,7 @@ SAME: dict[str, Change] = {
     "word_sorting": _shuffled("transformed_words"),
     "zebra_puzzles": _clues,
 }
-"""Changes that leave the problem what it was."""
+"""Changes that do not change the problem."""
 
 OTHER: dict[str, Change] = {
     "chain_sum": _other("expression", lambda text: f"{text} + 1"),
@@ -271,11 +270,11 @@ OTHER: dict[str, Change] = {
     "syllogism": _other("conclusion", lambda text: f"All {text.split()[1]} are heroes"),
     "word_sequence_reversal": _other("words", lambda words: [*words, "end"]),
 }
-"""Changes that make it another problem."""
+"""Changes that change the problem."""
 
 
 def test_every_task_has_a_key_or_a_reason() -> None:
-    """Each of the 105 tasks is in one table, and what is kept in names its task."""
+    """Each of the 105 tasks is in exactly one table."""
     assert set(KEYS) | set(WHOLE) == set(shipped_table())
     assert not set(KEYS) & set(WHOLE)
     assert set(KEPT) <= set(KEYS)
@@ -283,7 +282,7 @@ def test_every_task_has_a_key_or_a_reason() -> None:
 
 
 @pytest.mark.parametrize("task", sorted(SAME))
-def test_what_does_not_matter_leaves_the_key(task: str, draws: Draws) -> None:
+def test_irrelevant_changes_keep_the_key(task: str, draws: Draws) -> None:
     """Order, names, wording and layout, changed in twelve entries."""
     rng = random.Random(task)
     for item in draws.items(task, 12, seed=8):
@@ -293,8 +292,8 @@ def test_what_does_not_matter_leaves_the_key(task: str, draws: Draws) -> None:
 
 
 @pytest.mark.parametrize("task", sorted(OTHER))
-def test_what_matters_moves_the_key(task: str, draws: Draws) -> None:
-    """Another number, side or sign in twelve entries."""
+def test_relevant_changes_change_the_key(task: str, draws: Draws) -> None:
+    """A different number, side or sign in twelve entries."""
     rng = random.Random(task)
     for item in draws.items(task, 12, seed=8):
         changed = json.loads(item.entry)
@@ -302,8 +301,8 @@ def test_what_matters_moves_the_key(task: str, draws: Draws) -> None:
         assert problem_key(task, changed) != item.problem
 
 
-def test_a_users_task_goes_by_its_question() -> None:
-    """White space around it does not matter, as for the hash of a question."""
+def test_a_users_task_uses_its_question() -> None:
+    """Surrounding white space does not matter, as in the hash of a question."""
     key = problem_key("my_task", {"question": "How many? ", "answer": "3", "metadata": {}})
     assert key == question_hash("How many?")[:DIGITS]
 
@@ -329,8 +328,8 @@ def _disguised(form: Any, names: dict[str, str], rng: random.Random) -> Any:
 
 @settings(max_examples=200, deadline=None)
 @given(FORMS, st.permutations("abcd"), st.randoms(use_true_random=False))
-def test_forms_are_blind_to_names_and_to_order_in_bags(form: Any, names: list[str], rng: random.Random) -> None:
-    """Whatever the form."""
+def test_forms_ignore_names_and_order_in_bags(form: Any, names: list[str], rng: random.Random) -> None:
+    """For any form."""
     assert canonical(_disguised(form, dict(zip("abcd", names, strict=True)), rng)) == canonical(form)
 
 
@@ -343,13 +342,13 @@ def test_forms_are_blind_to_names_and_to_order_in_bags(form: Any, names: list[st
         ("n", Name("n")),
     ],
 )
-def test_forms_tell_apart(one: Any, other: Any) -> None:
-    """Names that come again, order outside of bags, how often, and which name is meant."""
+def test_forms_distinguish(one: Any, other: Any) -> None:
+    """Repeated names, order outside of bags, multiplicity, and different names."""
     assert canonical(one) != canonical(other)
 
 
-def test_graphs_are_told_apart_up_to_the_numbers_of_their_vertices() -> None:
-    """All 64 graphs of four vertices have the eleven forms that there are."""
+def test_graphs_are_distinguished_up_to_vertex_numbers() -> None:
+    """The 64 graphs of four vertices have eleven forms, one for each isomorphism class."""
     pairs = list(itertools.combinations("abcd", 2))
     graphs = [
         [pair for pair, there in zip(pairs, choice, strict=True) if there]
@@ -370,12 +369,12 @@ def test_graphs_are_told_apart_up_to_the_numbers_of_their_vertices() -> None:
     ],
 )
 def test_expressions_have_terms_and_factors_in_any_order(one: str, other: str, same: bool) -> None:
-    """And variables of any name; signs belong to their terms. What takes another reckoning is another problem."""
+    """Variables may have any name, and signs belong to their terms. A different calculation is a different problem."""
     variables = ["x", "y", "z"]
     assert (canonical(expression(one, variables)) == canonical(expression(other, variables))) == same
 
 
-def test_the_sides_of_an_equation_change_places() -> None:
+def test_the_sides_of_an_equation_are_unordered() -> None:
     assert canonical(equation("2*x - 1 = 5", "x")) == canonical(equation("5 = -1 + 2*y", "y"))
     assert canonical(equation("2*x - 1 = 5", "x")) != canonical(equation("2*x - 5 = 1", "x"))
 
@@ -386,12 +385,12 @@ CONTENT: dict[str, Callable[[Any], Any]] = {
     "products": lambda data: sorted(data["expression"].split(" * ")),
     "word_sorting": lambda data: sorted(data["original_words"]),
 }
-"""What tasks ask, read from the metadata without the keys."""
+"""The problems of some tasks, read from the metadata without the keys."""
 
 
 @pytest.mark.parametrize("task", CONTENT)
 def test_no_problem_is_in_both_splits(task: str) -> None:
-    """By question alone a good part of the evaluation is in training."""
+    """Split by question, many evaluation problems would be in training."""
     rows = build_splits(task, 600, 100, 5, 9)[:2]
     train, evaluation = (
         [json.dumps(CONTENT[task](json.loads(row["info"]["entry"])["metadata"])) for row in each] for each in rows
@@ -400,7 +399,7 @@ def test_no_problem_is_in_both_splits(task: str) -> None:
 
 
 def test_no_problem_of_one_task_is_in_the_other_split_of_another() -> None:
-    """`6 - 9 =` and `Calculate 6 - 9.` ask the same."""
+    """`6 - 9 =` and `Calculate 6 - 9.` are the same problem."""
     options = {"min_terms": 2, "max_terms": 3, "min_digits": 1, "max_digits": 2}
     sums = {"name": "chain_sum", "config": options}
     arithmetic = {
@@ -414,7 +413,7 @@ def test_no_problem_of_one_task_is_in_the_other_split_of_another() -> None:
 
 
 HIGHEST = {"arc_1d": 2, "game_of_life_halting": 1, "jugs": 1}
-"""Levels up to which a draw never takes minutes."""
+"""Highest levels at which a draw never takes minutes."""
 TOO_FEW = {("coin_flip", 0), ("tower_of_hanoi", 0)}
 """Levels with few problems, where a split may be empty."""
 

@@ -107,7 +107,7 @@ MOVES = st.lists(
 @settings(max_examples=50, deadline=None)  # the first tables of a size take a moment
 @given(size=st.integers(2, 6), moves=MOVES)
 def test_the_cube_turns_as_the_librarys_does(size: int, moves: list[str]) -> None:
-    """After the same moves each sticker has the color that it has on the library's cube."""
+    """After the same moves each sticker has the same color as on the library's cube."""
     magic = pytest.importorskip("magiccube", reason="comes with reasoning_gym")
     other = magic.Cube(size)
     other.rotate(" ".join(moves))
@@ -123,7 +123,7 @@ def test_the_cube_turns_as_the_librarys_does(size: int, moves: list[str]) -> Non
 
 @given(size=st.integers(2, 6), moves=MOVES)
 def test_the_way_back_solves_the_cube(size: int, moves: list[str]) -> None:
-    """Moves undone in reverse order are a solution."""
+    """The inverse moves in reverse order are a solution."""
     back = [move[:-1] if move.endswith("'") else move if move.endswith("2") else move + "'" for move in reversed(moves)]
     cube(" ".join(moves), " ".join(back), size=size).check()
 

@@ -1,6 +1,5 @@
-"""Every task's grader: gold answers, also dressed, honest answers next to the library's own grader, wrong and hostile
-ones.
-"""
+"""Every task's grader, on gold answers in many forms, honest answers that the library grades too, wrong and hostile
+ones."""
 
 import json
 import re
@@ -81,15 +80,15 @@ ODD = [
 
 
 def test_every_task_has_one_grader() -> None:
-    """And no grader is for a task that does not exist."""
+    """There are no graders of unknown tasks."""
     assert sorted(GRADERS) == TASKS
     assert set(DISAGREEMENTS) <= set(TASKS)
 
 
 @each_task
-def test_hostile_answers_earn_nothing_and_take_no_time(task: str, tmp_path: Path) -> None:
-    """Nothing runs, nothing raises, nothing is paid, and nothing takes 0.5 s of CPU time, where some milliseconds
-    are the rule. Answers of megabytes are not graded, blank and missing ones score 0."""
+def test_hostile_answers_score_0_and_are_graded_quickly(task: str, tmp_path: Path) -> None:
+    """No answer is executed, raises, scores, or takes 0.5 s of CPU time (a few milliseconds are usual). Answers of
+    megabytes are not graded; blank and missing ones score 0."""
     item = entries(task)[0]
     gold, text = gold_answer(task, item) or "", json.dumps(item)
     for payload in [code.format(path=tmp_path / "made") for code in CODE] + HEAVY + ODD:
@@ -111,7 +110,7 @@ def test_hostile_answers_earn_nothing_and_take_no_time(task: str, tmp_path: Path
 
 @each_task
 def test_any_text_has_a_value_and_the_same_verdict_in_another_dress(task: str) -> None:
-    """Random text, and random text in the signs and words of a right answer."""
+    """Random text, and random text made of the characters or words of a right answer."""
     item = entries(task)[0]
     text, gold = json.dumps(item), (gold_answer(task, item) or "0")[:2_000]
     signs = st.text(st.sampled_from(sorted(set(gold + "[](){},\"' \n-=+.0"))), max_size=60)
@@ -134,7 +133,7 @@ def test_any_text_has_a_value_and_the_same_verdict_in_another_dress(task: str) -
 
 @each_task
 def test_an_entry_whose_gold_is_not_right_is_ungradable(task: str) -> None:
-    """Edited by hand, or of another version of the library: a 0 for every answer is not blamed on the answers."""
+    """The entry was edited or comes from another release of the library, so the answers are not to blame."""
     item = entries(task)[0]
     for change in ({}, {"metadata": {}}, {"answer": "@@"}, {"answer": None}):
         broken = {**item, **change}
@@ -165,7 +164,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
 
 @each_task
 def test_a_right_answer_is_right_in_every_dress(task: str) -> None:
-    """But for listed exceptions; that none makes a wrong one right is tested below."""
+    """Except for those listed; a test below shows that none makes a wrong answer right."""
     refused = (*REFUSED.get(task, ()), *(LABELS if task in COMPOSED else ()))
     tried = 0
     for item in entries(task):
@@ -179,7 +178,7 @@ def test_a_right_answer_is_right_in_every_dress(task: str) -> None:
 
 
 def test_dresses_that_change_the_meaning_are_refused_and_counted() -> None:
-    """Each exception is one; the audit gives the share of those that are taken."""
+    """Each listed exception changes the meaning; the audit reports the share of accepted forms."""
     for task, names in REFUSED.items():
         for name in names:
             gold = {"bf": "onset", "codeio": "12" if name in LISTS else "[1, 2]"}.get(task, "123456")
@@ -213,7 +212,7 @@ PART_OF_THE_ANSWER = {
 
 @pytest.mark.parametrize("task", [task for task in TASKS if task not in PART_OF_THE_ANSWER])
 def test_a_second_value_a_hedge_or_a_denial_is_wrong(task: str) -> None:
-    """Whatever is before the label or after the answer."""
+    """Text before the label or after the answer is not ignored."""
     golds = [(item, (gold_answer(task, item) or "").strip()) for item in entries(task)]
     for item, gold in golds:
         others = [other for _, other in golds if other and other.casefold() != gold.casefold()] or ["-98765"]
@@ -223,13 +222,13 @@ def test_a_second_value_a_hedge_or_a_denial_is_wrong(task: str) -> None:
 
 
 SLOW_TO_DRAW = {"codeio", "futoshiki", "intermediate_integration", "knight_swap"}
-"""The library takes seconds for one of their questions; the table that is kept was made of more."""
+"""The library takes seconds for one of their questions. The shipped table was measured on more."""
 
 
 @each_task
 def test_honest_answers_are_graded_as_by_the_library(task: str) -> None:
-    """Gold answers are right; on changed ones and those of other questions both graders agree, or the disagreement is
-    of a kind that the table explains."""
+    """Gold answers are right. On changed answers and those of other questions the graders agree, or the disagreement is
+    of a listed kind."""
     result = compare(task, items=2 if task in SLOW_TO_DRAW else 8, seeds=[5])
     assert not result.gold_wrong
     assert not result.unexplained, result.examples
@@ -245,9 +244,9 @@ def test_no_kind_of_disagreement_excuses_a_mistake_on_gold_answers(task: str) ->
         assert explanation(task, item, "7, 7 and 7 (a guess)", right=True) is None
 
 
-def test_the_table_as_kept_explains_every_disagreement() -> None:
-    """Each task was measured on 100 questions of three seeds, or a share of them where they are slow to draw, and each
-    disagreement is of a kind that still exists."""
+def test_the_shipped_table_explains_every_disagreement() -> None:
+    """Each task was measured on 100 questions of three seeds, fewer if they are slow to draw, and each disagreement is
+    of a kind that still exists."""
     audits = kept()
     assert sorted(audits) == TASKS
     for task, result in audits.items():

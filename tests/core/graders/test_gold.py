@@ -73,7 +73,7 @@ def syllogism(first: str, second: str, conclusion: str) -> dict[str, Any]:
 def test_the_right_answer_is_paid_whatever_is_stored(
     task: str, item: dict[str, Any], stored: str, right: str, wrong: list[str]
 ) -> None:
-    """By the rules of the question; a stored answer that is right leaves the very entry as it is."""
+    """By the rules of the question. If the stored answer is right, the entry itself is returned."""
     item = {**item, "answer": stored}
     assert gold_answer(task, item) == right
     assert grade(task, {}, item, right) == 1.0

@@ -62,12 +62,12 @@ GREEN, UP, DOWN = ("A", "add", 3, "green"), ("B", "add", 1, "any"), ("C", "subtr
     row("largest_island", entry("12"), "12.0 | １２ | +12", "112 | 1 2 | 12 13 | nan"),
 )
 def test_answers_score_what_they_are_worth(row: Row) -> None:
-    """Any shortest path or sequence is right, a longer one worth half of its share of the shortest."""
+    """Any shortest path or sequence is right; a longer one scores half of its ratio to the shortest."""
     row.check()
 
 
 def test_locks_with_a_shorter_sequence_by_the_letter_are_known() -> None:
-    """`A → A` presses a button without effect first."""
+    """`A → A` first presses a button without effect."""
     assert not is_shortest_lock(lock("CAB", 3, GREEN, UP, DOWN))
     assert is_shortest_lock(lock("BA", 4, GREEN, UP, DOWN))
     assert is_shortest_lock(lock("ABB", 8, A, B, C))

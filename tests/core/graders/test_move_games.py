@@ -1,4 +1,4 @@
-"""The graders of games of moves: played by the question's rules, no illegal move, nothing for trying. And solvers."""
+"""The graders and solvers of games with moves: answers are played by the question's rules, without illegal moves."""
 
 import json
 import time
