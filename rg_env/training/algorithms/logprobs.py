@@ -186,7 +186,7 @@ def completion_logps(
     Args:
         ids: `(B, L) int64`, padded on the right.
         loss_mask: `(B, L - 1) bool`; index `i` is whether `ids[:, i + 1]` contributes to the loss.
-        temperature: what the logits are divided by.
+        temperature: divisor of the logits.
         max_rows: maximum number of rows in one forward pass. Default: all.
         arrangement: see `Arrangement`. `"shared"` requires `can_share_prompts(model)`.
         logits_per_chunk: most logits in memory at once.

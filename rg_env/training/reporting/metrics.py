@@ -1,7 +1,7 @@
 """Metrics of a training step: rewards, lengths, losses, time and memory.
 
 `step_time`              seconds per optimizer step, including the wait for rollouts, excluding evaluations
-`tokens_per_second`      tokens of the step's rollouts, prompts included, by that time
+`tokens_per_second`      tokens of the step's rollouts, including prompts, per second of that time
 `memory/peak_rss_gb`     peak memory (10^9 bytes) of this process, without its children
 `memory/peak_gpu_gb`     peak memory of its tensors on its GPU
 `gpu/utilization`        percentage of the last second in which the GPU was busy, if NVML reports it
