@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from rg_env.cli.parser import request_of
 from rg_env.commands import end_signals_as_ctrl_c, require, say
 
 
@@ -20,13 +21,17 @@ def add(commands: Any) -> None:
         ],
     )
     export.add_argument(
-        "checkpoint",
+        "path",
         metavar="CHECKPOINT",
         type=Path,
         help="model folder, run (its last checkpoint), DeepSpeed or FSDP shards, or LoRA adapters",
     )
     export.add_argument(
-        "--output-dir", metavar="DIR", type=Path, help="output folder, must not exist; default: CHECKPOINT-export"
+        "--output-dir",
+        metavar="DIR",
+        dest="out",
+        type=Path,
+        help="new output folder; default: CHECKPOINT-export",
     )
     export.add_argument(
         "--dtype", choices=["bf16", "fp16", "fp32"], help="dtype of the weights; default: as in the run or config.json"
@@ -47,15 +52,6 @@ def _export(options: argparse.Namespace) -> int:
     require("torch", "train")
     from rg_env.publish.export import ExportRequest, export
 
-    request = ExportRequest(
-        path=options.checkpoint,
-        out=options.output_dir,
-        dtype=options.dtype,
-        merge_lora=options.merge_lora,
-        verify=options.verify,
-        best=options.best,
-        base=options.base,
-    )
     with end_signals_as_ctrl_c():
-        print(export(request, say))
+        print(export(request_of(ExportRequest, options), say))
     return 0

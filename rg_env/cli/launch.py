@@ -2,9 +2,9 @@
 
 import argparse
 import shlex
-from dataclasses import fields
 from typing import Any
 
+from rg_env.cli.parser import request_of
 from rg_env.commands import positive, require
 from rg_env.core.config.files import is_config_file
 from rg_env.errors import InputError
@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
     require("psutil", "train")
     from rg_env.jobs.launch import LaunchOptions, dry_run, launch
 
-    wanted = LaunchOptions(**{field.name: getattr(options, field.name) for field in fields(LaunchOptions)})
+    wanted = request_of(LaunchOptions, options)
     if options.dry_run:
         print(dry_run(wanted))
         return 0

@@ -8,10 +8,12 @@ import difflib
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from dataclasses import fields
+from typing import Any, NoReturn, TypeVar
 
 from rg_env.errors import InputError
 
+T = TypeVar("T")
 _OTHER_NAMES = {
     # earlier names in rg_env
     "--out": ("--output-dir",),
@@ -125,6 +127,12 @@ class CommandParser(argparse.ArgumentParser):
         schema = EvalConfig if self.prog.endswith(" eval") else TrainConfig
         match = re.search(r"did you mean (\S+?\.\S+?)[ ?]", unknown_key(schema, (name,)))
         return match[1] if match else None
+
+
+def request_of(kind: type[T], options: argparse.Namespace) -> T:
+    """The dataclass `kind` with the options that have its fields' names; lists become tuples."""
+    given = {each.name: getattr(options, each.name) for each in fields(kind) if hasattr(options, each.name)}  # type: ignore[arg-type]
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
 
 def _plain(flag: str) -> str:

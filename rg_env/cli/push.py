@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from rg_env.cli.parser import request_of
 from rg_env.commands import end_signals_as_ctrl_c, require, say
 
 
@@ -47,14 +48,7 @@ def _push(options: argparse.Namespace) -> int:
     from rg_env.core.hub import PushRequest
     from rg_env.publish.push import preview, push
 
-    request = PushRequest(
-        path=options.path,
-        repo_id=options.repo_id,
-        private=options.private,
-        optimizer_state=options.optimizer_state,
-        revision=options.revision,
-        base=options.base,
-    )
+    request = request_of(PushRequest, options)
     with end_signals_as_ctrl_c():
         print(preview(request).rstrip() if options.dry_run else push(request, say))
     return 0

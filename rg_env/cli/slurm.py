@@ -2,11 +2,11 @@
 
 import argparse
 import shlex
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from rg_env.cli import sweep
+from rg_env.cli.parser import request_of
 from rg_env.commands import positive, take_overrides_anywhere
 
 
@@ -55,12 +55,9 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.jobs.slurm import SlurmJob, sbatch_script, write_script
     from rg_env.jobs.sweep.grid import fixed_and_swept
 
-    given = {field.name: getattr(options, field.name) for field in fields(SlurmJob)}
-    given |= {name: tuple(given[name] or ()) for name in ("overrides", "sweep", "modules")}
-    if given["sweep"]:
-        overrides, swept = fixed_and_swept(given["overrides"], given["sweep"])
-        given |= {"overrides": tuple(overrides), "sweep": tuple(swept)}
-    job = SlurmJob(**given)
+    if options.sweep:
+        options.overrides, options.sweep = fixed_and_swept(options.overrides, options.sweep)
+    job = request_of(SlurmJob, options)
     script = sbatch_script(job)
     if options.dry_run:
         print(script, end="")

@@ -18,6 +18,7 @@ def add_option(parser: argparse.ArgumentParser) -> None:
         "--sweep",
         nargs="+",
         action="extend",
+        default=[],
         metavar="key=a,b",
         help="train once for each combination of values: training.learning_rate=1e-6,2e-6 seed=0,1,2; "
         "a key with a single value is set for all runs, before or after --sweep",

@@ -6,10 +6,10 @@
 `checkpoint`   find a checkpoint: the trainer's format, run, step and base model
 `weights`      read its weights by name, in any format, without executing code
 `model`        configuration, tokenizer, and the weights that the architecture expects
-`adapters`     load LoRA adapters on the base model, or merge them
+`lora`         load LoRA adapters on the base model, or merge them
 `export`       write a folder for `from_pretrained` and vLLM: complete and verified, or nothing
 `verify`       compare the exported with the trained model
-`files`        select the files of a Hub repository; refuse secrets and links
+`contents`     select the files of a Hub repository; refuse secrets and links
 `card`         render the model card from the template card.md.jinja
 `repository`   read a Hub repository and commit to it
 `push`         publish a checkpoint with the modules above

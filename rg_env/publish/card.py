@@ -25,7 +25,7 @@ from rg_env.evaluation.config import TINY
 from rg_env.evaluation.results import Accuracy, Interval, Paired, Results, Scores, read_results
 from rg_env.evaluation.scores import together
 from rg_env.publish.checkpoint import Base, Checkpoint
-from rg_env.publish.files import CURVE, publishable
+from rg_env.publish.contents import CURVE, publishable
 
 Values = dict[str, Any]
 _PARTS = {

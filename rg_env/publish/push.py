@@ -19,7 +19,7 @@ from rg_env.core.text import one_line
 from rg_env.errors import HubError, InputError
 from rg_env.publish.card import License, card, find_license
 from rg_env.publish.checkpoint import Checkpoint, find_checkpoint
-from rg_env.publish.files import CURVE, Files, check_secrets, published_files
+from rg_env.publish.contents import CURVE, Files, check_secrets, published_files
 from rg_env.publish.repository import CARD, MARKER, Marker, Remote, Repository, git_hash
 
 

@@ -1,5 +1,6 @@
 """The doctor's checks of software, GPUs, models, batches, prompts and this machine, on fabricated findings."""
 
+import contextlib
 import json
 import shutil
 import socket
@@ -8,13 +9,15 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
+from loopback import LoopbackServer
 from packaging.requirements import Requirement
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from rg_env.core.processes import Finished
 from rg_env.jobs.doctor import Check, PlannedRun, closing_line, machine, software
@@ -111,7 +114,7 @@ REQUIREMENTS = [
 
 
 def packages(installed: dict[str, str], *extras: str) -> Check:
-    return software.check_packages(REQUIREMENTS, ["train", *extras], installed.get)
+    return software.check_packages(REQUIREMENTS, ["train", *extras], lambda name: installed.get(name, ""))
 
 
 def batch(processes: int = 1, **options: int) -> Check:
@@ -361,38 +364,26 @@ def test_tokens_that_engines_must_hold() -> None:
     assert needed_tokens(run(max_tokens=60), lengths) == 150
 
 
-class _Server(BaseHTTPRequestHandler):
-    """Answers as vLLM does."""
-
-    owner, world = "vllm", True
-
-    def do_GET(self) -> None:
-        entry = {"id": "served", "owned_by": self.owner, "max_model_len": 512}
-        answers = {"/health": {}, "/v1/models": {"data": [entry]}, "/version": {"version": "0.32.0"}}
-        if self.world:
-            answers["/get_world_size"] = {"world_size": 2}
-        self.send_response(200 if self.path in answers else 404)
-        self.end_headers()
-        self.wfile.write(json.dumps(answers.get(self.path)).encode())
-
-    def log_message(self, *_: Any) -> None: ...
-
-
 @pytest.fixture
 def serve() -> Iterator[Callable[..., int]]:
-    """Starts a server on a free port."""
-    servers = []
+    """Starts a server on a free port that answers as vLLM does; `world`: whether it takes weights."""
+    with contextlib.ExitStack() as stack:
 
-    def start(**attributes: Any) -> int:
-        server = HTTPServer(("127.0.0.1", 0), type("Handler", (_Server,), attributes))
-        servers.append(server)
-        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        return server.server_port
+        def start(owner: str = "vllm", *, world: bool = True) -> int:
+            model = {"id": "served", "owned_by": owner, "max_model_len": 512}
+            answers: dict[str, Any] = {
+                "/health": {},
+                "/v1/models": {"data": [model]},
+                "/version": {"version": "0.32.0"},
+            }
+            answers |= {"/get_world_size": {"world_size": 2}} if world else {}
+            routes = [Route(path, partial(answer, values)) for path, values in answers.items()]
+            return stack.enter_context(LoopbackServer(routes)).port
 
-    yield start
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+        async def answer(values: Any, _: Any) -> JSONResponse:
+            return JSONResponse(values)
+
+        yield start
 
 
 def test_what_listens_at_the_servers_port(serve: Callable[..., int]) -> None:

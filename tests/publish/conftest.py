@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import huggingface_hub.constants as constants
 import pytest
@@ -62,21 +63,18 @@ def run(trained: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServer]:
+def hub(environ: Callable[..., None], tmp_path: Path) -> Iterator[HubServer]:
     """The hub for huggingface_hub of this process and its children; "me" may write with the token CANARY."""
     with HubServer() as server:
         server.tokens = {CANARY: ("me", True)}
-        for name, value in server.environment.items():  # other processes read it when they import huggingface_hub
-            monkeypatch.setenv(name, value)
+        # Other processes read the environment when they import huggingface_hub; this one has done that.
+        environ(**server.environment, HF_HOME=str(tmp_path / "hf"), HF_TOKEN=CANARY)
         template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, server.url)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "ENDPOINT", server.url)
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
-        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-        monkeypatch.setenv("HF_TOKEN", CANARY)
+        folders = {"HF_TOKEN_PATH": str(tmp_path / "no-token"), "HF_HUB_CACHE": str(tmp_path / "hf")}
+        here = patch.multiple(constants, ENDPOINT=server.url, HUGGINGFACE_CO_URL_TEMPLATE=template, **folders)
         abort_xet_session()  # a new session reads the environment
-        yield server
+        with here:
+            yield server
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The card states what the run's files state and nothing else; text from files is data."""
 
+import contextlib
 import json
 import re
 import shlex
@@ -27,7 +28,7 @@ from rg_env.evaluation.results import read_results
 from rg_env.evaluation.scores import together
 from rg_env.publish.card import find_license
 from rg_env.publish.checkpoint import Base
-from rg_env.publish.files import publishable
+from rg_env.publish.contents import publishable
 from rg_env.publish.push import preview
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, load_train_config, run_config, train
@@ -206,9 +207,7 @@ def test_the_program_prompts_the_model(run: Path, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.slow
-def test_the_command_evaluates_as_the_run_did(
-    run: Path, hub: HubServer, pushed: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_evaluates_as_the_run_did(run: Path, hub: HubServer, pushed: Any, tmp_path: Path) -> None:
     """`rg-env eval` takes prompt, token limit and task options from the download, as a shell reads the card's line."""
     prompt = 'It\'s "one": $HOME\nthen <answer>your answer here</answer>.'
     arguments, config = (yaml.safe_load((run / name).read_text()) for name in ("arguments.yaml", "config.yaml"))
@@ -216,18 +215,17 @@ def test_the_command_evaluates_as_the_run_did(
     (run / "arguments.yaml").write_text(yaml.safe_dump(arguments))
     (run / "config.yaml").write_text(yaml.safe_dump(config))
     pushed(run)
-    snapshot_download("me/legs", endpoint=hub.url, local_dir=tmp_path / "legs")
-    monkeypatch.chdir(tmp_path)
-    (line,) = (
-        line for line in (Path("legs") / "README.md").read_text().splitlines() if line.startswith("rg-env eval ")
-    )
+    folder = Path(snapshot_download("me/legs", endpoint=hub.url, local_dir=tmp_path / "legs"))
+    (line,) = re.findall("^rg-env eval .*", (folder / "README.md").read_text(), re.MULTILINE)
     options = dict(re.findall(r"--(\w+) ([^-#]+)", line))
-    found, _ = trained.as_trained(eval_config_of([f"{key}={json.dumps(shlex.split(v))}" for key, v in options.items()]))
+    words = [f"{key}={json.dumps(shlex.split(value))}" for key, value in options.items()]
+    with contextlib.chdir(tmp_path):
+        found, _ = trained.as_trained(eval_config_of(words))
+        assert trained.trained_on("legs").questions, "they are left out"
     trained_on = {task["name"]: task["config"] for task in RunFolder(run).manifest()["rows"]["tasks"]}
     assert {name: task.config for name, task in found.tasks.items()} == trained_on
     assert trained_on["leg_counting"]["max_animals"] == 3, "not the default"
     assert (found.prompt.system_prompt, found.sampling.max_tokens) == (prompt, 60)
-    assert trained.trained_on("legs").questions, "they are left out"
 
 
 @pytest.mark.slow

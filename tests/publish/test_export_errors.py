@@ -115,10 +115,10 @@ def test_a_disk_without_room(saved: Path, exported: Export, monkeypatch: pytest.
     assert sorted(saved.parent.rglob("*")) == before
 
 
-def test_the_last_line_is_the_folder(rg_env: Command, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_line_is_the_folder(rg_env: Command, saved: Path) -> None:
     """Also of the folder that the command is called in; without the comparison it prints less."""
-    monkeypatch.chdir(saved)
-    code, out, errors = rg_env("export", ".")
+    with contextlib.chdir(saved):
+        code, out, errors = rg_env("export", ".")
     assert (code, errors, out.splitlines()[-1]) == (0, "", f"{saved}-export")
     code, less, _ = rg_env("export", str(saved), "--no-verify", "--dtype", "bf16", "--output-dir", f"{saved}-2")
     assert code == 0

@@ -77,13 +77,13 @@ def test_the_optimizers_state_comes_with_the_checkpoint(hub: HubServer, pushed: 
 
 
 def test_a_dry_run_sends_nothing_and_needs_no_token(
-    hub: HubServer, run: Path, monkeypatch: pytest.MonkeyPatch, rg_env: Any, pushed: Pushed
+    hub: HubServer, run: Path, environ: Callable[..., None], rg_env: Any, pushed: Pushed
 ) -> None:
     """It lists what a push sends, with sizes, and prints the card."""
-    monkeypatch.delenv("HF_TOKEN")
+    environ(HF_TOKEN=None)
     code, out, _ = rg_env("push", str(run), "--repo-id", "me/legs", "--dry-run", "--private")
     assert (code, hub.requests) == (0, [])
-    monkeypatch.setenv("HF_TOKEN", CANARY)
+    environ(HF_TOKEN=CANARY)
     pushed(run, private=True)
     files = hub.repos["me/legs"].files()
     card = files["README.md"].decode()
@@ -248,7 +248,7 @@ def test_what_looks_like_a_key_is_not_sent(hub: HubServer, pushed: Pushed, run: 
 
 
 def test_the_value_of_a_secret_variable_is_not_sent(
-    hub: HubServer, pushed: Pushed, run: Path, monkeypatch: pytest.MonkeyPatch
+    hub: HubServer, pushed: Pushed, run: Path, environ: Callable[..., None]
 ) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 5, "note": CANARY}) + "\n")
@@ -256,8 +256,7 @@ def test_the_value_of_a_secret_variable_is_not_sent(
         pushed(run)
     assert CANARY not in str(error.value)
     assert not hub.repos
-    monkeypatch.setenv("MY_API_KEY", "abcdefghijklmnopqrst")
-    monkeypatch.delenv("HF_TOKEN")
+    environ(MY_API_KEY="abcdefghijklmnopqrst", HF_TOKEN=None)
     (run / "checkpoint-4/chat_template.jinja").write_text("abcdefghijklmnopqrst")
     with pytest.raises(InputError, match=r"chat_template.jinja contains the value of \$MY_API_KEY"):
         preview(PushRequest(run, "me/legs"))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -215,9 +216,9 @@ def test_only_the_main_process_uploads_and_only_if_asked(hub: HubServer, run: Pa
     assert hub.requests == []
 
 
-def test_without_a_token_a_run_does_not_begin(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_token_a_run_does_not_begin(hub: HubServer, tmp_path: Path, environ: Callable[..., None]) -> None:
     """One line, before the model is loaded, and from the doctor."""
-    monkeypatch.delenv("HF_TOKEN")
+    environ(HF_TOKEN=None)
     with pytest.raises(InputError, match=r"^hub.enabled: .*no Hugging Face token.*: HF_TOKEN in .env"):
         train(f"output.dir={tmp_path / 'run'}", *HUB, "model.name=nobody/nothing")
     assert not (tmp_path / "run").exists()
@@ -226,6 +227,6 @@ def test_without_a_token_a_run_does_not_begin(hub: HubServer, tmp_path: Path, mo
     assert (found.status, found.finding) == ("failed", "no token, but the run will be uploaded to me/legs")
     assert "hub.enabled=false" in found.fix
     assert machine.check_hub(not_uploaded).status == "ok"
-    monkeypatch.setenv("HF_TOKEN", CANARY)
+    environ(HF_TOKEN=CANARY)
     assert machine.check_hub(uploaded).status == "ok"
     assert CANARY not in str(machine.check_hub(uploaded))

