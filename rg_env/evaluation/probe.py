@@ -31,7 +31,7 @@ LEAST_QUESTIONS = 16
 SOLVED = (0.1, 0.8)
 """Range of the share of right answers at trainable levels."""
 LEAST_INFORMATIVE = 0.15
-"""Minimum share of groups with right and wrong answers; below it, most rollouts have no learning signal."""
+"""Minimum fraction of groups with right and wrong answers; below it, most rollouts have no learning signal."""
 FLOOR = 0.2
 """Accuracy of a constant answer above which a policy might learn that answer."""
 _LABEL = "-level"

@@ -498,6 +498,6 @@ def make_accelerator(args: GRPOConfig) -> Accelerator:
         if "already been initialized" not in str(error):
             raise
         raise InputError(
-            f"bf16={args.bf16}: this process has a trainer of another precision already, and accelerate takes one a "
-            "process: start a new one"
+            f"bf16={args.bf16}: this process already has a trainer with another precision, and accelerate allows "
+            "only one per process: start a new process"
         ) from error

@@ -149,5 +149,5 @@ def test_a_scheduler_of_ones_own_decides(make_trainer: Any, model: Any) -> None:
 @pytest.mark.usefixtures("new_precision")
 def test_one_process_has_one_precision(make_trainer: Any) -> None:
     make_trainer()
-    with pytest.raises(InputError, match="bf16=True: this process has a trainer of another precision"):
+    with pytest.raises(InputError, match="bf16=True: this process already has a trainer with another precision"):
         make_trainer(bf16=True)

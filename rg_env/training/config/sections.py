@@ -339,14 +339,14 @@ class MonitorsConfig(Section):
     """Rules that end the run when they fire. The run still makes a final evaluation, saves a checkpoint and writes all
     results; its exit code is 1."""
     zero_variance: Share = 0.9
-    """Fires when at least this share of groups have equal rewards. Such groups provide no learning signal."""
+    """Fires when at least this fraction of groups have equal rewards. Such groups provide no learning signal."""
     answer_rate: Share = 0.5
-    """Fires when the share of completions with a well-formed answer is below this and not rising."""
+    """Fires when the fraction of completions with a well-formed answer is below this and not rising."""
     format_rate: Share = 0.5
-    """Fires when the share of completions with the format that the reward `think_format` pays for is below this and not
-    rising. Active only with that reward."""
+    """Fires when the fraction of completions in the format that `think_format` rewards is below this and not rising.
+    Active only with that reward."""
     truncation: Share = 0.2
-    """Fires when at least this share of completions are cut off by the token limit."""
+    """Fires when at least this fraction of completions are cut off by the token limit."""
     length_drift: Factor = 2.0
     """Fires when the mean length of completions has grown or shrunk by this factor since the first window, and accuracy
     has not risen."""
@@ -362,9 +362,9 @@ class MonitorsConfig(Section):
     """Fires when the largest probability ratio of any token is this many times its median over the window, and above
     10."""
     grader_timeouts: Share = 0.02
-    """Fires when the grading of at least this share of answers timed out."""
+    """Fires when the grading of at least this fraction of answers timed out."""
     ungradable: Share = 0.02
-    """Fires when at least this share of answers could not be graded."""
+    """Fires when at least this fraction of answers could not be graded."""
 
     @field_validator("off", "stop_on")
     @classmethod
