@@ -6,19 +6,9 @@ from typing import Any
 from rg_env.commands import Names, positive, take_overrides_anywhere
 from rg_env.errors import InputError
 
-_KEYS = {
-    "model": "model.name",
-    "tasks": "tasks",
-    "engine": "engine.kind",
-    "host": "engine.host",
-    "port": "engine.port",
-    "per_device_train_batch_size": "training.per_device_train_batch_size",
-    "rollouts_per_step": "training.rollouts_per_step",
-    "num_generations": "training.num_generations",
-    "max_prompt_length": "training.max_prompt_length",
-    "max_tokens": "training.max_tokens",
-    "output_dir": "output.dir",
-}
+_TRAINING = ("per_device_train_batch_size", "rollouts_per_step", "num_generations", "max_prompt_length", "max_tokens")
+_KEYS = {"model": "model.name", "tasks": "tasks", "engine": "engine.kind", "host": "engine.host", "port": "engine.port"}
+_KEYS |= {"output_dir": "output.dir", **{name: f"training.{name}" for name in _TRAINING}}
 """Options that describe a run without a config -> the config key that each one sets."""
 
 
@@ -33,26 +23,23 @@ def add(commands: Any) -> None:
             "rg-env doctor --model Qwen/Qwen2.5-1.5B-Instruct --tasks chain_sum",
         ],
     )
-    doctor.add_argument("config", nargs="?", metavar="CONFIG", help="training config; or describe the run with options")
-    doctor.add_argument("overrides", nargs="*", metavar="section.key=value", help="config overrides")
+    option = doctor.add_argument
+    option("config", nargs="?", metavar="CONFIG", help="training config; or describe the run with options")
+    option("overrides", nargs="*", metavar="section.key=value", help="config overrides")
     take_overrides_anywhere(doctor)
-    doctor.add_argument("--model", help="model folder, name on the Hub, or 'tiny'; default: depends on the machine")
-    doctor.add_argument(
-        "--tasks", action=Names, nargs="+", metavar="TASK", help="Reasoning Gym tasks; default: leg_counting"
-    )
-    doctor.add_argument("--engine", choices=["embedded", "vllm"], help="inference engine; default: embedded")
-    doctor.add_argument("--host", help="host of the vLLM server; default: 127.0.0.1")
-    doctor.add_argument("--port", type=int, metavar="N", help="port of the vLLM server; default: 8000")
-    doctor.add_argument("--processes", type=positive, default=1, metavar="N", help="training processes; default: 1")
-    doctor.add_argument("--per-device-train-batch-size", type=positive, metavar="N", help="rollouts per micro-batch")
-    doctor.add_argument(
-        "--rollouts-per-step", type=positive, metavar="N", help="rollouts per step, across all processes"
-    )
-    doctor.add_argument("--num-generations", type=positive, metavar="N", help="rollouts per prompt; default: 8")
-    doctor.add_argument("--max-prompt-length", type=positive, metavar="N", help="maximum prompt length in tokens")
-    doctor.add_argument("--max-tokens", type=positive, metavar="N", help="maximum new tokens per completion")
-    doctor.add_argument("--output-dir", help="output folder of the run; default: outputs/")
-    doctor.add_argument("--json", action="store_true", help="print the results as JSON")
+    option("--model", help="model folder, name on the Hub, or 'tiny'; default: depends on the machine")
+    option("--tasks", action=Names, nargs="+", metavar="TASK", help="Reasoning Gym tasks; default: leg_counting")
+    option("--engine", choices=["embedded", "vllm"], help="inference engine; default: embedded")
+    option("--host", help="host of the vLLM server; default: 127.0.0.1")
+    option("--port", type=int, metavar="N", help="port of the vLLM server; default: 8000")
+    option("--processes", type=positive, default=1, metavar="N", help="training processes; default: 1")
+    option("--per-device-train-batch-size", type=positive, metavar="N", help="rollouts per micro-batch")
+    option("--rollouts-per-step", type=positive, metavar="N", help="rollouts per step, across all processes")
+    option("--num-generations", type=positive, metavar="N", help="rollouts per prompt; default: 8")
+    option("--max-prompt-length", type=positive, metavar="N", help="maximum prompt length in tokens")
+    option("--max-tokens", type=positive, metavar="N", help="maximum new tokens per completion")
+    option("--output-dir", help="output folder of the run; default: outputs/")
+    option("--json", action="store_true", help="print the results as JSON")
     doctor.set_defaults(run=run)
 
 

@@ -21,31 +21,32 @@ def add(commands: Any) -> None:
         "default to those of a checkpoint's training run. docs/reference/evaluation.md lists all keys. Runs anywhere: "
         "rg-env eval --models tiny --tasks leg_counting --max-tokens 90 -n 20",
     )
-    parser.add_argument(
+    option = parser.add_argument
+    option(
         "config",
         nargs="?",
         help="evaluation config, such as configs/eval/tiny.yaml; optional if --models and --tasks are given",
     )
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="config overrides")
-    parser.add_argument("--models", "--model", nargs="+", metavar="MODEL", help="models to evaluate (see below)")
-    parser.add_argument(
+    option("overrides", nargs="*", metavar="section.key=value", help="config overrides")
+    option("--models", "--model", nargs="+", metavar="MODEL", help="models to evaluate (see below)")
+    option(
         "--tasks",
         action=Names,
         nargs="+",
         metavar="TASK",
         help="task or category names (`rg-env tasks` lists both); default: the tasks and data of the training run",
     )
-    parser.add_argument(
+    option(
         "--data", metavar="FILE", help="your own questions: a .csv, .json, .jsonl or .parquet file, or a Hub dataset"
     )
-    parser.add_argument(
+    option(
         "--external",
         action=Names,
         nargs="+",
         metavar="BENCHMARK",
         help="tasks of lm-evaluation-harness, or rg-env's own such as gsm8k_rg (requires the extra eval-external)",
     )
-    parser.add_argument(
+    option(
         "-n",
         "--num-examples",
         "--limit",
@@ -53,25 +54,19 @@ def add(commands: Any) -> None:
         metavar="N",
         help="questions per task; default: 100 for tasks, all for benchmarks",
     )
-    parser.add_argument(
-        "-r", "--rollouts-per-example", type=positive, metavar="N", help="sampled answers per question; default: 1"
-    )
-    parser.add_argument(
+    option("-r", "--rollouts-per-example", type=positive, metavar="N", help="sampled answers per question; default: 1")
+    option(
         "--max-tokens",
         type=positive,
         metavar="N",
         help="maximum new tokens per answer; default: 1024, or the benchmark's",
     )
-    parser.add_argument(
-        "--temperature", type=float, metavar="T", help="sampling temperature; default: 1, or the benchmark's"
-    )
-    parser.add_argument("--seed", type=seed, help="sampling seed of the embedded engine; default: 0")
-    parser.add_argument(
-        "--gpus", metavar="0,1,...", help="GPUs for models that vLLM serves on this machine; default: all"
-    )
-    parser.add_argument("--output-dir", metavar="DIR", help="output folder; default: a new folder under outputs/")
-    parser.add_argument("--resume", action="store_true", help="resume the evaluation in the output folder")
-    parser.add_argument("--dry-run", action="store_true", help="print the resolved config and the plan, and exit")
+    option("--temperature", type=float, metavar="T", help="sampling temperature; default: 1, or the benchmark's")
+    option("--seed", type=seed, help="sampling seed of the embedded engine; default: 0")
+    option("--gpus", metavar="0,1,...", help="GPUs for models that vLLM serves on this machine; default: all")
+    option("--output-dir", metavar="DIR", help="output folder; default: a new folder under outputs/")
+    option("--resume", action="store_true", help="resume the evaluation in the output folder")
+    option("--dry-run", action="store_true", help="print the resolved config and the plan, and exit")
     take_overrides_anywhere(parser)
     parser.set_defaults(run=run)
 

@@ -20,26 +20,21 @@ def add(commands: Any) -> None:
             "rg-env export global_step_400/actor --base Qwen/Qwen2.5-3B-Instruct --output-dir my-model",
         ],
     )
-    export.add_argument(
+    option = export.add_argument
+    option(
         "path",
         metavar="CHECKPOINT",
         type=Path,
         help="model folder, run (its last checkpoint), DeepSpeed or FSDP shards, or LoRA adapters",
     )
-    export.add_argument(
-        "--output-dir",
-        metavar="DIR",
-        dest="out",
-        type=Path,
-        help="new output folder; default: CHECKPOINT-export",
-    )
-    export.add_argument(
+    option("--output-dir", metavar="DIR", dest="out", type=Path, help="new output folder; default: CHECKPOINT-export")
+    option(
         "--dtype", choices=["bf16", "fp16", "fp32"], help="dtype of the weights; default: as in the run or config.json"
     )
-    export.add_argument("--merge-lora", action="store_true", help="merge LoRA adapters into the base model")
-    export.add_argument("--best", action="store_true", help="export the run's checkpoint with the best accuracy")
-    export.add_argument("--base", metavar="MODEL", help="base model, if the checkpoint lacks config or tokenizer")
-    export.add_argument(
+    option("--merge-lora", action="store_true", help="merge LoRA adapters into the base model")
+    option("--best", action="store_true", help="export the run's checkpoint with the best accuracy")
+    option("--base", metavar="MODEL", help="base model, if the checkpoint lacks config or tokenizer")
+    option(
         "--verify",
         action=argparse.BooleanOptionalAction,
         default=True,

@@ -23,55 +23,48 @@ def add(commands: Any) -> None:
             "rg-env launch examples/train_minimal.py --model Qwen/Qwen2.5-1.5B-Instruct -- --num-generations 8",
         ],
     )
-    launch.add_argument(
-        "script", help="config or script, such as configs/train/tiny.yaml or examples/train_ultra_minimal.py"
-    )
-    launch.add_argument("--model", help="model folder or name on the Hub, for a script; a config names its own")
-    launch.add_argument(
-        "--vllm-gpus", type=_gpus, metavar="0", help="GPUs for vLLM; default: the first one not in --gpus"
-    )
-    launch.add_argument(
-        "--gpus", type=_gpus, metavar="1,2,3", help="GPUs for training; default: all that vLLM does not use"
-    )
-    launch.add_argument("--processes", type=positive, metavar="N", help="training processes; default: one per GPU")
-    launch.add_argument(
+    option = launch.add_argument
+    option("script", help="config or script, such as configs/train/tiny.yaml or examples/train_ultra_minimal.py")
+    option("--model", help="model folder or name on the Hub, for a script; a config names its own")
+    option("--vllm-gpus", type=_gpus, metavar="0", help="GPUs for vLLM; default: the first one not in --gpus")
+    option("--gpus", type=_gpus, metavar="1,2,3", help="GPUs for training; default: all that vLLM does not use")
+    option("--processes", type=positive, metavar="N", help="training processes; default: one per GPU")
+    option(
         "--accelerate-config",
         metavar="FILE",
         help="accelerate config; default with several processes: configs/zero3.yaml",
     )
-    launch.add_argument("--port", type=int, default=8000, help="port of the vLLM server on 127.0.0.1; default: 8000")
-    launch.add_argument("--tensor-parallel-size", type=positive, metavar="N", help="GPUs per model replica in vLLM")
-    launch.add_argument("--data-parallel-size", type=positive, metavar="N", help="model replicas in vLLM")
-    launch.add_argument("--dtype", help="dtype of the server's weights; default: the model's, float32 on a CPU")
-    launch.add_argument(
+    option("--port", type=int, default=8000, help="port of the vLLM server on 127.0.0.1; default: 8000")
+    option("--tensor-parallel-size", type=positive, metavar="N", help="GPUs per model replica in vLLM")
+    option("--data-parallel-size", type=positive, metavar="N", help="model replicas in vLLM")
+    option("--dtype", help="dtype of the server's weights; default: the model's, float32 on a CPU")
+    option(
         "--max-model-len", type=positive, metavar="N", help="context length of vLLM in tokens, prompt plus completion"
     )
-    launch.add_argument(
+    option(
         "--vllm-args",
         type=_words,
         default=(),
         metavar="'...'",
         help="further vLLM options, such as --vllm-args='--seed 1'",
     )
-    launch.add_argument(
-        "--log-dir", metavar="DIR", help="folder for vllm.log and train.log; default: a new one under logs/"
-    )
-    launch.add_argument(
+    option("--log-dir", metavar="DIR", help="folder for vllm.log and train.log; default: a new one under logs/")
+    option(
         "--server-timeout",
         type=positive,
         default=600,
         metavar="S",
         help="seconds to wait for the server to start; default: 600",
     )
-    launch.add_argument(
+    option(
         "--save-timeout",
         type=positive,
         default=300,
         metavar="S",
         help="seconds to wait for a checkpoint on shutdown; default: 300",
     )
-    launch.add_argument("--verbose", action="store_true", help="show the server log and library messages")
-    launch.add_argument("--dry-run", action="store_true", help="print the two commands and exit")
+    option("--verbose", action="store_true", help="show the server log and library messages")
+    option("--dry-run", action="store_true", help="print the two commands and exit")
     launch.set_defaults(run=run)
 
 

@@ -15,29 +15,25 @@ def add(commands: Any) -> None:
         help="plot results files or learning curves",
         usage="rg-env plot FILE... [--title T] [--rename A=B ...] [--rename-file m.json] [--output f.png|svg|pdf]",
         epilog="Several files make one plot: results on the same questions, or several runs. All intervals are 95%.",
-        examples=[
-            "rg-env plot outputs/EVAL/results_*.json",
-            "rg-env plot outputs/*/metrics.jsonl --output curves.svg",
-        ],
+        examples=["rg-env plot outputs/EVAL/results_*.json", "rg-env plot outputs/*/metrics.jsonl --output curves.svg"],
     )
-    plot.add_argument(
+    option = plot.add_argument
+    option(
         "files",
         nargs="+",
         type=Path,
         metavar="FILE",
         help="files of evaluations (results_*.json) or of runs (metrics.jsonl), or their folders",
     )
-    plot.add_argument("--title", metavar="T", help="title of the plot; default: a generated description; '': no title")
-    plot.add_argument(
-        "--rename", nargs="+", action="extend", default=[], metavar="A=B", help="label the model or run A as B"
-    )
-    plot.add_argument(
+    option("--title", metavar="T", help="title of the plot; default: a generated description; '': no title")
+    option("--rename", nargs="+", action="extend", default=[], metavar="A=B", help="label the model or run A as B")
+    option(
         "--rename-file",
         type=Path,
         metavar="m.json",
         help='labels as JSON, {"A": "B"}; names that are not in the plot are ignored',
     )
-    plot.add_argument(
+    option(
         "--output", type=Path, metavar="FILE", help=".png, .svg or .pdf file; default: the first file's name with .png"
     )
     plot.set_defaults(run=run)

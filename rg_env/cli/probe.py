@@ -17,32 +17,25 @@ def add(commands: Any) -> None:
         "which a training config can extend.",
         examples=["rg-env probe --model Qwen/Qwen2.5-1.5B-Instruct --tasks chain_sum,leg_counting --levels 0 1 2"],
     )
-    parser.add_argument(
-        "--model", required=True, help="model folder, name on the Hub, 'tiny', or NAME@URL of an endpoint"
-    )
-    parser.add_argument(
-        "--tasks", action=Names, nargs="+", required=True, metavar="TASK", help="tasks to probe; 'all': every task"
-    )
-    parser.add_argument(
-        "--levels", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="difficulty levels; default: 0 1 2"
-    )
-    parser.add_argument(
+    option = parser.add_argument
+    option("--model", required=True, help="model folder, name on the Hub, 'tiny', or NAME@URL of an endpoint")
+    option("--tasks", action=Names, nargs="+", required=True, metavar="TASK", help="tasks to probe; 'all': every task")
+    option("--levels", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="difficulty levels; default: 0 1 2")
+    option(
         "-n",
         "--num-examples",
         type=positive,
         default=20,
         help="questions per level; default: 20, at least 16 for a verdict",
     )
-    parser.add_argument(
-        "-r", "--rollouts-per-example", type=positive, default=8, help="answers per question; default: 8"
-    )
-    parser.add_argument(
+    option("-r", "--rollouts-per-example", type=positive, default=8, help="answers per question; default: 8")
+    option(
         "--max-tokens",
         type=positive,
         help="maximum new tokens per answer; default: as in training, otherwise 1024 or half the context length",
     )
-    parser.add_argument("--output-dir", metavar="DIR", help="output folder; default: a new one under outputs/")
-    parser.add_argument("--resume", action="store_true", help="resume the probe in the output folder")
+    option("--output-dir", metavar="DIR", help="output folder; default: a new one under outputs/")
+    option("--resume", action="store_true", help="resume the probe in the output folder")
     parser.set_defaults(run=run)
 
 

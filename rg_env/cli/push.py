@@ -20,23 +20,24 @@ def add(commands: Any) -> None:
             "rg-env push global_step_400 --base Qwen/Qwen2.5-3B-Instruct --repo-id me/legs --optimizer-state full",
         ],
     )
-    push.add_argument(
+    option = push.add_argument
+    option(
         "path",
         metavar="CHECKPOINT",
         type=Path,
         help="run (its last checkpoint), checkpoint of any trainer, LoRA adapters, or model folder",
     )
-    push.add_argument("--repo-id", metavar="USER/NAME", required=True, help="repository, created if missing")
-    push.add_argument("--private", action="store_true", help="create the repository as private")
-    push.add_argument(
+    option("--repo-id", metavar="USER/NAME", required=True, help="repository, created if missing")
+    option("--private", action="store_true", help="create the repository as private")
+    option(
         "--optimizer-state",
         choices=["none", "full"],
         default="none",
         help="whether to include the optimizer state, from which training resumes; default: none",
     )
-    push.add_argument("--base", metavar="MODEL", help="base model, if the checkpoint lacks config or tokenizer")
-    push.add_argument("--revision", metavar="BRANCH", help="branch, created if missing; default: main")
-    push.add_argument(
+    option("--base", metavar="MODEL", help="base model, if the checkpoint lacks config or tokenizer")
+    option("--revision", metavar="BRANCH", help="branch, created if missing; default: main")
+    option(
         "--dry-run", action="store_true", help="list the files, print the card and check the export without uploading"
     )
     push.set_defaults(run=_push)

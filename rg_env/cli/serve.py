@@ -18,12 +18,13 @@ def add(commands: Any) -> None:
             "base_url=http://127.0.0.1:8000/v1/chat/completions --apply_chat_template --tasks gsm8k",
         ],
     )
-    serve.add_argument(
+    option = serve.add_argument
+    option(
         "--model", required=True, help="model folder, checkpoint, LoRA adapter, rg-env run, name on the Hub, or 'tiny'"
     )
-    serve.add_argument("--port", type=int, default=8000, help="port; default: 8000; 0: any free port")
-    serve.add_argument("--seed", type=int, help="sampling seed; default: random")
-    serve.add_argument(
+    option("--port", type=int, default=8000, help="port; default: 8000; 0: any free port")
+    option("--seed", type=int, help="sampling seed; default: random")
+    option(
         "--system-prompt",
         metavar="TEXT",
         help="system prompt for chats without one; default: the one that the checkpoint was trained with, if any; "

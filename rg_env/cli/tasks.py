@@ -20,18 +20,19 @@ def add(commands: Any) -> None:
             "rg-env tasks --json | jq '.[] | select(.levels > 5) | .name'",
         ],
     )
-    tasks.add_argument("name", nargs="*", metavar="NAME", help="task to show; several with --audit")
-    tasks.add_argument("--category", metavar="C", help="list only tasks of this category")
-    tasks.add_argument(
+    option = tasks.add_argument
+    option("name", nargs="*", metavar="NAME", help="task to show; several with --audit")
+    option("--category", metavar="C", help="list only tasks of this category")
+    option(
         "--sort",
         choices=["category", "name", "levels", "draw", "constant"],
         default="category",
         help="sort order of the list; numbers ascending",
     )
-    tasks.add_argument("--json", action="store_true", help="print records instead of a table")
-    tasks.add_argument("--level", type=int, metavar="N", help="difficulty level of the task")
-    tasks.add_argument("--show", type=positive, default=0, metavar="N", help="print N example rows of the task")
-    tasks.add_argument("--audit", action="store_true", help="show the grader audit: gold answers, agreement, exploits")
+    option("--json", action="store_true", help="print records instead of a table")
+    option("--level", type=int, metavar="N", help="difficulty level of the task")
+    option("--show", type=positive, default=0, metavar="N", help="print N example rows of the task")
+    option("--audit", action="store_true", help="show the grader audit: gold answers, agreement, exploits")
     tasks.set_defaults(run=run)
 
 

@@ -22,14 +22,13 @@ def add(commands: Any) -> None:
             "rg-env train configs/train/tiny.yaml --eval-only --checkpoint outputs/try/checkpoint-50",
         ],
     )
-    train.add_argument("config", help="training config, such as configs/train/tiny.yaml")
-    train.add_argument("overrides", nargs="*", metavar="section.key=value", help="config overrides")
-    train.add_argument("--dry-run", action="store_true", help="print the resolved config and the plan, and exit")
-    train.add_argument(
-        "--resume", metavar="auto|PATH", help="resume from a checkpoint; auto: the newest in the output folder"
-    )
-    train.add_argument("--eval-only", action="store_true", help="evaluate the config's model without training")
-    train.add_argument("--checkpoint", metavar="PATH", help="checkpoint or adapters to evaluate with --eval-only")
+    option = train.add_argument
+    option("config", help="training config, such as configs/train/tiny.yaml")
+    option("overrides", nargs="*", metavar="section.key=value", help="config overrides")
+    option("--dry-run", action="store_true", help="print the resolved config and the plan, and exit")
+    option("--resume", metavar="auto|PATH", help="resume from a checkpoint; auto: the newest in the output folder")
+    option("--eval-only", action="store_true", help="evaluate the config's model without training")
+    option("--checkpoint", metavar="PATH", help="checkpoint or adapters to evaluate with --eval-only")
     sweep.add_option(train)
     take_overrides_anywhere(train)
     train.set_defaults(run=run)

@@ -256,12 +256,10 @@ def test_findings_and_fixes(check: Check, pattern: str) -> None:
 
 def test_a_failure_needs_a_fix_and_a_line_is_one_line() -> None:
     with pytest.raises(ValueError, match="no fix"):
-        Check("x", "failed", "broken")
-    line = Check("ports", "failed", "one\ntwo", "do\tthat").line()
+        Check("failed", "broken")
+    line = Check("failed", "one\ntwo", "do\tthat", name="ports").line()
     assert line == "failed   ports         one two; fix: do that"
-    assert closing_line([Check("a", "ok", ""), Check("b", "warning", ""), Check("c", "skipped", "")]) == (
-        "1 ok, 1 warning, 0 failed"
-    )
+    assert closing_line([Check("ok", ""), Check("warning", ""), Check("skipped", "")]) == ("1 ok, 1 warning, 0 failed")
 
 
 def test_a_trainer_that_cannot_be_imported() -> None:
@@ -390,7 +388,7 @@ def test_what_listens_at_the_servers_port(serve: Callable[..., int]) -> None:
     """Nothing, the right server, another model, too short a context, another kind of server."""
 
     def check(port: int, model: str = "served", tokens: int = 512) -> Check:
-        return machine.check_server(planned(engine="vllm", port=port), model, tokens)[0]
+        return machine.check_server(planned(engine="vllm", port=port), model, tokens)
 
     good = serve()
     is_like(check(good), "ok *serves 'served', 512 tokens, 2 workers")
@@ -404,8 +402,8 @@ def test_what_listens_at_the_servers_port(serve: Callable[..., int]) -> None:
     is_like(machine.check_ports(planned(2), port), f"ok *{port} free")
     is_like(check(port), f"warning *nothing listens*rg-env vllm served --host 127.0.0.1 --port {port}")
     away = planned(engine="vllm", host="nowhere.invalid")
-    is_like(machine.check_server(away, "served", 1)[0], "warning *nothing listens*check engine.host")
-    assert machine.check_server(planned(), None, 1)[0].status == "skipped"
+    is_like(machine.check_server(away, "served", 1), "warning *nothing listens*check engine.host")
+    assert machine.check_server(planned(), None, 1).status == "skipped"
 
 
 def test_room_for_checkpoints(tmp_path: Path) -> None:

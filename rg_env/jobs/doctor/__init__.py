@@ -40,53 +40,53 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
     """
     if planned.config.data is None:
         Mixture.parse(planned.config.gym)
-    yield _guarded("system", lambda: software.check_system(platform.system(), platform.release(), Path.cwd()))
-    yield _guarded("python", software.python_here)
-    yield _guarded("packages", lambda: software.packages_here(planned))
+    yield _named("system", lambda: software.check_system(platform.system(), platform.release(), Path.cwd()))
+    yield _named("python", software.python_here)
+    yield _named("packages", lambda: software.packages_here(planned))
     smi = software.ask_driver()
-    yield software.check_driver(smi, planned)
+    yield _named("gpus", lambda: software.check_driver(smi, planned))
     probe, reason = software.ask_torch()
-    yield software.check_torch(probe, reason, smi, planned, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    yield _guarded("vllm", lambda: software.check_vllm(planned))
-    yield _guarded("flash-attn", software.check_flash_attn)
-    yield _guarded("hugging face", lambda: machine.check_hub(planned))
-    yield _guarded("shared memory", lambda: machine.check_shared_memory(planned, machine.shared_memory_size()))
-    yield _guarded("ports", lambda: machine.check_ports(planned))
-    trainer = software.check_trainer(planned) if probe else Check("trainer", "skipped", "torch does not work")
-    yield trainer
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    yield _named("torch", lambda: software.check_torch(probe, reason, smi, planned, visible))
+    yield _named("vllm", lambda: software.check_vllm(planned))
+    yield _named("flash-attn", software.check_flash_attn)
+    yield _named("hugging face", lambda: machine.check_hub(planned))
+    yield _named("shared memory", lambda: machine.check_shared_memory(planned, machine.shared_memory_size()))
+    yield _named("ports", lambda: machine.check_ports(planned))
+    trainer = software.check_trainer(planned) if probe else Check("skipped", "torch does not work")
+    yield _named("trainer", lambda: trainer)
     if probe is None or trainer.status != "ok":
         for name in ("model", "batch", "prompts", "memory"):
-            yield Check(name, "skipped", "the trainer cannot be imported")
-        yield _guarded("output folder", lambda: machine.check_output(planned, None))
+            yield Check("skipped", "the trainer cannot be imported", name=name)
+        yield _named("output folder", lambda: machine.check_output(planned, None))
         return
     from rg_env.jobs.doctor import model as models
 
     check, run, model = _model(planned, bool(probe["devices"]))
-    yield check
-    lengths = None
-    prompts = Check("prompts", "skipped", _NO_MODEL)
+    yield _named("model", lambda: check)
+    prompts, lengths, checkpoint = Check("skipped", _NO_MODEL), None, None
     if model is not None:
         try:
             prompts, lengths = models.check_prompts(run, model)
         except Exception as error:
-            prompts = _unexpected("prompts", error)
-    server, server_runs = machine.check_server(run, model.name if model else None, models.needed_tokens(run, lengths))
-    yield server
-    yield software.check_count(probe, smi, run, server_runs=server_runs)
-    yield software.check_peers(probe, p2p_disabled=os.environ.get("NCCL_P2P_DISABLE") == "1")
-    yield _guarded("batch", lambda: models.check_batch(run))
-    yield prompts
-    checkpoint = None
+            prompts = _unexpected(error)
+    tokens = models.needed_tokens(run, lengths)
+    server = machine.check_server(run, model.name if model else None, tokens)
+    yield _named("server", lambda: server)
+    yield _named("gpu count", lambda: software.check_count(probe, smi, run, server_runs=server.status == "ok"))
+    yield _named("peer access", lambda: software.check_peers(probe, os.environ.get("NCCL_P2P_DISABLE") == "1"))
+    yield _named("batch", lambda: models.check_batch(run))
+    yield _named("prompts", lambda: prompts)
     if model is None:
-        yield Check("memory", "skipped", _NO_MODEL)
+        yield Check("skipped", _NO_MODEL, name="memory")
     else:
-        free, place = _free_memory(run, probe)
-        yield _guarded("memory", lambda: models.check_memory(run, model, lengths, free, place))
+        yield _named("memory", lambda: models.check_memory(run, model, lengths, *_free_memory(run, probe)))
         # fp32 weights and Adam moments, plus bf16 weights under ZeRO-3.
         checkpoint = (14 if run.zero3 else 12) * model.shape.parameters
-    yield machine.check_open_files(min(run.config.training.rollouts_per_step, _CONNECTIONS) if run.uses_vllm else 0)
-    yield _guarded("wandb", lambda: machine.check_wandb(run))
-    yield _guarded("output folder", lambda: machine.check_output(run, checkpoint))
+    connections = min(run.config.training.rollouts_per_step, _CONNECTIONS) if run.uses_vllm else 0
+    yield _named("open files", lambda: machine.check_open_files(connections))
+    yield _named("wandb", lambda: machine.check_wandb(run))
+    yield _named("output folder", lambda: machine.check_output(run, checkpoint))
 
 
 def _model(planned: PlannedRun, has_gpu: bool) -> "tuple[Check, PlannedRun, Model | None]":
@@ -102,7 +102,7 @@ def _model(planned: PlannedRun, has_gpu: bool) -> "tuple[Check, PlannedRun, Mode
             finding, name = f"{check.finding}: the tiny policy is used instead", TINY
             check, model = replace(check, status="warning", finding=finding), check_model(TINY)[1]
     except Exception as error:  # a configuration from which no model can be built
-        check, model = _unexpected("model", error), None
+        check, model = _unexpected(error), None
     return check, planned if planned.given is None else planned.with_model(name), model
 
 
@@ -116,13 +116,13 @@ def _free_memory(planned: PlannedRun, probe: dict[str, Any]) -> tuple[int, str]:
     return machine.memory_free() // planned.processes, f"in this machine's memory{share}"
 
 
-def _guarded(name: str, check: Callable[[], Check]) -> Check:
+def _named(name: str, check: Callable[[], Check]) -> Check:
     try:
-        return check()
+        return replace(check(), name=name)
     except Exception as error:  # a broken check must not hide the others
-        return _unexpected(name, error)
+        return replace(_unexpected(error), name=name)
 
 
-def _unexpected(name: str, error: Exception) -> Check:
+def _unexpected(error: Exception) -> Check:
     text = str(error) if isinstance(error, RGEnvError) else f"{type(error).__name__}: {error}"
-    return Check(name, "warning", f"could not be checked: {text[:300]}")
+    return Check("warning", f"could not be checked: {text[:300]}")

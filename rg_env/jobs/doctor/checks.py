@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,14 +70,15 @@ class Check:
     """Result of a check, with a finding and a fix. "failed" prevents the run; a "warning" means that it runs worse than
     it could, or not as intended."""
 
-    name: str
+    name: str = field(default="", kw_only=True)
+    """Name of the aspect, set by `diagnose`."""
     status: Status
     finding: str
     fix: str = ""
 
     def __post_init__(self) -> None:
         if self.status == "failed" and not self.fix:
-            raise ValueError(f"the failed check {self.name!r} has no fix")
+            raise ValueError(f"the failed check {self.finding!r} has no fix")
 
     def line(self) -> str:
         """Format the check as one line, even if an error's text has several."""

@@ -21,15 +21,15 @@ _SPARE_FILES = 512
 """Number of files that libraries, data and logs keep open in addition to the connections."""
 
 
-def check_server(planned: PlannedRun, model: str | None, tokens: int) -> tuple[Check, bool]:
-    """Check the server, and return whether anything listens on its port.
+def check_server(planned: PlannedRun, model: str | None, tokens: int) -> Check:
+    """Check the server.
 
     Args:
         model: model name that it must serve; None: unknown.
         tokens: maximum tokens (prompt plus completion) that it must accept.
     """
     if not planned.uses_vllm:
-        return Check("server", "skipped", "the embedded engine does not need a server"), False
+        return Check("skipped", "the embedded engine does not need a server")
     engine = planned.config.engine
     server = VllmServer(engine.host, engine.port)
     start = f"`{start_hint(model or 'MODEL', engine.port)}`"
@@ -37,38 +37,34 @@ def check_server(planned: PlannedRun, model: str | None, tokens: int) -> tuple[C
     problem = server.health_problem(timeout_s=5.0)
     if problem == NOT_LISTENING:
         if planned.server_is_local and (taken := port_problem(server.port)):
-            return Check("server", "failed", f"port {server.port}: {taken}", another), False
+            return Check("failed", f"port {server.port}: {taken}", another)
         fix = f"before training, start {start}"
         if not planned.server_is_local:
-            host = "engine.host"
-            fix = f"check {host}, or {fix} there, with a --host that this machine can reach"
-        return Check("server", "warning", f"nothing listens at {server} yet", fix), False
+            fix = f"check engine.host, or {fix} there, with a --host that this machine can reach"
+        return Check("warning", f"nothing listens at {server} yet", fix)
     try:
         if problem:
             raise ServerError(f"{server} is not a healthy vLLM server: {problem}")
         info = server.info()
     except ServerError as error:
-        return Check("server", "failed", str(error).partition(": use the port")[0], another), True
-    finding, fix = "", f"restart it: {start}"
+        return Check("failed", str(error).partition(": use the port")[0], another)
     if model is not None and info.name != model:
-        finding = f"{server} serves {info.name!r}, not {model!r}"
-    elif info.max_model_len < tokens:
+        return Check("failed", f"{server} serves {info.name!r}, not {model!r}", f"restart it: {start}")
+    if info.max_model_len < tokens:
         finding = f"{server} accepts {info.max_model_len} tokens, but prompt plus completion can have {tokens}"
-        fix = f"restart it with --max-model-len {tokens}, or reduce training.max_tokens"
-    if finding:
-        return Check("server", "failed", finding, fix), True
+        return Check("failed", finding, f"restart it with --max-model-len {tokens}, or reduce training.max_tokens")
     text = f"vLLM at {server} serves {info.name!r}, {info.max_model_len} tokens, {counted(info.workers, 'worker')}"
-    return Check("server", "ok", text), True
+    return Check("ok", text)
 
 
 def check_ports(planned: PlannedRun, port: int = LAUNCH_PORT) -> Check:
     """Check that the rendezvous port of the run's processes is free."""
     if planned.processes == 1:
-        return Check("ports", "skipped", "a single process does not need one")
+        return Check("skipped", "a single process does not need one")
     if taken := port_problem(port):
         fix = "on several nodes use another --main_process_port; on one node use any free port (--main-process-port 0)"
-        return Check("ports", "warning", f"{port}: {taken}", fix)
-    return Check("ports", "ok", f"{port} free")
+        return Check("warning", f"{port}: {taken}", fix)
+    return Check("ok", f"{port} free")
 
 
 def check_open_files(connections: int, limits: tuple[int, int] | None = None) -> Check:
@@ -81,24 +77,22 @@ def check_open_files(connections: int, limits: tuple[int, int] | None = None) ->
     soft, hard = limits or resource.getrlimit(resource.RLIMIT_NOFILE)
     need = _SPARE_FILES + connections
     if soft == resource.RLIM_INFINITY or soft >= need:
-        return Check("open files", "ok", "no limit" if soft == resource.RLIM_INFINITY else f"limit {soft}")
+        return Check("ok", "no limit" if soft == resource.RLIM_INFINITY else f"limit {soft}")
     wanted = max(need, 65536) if hard == resource.RLIM_INFINITY else min(max(need, 65536), hard)
     fix = f"run `ulimit -n {wanted}` before starting vLLM and the trainer"
     if wanted < need:
         fix = f"ask an administrator to raise the hard limit ({hard}) to {need}"
-    return Check("open files", "failed", f"limit {soft}, but a run needs {need}: each rollout uses a connection", fix)
+    return Check("failed", f"limit {soft}, but a run needs {need}: each rollout uses a connection", fix)
 
 
 def check_shared_memory(planned: PlannedRun, size: int | None) -> Check:
     """Check /dev/shm, through which NCCL and vLLM's workers communicate. `size` is in bytes, None if it is missing."""
     if size is None:
-        return Check("shared memory", "skipped", "this system has no /dev/shm")
+        return Check("skipped", "this system has no /dev/shm")
     if size >= _SERVER_NEEDS_SHM or (not planned.uses_vllm and planned.processes == 1):
-        return Check("shared memory", "ok", f"/dev/shm has {gigabytes(size)}")
+        return Check("ok", f"/dev/shm has {gigabytes(size)}")
     fix = "start the container with `--shm-size=8g` or `--ipc=host`"
-    return Check(
-        "shared memory", "warning", f"/dev/shm has {gigabytes(size)}, but several processes may need 1 GB", fix
-    )
+    return Check("warning", f"/dev/shm has {gigabytes(size)}, but several processes may need 1 GB", fix)
 
 
 def shared_memory_size() -> int | None:
@@ -131,18 +125,18 @@ def check_output(planned: PlannedRun, checkpoint: int | None) -> Check:
     try:
         folder = RunFolder.choose(output.dir, "check")
     except OutputFolderError as error:
-        return Check("output folder", "failed", str(error).partition("; choose")[0], "choose another output folder")
+        return Check("failed", str(error).partition("; choose")[0], "choose another output folder")
     free = shutil.disk_usage(nearest_folder(folder)).free
     text = f"{folder if output.dir else OUTPUTS}: {gigabytes(free)} free"
     if checkpoint is None:
-        return Check("output folder", "ok", text)
+        return Check("ok", text)
     count = max(1, -(-planned.config.training.max_steps // output.save_every)) if output.save_every else 1
     count = min(count, output.save_total_limit or count)
     text = f"{text}, for {counted(count, 'checkpoint')} of {gigabytes(checkpoint)}"
     if free >= checkpoint * count:
-        return Check("output folder", "ok", text)
+        return Check("ok", text)
     fix = "free some space, choose another output folder, or set output.save_total_limit=1"
-    return Check("output folder", "failed" if free < checkpoint else "warning", f"{text}, which will not all fit", fix)
+    return Check("failed" if free < checkpoint else "warning", f"{text}, which will not all fit", fix)
 
 
 def check_hub(planned: PlannedRun) -> Check:
@@ -150,15 +144,13 @@ def check_hub(planned: PlannedRun) -> Check:
     try:
         from huggingface_hub import get_token
     except ImportError:
-        return Check("hugging face", "skipped", "huggingface_hub is not installed")
+        return Check("skipped", "huggingface_hub is not installed")
     if get_token():
-        return Check("hugging face", "ok", "token found")
+        return Check("ok", "token found")
     if planned.config.hub.enabled:
         fix = "set HF_TOKEN in .env, run `hf auth login`, or set hub.enabled=false"
-        finding = f"no token, but the run will be uploaded to {planned.config.hub.repo_id}"
-        return Check("hugging face", "failed", finding, fix)
-    finding = "no token: public models only, no uploads (HF_TOKEN in .env, or `hf auth login`)"
-    return Check("hugging face", "ok", finding)
+        return Check("failed", f"no token, but the run will be uploaded to {planned.config.hub.repo_id}", fix)
+    return Check("ok", "no token: public models only, no uploads (HF_TOKEN in .env, or `hf auth login`)")
 
 
 def check_wandb(planned: PlannedRun) -> Check:
@@ -167,8 +159,8 @@ def check_wandb(planned: PlannedRun) -> Check:
     login = f"WANDB_MODE={mode}" if mode in ("offline", "disabled") else "login found" if _wandb_key() else "no login"
     if wanted and login == "no login":
         fix = "set WANDB_API_KEY in .env, run `wandb login`, or set WANDB_MODE=offline"
-        return Check("wandb", "failed", "no login, but report_to names it", fix)
-    return Check("wandb", "ok", login if wanted else f"{login}; report_to does not name it")
+        return Check("failed", "no login, but report_to names it", fix)
+    return Check("ok", login if wanted else f"{login}; report_to does not name it")
 
 
 def _wandb_key() -> bool:

@@ -77,7 +77,7 @@ def check_model(name: str) -> tuple[Check, Model | None]:
         described = describe_model(path)
         require_chat_template(described.tokenizer)
     except InputError as error:
-        return Check("model", "failed", str(error), _fix(str(error))), None
+        return Check("failed", str(error), _fix(str(error))), None
     with init_empty_weights():
         empty = AutoModelForCausalLM.from_config(described.config)
     empty.tie_weights()  # emptying untied the weights: a tied matrix would count twice
@@ -90,19 +90,19 @@ def check_model(name: str) -> tuple[Check, Model | None]:
         quantized = hasattr(described.config, "quantization_config")
         if problem := weights_damage(Path(path)) if quantized else weights_problem(Path(path), empty):
             fix = "copy or download the model again, with the config.json that belongs to its weights"
-            return Check("model", "failed", f"{path}: {problem}", fix), model
-        return Check("model", "ok", f"{text}, on disk"), model
+            return Check("failed", f"{path}: {problem}", fix), model
+        return Check("ok", f"{text}, on disk"), model
     if is_cached(path):
-        return Check("model", "ok", f"{text}, in the Hub cache"), model
+        return Check("ok", f"{text}, in the Hub cache"), model
     size, free = 2 * shape.parameters, shutil.disk_usage(nearest_folder(Path(HF_HUB_CACHE))).free
     text = f"{text}; to download, about {gigabytes(size)}"
     if described.options["local_files_only"]:
         finding, fix = f"{text}, but the Hub cannot be reached", "connect to the network and unset HF_HUB_OFFLINE"
-        return Check("model", "failed", finding, fix), model
+        return Check("failed", finding, fix), model
     if free < size:
         finding, fix = f"{text}, but {HF_HUB_CACHE} has {gigabytes(free)} free", "free some space, or set HF_HOME"
-        return Check("model", "failed", finding, fix), model
-    return Check("model", "ok", text), model
+        return Check("failed", finding, fix), model
+    return Check("ok", text), model
 
 
 def _fix(reason: str) -> str:
@@ -134,11 +134,11 @@ def check_batch(planned: PlannedRun) -> Check:
     args, processes = planned.config.training, planned.processes
     for key, message in batch_problems(args, processes):
         finding, _, sizes = message.partition("; try ")
-        return Check("batch", "failed", f"{key}: {finding}", f"training.{key}={sizes}")
+        return Check("failed", f"{key}: {finding}", f"training.{key}={sizes}")
     parts = args.accumulation(processes)
     micro_batches = f"{parts} micro-batch{'es' * (parts > 1)} on each of {processes} process{'es' * (processes > 1)}"
     prompts = f"{counted(args.prompts_per_step, 'prompt')} x {args.num_generations}"
-    return Check("batch", "ok", f"{args.rollouts_per_step} rollouts per step: {prompts}, in {micro_batches}")
+    return Check("ok", f"{args.rollouts_per_step} rollouts per step: {prompts}, in {micro_batches}")
 
 
 def check_prompts(planned: PlannedRun, model: Model) -> tuple[Check, PromptLengths | None]:
@@ -152,20 +152,19 @@ def check_prompts(planned: PlannedRun, model: Model) -> tuple[Check, PromptLengt
         environments.append(("tasks", {**config.environment_arguments(), "gym": config.gym}))
     elif not config.data.is_file:
         finding = f"{config.data.path} is read from the Hub when the run starts: its prompts were not measured"
-        return Check("prompts", "skipped", finding), None
+        return Check("skipped", finding), None
     else:
         try:
             measured.append(prompt_lengths(Environment(*own_rows(config), **config.prompt_arguments()), encoder))
         except RGEnvError as error:
-            return Check("prompts", "failed", str(error), "correct the section data, or the data itself"), None
+            return Check("failed", str(error), "correct the section data, or the data itself"), None
     for label, arguments in config.evaluation_environments():
         environments.append((f"evaluation.tasks.{label}" if label else "evaluation.tasks", arguments))
     for place, arguments in environments:
         try:
             env = ReasoningGym(**{**arguments, "gym": mixture(arguments["gym"])})
         except RGEnvError as error:
-            fix = f"change {place}; `rg-env tasks NAME` shows what it offers"
-            return Check("prompts", "failed", str(error), fix), None
+            return Check("failed", str(error), f"change {place}; `rg-env tasks NAME` shows what it offers"), None
         measured.append(prompt_lengths(env, encoder))
     others = [length for of_splits in measured[1:] for length in of_splits["evaluation"]]
     lengths = PromptLengths(**measured[0], others=others)
@@ -179,7 +178,7 @@ def judge_prompts(planned: PlannedRun, context: int, lengths: PromptLengths) -> 
     if too_long := sum(length > limit for length in lengths.own):
         finding = f"{too_long} of {len(lengths.own)} are longer than {limit} tokens, the longest has {longest}"
         fix = f"set training.max_prompt_length={longest}, or configure tasks with shorter prompts"
-        return Check("prompts", "failed", finding, fix)
+        return Check("failed", finding, fix)
     limits = [("", "training.max_tokens", longest, training.max_tokens)]
     if lengths.evaluated:
         evaluated = max(lengths.evaluated), planned.evaluation_tokens
@@ -189,11 +188,11 @@ def judge_prompts(planned: PlannedRun, context: int, lengths: PromptLengths) -> 
         if prompt + new > context:
             fits = f"{key}={context - prompt}" if prompt < context else "other tasks"
             fix = f"use {fits}, or a model with a longer context"
-            return Check("prompts", "failed", f"{finding} {context} tokens of the model's context", fix)
+            return Check("failed", f"{finding} {context} tokens of the model's context", fix)
     text = f"all {len(lengths.own)} within {limit} tokens, the longest has {longest}"
     if lengths.others:
         text = f"{text}; {len(lengths.others)} more in evaluations, the longest has {max(lengths.others)}"
-    return Check("prompts", "ok", text)
+    return Check("ok", text)
 
 
 def needed_tokens(planned: PlannedRun, lengths: PromptLengths | None) -> int:
@@ -261,7 +260,7 @@ def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
     shards = f", ZeRO-3 over {planned.processes}" if planned.zero3 else ""
     text = f"about {gigabytes(whole.total)} per process, {gigabytes(free)} free {place} ({shown}{shards})"
     if whole.total <= _TIGHT * free:
-        return Check("memory", "ok", text)
+        return Check("ok", text)
     if fitting := largest_that_fits(int(_TIGHT * free), batch, need):
         fix = f"set training.per_device_train_batch_size={fitting} (steps are unchanged)"
     elif planned.uses_vllm:
@@ -272,7 +271,7 @@ def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
         fix = "use LoRA, a smaller model, or engine.kind=vllm with --processes N (ZeRO-3)"
     if place.startswith("on GPU") and (files := preset_for(planned.config, free)):
         fix = f"{fix}; or extend {' and '.join(map(str, files))}, which fits by estimate"
-    return Check("memory", "failed" if whole.total > free else "warning", text, fix)
+    return Check("failed" if whole.total > free else "warning", text, fix)
 
 
 def preset_for(config: TrainConfig, free: int, folder: Path = Path("configs/models")) -> list[Path]:

@@ -34,23 +34,23 @@ def check_python(version: str, required: str, tested: Sequence[str]) -> Check:
     """Check the Python version against `required` (Requires-Python) and the `tested` versions of the classifiers."""
     fix = f"use Python {' or '.join(tested) or required}; ./setup.sh installs one"
     if not SpecifierSet(required).contains(version, prereleases=True):
-        return Check("python", "failed", f"{version}, but rg-env requires {required}", fix)
+        return Check("failed", f"{version}, but rg-env requires {required}", fix)
     if tested and ".".join(version.split(".")[:2]) not in tested:
-        return Check("python", "warning", f"{version} is outside the tested set ({', '.join(tested)})", fix)
-    return Check("python", "ok", version)
+        return Check("warning", f"{version} is outside the tested set ({', '.join(tested)})", fix)
+    return Check("ok", version)
 
 
 def check_system(system: str, release: str, folder: Path) -> Check:
     """Check the operating system, as `platform` names it. `folder` is the working folder."""
     if system != "Linux" or "microsoft" not in release.lower():
-        return Check("system", "ok", {"Darwin": "macOS"}.get(system, system))
+        return Check("ok", {"Darwin": "macOS"}.get(system, system))
     if "wsl2" not in release.lower():
         fix = "convert it, in PowerShell: wsl --set-version DISTRIBUTION 2"
-        return Check("system", "warning", "Linux in WSL 1, which has no GPUs", fix)
+        return Check("warning", "Linux in WSL 1, which has no GPUs", fix)
     if folder.is_relative_to("/mnt"):
         fix = "work in the Linux file system, such as ~/rg_env"
-        return Check("system", "warning", f"Linux in WSL 2, in {folder}, a slow Windows drive", fix)
-    return Check("system", "ok", "Linux in WSL 2")
+        return Check("warning", f"Linux in WSL 2, in {folder}, a slow Windows drive", fix)
+    return Check("ok", "Linux in WSL 2")
 
 
 def python_here() -> Check:
@@ -85,12 +85,12 @@ def check_packages(
         if not requirement.specifier.contains(version, prereleases=True):
             outside.append(f"{requirement.name} {version} ({requirement.specifier})")
     if not missing and not outside:
-        return Check("packages", "ok", f"all {len(present)} within the tested ranges")
+        return Check("ok", f"all {len(present)} within the tested ranges")
     findings = [f"outside the tested range: {', '.join(outside)}"] if outside else []
     findings += [f"not installed: {', '.join(sorted(missing))}"] if missing else []
     fixes = [INSTALL] if outside or missing - {"vllm"} else []
     fixes += [how_to_install("vllm")] if "vllm" in missing else []
-    return Check("packages", "warning", "; ".join(findings), " and ".join(fixes))
+    return Check("warning", "; ".join(findings), " and ".join(fixes))
 
 
 def _applies(requirement: Requirement, *extras: str) -> bool:
@@ -137,15 +137,15 @@ def check_driver(smi: Smi, planned: PlannedRun) -> Check:
     if smi.problem:
         fix = "reinstall the NVIDIA driver or restart the machine until `nvidia-smi` lists the GPUs"
         if planned.uses_vllm:
-            return Check("gpus", "failed", smi.problem, fix)
-        return Check("gpus", "warning", f"{smi.problem}: training would use the CPU", fix)
+            return Check("failed", smi.problem, fix)
+        return Check("warning", f"{smi.problem}: training would use the CPU", fix)
     if not smi.gpus:
-        return Check("gpus", "ok", "no NVIDIA driver or GPU")
+        return Check("ok", "no NVIDIA driver or GPU")
     text = "; ".join(smi.gpus)
     if any(gpu.endswith("Enabled") for gpu in smi.gpus):
         fix = "disable MIG to use several processes: NCCL does not work between instances, and a process sees only one"
-        return Check("gpus", "warning", f"{text}; MIG is on", fix)
-    return Check("gpus", "ok", text)
+        return Check("warning", f"{text}; MIG is on", fix)
+    return Check("ok", text)
 
 
 def check_torch(
@@ -155,35 +155,32 @@ def check_torch(
     if probe is None:
         if "No module named 'torch'" in reason:
             finding = "not installed; the environment works without it, but training does not"
-            return Check("torch", "failed" if planned.requested else "warning", finding, f"install it: {INSTALL}")
-        return Check("torch", "failed", reason, f"reinstall it: {INSTALL}")
+            return Check("failed" if planned.requested else "warning", finding, f"install it: {INSTALL}")
+        return Check("failed", reason, f"reinstall it: {INSTALL}")
     version, devices = probe["version"], probe["devices"]
     if not devices:
         if planned.uses_vllm and not _vllm_is_for_cpus():
             finding = f"{version}, on the CPU; the default vLLM build requires a GPU"
-            fix = "use engine.kind=embedded, or a machine with a GPU"
-            return Check("torch", "warning", finding, fix)
+            return Check("warning", finding, "use engine.kind=embedded, or a machine with a GPU")
         if not smi.gpus:
-            return Check("torch", "ok", f"{version}, {'on Apple GPU' if probe['mps'] else 'on the CPU'}")
+            return Check("ok", f"{version}, {'on Apple GPU' if probe['mps'] else 'on the CPU'}")
         if visible in ("", "-1"):
             finding = f"{version}, on the CPU: CUDA_VISIBLE_DEVICES hides the GPUs"
-            return Check("torch", "warning", finding, "unset CUDA_VISIBLE_DEVICES")
+            return Check("warning", finding, "unset CUDA_VISIBLE_DEVICES")
         if probe["cuda"] is None:
-            finding = f"{version} is a CPU build and does not use the GPU"
-            return Check("torch", "warning", finding, "run ./setup.sh --gpu")
+            return Check("warning", f"{version} is a CPU build and does not use the GPU", "run ./setup.sh --gpu")
         finding = f"{version} does not see the GPU: {probe['problem'] or 'no reason given'}"
-        return Check("torch", "warning", finding, f"update the NVIDIA driver to one for CUDA {probe['cuda']}")
+        return Check("warning", finding, f"update the NVIDIA driver to one for CUDA {probe['cuda']}")
     if broken := next((device for device in devices if device["problem"]), None):
         fix = "stop other programs on that GPU, or exclude it with CUDA_VISIBLE_DEVICES"
         if "kernel image" in broken["problem"]:
             fix = "install a torch build with kernels for this GPU: https://pytorch.org"
-        finding = f"{version}: GPU {broken['index']} does not compute: {broken['problem']}"
-        return Check("torch", "failed", finding, fix)
+        return Check("failed", f"{version}: GPU {broken['index']} does not compute: {broken['problem']}", fix)
     text = f"{version}, CUDA {probe['cuda']}, computes on {counted(len(devices), 'GPU')}"
     if old := [device for device in devices if device["capability"][0] < 8]:
         fix = "train with bf16=False, and mixed_precision: fp16 in the accelerate config"
-        return Check("torch", "warning", f"{text}; GPU {old[0]['index']} has no native bf16 (before Ampere)", fix)
-    return Check("torch", "ok", text)
+        return Check("warning", f"{text}; GPU {old[0]['index']} has no native bf16 (before Ampere)", fix)
+    return Check("ok", text)
 
 
 def check_count(probe: dict[str, Any], smi: Smi, planned: PlannedRun, *, server_runs: bool) -> Check:
@@ -191,32 +188,30 @@ def check_count(probe: dict[str, Any], smi: Smi, planned: PlannedRun, *, server_
     seen, processes = len(probe["devices"]), planned.processes
     if not seen:
         if processes > 1 and smi.gpus:
-            fix = "make torch see the GPUs first"
-            return Check("gpu count", "failed", f"{processes} processes, but torch sees no GPU", fix)
-        return Check("gpu count", "skipped", "no GPU")
+            return Check("failed", f"{processes} processes, but torch sees no GPU", "make torch see the GPUs first")
+        return Check("skipped", "no GPU")
     if processes > seen:
         fix = f"use --processes {seen}, or more GPUs in CUDA_VISIBLE_DEVICES"
-        return Check("gpu count", "failed", f"{processes} processes, but torch sees {counted(seen, 'GPU')}", fix)
+        return Check("failed", f"{processes} processes, but torch sees {counted(seen, 'GPU')}", fix)
     if planned.uses_vllm and planned.server_is_local and not server_runs and len(smi.gpus) <= processes:
         finding = (
             f"{processes} for training plus one for vLLM, but {len(smi.gpus)} in all: NCCL needs one GPU per process"
         )
-        fix = "use fewer --processes, engine.kind=embedded, or vLLM on another machine"
-        return Check("gpu count", "failed", finding, fix)
-    return Check("gpu count", "ok", f"{seen} for {processes} process{'es' * (processes > 1)}")
+        return Check("failed", finding, "use fewer --processes, engine.kind=embedded, or vLLM on another machine")
+    return Check("ok", f"{seen} for {processes} process{'es' * (processes > 1)}")
 
 
-def check_peers(probe: dict[str, Any], *, p2p_disabled: bool = False) -> Check:
+def check_peers(probe: dict[str, Any], p2p_disabled: bool = False) -> Check:
     """Check that the GPUs can access each other's memory, which NCCL uses unless NCCL_P2P_DISABLE=1."""
     if len(probe["devices"]) < 2:
-        return Check("peer access", "skipped", "fewer than two GPUs")
+        return Check("skipped", "fewer than two GPUs")
     if not probe["apart"]:
-        return Check("peer access", "ok", f"between all {len(probe['devices'])} GPUs")
+        return Check("ok", f"between all {len(probe['devices'])} GPUs")
     pairs = ", ".join(f"{one} and {other}" for one, other in probe["apart"][:4])
     if p2p_disabled:
-        return Check("peer access", "ok", f"not between GPUs {pairs}; NCCL_P2P_DISABLE=1 is set")
+        return Check("ok", f"not between GPUs {pairs}; NCCL_P2P_DISABLE=1 is set")
     fix = "if NCCL hangs or fails, set NCCL_P2P_DISABLE=1 in both terminals"
-    return Check("peer access", "warning", f"not between GPUs {pairs}, which is slower", fix)
+    return Check("warning", f"not between GPUs {pairs}, which is slower", fix)
 
 
 def _vllm_is_for_cpus() -> bool:
@@ -229,12 +224,12 @@ def check_vllm(planned: PlannedRun) -> Check:
     embedded = "engine.kind=embedded"
     if not planned.uses_vllm:
         needed = "required for engine.kind=vllm only"
-        return Check("vllm", "skipped", f"{'' if installed else 'not '}installed; {needed}")
+        return Check("skipped", f"{'' if installed else 'not '}installed; {needed}")
     if not installed:
         finding = "not installed; the trainer uses vLLM's client code to talk to the server"
-        return Check("vllm", "failed", finding, f"{how_to_install('vllm')} (Linux); or {embedded}")
+        return Check("failed", finding, f"{how_to_install('vllm')} (Linux); or {embedded}")
     if problem := transformers_misfit():
-        return Check("vllm", "failed", *problem.split(": ", 1))
+        return Check("failed", *problem.split(": ", 1))
     remedy = f"reinstall it for the installed torch: {how_to_install('vllm')}; or {embedded}"
     return judge_import("vllm", run_python(IMPORT_S, "-c", "import vllm"), remedy)
 
@@ -242,7 +237,7 @@ def check_vllm(planned: PlannedRun) -> Check:
 def check_flash_attn() -> Check:
     """Check that flash-attn can be imported. Without it training is slower; a broken one breaks transformers."""
     if importlib.util.find_spec("flash_attn") is None:
-        return Check("flash-attn", "ok", "not installed: attention is PyTorch's SDPA")
+        return Check("ok", "not installed: attention is PyTorch's SDPA")
     remedy = "remove it, it is optional: `./setup.sh` in a clone, or `pip uninstall flash-attn`"
     return judge_import("flash-attn", run_python(IMPORT_S, "-c", "import flash_attn"), remedy)
 
@@ -250,8 +245,8 @@ def check_flash_attn() -> Check:
 def judge_import(package: str, finished: Finished, remedy: str) -> Check:
     version = installed_version(package)
     if finished.code == 0:
-        return Check(package, "ok", version or "imports")
-    return Check(package, "failed", f"{version} cannot be imported: {finished.reason}".strip(), remedy)
+        return Check("ok", version or "imports")
+    return Check("failed", f"{version} cannot be imported: {finished.reason}".strip(), remedy)
 
 
 def check_trainer(planned: PlannedRun) -> Check:
@@ -261,5 +256,5 @@ def check_trainer(planned: PlannedRun) -> Check:
     except Exception as error:  # broken packages can raise any exception
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         finding = f"requires {missing}, which is not installed" if missing else f"{type(error).__name__}: {error}"
-        return Check("trainer", "failed" if planned.requested else "warning", finding, INSTALL)
-    return Check("trainer", "ok", "can be imported")
+        return Check("failed" if planned.requested else "warning", finding, INSTALL)
+    return Check("ok", "can be imported")
