@@ -36,9 +36,7 @@ def add(commands: Any) -> None:
         metavar="TASK",
         help="task or category names (`rg-env tasks` lists both); default: the tasks and data of the training run",
     )
-    option(
-        "--data", metavar="FILE", help="your own questions: a .csv, .json, .jsonl or .parquet file, or a Hub dataset"
-    )
+    option("--data", metavar="FILE", help="your questions: a .csv, .json, .jsonl or .parquet file, or a Hub dataset")
     option(
         "--external",
         action=Names,
@@ -77,9 +75,7 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.core.config.yaml12 import to_yaml
     from rg_env.evaluation.config import eval_config_of, load_eval_config
 
-    if (
-        options.config and not is_config_file(options.config) and "=" in options.config
-    ):  # the first positional is an override
+    if options.config and not is_config_file(options.config) and "=" in options.config:  # an override
         options.overrides, options.config = [options.config, *options.overrides], None
     _take_overrides_out_of_lists(options)
     given = _given(options)

@@ -38,9 +38,7 @@ def add(commands: Any) -> None:
     option("--tensor-parallel-size", type=positive, metavar="N", help="GPUs per model replica in vLLM")
     option("--data-parallel-size", type=positive, metavar="N", help="model replicas in vLLM")
     option("--dtype", help="dtype of the server's weights; default: the model's, float32 on a CPU")
-    option(
-        "--max-model-len", type=positive, metavar="N", help="context length of vLLM in tokens, prompt plus completion"
-    )
+    option("--max-model-len", type=positive, metavar="N", help="context length of vLLM: prompt and completion tokens")
     option(
         "--vllm-args",
         type=_words,

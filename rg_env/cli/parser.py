@@ -104,7 +104,7 @@ class CommandParser(argparse.ArgumentParser):
     def _called(self, argument: str) -> str | None:
         """This command's equivalent of an option that it does not have, if any."""
         flag, names = argument.partition("=")[0], self._names()
-        here = (each for each in _candidates(_plain(flag)) if each in names)
+        here = (each for each in _candidates(flag) if each in names)
         return None if flag in names else next(here, None)
 
     def knows(self, argument: str) -> bool:
@@ -113,7 +113,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def _elsewhere(self, flag: str) -> str | None:
         """What to use instead of an option that starts several processes, for commands that start a run."""
-        names = _candidates(_plain(flag)) if self.prog.endswith((" train", " launch")) else ()
+        names = _candidates(flag) if self.prog.endswith((" train", " launch")) else ()
         return next((_ELSEWHERE[each] for each in names if each in _ELSEWHERE), None)
 
     def _key(self, name: str) -> str | None:
@@ -135,9 +135,6 @@ def request_of(kind: type[T], options: argparse.Namespace) -> T:
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
 
-def _plain(flag: str) -> str:
-    return f"--{flag.lstrip('-').replace('_', '-')}"
-
-
-def _candidates(option: str) -> tuple[str, ...]:
+def _candidates(flag: str) -> tuple[str, ...]:
+    option = f"--{flag.lstrip('-').replace('_', '-')}"
     return (option, *_OTHER_NAMES.get(option, ()))

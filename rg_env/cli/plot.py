@@ -33,9 +33,7 @@ def add(commands: Any) -> None:
         metavar="m.json",
         help='labels as JSON, {"A": "B"}; names that are not in the plot are ignored',
     )
-    option(
-        "--output", type=Path, metavar="FILE", help=".png, .svg or .pdf file; default: the first file's name with .png"
-    )
+    option("--output", type=Path, metavar="FILE", help=".png, .svg or .pdf file; default: named after the first file")
     plot.set_defaults(run=run)
 
 

@@ -51,9 +51,7 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.evaluation.trained import as_trained
 
     if options.rollouts_per_example < 2:
-        raise InputError(
-            "--rollouts-per-example 1: use at least 2, a single answer has no variance; training uses groups of 8"
-        )
+        raise InputError("--rollouts-per-example 1: use at least 2, because a single answer has no variance")
     tasks = sorted(load_table()) if options.tasks == ["all"] else options.tasks
     given = {
         "models": [options.model],

@@ -37,9 +37,7 @@ def add(commands: Any) -> None:
     )
     option("--base", metavar="MODEL", help="base model, if the checkpoint lacks config or tokenizer")
     option("--revision", metavar="BRANCH", help="branch, created if missing; default: main")
-    option(
-        "--dry-run", action="store_true", help="list the files, print the card and check the export without uploading"
-    )
+    option("--dry-run", action="store_true", help="list the files, print the card, check the export; upload nothing")
     push.set_defaults(run=_push)
 
 

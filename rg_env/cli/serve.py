@@ -19,9 +19,7 @@ def add(commands: Any) -> None:
         ],
     )
     option = serve.add_argument
-    option(
-        "--model", required=True, help="model folder, checkpoint, LoRA adapter, rg-env run, name on the Hub, or 'tiny'"
-    )
+    option("--model", required=True, help="model folder, checkpoint, LoRA adapter, run, name on the Hub, or 'tiny'")
     option("--port", type=int, default=8000, help="port; default: 8000; 0: any free port")
     option("--seed", type=int, help="sampling seed; default: random")
     option(

@@ -1,11 +1,18 @@
-"""Options of `rg-env tasks`; `rg_env.cli.describe` renders the output."""
+"""Options and output of `rg-env tasks`: a list of tasks, one task with examples, or the grader audit."""
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from rg_env.commands import positive
-from rg_env.errors import InputError
+from rg_env.errors import InputError, unknown_name
+
+_LEGEND = """
+levels: highest difficulty level (levels start at 0; set with `level: 2` in a task's mapping); -: no levels
+draw:   milliseconds to generate a question    distinct: unique questions / questions drawn
+gold:   share of questions with a stored answer    constant: accuracy of the best constant answer
+`rg-env tasks NAME --show 2` shows one task, `rg-env tasks --audit` the graders"""
 
 
 def add(commands: Any) -> None:
@@ -38,17 +45,128 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run `rg-env tasks`; returns the exit code: 1 if the audit found problems."""
-    from rg_env.cli import describe
-
     if options.audit:
-        return 0 if describe.show_audit(lambda line: print(line, flush=True), options.name) else 1
+        return 0 if show_audit(options.name) else 1
     if len(options.name) > 1:
         raise InputError(f"expected one task, got {len(options.name)} (several require --audit)")
     if options.name:
-        print(describe.one_task(options.name[0], options.level, options.show))
+        print(one_task(options.name[0], options.level, options.show))
         return 0
     if options.level is not None or options.show:
         raise InputError("--level and --show require a task name")
-    found = describe.records(options.category, options.sort)
-    print(json.dumps(found, indent=1) if options.json else describe.table(found))
+    found = records(options.category, options.sort)
+    print(json.dumps(found, indent=1) if options.json else table(found))
     return 0
+
+
+def records(category: str | None = None, sort: str = "category") -> list[dict[str, Any]]:
+    """One record per task, of one category or of all, sorted by the field `sort`.
+
+    Raises:
+        UnknownNameError: `category` does not exist.
+    """
+    from rg_env.core.grading import audit
+    from rg_env.core.tasks.task_table import shipped_table
+
+    table, audits = shipped_table(), audit.kept()
+    categories = {entry["category"] for entry in table.values()}
+    if category is not None and category not in categories:
+        raise unknown_name("category", category, categories)
+    found = []
+    for task, entry in sorted(table.items()):
+        measured, levels = audits[task], [len(steps) - 1 for steps in entry["levels"].values()]
+        record = {
+            "name": task,
+            "category": entry["category"],
+            "levels": max(levels, default=None),
+            "draw_ms": round(measured.draw_ms, 2),
+            "distinct": measured.distinct,
+            "questions": measured.items,
+            "gold": round(1 - measured.without_gold / measured.items, 2),
+            "constant": round(measured.constant, 2),
+            "grader": audit.grader_name(task),
+            "options": entry["options"],
+        }
+        if category in (None, record["category"]):
+            found.append(record)
+    key = "draw_ms" if sort == "draw" else sort
+    return sorted(found, key=lambda record: -1 if record[key] is None else record[key])
+
+
+def table(found: Sequence[dict[str, Any]]) -> str:
+    """Format `records` as a table with one line per task."""
+    lines = [
+        f"{'task':24} {'category':12} {'levels':>6} {'draw':>8} {'distinct':>11} {'gold':>5} {'constant':>8}  grader"
+    ]
+    for each in found:
+        levels = "-" if each["levels"] is None else each["levels"]
+        distinct = f"{each['distinct']}/{each['questions']}"
+        lines.append(
+            f"{each['name']:24} {each['category']:12} {levels:>6} {each['draw_ms']:8.2f} {distinct:>11} "
+            f"{each['gold']:5.2f} {each['constant']:8.2f}  {each['grader']}"
+        )
+    return "\n".join([*lines, _LEGEND])
+
+
+def one_task(name: str, level: int | None = None, show: int = 0, seed: int = 0) -> str:
+    """Describe one task: options, levels, audit figures and `show` example rows, at `level` if given.
+
+    Raises:
+        UnknownNameError: the task does not exist.
+        InputError: the task does not have this level.
+    """
+    from rg_env.core.data import problem_keys
+    from rg_env.core.data.dataset import build_rows
+    from rg_env.core.grading import audit
+    from rg_env.core.tasks.mixture import Mixture
+    from rg_env.core.tasks.task_table import load_table
+
+    gym = {"name": name} if level is None else {"name": name, "level": level}
+    (spec,) = Mixture.parse(gym).tasks
+    entry, measured = load_table()[spec.name], audit.kept()[spec.name]
+    at_level = f" at level {level}" if level is not None else ""
+    lines = [f"{spec.name} ({entry['category']}), options and defaults{at_level}:"]
+    lines += [f"  {option}: {json.dumps(spec.config.get(option, value))}" for option, value in entry["options"].items()]
+    if entry["levels"]:
+        lines.append("levels (attribute: highest level):")
+        lines += [f"  {attribute}: {len(steps) - 1}" for attribute, steps in entry["levels"].items()]
+    lines += [f"  level {broken} does not work: {reason}" for broken, reason in entry["broken_levels"].items()]
+    lines.append(f"problem key (determines the split): {problem_keys.described(spec.name)}")
+    lines += ["measured with the default options:", f"  {audit.HEADER}"]
+    lines += [f"  {text}" for text in audit.line(measured).splitlines()]
+    for number, row in enumerate(build_rows(gym, "train", show, seed) if show else [], start=1):
+        gold = row["answer"] or "(the library stores none)"
+        lines += ["", f"example {number}:", row["question"].rstrip(), f"answer: {gold}"]
+    return "\n".join(lines)
+
+
+def show_audit(tasks: Sequence[str] = ()) -> bool:
+    """Print the shipped audit of `tasks` (default: all), one line per task; returns whether all are fine.
+
+    Raises:
+        UnknownNameError: a task does not exist.
+    """
+    from rg_env.core.grading import audit
+    from rg_env.core.tasks.mixture import Mixture
+    from rg_env.core.tasks.task_table import shipped_table
+
+    names = list(Mixture.parse(list(tasks)).names) if tasks else sorted(shipped_table())
+    kept = audit.kept()
+    audits = [kept[name] for name in names]
+    print(audit.HEADER)
+    for result in audits:
+        print(audit.line(result))
+    golds = sum(result.items - result.without_gold for result in audits)
+    wrong = sum(result.gold_wrong for result in audits)
+    print(
+        f"{len(audits)} tasks: {golds - wrong} of {golds} gold answers score 1.0; "
+        f"on {sum(result.answers for result in audits)} honest answers the library's graders disagree with ours "
+        f"{sum(result.disagreements for result in audits)} times, in "
+        f"{sum(result.disagreements > 0 for result in audits)} tasks "
+        f"({sum(result.unexplained for result in audits)} unexplained); "
+        f"{sum(not result.fine for result in audits)} not fine"
+    )
+    guessable = [f"{result.task} {result.constant:.2f}" for result in audits if result.constant > audit.GUESSABLE]
+    if guessable:
+        print(f"* a constant answer is right on more than {audit.GUESSABLE:g} of the rows: {', '.join(guessable)}")
+    return all(result.fine for result in audits)

@@ -14,7 +14,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -140,9 +140,7 @@ def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
     vllm_gpus, gpus = split_gpus(options.vllm_gpus, options.gpus, machine.gpus)
     processes = options.processes or len(gpus) or 1
     if gpus and processes > len(gpus):
-        raise InputError(
-            f"--processes {processes} exceeds the {counted(len(gpus), 'GPU')} for training: each process needs one"
-        )
+        raise InputError(f"--processes {processes} exceeds the {counted(len(gpus), 'GPU')} for training: use fewer")
     if not gpus and processes > (cores := max(2, os.cpu_count() or 1)):
         raise InputError(f"--processes {processes} exceeds the {cores} CPU cores: use at most one process per core")
     idle = gpus[processes:]
@@ -161,20 +159,17 @@ def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
     )
 
 
-def trained_sequence(config: TrainConfig) -> int:
-    """Maximum tokens (prompt plus completion) that a server must accept for the training tasks."""
-    training = config.training
-    return training.max_prompt_length + max(training.max_tokens, config.evaluation.max_tokens or 0)
-
-
-def longest_sequence(config: TrainConfig) -> int:
+def longest_sequence(config: TrainConfig, prompts: Iterable[int] | None = None) -> int:
     """Maximum tokens (prompt plus completion) that a server must accept for all tasks.
 
-    `max_prompt_length` does not bound held-out and labeled tasks, so their prompts are measured. If the tokenizer
-    cannot be loaded here, they are not counted, and the trainer checks them.
+    Args:
+        prompts: token counts of the prompts of held-out and labeled tasks, which `max_prompt_length` does not bound.
+            Default: measured here. If the tokenizer cannot be loaded here, the trainer checks them.
     """
-    new_tokens = config.evaluation.max_tokens or config.training.max_tokens
-    return max(trained_sequence(config), *(length + new_tokens for length in [0, *_evaluation_prompts(config)]))
+    training, new_tokens = config.training, config.evaluation.max_tokens or config.training.max_tokens
+    trained = training.max_prompt_length + max(training.max_tokens, new_tokens)
+    prompts = _evaluation_prompts(config) if prompts is None else prompts
+    return max([trained, *(length + new_tokens for length in prompts)])
 
 
 def _evaluation_prompts(config: TrainConfig) -> list[int]:
@@ -221,9 +216,8 @@ def split_gpus(
     server = tuple(vllm or [gpu for gpu in visible if gpu not in (training or ())][:1])
     trainer = tuple(training or [gpu for gpu in visible if gpu not in server])
     if not server or not trainer:
-        raise InputError(
-            f"{'--gpus' if trainer else '--vllm-gpus'} takes all GPUs ({', '.join(visible)}): leave at least one"
-        )
+        flag = "--gpus" if trainer else "--vllm-gpus"
+        raise InputError(f"{flag} takes all GPUs ({', '.join(visible)}): leave at least one")
     return server, trainer
 
 
@@ -273,9 +267,7 @@ def _heads_problem(model: str, tensor_parallel: int) -> str:
     )
     if heads and heads % tensor_parallel:
         return f"{heads} attention heads"
-    if (
-        groups and groups % tensor_parallel and tensor_parallel % groups
-    ):  # vLLM replicates them if there are fewer heads than GPUs
+    if groups and groups % tensor_parallel and tensor_parallel % groups:  # vLLM copies them to a multiple of GPUs
         return f"{groups} key-value heads"
     return ""
 
@@ -306,9 +298,7 @@ def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, lis
     if options.model is not None:
         raise InputError(f"--model is for scripts: use model.name={options.model} instead")
     if "--sweep" in options.script_arguments:
-        raise InputError(
-            "launch starts a single run: use `rg-env train --sweep` next to a server, or `rg-env slurm --sweep`"
-        )
+        raise InputError("launch starts a single run: use `rg-env train --sweep` or `rg-env slurm --sweep`")
     overrides = [argument for argument in options.script_arguments if is_override(argument)]
     config = load_train_config(options.script, [*overrides, *_engine_overrides(options)], processes=processes)
     return config.model.name, options.max_model_len or longest_sequence(config), plan(config, processes)
@@ -444,10 +434,9 @@ def supervise(commands: Commands, options: LaunchOptions, folder: Path, healthy:
     """Run the server and, once it is `healthy`, the trainer. Logs go to `folder`; returns the exit code of `launch`."""
     supervisor = Supervisor(options.save_timeout)
     with supervisor.noting_signals(), supervisor.ending_programs():
-        server = supervisor.start(
-            commands.server, folder / "vllm.log", lambda line: f"[vllm] {line}" if options.verbose else None
-        )
-        if not _becomes_healthy(supervisor, server, healthy, options.server_timeout):
+        shown = "[vllm] {}".format if options.verbose else lambda line: None
+        server = supervisor.start(commands.server, folder / "vllm.log", shown)
+        if not _is_ready(supervisor, server, healthy, options.server_timeout):
             return 128 + supervisor.signals[0]
         trainer = supervisor.start(
             commands.trainer,
@@ -465,9 +454,7 @@ def supervise(commands: Commands, options: LaunchOptions, folder: Path, healthy:
         raise TrainingError(f"{ended} during training ({last[:200]}): see {server.log}")
 
 
-def _becomes_healthy(
-    supervisor: Supervisor, server: ProcessGroup, healthy: Callable[[], bool], timeout_s: float
-) -> bool:
+def _is_ready(supervisor: Supervisor, server: ProcessGroup, healthy: Callable[[], bool], timeout_s: float) -> bool:
     """Wait until the server is healthy; False if a signal came first. Prints the end of its log on an error."""
     start, shown = time.monotonic(), 0.0
     while supervisor.wait_until(lambda: server.code is not None, HEALTH_EVERY_S):

@@ -31,19 +31,11 @@ from rg_env.training.config.sections import EngineConfig
 INHERITED = ("HF_HOME", "RG_ENV_CACHE")
 """Environment variables copied into the script. API keys are not copied: programs read them from `.env`."""
 _SEEDS = r"[0-9]{1,9}(-[0-9]{1,9}(:0*[1-9][0-9]*)?)?"
+_NAME, _NAMES = r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}", "a name of letters, digits and any of . _ + -"
 _FORMS = {
-    "account": (
-        _NAME := r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}",
-        _NAMES := "a name of letters, digits and any of . _ + -",
-    ),
+    **dict.fromkeys(("account", "qos", "job_name", "gpu_type"), (_NAME, _NAMES)),
     "partition": (rf"{_NAME}(,{_NAME})*", _NAMES),
-    "qos": (_NAME, _NAMES),
-    "job_name": (_NAME, _NAMES),
-    "gpu_type": (_NAME, _NAMES),
-    "constraint": (
-        r"[A-Za-z0-9_][A-Za-z0-9_.+&|*,:()\[\]!-]*",
-        "a list of features such as 'a100&nvlink', without spaces",
-    ),
+    "constraint": (r"\w[\w.+&|*,:()\[\]!-]*", "a list of features such as 'a100&nvlink', without spaces"),
     "mem": ("[0-9]+[KMGT]?", "an amount of memory such as 200G (units: K, M, G, T)"),
     "time": (
         r"[0-9]+(:[0-9]+){0,2}|[0-9]+-[0-9]+(:[0-9]+){0,2}",
@@ -184,21 +176,15 @@ class SlurmJob:
         """
         if embedded:
             if self.vllm_gpus is not None:
-                raise InputError(
-                    "--vllm-gpus requires engine.kind=vllm, but this config has embedded: change one of them"
-                )
+                raise InputError("--vllm-gpus requires engine.kind=vllm, but this config has embedded: omit it")
             if self.nodes > 1:
-                raise InputError(
-                    f"--nodes {self.nodes} requires engine.kind=vllm: the embedded engine runs on one node only"
-                )
+                raise InputError(f"--nodes {self.nodes} requires engine.kind=vllm: embedded runs on one node only")
             return self.gpus
         if self.nodes == self.gpus == self.served_gpus == 1:
             return 1  # it shares the GPU with the server
         if self.served_gpus >= self.gpus:
-            raise InputError(
-                f"vLLM on {self.served_gpus} of --gpus {self.gpus} leaves none for training: use fewer --vllm-gpus or "
-                "more GPUs"
-            )
+            used = f"vLLM on {self.served_gpus} of --gpus {self.gpus}"
+            raise InputError(f"{used} leaves none for training: use fewer --vllm-gpus or more GPUs")
         return (self.gpus - self.served_gpus) * self.nodes
 
 
@@ -285,16 +271,13 @@ def _evaluation(job: SlurmJob, document: Document) -> dict[str, str]:
     """Template values of an evaluation."""
     for name in ("array", "sweep", "vllm_gpus"):
         if getattr(job, name):
-            raise InputError(
-                f"--{name.replace('_', '-')} is for training, but {job.config} is an evaluation config: omit the option"
-            )
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option} is for training, but {job.config} is an evaluation config: omit the option")
     if job.nodes > 1:
         raise InputError(f"--nodes {job.nodes}: an evaluation runs on one node, with a vLLM server on each of its GPUs")
     config = load_eval_config(job.config, job.overrides)
     if all(model.url for model in config.models.values()):
-        raise InputError(
-            f"{job.config}: all models are served at a url, so the job needs no GPU: run rg-env eval directly"
-        )
+        raise InputError(f"{job.config}: all models are served at a url: run rg-env eval, without a job")
     if config.serving.gpus is not None:
         raise InputError("serving.gpus: a job uses all GPUs allocated by Slurm (--gpus): omit the key")
     if config.serving.kind == "embedded" and job.gpus > 1:
@@ -316,22 +299,19 @@ def _training(job: SlurmJob, document: Document, checkout: Path) -> dict[str, st
     key = ("engine", "kind")
     embedded = (document.get(key) or EngineConfig().kind) == "embedded"
     processes = job.processes(embedded=embedded)
+    pieces = {"settings": _lines("  ", *map(shlex.quote, [job.config, *job.overrides]))}
     if job.sweep:
         sweep = load_sweep(job.config, job.overrides, job.sweep, processes=processes)
         configs = sweep.configs
+        pieces |= _sweep(sweep, f"{shlex.quote(configs[0].output.dir or 'outputs')}/{job.name}-JOBID")
+        lines = [f"{counted(len(sweep.points), 'job')}, one per point", *notes(sweep)]
     else:
         configs = (load_train_config(job.config, job.overrides, processes=processes),)
-    root = configs[0].output.dir or "outputs"
-    pieces = {"settings": _lines("  ", *map(shlex.quote, [job.config, *job.overrides])), "root": root}
-    if job.array:
-        pieces["own"] = _SEED
-    if job.sweep:
-        pieces |= _sweep(sweep, f"{shlex.quote(root)}/{job.name}-JOBID")
-        pieces["plan"] = "\n".join([f"{counted(len(sweep.points), 'job')}, one per point", *notes(sweep)])
-    else:
-        pieces["plan"] = "\n".join(plan(configs[0], processes))
+        pieces |= {"own": _SEED} if job.array else {}
+        lines = plan(configs[0], processes)
     guesses = [] if embedded else guessed_sizes(configs[0].model.name, job.served_gpus)
-    pieces["plan"] = "\n".join([pieces["plan"], *_idle(job, embedded=embedded), *guesses])
+    pieces["plan"] = "\n".join([*lines, *_idle(job, embedded=embedded), *guesses])
+    pieces["root"] = configs[0].output.dir or "outputs"
     if embedded:
         return pieces | _embedded(processes, checkout)
     if job.nodes == 1:

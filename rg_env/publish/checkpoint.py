@@ -168,9 +168,8 @@ class Checkpoint:
         if self.base.on_hub:
             return None
         searched = f", nor has {self.base.folder}" if self.base.folder else ""
-        raise InputError(
-            f"{self.folder} has no {what}{searched}: pass the model that it was trained from as --base NAME_OR_FOLDER"
-        )
+        remedy = "pass the model that it was trained from as --base NAME_OR_FOLDER"
+        raise InputError(f"{self.folder} has no {what}{searched}: {remedy}")
 
 
 def find_checkpoint(path: Path, *, best: bool = False, base: str | None = None) -> Checkpoint:
@@ -297,7 +296,5 @@ def _deepspeed(folder: Path) -> Path | None:
         if not found:
             raise InputError(f"{folder} lacks the folder {tag[:40]!r}, which DeepSpeed's file 'latest' names: copy it")
     if len(found) > 1:
-        raise InputError(
-            f"{folder} has {len(found)} DeepSpeed folders, but no file 'latest': pass one of these folders"
-        )
+        raise InputError(f"{folder} has {len(found)} DeepSpeed folders, but no file 'latest': pass one of them")
     return found[0] if found else None

@@ -130,9 +130,7 @@ def _matching(folder: Path, patterns: Sequence[str], roots: Sequence[Path]) -> I
 
 def _check_link(file: Path, roots: Sequence[Path]) -> None:
     if not any(file.resolve().is_relative_to(root) for root in roots):
-        raise InputError(
-            f"{file} is a link to {file.resolve()}, outside the published folders: copy the file to send it"
-        )
+        raise InputError(f"{file} is a link to {file.resolve()}, outside the published folders: copy the file")
 
 
 def _model_file(checkpoint: Checkpoint, file: Path) -> Path | bytes:

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -128,8 +129,8 @@ def _export_model(request: ExportRequest, checkpoint: Checkpoint, aside: Path, s
     say(f"verified: {tensors}; logits on fixed prompts differ by {difference:.1g} of their size")
     del weights  # merged weights take memory
     lossless = not is_adapter and not rounded
-    answering = lambda: verify.load(aside, architecture, dtype)  # noqa: E731
-    say(verify.check_answers(checkpoint.run, checkpoint.step, answering, tokenizer, lossless=lossless))
+    load = partial(verify.load, aside, architecture, dtype)
+    say(verify.check_answers(checkpoint, load, tokenizer, lossless=lossless))
 
 
 def _export_adapters(request: ExportRequest, checkpoint: Checkpoint, aside: Path, say: Say) -> None:
@@ -145,16 +146,13 @@ def _export_adapters(request: ExportRequest, checkpoint: Checkpoint, aside: Path
     if not request.verify:
         return
     model = adapted(checkpoint, aside)
-    written = read_weights("adapter", aside)[1]
-    for name, weight in weights.items():
-        if not torch.equal(written[name].read(), weight.read().to(written[name].dtype)):
-            raise ExportError(f"{name} was not exported as it is in the checkpoint")
+    dict(verify.compared(weights, read_weights("adapter", aside)[1], dtype))
     prompts = verify.prompt_ids(tokenizer, model.get_input_embeddings().weight.shape[0])
     if not torch.isfinite(verify.logits(model, prompts)).all():
         raise ExportError("the base model with these adapters computes non-finite values")
     say("verified: each tensor is the trained one, and PEFT loads them on the base model")
     lossless = all(weight.dtype == (dtype or weight.dtype) for weight in weights.values())
-    say(verify.check_answers(checkpoint.run, checkpoint.step, lambda: model, tokenizer, lossless=lossless))
+    say(verify.check_answers(checkpoint, lambda: model, tokenizer, lossless=lossless))
 
 
 def _merged(checkpoint: Checkpoint, weights: Weights, prompts: torch.Tensor) -> tuple[torch.Tensor, Weights]:
@@ -241,9 +239,7 @@ def _finite(name: str, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         if largest > torch.finfo(dtype).max:
             raise ExportError(f"{name} has values up to {largest:.3g}, too large for {_REMEDIES[dtype]}")
     value = value.detach().to(dtype).contiguous()
-    is_view = (
-        value.untyped_storage().nbytes() != value.nbytes
-    )  # view of a shard, whose other values must not be written
+    is_view = value.untyped_storage().nbytes() != value.nbytes  # of a shard, whose other values must not be written
     return value.clone() if is_view else value
 
 

@@ -194,10 +194,8 @@ class Architecture:
                 "zero3_save_16bit_model: export the folder that also has DeepSpeed's shards (global_stepN)"
             )
         if missing := [name for name in self.wanted if name not in found]:
-            kind = type(self.model).__name__
-            raise ExportError(
-                f"{missing[0]} is missing in the checkpoint ({len(missing)} of {total} weights of {kind} are)"
-            )
+            count = f"{len(missing)} of {total} weights of {type(self.model).__name__}"
+            raise ExportError(f"{missing[0]} is missing in the checkpoint ({count})")
         floating = {name: value.is_floating_point() for name, value in self.model.state_dict().items()}
         for name, weight in found.items():
             if weight.shape != self.wanted[name]:

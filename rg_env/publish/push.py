@@ -198,9 +198,7 @@ def _check_remote(request: PushRequest, remote: Remote | None, run: str) -> None
     if remote is None:
         return
     if request.private and not remote.private:
-        raise InputError(
-            f"{request.repo_id} exists and is public: make it private in its settings, or choose another repository"
-        )
+        raise InputError(f"{request.repo_id} exists and is public: make it private in its settings, or choose another")
     if remote.is_copy or not remote.files or (remote.marker and remote.marker.run == run):
         return
     where = request.repo_id + (f" has a branch {request.revision} that" if request.revision else "")

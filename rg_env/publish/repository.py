@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import httpx2
@@ -109,9 +109,10 @@ class Repository:
             InputError: the token was rejected.
             HubError: the Hub cannot be reached, or the response is invalid.
         """
+        options: dict[str, Any] = {"files_metadata": True, "timeout": TIMEOUT_S}
         with self._errors():
             try:
-                main = self.api.model_info(self.repo_id, files_metadata=True, timeout=TIMEOUT_S)
+                main = self.api.model_info(self.repo_id, **options)
             except RepositoryNotFoundError as error:
                 if error.response.status_code == 401:  # the Hub's response to an unknown token
                     raise
@@ -119,9 +120,7 @@ class Repository:
             branch = main
             if self._is_branch:
                 with contextlib.suppress(RevisionNotFoundError):  # the branch will start as a copy of main
-                    branch = self.api.model_info(
-                        self.repo_id, revision=self.revision, files_metadata=True, timeout=TIMEOUT_S
-                    )
+                    branch = self.api.model_info(self.repo_id, revision=self.revision, **options)
             if branch.sha is None:
                 raise ValueError("the repository has no commit")
             files = {each.rfilename: each.blob_id for each in branch.siblings or () if each.rfilename != _BY_HUB}
@@ -155,10 +154,8 @@ class Repository:
             if len(once) < len(added):
                 self.api.preupload_lfs_files(self.repo_id, once.values(), revision=self.revision, free_memory=False)
             operations = [*added, *(CommitOperationDelete(path, is_folder=False) for path in deleted)]
-            made = self.api.create_commit(
-                self.repo_id, operations, commit_message=message, revision=self.revision, parent_commit=parent
-            )
-            return made.oid != parent
+            options = {"commit_message": message, "revision": self.revision, "parent_commit": parent}
+            return bool(self.api.create_commit(self.repo_id, operations, **options).oid != parent)
 
     @property
     def _is_branch(self) -> bool:
@@ -183,9 +180,8 @@ class Repository:
             if isinstance(error, OSError) and error.filename:
                 raise HubError(f"{error.filename} cannot be read: {error.strerror}") from error
             reason = one_line(f"{type(error).__name__}: {self._clean(str(error))}")
-            raise HubError(
-                f"uploading to {self.endpoint} failed ({reason}): check the network and HF_ENDPOINT"
-            ) from error
+            remedy = "check the network and HF_ENDPOINT"
+            raise HubError(f"uploading to {self.endpoint} failed ({reason}): {remedy}") from error
 
     def _refusal(self, answer: HfHubHTTPError) -> RGEnvError:
         status, reason = answer.response.status_code, one_line(self._clean(answer.server_message or ""))

@@ -25,6 +25,7 @@ from rg_env.inference.embedded.engine import EmbeddedEngine
 from rg_env.inference.models import best_device
 from rg_env.inference.prompts import PromptEncoder
 from rg_env.inference.protocol import Sampling
+from rg_env.publish.checkpoint import Checkpoint
 from rg_env.publish.model import Architecture
 from rg_env.publish.weights import Weights
 from rg_env.training.rollouts import RolloutSampler
@@ -84,15 +85,15 @@ def load(folder: Path, architecture: Architecture, dtype: torch.dtype) -> Any:
     return model.eval()
 
 
-def compared(trained: Weights, written: Weights, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield name and value of each trained weight after comparing its value in `dtype` with the written one.
+def compared(trained: Weights, written: Weights, dtype: torch.dtype | None) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield name and value of each trained weight after comparing its value in `dtype`, if given, with the written one.
 
     Raises:
         ExportError: the values differ.
     """
     for name, weight in trained.items():
         value = weight.read()
-        if not torch.equal(written[name].read(), value.to(dtype) if value.is_floating_point() else value):
+        if not torch.equal(written[name].read(), value.to(dtype) if dtype and value.is_floating_point() else value):
             raise ExportError(f"{name} was not exported as it is in the checkpoint")
         yield name, value
 
@@ -108,9 +109,8 @@ def trained_model(architecture: Architecture, values: Iterable[tuple[str, torch.
 
 def check_logits(trained: torch.Tensor, written: torch.Tensor, tolerance: float) -> float:
     """Relative difference of two sets of logits (L, vocabulary). Raises `ExportError` if it exceeds `tolerance`."""
-    one, other = (
-        each - each.mean(dim=-1, keepdim=True) for each in (trained, written)
-    )  # logits are defined up to a constant
+    # Logits are defined up to a constant.
+    one, other = (each - each.mean(dim=-1, keepdim=True) for each in (trained, written))
     difference = float(torch.dist(one, other) / one.norm().clamp(min=1e-30))
     if not difference <= tolerance:
         raise ExportError(
@@ -124,10 +124,8 @@ class _NotComparable(Exception):
     """Answers cannot be compared; the message is the reason."""
 
 
-def check_answers(
-    run: RunFolder | None, step: int | None, load: Callable[[], Any], tokenizer: Any, *, lossless: bool
-) -> str:
-    """Repeat the run's evaluation of `step` with the exported model; returns the result, or why it is missing.
+def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: Any, *, lossless: bool) -> str:
+    """Repeat the run's evaluation of this step with the exported model; returns the result, or why it is missing.
 
     Args:
         load: loads the model; called only if it is needed.
@@ -137,6 +135,7 @@ def check_answers(
         ExportError: the accuracy differs from the recorded one.
         InputError: a file of the run is damaged.
     """
+    run, step = checkpoint.run, checkpoint.step
     try:
         if run is None or step is None:
             raise _NotComparable("the checkpoint is not in a run with evaluations, or its step is unknown")
@@ -158,10 +157,8 @@ def _evaluation(run: RunFolder, step: int) -> Results:
 
 def _greedy(results: Results) -> list[dict[str, Any]]:
     """Records of greedy answers to the first problems."""
-    found = {
-        each["problem"]: each for each in results.rollouts if (each["part"], each["draw"]) == ("training", "greedy")
-    }
-    first = [found[problem] for problem in sorted(found)][:PROBLEMS]
+    found = [each for each in results.rollouts if (each["part"], each["draw"]) == ("training", "greedy")]
+    first = sorted(found, key=lambda each: each["problem"])[:PROBLEMS]
     return first if all(each["correct"] is not None for each in first) else []
 
 

@@ -128,9 +128,7 @@ def _deepspeed(folder: Path) -> tuple[str, Weights]:
     if not optimizer:  # weights in the compute dtype, except under ZeRO-3
         module = in_memory(head["module"])
         if any(0 in each.shape for each in module.values()):
-            raise InputError(
-                f"{models[0]} has empty weights, and the optimizer files next to it are missing: copy them"
-            )
+            raise InputError(f"{models[0]} has empty weights, and the optimizer files of its folder are missing")
         return "DeepSpeed", module
     with _weights_only(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         try:
@@ -223,15 +221,13 @@ def _dtensor(folder: Path) -> tuple[str, Weights]:
         raise InputError(f"{folder} has files of runs with {sorted(sizes)} processes: keep those of one run")
     size = sizes.pop()
     if len(matches) != size or {int(match[2]) for match in matches} != set(range(size)):
-        raise InputError(
-            f"{folder} has only {len(matches)} of {size} files model_world_size_{size}_rank_R.pt: copy all of them"
-        )
+        files = f"model_world_size_{size}_rank_R.pt"
+        raise InputError(f"{folder} has only {len(matches)} of {size} files {files}: copy all of them")
     parts = [load(folder / f"model_world_size_{size}_rank_{rank}.pt") for rank in range(size)]
     if any(part.keys() != parts[0].keys() for part in parts):
         raise InputError(f"{folder} has files with different weight names: they are from different checkpoints")
-    found = in_memory(
-        {name: each for name, each in parts[0].items() if not hasattr(each, "_spec")}
-    )  # equal in all processes
+    same = {name: each for name, each in parts[0].items() if not hasattr(each, "_spec")}  # in all processes
+    found = in_memory(same)
     for name in parts[0].keys() - found.keys():
         pieces = [part[name] for part in parts]
         found[name] = Weight(tuple(pieces[0]._spec.shape), pieces[0].dtype, partial(_joined, name, pieces))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from task_table import generate_table, probe_levels, render
 
-from rg_env.cli.describe import one_task
+from rg_env.cli.tasks import one_task
 from rg_env.core.tasks import library
 from rg_env.core.tasks.mixture import Mixture, TaskSpec
 from rg_env.core.tasks.task_table import PATH, load_table, options_at, resolve_levels, working_levels

@@ -30,9 +30,9 @@ from rg_env.jobs.doctor.model import (
     check_model,
     is_cached,
     judge_prompts,
-    needed_tokens,
     preset_for,
 )
+from rg_env.jobs.launch import longest_sequence
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.config.sections import EvaluationConfig
 from rg_env.training.memory import ModelShape
@@ -357,9 +357,9 @@ def test_tokens_that_engines_must_hold() -> None:
     assert cached_tokens(run(rollouts_per_example=99), lengths) == (16 * 80, 512 * 120)
     assert cached_tokens(run(before=False, after=False, every=0), lengths) == (16 * 80, 0)
     assert cached_tokens(run("vllm"), lengths) == (0, 0)
-    assert needed_tokens(run(), None) == 80
-    assert needed_tokens(run(max_tokens=60), None) == 110
-    assert needed_tokens(run(max_tokens=60), lengths) == 150
+    assert longest_sequence(run().config, ()) == 80
+    assert longest_sequence(run(max_tokens=60).config, ()) == 110
+    assert longest_sequence(run(max_tokens=60).config, lengths.others) == 150
 
 
 @pytest.fixture

@@ -61,6 +61,7 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
         yield _named("output folder", lambda: machine.check_output(planned, None))
         return
     from rg_env.jobs.doctor import model as models
+    from rg_env.jobs.launch import longest_sequence
 
     check, run, model = _model(planned, bool(probe["devices"]))
     yield _named("model", lambda: check)
@@ -70,7 +71,7 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
             prompts, lengths = models.check_prompts(run, model)
         except Exception as error:
             prompts = _unexpected(error)
-    tokens = models.needed_tokens(run, lengths)
+    tokens = longest_sequence(run.config, lengths.others if lengths else ())
     server = machine.check_server(run, model.name if model else None, tokens)
     yield _named("server", lambda: server)
     yield _named("gpu count", lambda: software.check_count(probe, smi, run, server_runs=server.status == "ok"))

@@ -23,7 +23,6 @@ from rg_env.inference.models import TINY, describe_model, tiny_mixture
 from rg_env.inference.prompts import PromptEncoder
 from rg_env.jobs.doctor.checks import Check, PlannedRun, gigabytes
 from rg_env.jobs.doctor.machine import nearest_folder
-from rg_env.jobs.launch import trained_sequence
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.checkpointing.files import WEIGHTS, weight_files, weights_damage, weights_problem
 from rg_env.training.config.grpo import batch_problems
@@ -193,12 +192,6 @@ def judge_prompts(planned: PlannedRun, context: int, lengths: PromptLengths) -> 
     if lengths.others:
         text = f"{text}; {len(lengths.others)} more in evaluations, the longest has {max(lengths.others)}"
     return Check("ok", text)
-
-
-def needed_tokens(planned: PlannedRun, lengths: PromptLengths | None) -> int:
-    """Maximum tokens (prompt plus completion) that an engine must accept."""
-    others = lengths.others if lengths else ()
-    return max([trained_sequence(planned.config), *(length + planned.evaluation_tokens for length in others)])
 
 
 def cached_tokens(planned: PlannedRun, lengths: PromptLengths | None) -> tuple[int, int]:

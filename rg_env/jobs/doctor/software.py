@@ -66,15 +66,13 @@ def packages_here(planned: PlannedRun) -> Check:
     return check_packages(requirements, ["train", *(["vllm"] if planned.uses_vllm else [])], installed_version)
 
 
-def check_packages(
-    requirements: Iterable[Requirement], extras: Sequence[str], installed: Callable[[str], str]
-) -> Check:
+def check_packages(needs: Iterable[Requirement], extras: Sequence[str], installed: Callable[[str], str]) -> Check:
     """Check versions of base packages and those of `extras`; packages of other extras only if installed.
 
     The result is at worst a warning, because importing the trainer shows whether training works anyway.
     """
     missing, outside, present = set(), [], set()
-    for requirement in requirements:
+    for requirement in needs:
         needed, version = _applies(requirement, "", *extras), installed(requirement.name)
         if not needed and not _applies(requirement, *_EXTRA.findall(str(requirement.marker))):  # for another platform
             continue
@@ -194,9 +192,7 @@ def check_count(probe: dict[str, Any], smi: Smi, planned: PlannedRun, *, server_
         fix = f"use --processes {seen}, or more GPUs in CUDA_VISIBLE_DEVICES"
         return Check("failed", f"{processes} processes, but torch sees {counted(seen, 'GPU')}", fix)
     if planned.uses_vllm and planned.server_is_local and not server_runs and len(smi.gpus) <= processes:
-        finding = (
-            f"{processes} for training plus one for vLLM, but {len(smi.gpus)} in all: NCCL needs one GPU per process"
-        )
+        finding = f"{processes} for training plus one for vLLM, but {len(smi.gpus)} in all: each process needs one"
         return Check("failed", finding, "use fewer --processes, engine.kind=embedded, or vLLM on another machine")
     return Check("ok", f"{seen} for {processes} process{'es' * (processes > 1)}")
 

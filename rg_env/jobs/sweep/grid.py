@@ -209,9 +209,8 @@ def _axis(word: str) -> Axis:
     try:
         values = yaml12.load(f"[{text}]")
     except (ValueError, yaml.YAMLError) as error:
-        raise InputError(
-            f"{option} is not a list of values ({one_line(error)}): leave no value empty, and quote text"
-        ) from error
+        remedy = "leave no value empty, and quote text"
+        raise InputError(f"{option} is not a list of values ({one_line(error)}): {remedy}") from error
     seen = [_canonical(value) for value in values]
     if repeated := next((each for number, each in enumerate(seen) if each in seen[:number]), None):
         raise InputError(f"{option}: {shortened(json.loads(repeated))} is repeated")
