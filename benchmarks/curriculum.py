@@ -8,6 +8,7 @@ animals. Prints the mean difference with its 95% confidence interval (Student's 
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rg_env.core.statistics import mean_and_interval
+from rg_env.core.statistics import mean_interval
 
 CONFIG = Path(__file__).parents[1] / "configs" / "train" / "tiny_curriculum.yaml"
 
@@ -55,10 +56,10 @@ def main() -> int:
         means = {side: statistics.fmean(accuracy_at(lines, step) for lines in runs) for side, runs in sides.items()}
         pairs = zip(sides["curriculum"], sides["without"], strict=True)
         differences = [accuracy_at(one, step) - accuracy_at(other, step) for one, other in pairs]
-        mean, half = mean_and_interval(differences)
+        low, high = mean_interval([[each] for each in differences]) or (math.nan, math.nan)
         print(
             f"step {step}: curriculum {means['curriculum']:.3f}, without {means['without']:.3f}, difference "
-            f"{mean:+.3f} ± {half:.3f} (95%, {options.seeds} seeds)"
+            f"{statistics.fmean(differences):+.3f} ± {(high - low) / 2:.3f} (95%, {options.seeds} seeds)"
         )
     return 0
 

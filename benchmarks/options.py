@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import io
 import json
+import math
 import multiprocessing
 import statistics
 import sys
@@ -25,7 +26,7 @@ from rg_env.commands import prepare_process
 prepare_process()
 
 import rg_env.training.trainer  # noqa: E402, F401  # slow imports, before processes are forked
-from rg_env.core.statistics import mean_and_interval  # noqa: E402
+from rg_env.core.statistics import mean_interval  # noqa: E402
 from rg_env.training.config.load import load_train_config  # noqa: E402
 from rg_env.training.from_config import run_config  # noqa: E402
 
@@ -188,8 +189,8 @@ def print_table(options: dict[str, list[str]], found: dict[str, list[dict[str, f
 
 
 def with_interval(values: list[float]) -> str:
-    mean, half = mean_and_interval(values)
-    return f"{mean:+.3f} ± {half:.3f}"
+    low, high = mean_interval([[value] for value in values]) or (math.nan, math.nan)
+    return f"{statistics.fmean(values):+.3f} ± {(high - low) / 2:.3f}"
 
 
 def shown(figures: dict[str, float]) -> str:

@@ -25,7 +25,7 @@ def main() -> None:
     sampling = {"max_tokens": options.max_tokens}
     results, folder = evaluate(options.models, options.tasks, num_examples=options.num_examples, sampling=sampling)
     for name, model in results.models.items():
-        low, high = model.accuracy_interval
+        low, high = model.intervals["accuracy"]
         print(f"{name}: accuracy {model.accuracy:.3f} (95% interval {low:.3f} to {high:.3f}), mean over tasks")
     for pair in results.comparisons:
         low, high = pair.interval

@@ -34,4 +34,4 @@ def rises(env: Any, folder: Path) -> None:
     gain = after["accuracy"] - before["accuracy"]
     print(f"accuracy {before['accuracy']:.2f} to {after['accuracy']:.2f}")
     assert gain > 0.2
-    assert gain > 2 * (before["accuracy_se"] ** 2 + after["accuracy_se"] ** 2) ** 0.5
+    assert gain > 2 * sum(each["errors"]["accuracy"] ** 2 for each in (before, after)) ** 0.5

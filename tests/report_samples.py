@@ -133,7 +133,7 @@ def results_of_records(
         accuracy, error = mean_and_error(list(correct.values()))
         interval = (max(0.0, accuracy - 2 * error), min(1.0, accuracy + 2 * error))
         answers = sum(map(len, correct.values()))
-        made = model_result(accuracy, len(correct), answers=answers, accuracy_interval=interval)
+        made = model_result(accuracy, len(correct), answers=answers, intervals={"accuracy": interval})
         models[model] = made.model_copy(update={"system_prompt": "Answer as a cat." if model == "trained" else None})
     pair = Paired(a="trained", b="base", n=4, difference=0.5, interval=(0.1, 0.9), p_value=0.03)
     made_task = task_results(models, task, n=4, rollouts_per_example=2, comparisons=[pair])

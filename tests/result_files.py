@@ -22,14 +22,13 @@ def model_result(accuracy: float = 0.5, n: int = 20, rollouts: int = 1, seed: in
     interval = [max(0.0, accuracy - half), min(1.0, accuracy + half)]
     found: dict[str, Any] = {
         **dict.fromkeys(Scores.model_fields),
-        "pass_at_k_se": {},
+        "errors": {},
         "n": n,
         "answers": n * rollouts,
         "accuracy": accuracy,
-        "accuracy_interval": interval,
+        "intervals": {"accuracy": interval, "reward": interval},
         "guess_adjusted": None,
         "reward": accuracy,
-        "reward_interval": interval,
         "pass_at_k": {},
         "mean_completion_tokens": 30.0,
         "truncated": 0.0,
@@ -88,7 +87,7 @@ def all_results(tasks: Sequence[TaskResults], **changes: Any) -> Results:
         models[name] = ModelSummary.model_validate(
             {
                 "accuracy": mean,
-                "accuracy_interval": (max(0.0, mean - 0.05), min(1.0, mean + 0.05)),
+                "intervals": {"accuracy": (max(0.0, mean - 0.05), min(1.0, mean + 0.05))},
                 "guess_adjusted": None,
                 "categories": {"games": mean},
                 "usage": USAGE,

@@ -288,7 +288,7 @@ def evaluation_summary(results: dict[str, Any]) -> dict[str, Any]:
     overall = next(iter(results["models"].values()))["parts"]
     first = next(iter(results["tasks"].values()))
     nothing = dict.fromkeys(next(iter(first["models"].values()))["scores"])
-    nothing |= {"n": 0, "answers": 0, "pass_at_k": {}, "pass_at_k_se": {}, "status": {}}
+    nothing |= {"n": 0, "answers": 0, "pass_at_k": {}, "errors": {}, "intervals": {}, "status": {}}
     held_out = tasks("held_out")
     return {
         "step": results["step"],

@@ -73,16 +73,6 @@ def mean_interval(values_by_problem: Sequence[Sequence[float]]) -> Interval | No
     return mean - half, mean + half
 
 
-def mean_and_interval(values: Sequence[float]) -> tuple[float, float | None]:
-    """The mean of independent values, and the half-width of its `mean_interval`; None for a single value.
-
-    Raises:
-        InputError: there are no values.
-    """
-    mean, error = mean_and_error([[value] for value in values])
-    return mean, None if len(values) < 2 else t_critical(len(values) - 1) * error
-
-
 def t_critical(degrees: int) -> float:
     """The two-sided critical value of Student's t with `degrees` (at least 1) of freedom at 95%."""
     return float(_stats().t.ppf(0.975, degrees))

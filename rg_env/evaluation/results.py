@@ -10,15 +10,17 @@ includes the rollouts. All models of a file answered the same frozen questions. 
 answer, so that models can be compared by question later, even across files. Intervals are 95% confidence intervals.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from statistics import fmean
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, Strict, ValidationError, model_validator
 
 from rg_env.core.config.parsing import Section, Share, problems_in
 from rg_env.core.run_folder import RunFolder, damaged, evaluation_summary
-from rg_env.core.statistics import mean_of, wilson_interval
+from rg_env.core.statistics import mean_of
 from rg_env.core.text import listed, one_line
 from rg_env.errors import InputError
 
@@ -28,6 +30,10 @@ Interval = Annotated[tuple[float, float], Strict(False)]
 """Lower and upper end of a 95% confidence interval. Not strict, because JSON has it as a list."""
 Part = Literal["training", "held_out", "labelled"]
 """Role of a task in a training run: trained on, held out, or reported under a label outside all overall figures."""
+
+
+MEANS = ("accuracy", "greedy_accuracy", "reward", "greedy_reward", "mean_completion_tokens", "truncated")
+"""Names of the means in `Scores`, other than pass@k."""
 
 
 class Record(Section):
@@ -80,18 +86,19 @@ class Accuracy(Record):
     """A mean accuracy; None if the environment has no accuracy metric."""
 
     accuracy: Share | None
-    accuracy_interval: Interval | None
+    intervals: dict[str, Interval]
+    """Intervals of the means, by name; without means that are None, and without the reward of a single question."""
 
     @property
     def measured(self) -> tuple[float, Interval]:
         """Return the accuracy and its interval. Raises `InputError` if it was not measured."""
-        if self.accuracy is None or self.accuracy_interval is None:
+        if self.accuracy is None:
             raise InputError("accuracy was not measured: the environment has no accuracy metric")
-        return self.accuracy, self.accuracy_interval
+        return self.accuracy, self.intervals["accuracy"]
 
 
 class Scores(Accuracy):
-    """Means over all answers to `n` questions, with standard errors (`_se`) and intervals clustered by question.
+    """Means over all answers to `n` questions, with standard errors and intervals clustered by question.
 
     A call that failed permanently counts as a wrong answer. A mean is None if it has no values, as for environments
     without an accuracy metric, evaluations without greedy answers, and servers that do not report tokens.
@@ -101,24 +108,18 @@ class Scores(Accuracy):
     """Number of questions, without those that the model was trained on."""
     answers: int
     """Number of sampled answers, including failed calls."""
-    accuracy_se: float | None
     guess_adjusted: float | None
     """(accuracy - floor) / (1 - floor), where floor is the accuracy of the best constant answer; 0 is guessing."""
     greedy_accuracy: Share | None
-    greedy_accuracy_se: float | None
     reward: float | None
-    reward_se: float | None
-    reward_interval: Interval | None
     greedy_reward: float | None
-    greedy_reward_se: float | None
     pass_at_k: dict[str, float]
     """pass@1, pass@2, pass@4, ... up to the number of answers per question; empty if that is 1."""
-    pass_at_k_se: dict[str, float]
     mean_completion_tokens: float | None
-    mean_completion_tokens_se: float | None
     truncated: Share | None
     """Fraction of answers cut off by `max_tokens`."""
-    truncated_se: float | None
+    errors: dict[str, float]
+    """Standard errors of the means, by name as in `figures`; 0 for a single question."""
     status: dict[str, float]
     """Fraction of each `core.grading.scoring.Status`, or "failed"; empty for rows that rg_env did not generate."""
     failed: int
@@ -126,16 +127,9 @@ class Scores(Accuracy):
     left_out: int
     """Number of questions that are skipped because this model was trained on them."""
 
-    @property
-    def greedy(self) -> Accuracy:
-        """Accuracy of the greedy answers, one per question."""
-        share = self.greedy_accuracy
-        return Accuracy(accuracy=share, accuracy_interval=None if share is None else wilson_interval(share, self.n))
-
     def figures(self) -> dict[str, float]:
         """All known means by name, with pass@k as `pass@2` and statuses as `status/<name>`."""
-        names = ("accuracy", "greedy_accuracy", "reward", "greedy_reward", "mean_completion_tokens", "truncated")
-        known = {name: value for name in names if (value := getattr(self, name)) is not None}
+        known = {name: value for name in MEANS if (value := getattr(self, name)) is not None}
         return self.pass_at_k | known | {f"status/{name}": share for name, share in self.status.items()}
 
 
@@ -228,6 +222,16 @@ class TaskResults(Record):
     comparisons: list[Paired]
     """Comparisons of all pairs of models."""
 
+    @property
+    def scores(self) -> Scores:
+        """Scores of the first model, which is the only one in a training run."""
+        return next(iter(self.models.values())).scores
+
+    @property
+    def in_overall(self) -> bool:
+        """Whether the task counts in macro averages."""
+        return self.part in (None, "training")
+
 
 class BenchmarkScore(Record):
     """A score by lm-evaluation-harness."""
@@ -279,7 +283,7 @@ class ModelSummary(Accuracy):
 class Results(Record):
     """Results of an evaluation: all models on all tasks."""
 
-    format: Literal["rg_env.evaluation/1"] = "rg_env.evaluation/1"
+    format: Literal["rg_env.evaluation/2"] = "rg_env.evaluation/2"
     created: str
     """Time of creation, ISO 8601 in UTC."""
     versions: dict[str, str]
@@ -310,17 +314,7 @@ class Results(Record):
     def of_task(self, name: str) -> "Results":
         """Results of one task, as in its own file."""
         task = self.tasks[name]
-        models = {
-            model: ModelSummary(
-                accuracy=each.scores.accuracy,
-                accuracy_interval=each.scores.accuracy_interval,
-                guess_adjusted=each.scores.guess_adjusted,
-                categories={task.category: each.scores.accuracy or 0.0} if task.category else {},
-                usage=each.usage,
-                failed=each.scores.failed,
-            )
-            for model, each in task.models.items()
-        }
+        models = {model: summary_of(model, [task]) for model in task.models}
         update = {"tasks": {name: task}, "models": models, "comparisons": task.comparisons, "published": []}
         return self.model_copy(update={**update, "external": []})
 
@@ -332,7 +326,7 @@ class Results(Record):
         else:
             source = Path(next(each.source for task in self.tasks.values() for each in task.models.values()))
             models = ["tiny" if source.parts[-2:] == ("tiny", "policy") else source.name]
-        tasks = [name for name, task in self.tasks.items() if task.part in (None, "training")] or list(self.tasks)
+        tasks = [name for name, task in self.tasks.items() if task.in_overall] or list(self.tasks)
         tasks = tasks or list(dict.fromkeys(each.benchmark for each in self.external))
         return f"{listed(models)} on {listed(tasks)}"
 
@@ -347,12 +341,38 @@ class Results(Record):
 
     def scores(self, part: Part) -> dict[str, Scores]:
         """Scores of a training run's model on each task of `part`."""
-        tasks = {name: task for name, task in self.tasks.items() if task.part == part}
-        return {name: next(iter(task.models.values())).scores for name, task in tasks.items()}
+        return {name: task.scores for name, task in self.tasks.items() if task.part == part}
 
     def summary(self) -> dict[str, Any]:
         """Figures of an evaluation in a training run, for `train_results.json`."""
         return evaluation_summary(self.model_dump(mode="json"))
+
+
+def summary_of(
+    model: str, tasks: Collection[TaskResults], parts: Mapping[Part, Scores] = MappingProxyType({})
+) -> ModelSummary:
+    """Summarize the results of one model on `tasks`."""
+    overall = [(task.category, task.models[model].scores) for task in tasks if task.in_overall]
+    measured = [(category, *scores.measured) for category, scores in overall if scores.accuracy is not None]
+    categories: dict[str, list[float]] = {}
+    for category, accuracy, _ in measured:
+        if category:
+            categories.setdefault(category, []).append(accuracy)
+    mean, intervals = None, {}
+    if measured:
+        mean, intervals["accuracy"] = mean_of([a for _, a, _ in measured], [i for *_, i in measured])
+    adjusted = [each.guess_adjusted for _, each in overall if each.guess_adjusted is not None]
+    usages = [task.models[model].usage for task in tasks]
+    columns = {name: [getattr(usage, name) for usage in usages] for name in Usage.model_fields}
+    return ModelSummary(
+        accuracy=mean,
+        intervals=intervals,
+        guess_adjusted=fmean(adjusted) if adjusted else None,
+        categories={category: fmean(values) for category, values in sorted(categories.items())},
+        usage=Usage(**{name: None if None in values else sum(values) for name, values in columns.items()}),
+        failed=sum(task.models[model].scores.failed for task in tasks),
+        parts=dict(parts),
+    )
 
 
 def read_results(file: str | Path) -> Results:
@@ -432,16 +452,8 @@ def merged(files: Mapping[str, Results]) -> Results:
     whole = [results for results in files.values() if results.tasks.keys() == tasks.keys()]
     summaries |= {model: each for results in whole for model, each in results.models.items()}
     if not whole:  # files of single tasks
-        summaries = {model: _over(list(tasks.values()), model, each) for model, each in summaries.items()}
+        summaries = {model: summary_of(model, tasks.values()) for model in summaries}
     return next(iter(files.values())).model_copy(update={"tasks": tasks, "models": summaries})
-
-
-def _over(tasks: Sequence[TaskResults], model: str, summary: ModelSummary) -> ModelSummary:
-    """Recompute a model's macro average over `tasks`."""
-    scores = [task.models[model].scores for task in tasks]
-    accuracy, interval = mean_of(*zip(*(each.measured for each in scores if each.n), strict=True))
-    failed = sum(each.failed for each in scores)
-    return summary.model_copy(update={"accuracy": accuracy, "accuracy_interval": interval, "failed": failed})
 
 
 def _differences(one: TaskResults, other: TaskResults) -> Iterator[str]:

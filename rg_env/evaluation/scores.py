@@ -15,7 +15,6 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import combinations
 from pathlib import Path
-from statistics import fmean
 from typing import Any, get_args
 
 from rg_env.core import statistics
@@ -28,13 +27,15 @@ from rg_env.evaluation import results as schema
 from rg_env.evaluation.config import EvalConfig, PublishedTable
 from rg_env.evaluation.models import kind_of, local_engine
 from rg_env.evaluation.records import FAILED, Answer
-from rg_env.evaluation.results import Paired, Results, Scores, TaskResults, Usage
+from rg_env.evaluation.results import Paired, Results, Scores, TaskResults, Usage, summary_of
 from rg_env.evaluation.runner import TaskWork
 from rg_env.evaluation.tables import markdown
 
 STATUSES: tuple[str, ...] = (*get_args(Status), FAILED)
 _PACKAGES = ("rg-env", "reasoning-gym")
 _ROUNDING = 1e-9
+_FIELDS = ("correct", "correct", "reward", "reward", "completion_tokens", "truncated")
+"""Field of an answer for each of `results.MEANS`."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +89,8 @@ def results_of(
         step=step,
         environments=list(described.values()),
         tasks=tasks,
-        models={name: _summary(name, list(tasks.values()), works) for name in models if tasks},
-        comparisons=_comparisons(list(models), _overall(tasks.values())),
+        models={name: summary_of(name, tasks.values(), _parts(name, works)) for name in models if tasks},
+        comparisons=_comparisons(list(models), [task for task in tasks.values() if task.in_overall]),
         published=compare(published or {}, tasks),
         external=list(external),
         rollouts=list(rollouts),
@@ -157,32 +158,41 @@ def scores_of(works: Iterable[TaskWork], floor: float | None = None) -> Scores:
     sampled = [work for work in works if work.draw == "sampled"]
     questions = [answers for work in sampled for number in work.numbers if (answers := work.of(number))]
     greedy = [[answer] for work in works if work.draw == "greedy" for answer in work.answers.values()]
+    return scores_from(questions, greedy, floor, sum(work.left_out for work in sampled))
+
+
+def scores_from(
+    questions: Sequence[Sequence[Answer]],
+    greedy: Sequence[Sequence[Answer]] = (),
+    floor: float | None = None,
+    left_out: int = 0,
+) -> Scores:
+    """Scores of the sampled answers to each question, and of the greedy ones."""
     statuses = Counter(answer.status for answers in questions for answer in answers if answer.status is not None)
     count = sum(map(len, questions))
-    right, rewards = _values(questions, "correct"), _values(questions, "reward")
-    figures: dict[str, Any] = {}
-    for name, values in {
-        "accuracy": right,
-        "reward": rewards,
-        "greedy_accuracy": _values(greedy, "correct"),
-        "greedy_reward": _values(greedy, "reward"),
-        "mean_completion_tokens": _values(questions, "completion_tokens"),
-        "truncated": _values(questions, "truncated"),
-    }.items():
-        figures[name], figures[f"{name}_se"] = statistics.mean_and_error(values) if any(values) else (None, None)
-    accuracy, reward, passes = figures["accuracy"], figures["reward"], _passes(right)
+    right = _values(questions, "correct")
+    means: dict[str, Any] = dict.fromkeys(schema.MEANS)
+    errors, intervals = dict[str, float](), dict[str, Any]()
+    for name, field in zip(schema.MEANS, _FIELDS, strict=True):
+        values = _values(greedy if name.startswith("greedy") else questions, field)
+        if any(values):
+            means[name], errors[name] = statistics.mean_and_error(values)
+            interval = (
+                statistics.mean_interval if field in ("reward", "completion_tokens") else statistics.share_interval
+            )
+            intervals |= {name: ends} if (ends := interval(values)) else {}
+    accuracy, passes = means["accuracy"], _passes(right)
     return Scores(
         n=len(questions),
         answers=count,
-        **figures,
-        accuracy_interval=None if accuracy is None else statistics.share_interval(right),
+        **means,
         guess_adjusted=None if floor is None or accuracy is None else statistics.guess_adjusted(accuracy, floor),
-        reward_interval=None if reward is None else statistics.mean_interval(rewards) or (reward, reward),
         pass_at_k={name: mean for name, (mean, _) in passes.items()},
-        pass_at_k_se={name: error for name, (_, error) in passes.items()},
+        errors=errors | {name: error for name, (_, error) in passes.items()},
+        intervals=intervals,
         status={name: statuses[name] / count for name in STATUSES if statuses[name]},
         failed=statuses[FAILED],
-        left_out=sum(work.left_out for work in sampled),
+        left_out=left_out,
     )
 
 
@@ -227,41 +237,12 @@ def _correct(works: Sequence[TaskWork]) -> dict[str, list[bool]]:
     return found
 
 
-def _overall(tasks: Iterable[TaskResults]) -> list[TaskResults]:
-    """Tasks that count in macro averages."""
-    return [task for task in tasks if task.part in (None, "training")]
-
-
-def _summary(model: str, tasks: Sequence[TaskResults], works: Sequence[TaskWork]) -> schema.ModelSummary:
-    overall = [(task, task.models[model].scores) for task in _overall(tasks)]
-    measured = [(task, *scores.measured) for task, scores in overall if scores.accuracy is not None]
-    categories: dict[str, list[float]] = {}
-    for task, accuracy, _ in measured:
-        if task.category:
-            categories.setdefault(task.category, []).append(accuracy)
-    mean, interval = (
-        statistics.mean_of([a for _, a, _ in measured], [i for *_, i in measured]) if measured else (None, None)
-    )
-    adjusted = [each.guess_adjusted for _, each in overall if each.guess_adjusted is not None]
+def _parts(model: str, works: Sequence[TaskWork]) -> dict[schema.Part, Scores]:
     parts: dict[schema.Part, list[TaskWork]] = {}
     for work in works:
         if work.model == model and work.questions.part in ("training", "held_out"):
             parts.setdefault(work.questions.part, []).append(work)
-    return schema.ModelSummary(
-        accuracy=mean,
-        accuracy_interval=interval,
-        guess_adjusted=fmean(adjusted) if adjusted else None,
-        categories={category: fmean(values) for category, values in sorted(categories.items())},
-        usage=_total([task.models[model].usage for task in tasks]),
-        failed=sum(task.models[model].scores.failed for task in tasks),
-        parts={part: scores_of(of_part) for part, of_part in parts.items()},
-    )
-
-
-def _total(usages: Sequence[Usage]) -> Usage:
-    """Sum of usages; a value is None if it is unknown for any of them."""
-    columns = {name: [getattr(usage, name) for usage in usages] for name in Usage.model_fields}
-    return Usage(**{name: None if None in values else sum(values) for name, values in columns.items()})
+    return {part: scores_of(of_part) for part, of_part in parts.items()}
 
 
 def _comparisons(models: Sequence[str], tasks: Sequence[TaskResults]) -> list[Paired]:
@@ -296,7 +277,7 @@ def together(evaluations: Mapping[str, Results]) -> Results:
         update={
             "tasks": tasks,
             "models": {key: next(iter(each.models.values())) for key, each in evaluations.items()},
-            "comparisons": _comparisons(names, _overall(tasks.values())),
+            "comparisons": _comparisons(names, [task for task in tasks.values() if task.in_overall]),
         }
     )
 

@@ -76,15 +76,11 @@ def tables_of(results: Results, limit: int | None = None) -> list[Table]:
 
 def print_results(results: Results, console: Console | None = None) -> None:
     """Print the tables of an evaluation."""
-    for table in tables_of(results, _TASKS_SHOWN):
-        _print(table, console)
-
-
-def _print(table: Table, console: Console | None) -> None:
     console = console or TableConsole(highlight=False)
-    print_table(console, table.heads, table.rows)
-    for note in table.notes:
-        console.print(note, markup=False)
+    for table in tables_of(results, _TASKS_SHOWN):
+        print_table(console, table.heads, table.rows)
+        for note in table.notes:
+            console.print(note, markup=False)
 
 
 def print_table(console: Console, heads: list[str], rows: Rows) -> None:
@@ -123,10 +119,10 @@ def figures_of(scores: Scores) -> dict[str, str]:
     """The cells of all figures of a model, by name."""
     return {
         "questions": str(scores.n),
-        "accuracy": cell(scores.accuracy, scores.accuracy_interval),
-        "greedy accuracy": cell(scores.greedy_accuracy, scores.greedy.accuracy_interval),
+        "accuracy": cell(scores.accuracy, scores.intervals.get("accuracy")),
+        "greedy accuracy": cell(scores.greedy_accuracy, scores.intervals.get("greedy_accuracy")),
         "above guessing": cell(scores.guess_adjusted),
-        "reward": cell(scores.reward, scores.reward_interval),
+        "reward": cell(scores.reward, scores.intervals.get("reward")),
         **{k: cell(share) for k, share in list(scores.pass_at_k.items())[1:]},  # pass@1 is the accuracy
         "tokens per answer": _number(scores.mean_completion_tokens),
         "cut off": cell(scores.truncated),
@@ -281,4 +277,4 @@ def _accuracy(found: Accuracy) -> str:
     """An accuracy with its interval, or the mean reward if accuracy was not measured."""
     if found.accuracy is None and isinstance(found, Scores):
         return f"reward {cell(found.reward)}"
-    return cell(found.accuracy, found.accuracy_interval)
+    return cell(found.accuracy, found.intervals.get("accuracy"))

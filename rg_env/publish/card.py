@@ -18,11 +18,11 @@ from rg_env.core.data.manifest import split_hash
 from rg_env.core.data.splits import Split
 from rg_env.core.hub import PushRequest
 from rg_env.core.run_folder import RunFolder
-from rg_env.core.statistics import wilson_interval
+from rg_env.core.statistics import with_interval
 from rg_env.core.text import counted, one_line
 from rg_env.errors import install_command
 from rg_env.evaluation.config import TINY
-from rg_env.evaluation.results import Accuracy, Interval, Paired, Results, Scores, read_results
+from rg_env.evaluation.results import Accuracy, Paired, Results, read_results
 from rg_env.evaluation.scores import together
 from rg_env.publish.checkpoint import Base, Checkpoint
 from rg_env.publish.contents import CURVE, publishable
@@ -33,6 +33,7 @@ _PARTS = {
     "held_out": "Tasks that it was not trained on",
     "labelled": "Other questions, under their own labels",
 }
+_KINDS = {"sampled": "accuracy", "greedy": "greedy_accuracy"}
 _PEAKS = ("memory/peak_gpu_gb", "memory/peak_rss_gb")
 _GRADING = {
     "hardened": "correct or not, by rg-env's own graders, which differ from Reasoning Gym's for some tasks "
@@ -141,11 +142,10 @@ def _named(results: Results, own_data: str | None) -> Results:
 
 def _eval_results(evaluation: Results, own_data: str | None) -> Iterator[EvalResult]:
     for name, task in evaluation.tasks.items():
-        scores = _scores(evaluation, name)
-        sampled = (scores.accuracy, scores.accuracy_se, task.sampling.temperature)
-        greedy = (scores.greedy_accuracy, scores.greedy_accuracy_se, 0.0)
-        for kind, (accuracy, error, temperature) in {"sampled": sampled, "greedy": greedy}.items():
-            if accuracy is None:
+        scores = evaluation.tasks[name].scores
+        temperatures = {"sampled": task.sampling.temperature, "greedy": 0.0}
+        for kind, figure in _KINDS.items():
+            if figure not in scores.intervals:
                 continue
             yield EvalResult(
                 task_type="text-generation",
@@ -155,20 +155,15 @@ def _eval_results(evaluation: Results, own_data: str | None) -> Iterator[EvalRes
                 dataset_split="eval",
                 dataset_args={"manifest_sha256": task.questions.manifest_sha256},
                 metric_type="accuracy",
-                metric_value=accuracy,
+                metric_value=getattr(scores, figure),
                 metric_name=f"accuracy, {kind}",
                 metric_args={
                     "n": scores.n,
-                    "standard_error": error,
-                    "temperature": temperature,
+                    "standard_error": scores.errors[figure],
+                    "temperature": temperatures[kind],
                     "max_tokens": task.sampling.max_tokens,
                 },
             )
-
-
-def _scores(evaluation: Results, name: str) -> Scores:
-    """Scores of the run's model on a task."""
-    return next(iter(evaluation.tasks[name].models.values())).scores
 
 
 def _results(before: Results | None, after: Results | None) -> Iterator[tuple[str, list[list[str]]]]:
@@ -188,37 +183,29 @@ def _results(before: Results | None, after: Results | None) -> Iterator[tuple[st
         rows: list[list[str]] = []
         if part == "training" and len(tasks) > 1:
             means = [next(iter(side.models.values())) for side in sides.values()]
-            n = sum(_scores(last, name).n for name in tasks) if last else 0
-            rows += _sampled("mean of the tasks", n, means, shown.comparisons if shown else ())
+            n = sum(last.tasks[name].scores.n for name in tasks) if last else 0
+            rows += _row("mean of the tasks", n, means, "sampled", shown.comparisons if shown else ())
         for name in tasks:
-            scores = [_scores(side, name) for side in sides.values() if name in side.tasks]
-            rows += _sampled(code(name), scores[-1].n, scores, shown.tasks[name].comparisons if shown else ())
-            rows += _greedy(code(name), scores, ["", ""] if shown else [])
+            scores = [side.tasks[name].scores for side in sides.values() if name in side.tasks]
+            rows += _row(code(name), scores[-1].n, scores, "sampled", shown.tasks[name].comparisons if shown else ())
+            rows += _row(code(name), scores[-1].n, scores, "greedy")
         if rows:
             yield title, [head, *rows]
 
 
-def _sampled(name: str, n: int, sides: Sequence[Accuracy], compared: Sequence[Paired]) -> Iterator[list[str]]:
+def _row(
+    name: str, n: int, sides: Sequence[Accuracy], kind: str, compared: Sequence[Paired] = ()
+) -> Iterator[list[str]]:
     """Yield a row, if anything was measured."""
-    if any(each.accuracy is not None for each in sides):
-        cells = [_with_interval(each.accuracy, each.accuracy_interval) for each in sides]
+    figure = _KINDS[kind]
+    if any(figure in each.intervals for each in sides):
+        cells = [
+            with_interval(getattr(each, figure), each.intervals[figure]) if figure in each.intervals else "not measured"
+            for each in sides
+        ]
         for found in compared:
-            low, high = found.interval
-            cells += [f"{found.difference:+.3f} \\[{low:+.3f}, {high:+.3f}\\]", f"{found.p_value:.4f}"]
-        yield [f"{name}, sampled", str(n), *cells]
-
-
-def _greedy(name: str, sides: Sequence[Scores], rest: list[str]) -> Iterator[list[str]]:
-    shares = [(each.greedy_accuracy, each.n) for each in sides]
-    if any(share is not None for share, _ in shares):
-        cells = [_with_interval(share, None if share is None else wilson_interval(share, n)) for share, n in shares]
-        yield [f"{name}, greedy", str(sides[-1].n), *cells, *rest]
-
-
-def _with_interval(accuracy: float | None, interval: Interval | None) -> str:
-    if accuracy is None or interval is None:
-        return "not measured"
-    return f"{accuracy:.3f} \\[{interval[0]:.3f}, {interval[1]:.3f}\\]"
+            cells += [with_interval(found.difference, found.interval, sign=True), f"{found.p_value:.4f}"]
+        yield [f"{name}, {kind}", str(n), *(cell.replace("[", "\\[").replace("]", "\\]") for cell in cells)]
 
 
 def _run_values(run: RunFolder, evaluation: Results | None) -> Values:
@@ -248,7 +235,9 @@ def _run_values(run: RunFolder, evaluation: Results | None) -> Values:
         "sampling": evaluation.sampling if evaluation else None,
         "overall": evaluation.overall() if evaluation else None,
         "held_out": evaluation.overall("held_out") if evaluation else None,
-        "asked": [f"{_scores(evaluation, name).n} of {code(name)}" for name in evaluation.tasks] if evaluation else [],
+        "asked": [f"{evaluation.tasks[name].scores.n} of {code(name)}" for name in evaluation.tasks]
+        if evaluation
+        else [],
     }
 
 

@@ -216,7 +216,7 @@ def step_of_model(name: str | Path) -> int:
 def metrics_of(results: Results) -> dict[str, float]:
     """The metrics that a run logs: `eval/accuracy`, `eval/<task>/accuracy`, `eval/held_out/accuracy`,
     `eval/<label>/accuracy`."""
-    named = {f"eval/{name}": next(iter(task.models.values())).scores for name, task in results.tasks.items()}
+    named = {f"eval/{name}": task.scores for name, task in results.tasks.items()}
     for prefix, overall in (("eval", results.overall()), ("eval/held_out", results.overall("held_out"))):
         if overall is not None:
             named[prefix] = overall

@@ -14,7 +14,6 @@ from rg_env.core.statistics import (
     error_interval,
     guess_adjusted,
     mean_and_error,
-    mean_and_interval,
     mean_interval,
     mean_of,
     paired_difference,
@@ -146,13 +145,6 @@ def test_a_figure_is_shown_with_its_interval() -> None:
     assert with_interval(0.5, (0.4, 0.61)) == "0.500 [0.400, 0.610]"
     assert with_interval(0.1, (-0.02, 0.2), 2, sign=True) == "+0.10 [-0.02, +0.20]"
     assert with_interval(31.4, None, 0) == "31"
-
-
-def test_one_value_has_no_interval() -> None:
-    assert mean_and_interval([0.5]) == (0.5, None)
-    assert mean_and_interval([1, 1]) == (1, 0)
-    with pytest.raises(InputError, match="no values"):
-        mean_and_interval([])
 
 
 def _answers(rng: random.Random, problems: int, times: int, difficulty: float = 0.0) -> list[list[float]]:

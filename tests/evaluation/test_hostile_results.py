@@ -25,7 +25,7 @@ def test_a_damaged_file_is_one_error(values: Any, tmp_path: Path, rg_env: Run) -
         text[:-9],
         text.replace('"reward": 0.5', '"reward": NaN', 1),
         text.replace('"reward": 0.5', '"reward": "much"', 1),
-        text.replace("rg_env.evaluation/1", "rg_env.evaluation/0"),
+        text.replace("rg_env.evaluation/2", "rg_env.evaluation/1"),
     ):
         assert damage != text
         file.write_text(damage)

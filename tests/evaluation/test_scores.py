@@ -55,15 +55,14 @@ def test_scores_are_means_of_the_answers(made: Made, rng: random.Random) -> None
     flat = [answer for answers in made for answer in answers]
     right = [[float(status == "correct") for status, *_ in answers] for answers in made]
     accuracy, error = mean_and_error(right)
-    assert (scores.accuracy, scores.accuracy_se) == (pytest.approx(accuracy), pytest.approx(error))
+    assert (scores.accuracy, scores.errors["accuracy"]) == (pytest.approx(accuracy), pytest.approx(error))
     low, high = scores.measured[1]
     assert 0 <= low <= accuracy <= high <= 1
     assert scores.guess_adjusted == pytest.approx((accuracy - 0.25) / 0.75)
     assert scores.reward == pytest.approx(statistics.fmean(reward for _, reward, *_ in flat))
     if len(made) > 1:
         _, error = mean_and_error([[reward for _, reward, *_ in answers] for answers in made])
-        assert scores.reward_interval
-        assert scores.reward_interval[1] - scores.reward >= 1.9 * error - 1e-9
+        assert scores.intervals["reward"][1] - scores.reward >= 1.9 * error - 1e-9
     known = [tokens for _, _, tokens, _ in flat if tokens is not None]
     assert scores.mean_completion_tokens == (pytest.approx(statistics.fmean(known)) if known else None)
     cuts = [cut for *_, cut in flat if cut is not None]

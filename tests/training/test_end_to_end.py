@@ -48,7 +48,7 @@ def test_the_policy_learns_to_reason(main_job: tuple[Path, str]) -> None:
     assert after["accuracy"] > 0.8
     assert after["greedy_accuracy"] > before["greedy_accuracy"]
     assert after["mean_completion_tokens"] > before["mean_completion_tokens"]
-    assert 0 < before["accuracy_se"] < 0.05
+    assert 0 < before["errors"]["accuracy"] < 0.05
     assert (results["model"], results["engine"], results["interrupted"]) == ("tiny", "embedded", False)
     assert results["steps"] > 0
     assert results["monitors"] == [], "nothing is wrong with this run"

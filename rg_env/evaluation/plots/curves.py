@@ -36,7 +36,7 @@ from rg_env.evaluation.plots.style import (
     short_names,
     titled,
 )
-from rg_env.evaluation.results import Interval, Results, Scores, read_evaluations
+from rg_env.evaluation.results import Interval, Results, read_evaluations
 
 REWARD, ACCURACY = "reward", "eval/accuracy"
 _PANELS = {REWARD: "reward, training batch", ACCURACY: "accuracy, sampled, on the frozen problems"}
@@ -83,7 +83,7 @@ def read_curve(file: Path, name: str) -> Curve:
     evaluations = read_evaluations(RunFolder(file.parent)) if ACCURACY in values else []
     if not evaluations:
         return Curve(name, values)
-    intervals = {e.step or 0: s.accuracy_interval for e in evaluations if (s := e.overall()) and s.accuracy_interval}
+    intervals = {e.step or 0: s.measured[1] for e in evaluations if (s := e.overall()) and s.accuracy is not None}
     last = evaluations[-1]
     tasks = [(task.sampling, task.grading, task.system_prompt) for task in last.tasks.values()]
     overall = last.overall()
@@ -235,7 +235,7 @@ def plot_run(folder: Path, output: Path | None = None) -> Path | None:
     steps = [row for row in run.metrics() if _can_be_drawn(row.get(REWARD))]
     evaluations = read_evaluations(run)
     last = evaluations[-1] if evaluations else None
-    tasks = [name for name in last.tasks if _scores(last, name).accuracy is not None] if last else []
+    tasks = [name for name in last.tasks if last.tasks[name].scores.accuracy is not None] if last else []
     if not steps and not tasks:
         return None
     height = 0.8 + 0.22 * len(tasks) if len(tasks) > 1 else 0.0  # inches
@@ -254,23 +254,20 @@ def plot_run(folder: Path, output: Path | None = None) -> Path | None:
     return output
 
 
-def _scores(evaluation: Results, task: str) -> Scores:
-    return next(iter(evaluation.tasks[task].models.values())).scores
-
-
 def _draw_run(axes: Axes, steps: list[dict[str, Any]], evaluations: Sequence[Results]) -> None:
     if steps:
         heights = [row[REWARD] for row in steps]
         axes.plot([row["step"] for row in steps], heights, color=GREY, linewidth=1.2, label="reward, training batch")
     overall = [(each.step or 0, scores) for each in evaluations if (scores := each.overall())]
     held_out = [(each.step or 0, scores) for each in evaluations if (scores := each.overall("held_out"))]
-    for label, measured, color, marker in (
-        ("accuracy, sampled", overall, _BLUE, "o"),
-        ("accuracy, greedy", overall, _ORANGE, "s"),
-        ("accuracy, held-out tasks", held_out, _PURPLE, "^"),
+    for label, measured, name, color, marker in (
+        ("accuracy, sampled", overall, "accuracy", _BLUE, "o"),
+        ("accuracy, greedy", overall, "greedy_accuracy", _ORANGE, "s"),
+        ("accuracy, held-out tasks", held_out, "accuracy", _PURPLE, "^"),
     ):
-        found = [(step, each.greedy if "greedy" in label else each) for step, each in measured]
-        points = [(step, *each.measured) for step, each in found if each.accuracy is not None]
+        points = [
+            (step, getattr(each, name), each.intervals[name]) for step, each in measured if name in each.intervals
+        ]
         if points:
             at, accuracies, intervals = zip(*points, strict=True)
             text = f"{label} ({measured[0][1].n} frozen problems)"
@@ -301,7 +298,7 @@ def _draw_tasks(axes: Axes, evaluations: Sequence[Results], tasks: Sequence[str]
     last, labelled = evaluations[-1].step, set[str]()
     for row, task in enumerate(tasks):
         part, color, marker = looks.get(evaluations[-1].tasks[task].part or "", ("", _BLUE, "o"))
-        both = {evaluations[place].step: _scores(evaluations[place], task) for place in (0, -1)}
+        both = {evaluations[place].step: evaluations[place].tasks[task].scores for place in (0, -1)}
         found = {step: each for step, each in both.items() if each.accuracy is not None}
         axes.plot(
             [each.measured[0] for each in found.values()], [row] * len(found), color=GREY, linewidth=1, linestyle=":"

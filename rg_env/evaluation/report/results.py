@@ -1,9 +1,8 @@
 """The report of an evaluation, from its results files (`evaluation.results`) and `rollouts.jsonl`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from rg_env.core.statistics import mean_and_error, share_interval
 from rg_env.core.text import counted
 from rg_env.errors import InputError
 from rg_env.evaluation.report.page import Bar, BarGroup, Estimate, Page, Table, Text, date
@@ -18,7 +17,8 @@ from rg_env.evaluation.results import (
     read_results,
 )
 from rg_env.evaluation.runner import ROLLOUTS
-from rg_env.evaluation.tables import cell, columns_of, figures_of, tables_of
+from rg_env.evaluation.scores import scores_from
+from rg_env.evaluation.tables import columns_of, figures_of, tables_of
 
 
 def is_evaluation(folder: Path) -> bool:
@@ -128,11 +128,10 @@ def add_tasks(page: Page, results: Results, titles: Mapping[str, str] | None = N
         page.tables.append(Table("Tasks", *columns_of(rows), note))
 
 
-def accuracy_of(found: Accuracy | None) -> Estimate | None:
+def accuracy_of(found: Accuracy | None, name: str = "accuracy") -> Estimate | None:
     """Accuracy with its interval; None if it was not measured."""
-    return (
-        None if found is None or found.accuracy is None else Estimate(found.accuracy, *(found.accuracy_interval or ()))
-    )
+    value = getattr(found, name, None)
+    return Estimate(value, *found.intervals[name]) if found and value is not None else None
 
 
 def _differences(tasks: Mapping[str, TaskResults], gathered: Gathered) -> list[str]:
@@ -154,19 +153,10 @@ def _add_answers(page: Page, gathered: Gathered) -> None:
     groups: dict[str, list[Bar]] = {}
     rows = []
     for (model, task), questions in sorted(gathered.answers.items(), key=lambda item: (item[0][1], item[0][0])):
-        correct, rewards = (_values(list(questions.values()), name) for name in ("correct", "reward"))
-        counts = {"questions": str(len(questions)), "rollouts": str(sum(map(len, questions.values())))}
-        row = {"task": task, "model": model, **counts}
-        if correct:
-            accuracy = mean_and_error(correct)[0], share_interval(correct)
-            groups.setdefault(task, []).append(Bar(model, Estimate(accuracy[0], *accuracy[1])))
-            row["accuracy"] = cell(*accuracy)
-        rows.append(row | ({"reward": cell(mean_and_error(rewards)[0])} if rewards else {}))
+        scores = scores_from(list(questions.values()))
+        if accuracy := accuracy_of(scores):
+            groups.setdefault(task, []).append(Bar(model, accuracy))
+        rows.append({"task": task, "model": model, "rollouts": str(scores.answers), **figures_of(scores)})
     page.bars = [BarGroup(task, bars) for task, bars in groups.items()]
     note = "Means over the rollouts so far; accuracies with 95% intervals, clustered by question."
     page.tables.append(Table("Tasks", *columns_of(rows), note))
-
-
-def _values(questions: Sequence[Sequence[Record]], name: str) -> list[list[float]]:
-    found = [[float(each[name]) for each in answers if each[name] is not None] for answers in questions]
-    return [values for values in found if values]

@@ -14,6 +14,7 @@ from typing import Any
 from rg_env.core.data.splits import question_hash
 from rg_env.core.run_folder import damaged, json_lines
 from rg_env.core.text import counted
+from rg_env.evaluation.records import Answer
 from rg_env.evaluation.report.page import Rollouts
 
 MAX_CHARACTERS = 50_000_000
@@ -34,8 +35,8 @@ class Gathered:
 
     rollouts: Rollouts
     notes: list[str] = field(default_factory=list)
-    answers: dict[tuple[str, str], dict[str, list[Record]]] = field(default_factory=dict)
-    """`correct` and `reward` of each answer in an evaluation, by (model, task) and question."""
+    answers: dict[tuple[str, str], dict[str, list[Answer]]] = field(default_factory=dict)
+    """Each sampled answer in an evaluation, by (model, task) and question."""
 
 
 def file_source(file: Path, kind: str, tasks: Container[str] | None = None) -> Source:
@@ -64,7 +65,7 @@ class _Found:
     number: int
     question: str
     characters: int
-    figures: Record
+    answer: Answer
 
 
 def gather(
@@ -89,9 +90,8 @@ def gather(
     number = -1
     for number, record in enumerate(_all(sources)):
         size = sum(len(str(record.get(name) or "")) for name in _TEXTS)
-        figures = {name: record.get(name) for name in ("correct", "reward")}
-        identity = _identity(record, number)
-        found[identity] = _Found(number, question_hash(record["question"]), size, figures)
+        answer = Answer.of({**dict.fromkeys(Answer._fields), **record})
+        found[_identity(record, number)] = _Found(number, question_hash(record["question"]), size, answer)
     chosen = _chosen(found.values(), limit, characters)
     rollouts, texts = Rollouts(found=len(found), variants=list(variants)), dict[str, int]()
     for number, record in enumerate(_all(sources)):
@@ -110,7 +110,7 @@ def gather(
         )
     for (_, model, task, question, _, draw), each in found.items():
         if model and draw != "greedy":
-            gathered.answers.setdefault((model, task), {}).setdefault(question, []).append(each.figures)
+            gathered.answers.setdefault((model, task), {}).setdefault(question, []).append(each.answer)
     return gathered
 
 

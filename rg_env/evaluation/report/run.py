@@ -11,7 +11,7 @@ from rg_env.evaluation.report.results import accuracy_of, add_tasks
 from rg_env.evaluation.report.rollouts import file_source, gather, step_source
 from rg_env.evaluation.results import Results, read_evaluations
 from rg_env.evaluation.scores import together
-from rg_env.evaluation.tables import cell, columns_of, figures_of
+from rg_env.evaluation.tables import columns_of, figures_of
 
 POINTS = 1_000
 """Maximum number of values per metric in a report; if there are more, evenly spaced ones are kept."""
@@ -100,7 +100,7 @@ def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
     for each in evaluations:
         found = {
             "sampled": accuracy_of(each.overall()),
-            "greedy": accuracy_of(overall.greedy) if (overall := each.overall()) else None,
+            "greedy": accuracy_of(each.overall(), "greedy_accuracy"),
             "held-out tasks": accuracy_of(each.overall("held_out")),
         }
         labels = list(each.scores("labelled").items())[:_LABELS_DRAWN]
@@ -128,7 +128,7 @@ def _add_tables(page: Page, evaluations: Sequence[Results]) -> None:
     for each in evaluations:
         if overall := each.overall():
             held_out = each.overall("held_out")
-            apart = {"held-out accuracy": cell(held_out.accuracy, held_out.accuracy_interval)} if held_out else {}
+            apart = {"held-out accuracy": figures_of(held_out)["accuracy"]} if held_out else {}
             rows.append({"step": str(each.step), **figures_of(overall), **apart})
     if rows:
         note = "Means over the problems of the training tasks, with 95% intervals clustered by problem."

@@ -9,6 +9,7 @@ together are generated as one batch.
 
 import asyncio
 import json
+import os
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -256,15 +257,11 @@ def bind(port: int) -> socket.socket:
     """
     if not 0 <= port <= 65535:
         raise InputError(f"port {port} is out of range: use 1 to 65535")
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((HOST, port))
-        listener.listen(128)
+        return socket.create_server((HOST, port), backlog=128)
     except OSError as error:
-        listener.close()
-        raise InputError(f"cannot listen on {HOST}:{port} ({error.strerror}): choose another --port") from error
-    return listener
+        reason = os.strerror(error.errno or 0)  # str(error) describes Python's call
+        raise InputError(f"cannot listen on {HOST}:{port} ({reason}): choose another --port") from error
 
 
 def serve(engine: EmbeddedEngine, listener: socket.socket, prepare: Prepare = list) -> None:

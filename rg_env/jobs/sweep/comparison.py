@@ -19,15 +19,13 @@ from typing import Any
 from matplotlib.figure import Figure as Canvas
 
 from rg_env.core.run_folder import RunFolder, write_aside
-from rg_env.core.statistics import mean_and_interval, runs_interval, t_critical, wilson_interval
+from rg_env.core.statistics import Interval, mean_interval, runs_interval, with_interval
 from rg_env.core.text import counted, one_line, short_keys, shown
 from rg_env.errors import OutputFolderError
 from rg_env.evaluation.plots.curves import plot_curves, read_curve
-from rg_env.evaluation.plots.style import COLORS, GREY, bare, error_bars, save, short_names
+from rg_env.evaluation.plots.style import COLORS, GREY, error_bars, label_rows, save, short_names
 from rg_env.evaluation.tables import TableConsole, markdown_table, print_table
 from rg_env.jobs.sweep.runs import read_points, status_of
-
-Interval = tuple[float, float]
 
 _EVALUATED = {
     "accuracy_before": ("accuracy before", "eval_before", "accuracy"),
@@ -158,7 +156,8 @@ def _run(folder: Path, number: int, name: str, values: dict[str, Any]) -> Run:
         for part in path:
             scores = (scores or {}).get(part)
         if scores and scores.get(key) is not None:
-            figures[figure] = Figure(scores[key], _over_questions(scores, key))
+            ends = scores["intervals"].get(key)  # over the questions
+            figures[figure] = Figure(scores[key], (ends[0], ends[1]) if ends else None)
     seconds = math.fsum(each.get(key) or 0.0 for each in run.metrics() for key in ("step_time", "time/evaluation"))
     last = results.get("eval_after") or results.get("eval_before") or {}
     hashes = [each["manifest_sha256"] or each["prompts_sha256"] for each in last.get("questions", [])]
@@ -174,25 +173,11 @@ def _run(folder: Path, number: int, name: str, values: dict[str, Any]) -> Run:
     )
 
 
-def _over_questions(scores: dict[str, Any], key: str) -> Interval | None:
-    """Interval of a single run: from its evaluation, or from its standard error."""
-    mean, n = scores[key], scores["n"]
-    if interval := scores.get(f"{key}_interval"):
-        return interval[0], interval[1]
-    if key == "greedy_accuracy":
-        return wilson_interval(mean, n)
-    if n < 2:
-        return None
-    half = t_critical(n - 1) * scores[f"{key}_se"]
-    return mean - half, mean + half
-
-
 def _over_seeds(name: str, runs: Sequence[Run]) -> Figure:
     """Mean over several runs, with `runs_interval` for proportions and Student's interval otherwise."""
     means = [run.figures[name].mean for run in runs]
     if name not in _SHARES:
-        mean, half = mean_and_interval(means)
-        return Figure(mean, None if half is None else (mean - half, mean + half))
+        return Figure(fmean(means), mean_interval([[mean] for mean in means]))
     return Figure(fmean(means), runs_interval(means, max(1, min(run.questions for run in runs))))
 
 
@@ -274,12 +259,7 @@ def _columns(comparison: Comparison) -> dict[str, list[str]]:
 
 
 def _cell(figure: Figure | None, digits: int) -> str:
-    if figure is None:
-        return "–"
-    interval = (
-        "" if figure.interval is None else " [{:.{digits}f}, {:.{digits}f}]".format(*figure.interval, digits=digits)
-    )
-    return f"{figure.mean:.{digits}f}{interval}"
+    return "–" if figure is None else with_interval(figure.mean, figure.interval, digits)
 
 
 def _plot(comparison: Comparison, output: Path) -> bool:
@@ -312,12 +292,10 @@ def _plot(comparison: Comparison, output: Path) -> bool:
             each = [run.figures[f"{kind}_after"].mean for run in group.finished]
             axes.plot(each, [row + 0.22] * len(each), color=GREY, marker="|", linestyle="none")
     ticks = [f"{label}\ninterval over {group.over}" for label, group in drawn]
-    axes.set_yticks(range(len(drawn)), ticks, fontsize=8, parse_math=False)
-    axes.set_ylim(len(drawn) - 0.4, -0.6)  # first row on top
+    label_rows(axes, ticks, size=8)
     axes.set(xlabel=f"{kind}, sampled, on the frozen problems (gray: each seed)")
     if kind == "accuracy":
         axes.set_xlim(-0.02, 1.02)
-    bare(axes, "x")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize=8)
     canvas.suptitle(comparison.folder.name, parse_math=False)
     save(canvas, output)

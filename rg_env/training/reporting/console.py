@@ -21,6 +21,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from rg_env.core.statistics import with_interval
 from rg_env.core.text import visible_line, without_controls
 from rg_env.evaluation.results import Results, Scores
 from rg_env.evaluation.scores import together
@@ -173,13 +174,12 @@ def headline(evaluation: Results) -> str:
     if scores is not None:
         if scores.accuracy is not None:
             parts.append(_measured(scores))
-        if scores.greedy_accuracy is not None:
-            parts.append(f"greedy {scores.greedy_accuracy:.2f}")
-        if scores.pass_at_k:
-            name, value = list(scores.pass_at_k.items())[-1]
-            parts.append(f"{name} {value:.2f}")
-        if scores.reward is not None:
-            parts.append(f"reward {scores.reward:.2f}")
+        for name, value in (
+            ("greedy", scores.greedy_accuracy),
+            *list(scores.pass_at_k.items())[-1:],
+            ("reward", scores.reward),
+        ):
+            parts += [] if value is None else [f"{name} {value:.2f}"]
         if scores.mean_completion_tokens is not None:
             parts.append(f"length {scores.mean_completion_tokens:.0f} tokens")
         parts.append(f"on {scores.n} problems")
@@ -193,11 +193,8 @@ def headline(evaluation: Results) -> str:
 
 def _measured(scores: Scores) -> str:
     """The accuracy or, if it is not measured, the reward, as text."""
-    name, value, interval = "accuracy", scores.accuracy, scores.accuracy_interval
-    if value is None:
-        name, value, interval = "reward", scores.reward, scores.reward_interval
-    between = f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else ""
-    return f"{name} {value or 0.0:.2f}{between}"
+    name = "reward" if scores.accuracy is None else "accuracy"
+    return f"{name} {with_interval(getattr(scores, name) or 0.0, scores.intervals.get(name), 2)}"
 
 
 def print_summary(

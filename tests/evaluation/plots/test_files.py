@@ -206,7 +206,7 @@ def test_mistakes_are_one_line(arguments: list[str], message: str, rg_env: Run, 
         "list.json": "[]",
         "notes.md": "# Notes",
     }
-    texts |= {"new.json": Path("a.json").read_text().replace("evaluation/1", "evaluation/2"), "deep.json": "[" * 10**5}
+    texts |= {"new.json": Path("a.json").read_text().replace("evaluation/2", "evaluation/3"), "deep.json": "[" * 10**5}
     for name, text in texts.items():
         Path(name).write_text(text)
     write_run("run/metrics.jsonl")

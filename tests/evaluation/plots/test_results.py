@@ -38,7 +38,7 @@ def scale(picture: Picture) -> Any:
 def test_bars_and_intervals_are_those_of_the_file(values: list[list[float]], floor: float | None) -> None:
     """The best on top; each label on the height of its bar."""
     models = {
-        name: model_result(middle, accuracy_interval=(low, high))
+        name: model_result(middle, intervals={"accuracy": (low, high)})
         for name, (low, middle, high) in zip(NAMES, values, strict=False)
     }
     with tempfile.TemporaryDirectory() as folder:
@@ -98,8 +98,8 @@ def test_few_models_on_few_tasks_are_dots_with_intervals(tmp_path: Path) -> None
         dots = picture.marks(color.lower())[2 * 4 : 3 * 4]  # after the caps of four intervals
         assert [share(x) for x, _ in dots] == pytest.approx(expected, abs=1e-3)
         intervals = picture.lines(color.lower(), 1.2)
-        ends = [all_results(tasks).models[name].accuracy_interval]
-        ends += [all_results(tasks).tasks[task].models[name].scores.accuracy_interval for task in rows[1:]]
+        ends = [all_results(tasks).models[name].intervals["accuracy"]]
+        ends += [all_results(tasks).tasks[task].models[name].scores.intervals["accuracy"] for task in rows[1:]]
         assert [share(each.left) for each in intervals] == pytest.approx([low for low, _ in ends], abs=1e-3)
         assert [share(each.right) for each in intervals] == pytest.approx([high for _, high in ends], abs=1e-3)
     assert picture.text("b").y < picture.text("a").y
@@ -133,7 +133,7 @@ def test_many_are_a_table(models: int, tasks: int, tmp_path: Path) -> None:
     assert sorted(cells) == sorted([*wanted, *["0.25"] * tasks, *ticks])  # 0.25 is the floor
     if bands == 1:
         share = scale(picture)
-        ends = [results.models[name].accuracy_interval for name in names[::-1]]
+        ends = [results.models[name].intervals["accuracy"] for name in names[::-1]]
         drawn_ends = [(share(each.left), share(each.right)) for each in picture.lines(COLORS[0].lower(), 1.4)]
         assert [end for each in drawn_ends for end in each] == pytest.approx(
             [x for each in ends for x in each], abs=2e-3
