@@ -29,7 +29,7 @@ _Z = NormalDist().inv_cdf(0.975)
 Interval = tuple[float, float]
 """Lower and upper end."""
 Answers = Mapping[str, Sequence[float]]
-"""Values of the answers to each problem: 1 for right, 0 for wrong."""
+"""Values of the answers to each problem: 1 or True for right, 0 or False for wrong."""
 
 
 def mean_and_error(values_by_problem: Sequence[Sequence[float]]) -> tuple[float, float]:
@@ -193,7 +193,7 @@ class Difference:
 
     n: int
     """Number of problems that both models answered."""
-    value: float
+    difference: float
     """The first model's mean minus the second's. Problems of a task have equal weight, and so do tasks."""
     interval: Interval
     p_value: float

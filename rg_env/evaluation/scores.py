@@ -249,20 +249,10 @@ def _comparisons(models: Sequence[str], tasks: Sequence[TaskResults]) -> list[Pa
     """Compare all pairs of models, the later minus the earlier, over the tasks that both have answered."""
     pairs = []
     for earlier, later in combinations(models, 2):
-        answers = [(_shares(task.models[later].correct), _shares(task.models[earlier].correct)) for task in tasks]
+        answers = [(task.models[later].correct, task.models[earlier].correct) for task in tasks]
         if answers and all(set(one) & set(other) for one, other in answers):
-            found = statistics.paired_difference(answers)
-            pairs.append(
-                Paired(
-                    a=later, b=earlier, n=found.n, difference=found.value, interval=found.interval,
-                    p_value=found.p_value,
-                )
-            )  # fmt: skip
+            pairs.append(Paired(a=later, b=earlier, **vars(statistics.paired_difference(answers))))
     return pairs
-
-
-def _shares(correct: Mapping[str, Sequence[bool]]) -> dict[str, list[float]]:
-    return {question: [float(each) for each in verdicts] for question, verdicts in correct.items()}
 
 
 def together(evaluations: Mapping[str, Results]) -> Results:

@@ -4,8 +4,8 @@ A training run prints its evaluations with the same table, where before and afte
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
-from typing import NamedTuple
 
 from rich import box
 from rich.console import Console
@@ -44,13 +44,14 @@ class TableConsole(Console):
         raise  # re-raise: rich would exit here, but commands have their own exit code for it
 
 
-class Table(NamedTuple):
+@dataclass(frozen=True)
+class Table:
     """A table with its title and notes."""
 
     title: str
-    heads: list[str]
+    columns: list[str]
     rows: Rows
-    notes: Sequence[str]
+    notes: Sequence[str] = ()
 
 
 def tables_of(results: Results, limit: int | None = None) -> list[Table]:
@@ -78,7 +79,7 @@ def print_results(results: Results, console: Console | None = None) -> None:
     """Print the tables of an evaluation."""
     console = console or TableConsole(highlight=False)
     for table in tables_of(results, _TASKS_SHOWN):
-        print_table(console, table.heads, table.rows)
+        print_table(console, table.columns, table.rows)
         for note in table.notes:
             console.print(note, markup=False)
 
@@ -103,7 +104,7 @@ def markdown(results: Results) -> str:
     lines = ["# Evaluation", "", f"{what}."]
     for table in tables_of(results):
         lines += ["", f"## {table.title}"] if table.title else []
-        lines += ["", *markdown_table(table.heads, table.rows)]
+        lines += ["", *markdown_table(table.columns, table.rows)]
         for note in table.notes:
             lines += ["", note]
     return "\n".join(lines) + "\n"

@@ -235,10 +235,10 @@ def test_the_p_value_counts_all_ways_to_swap(counts: list[tuple[int, int]]) -> N
     seen = sum(differences)
     tail = min(sum(each >= seen - 1e-9 for each in sums), sum(each <= seen + 1e-9 for each in sums)) / len(sums)
     assert found.p_value == pytest.approx(min(1.0, 2 * tail))
-    assert found.value == pytest.approx(statistics.fmean(differences))
+    assert found.difference == pytest.approx(statistics.fmean(differences))
     low, high = found.interval
-    assert -1 <= low <= found.value + 1e-9
-    assert found.value - 1e-9 <= high <= 1
+    assert -1 <= low <= found.difference + 1e-9
+    assert found.difference - 1e-9 <= high <= 1
 
 
 def test_equal_models_differ_rarely_and_better_ones_always() -> None:
@@ -256,7 +256,7 @@ def test_equal_models_differ_rarely_and_better_ones_always() -> None:
     assert held / 200 > 0.9
     better = paired_difference([(_by_problem([[1.0]] * 40), _by_problem([[0.0]] * 40))])
     assert better.p_value < 0.001
-    assert better.value == 1
+    assert better.difference == 1
     assert 0.7 < better.interval[0] < better.interval[1] == 1
 
 
@@ -293,7 +293,7 @@ def test_only_common_problems_count_and_tasks_count_alike() -> None:
     small = ({"a": [1.0], "b": [1.0], "c": [1.0]}, {"a": [0.0], "b": [0.0], "z": [1.0]})
     large = (_by_problem([[1.0]] * 20), _by_problem([[1.0]] * 20))
     found = paired_difference([small, large])
-    assert (found.n, found.value) == (22, 0.5)
+    assert (found.n, found.difference) == (22, 0.5)
     assert found.p_value == pytest.approx(0.5)  # of the four ways to swap the two that differ
     for nothing in ([], [({"a": [1.0]}, {"b": [1.0]})]):
         with pytest.raises(InputError, match="no question in common"):

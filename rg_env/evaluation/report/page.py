@@ -15,6 +15,8 @@ from importlib import resources
 from string import Template
 from typing import Any
 
+from rg_env.evaluation.tables import Table
+
 FORMAT = "rg_env.report/1"
 _STYLES = ("page.css", "rollouts.css", "print.css")
 _SCRIPTS = ("dom.js", "charts.js", "overview.js", "model.js", "list.js", "detail.js", "main.js")
@@ -77,14 +79,6 @@ class BarGroup:
 
 
 @dataclass(frozen=True)
-class Table:
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-    note: str = ""
-
-
-@dataclass(frozen=True)
 class Text:
     """A long text, collapsed by default."""
 
@@ -124,7 +118,6 @@ class Page:
     charts: list[Chart] = field(default_factory=list)
     metrics: Metrics = field(default_factory=Metrics)
     bars: list[BarGroup] = field(default_factory=list)
-    bars_title: str = "Accuracy by task"
     tables: list[Table] = field(default_factory=list)
     texts: list[Text] = field(default_factory=list)
     rollouts: Rollouts = field(default_factory=Rollouts)

@@ -1,11 +1,12 @@
 """The report of an evaluation, from its results files (`evaluation.results`) and `rollouts.jsonl`."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from rg_env.core.text import counted
 from rg_env.errors import InputError
-from rg_env.evaluation.report.page import Bar, BarGroup, Estimate, Page, Table, Text, date
+from rg_env.evaluation.report.page import Bar, BarGroup, Estimate, Page, Text, date
 from rg_env.evaluation.report.rollouts import Gathered, Record, file_source, gather
 from rg_env.evaluation.results import (
     RESULTS,
@@ -18,7 +19,7 @@ from rg_env.evaluation.results import (
 )
 from rg_env.evaluation.runner import ROLLOUTS
 from rg_env.evaluation.scores import scores_from
-from rg_env.evaluation.tables import columns_of, figures_of, tables_of
+from rg_env.evaluation.tables import Table, columns_of, figures_of, tables_of
 
 
 def is_evaluation(folder: Path) -> bool:
@@ -121,11 +122,10 @@ def add_tasks(page: Page, results: Results, titles: Mapping[str, str] | None = N
         bars = [Bar(model, estimate) for model, estimate in found.items() if estimate]
         page.bars.append(BarGroup(title, bars, counted(task.questions.n, "question"), task.floor))
         rows += [{"task": title, kind: model, **figures_of(each.scores)} for model, each in task.models.items()]
-    for table in tables_of(results):
-        page.tables.append(Table(table.title or "Summary", table.heads, table.rows, " ".join(table.notes)))
+    page.tables += [replace(table, title=table.title or "Summary") for table in tables_of(results)]
     if rows:
         note = "Means with 95% intervals, clustered by question. Left out: questions that the model was trained on."
-        page.tables.append(Table("Tasks", *columns_of(rows), note))
+        page.tables.append(Table("Tasks", *columns_of(rows), [note]))
 
 
 def accuracy_of(found: Accuracy | None, name: str = "accuracy") -> Estimate | None:
@@ -159,4 +159,4 @@ def _add_answers(page: Page, gathered: Gathered) -> None:
         rows.append({"task": task, "model": model, "rollouts": str(scores.answers), **figures_of(scores)})
     page.bars = [BarGroup(task, bars) for task, bars in groups.items()]
     note = "Means over the rollouts so far; accuracies with 95% intervals, clustered by question."
-    page.tables.append(Table("Tasks", *columns_of(rows), note))
+    page.tables.append(Table("Tasks", *columns_of(rows), [note]))

@@ -6,12 +6,12 @@ from pathlib import Path
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.text import counted, is_number
 from rg_env.errors import InputError
-from rg_env.evaluation.report.page import Chart, Estimate, Metrics, Page, Series, Table, Text, date
+from rg_env.evaluation.report.page import Chart, Estimate, Metrics, Page, Series, Text, date
 from rg_env.evaluation.report.results import accuracy_of, add_tasks
 from rg_env.evaluation.report.rollouts import file_source, gather, step_source
 from rg_env.evaluation.results import Results, read_evaluations
 from rg_env.evaluation.scores import together
-from rg_env.evaluation.tables import columns_of, figures_of
+from rg_env.evaluation.tables import Table, columns_of, figures_of
 
 POINTS = 1_000
 """Maximum number of values per metric in a report; if there are more, evenly spaced ones are kept."""
@@ -132,7 +132,7 @@ def _add_tables(page: Page, evaluations: Sequence[Results]) -> None:
             rows.append({"step": str(each.step), **figures_of(overall), **apart})
     if rows:
         note = "Means over the problems of the training tasks, with 95% intervals clustered by problem."
-        page.tables.append(Table("Evaluations", *columns_of(rows), note))
+        page.tables.append(Table("Evaluations", *columns_of(rows), [note]))
     first, last = evaluations[0], evaluations[-1]
     shown = {f"step {last.step}": last}
     if first.step != last.step and first.environments == last.environments:

@@ -9,7 +9,7 @@ function showOverview(page) {
   const charts = page.charts.map(lineChart);
   if (Object.keys(page.metrics.values).length) charts.push(metricChart(page.metrics, page.charts));
   byId("charts").append(...charts);
-  if (page.bars.length) byId("bars").append(barChart(page.bars_title, page.bars));
+  if (page.bars.length) byId("bars").append(barChart("Accuracy by task", page.bars));
   byId("tables").append(...page.tables.map(tableOf));
   byId("texts").append(...page.texts.map(({ title, text }) =>
     el("details", {}, el("summary", {}, title), el("pre", { tabindex: "0" }, text))));
@@ -47,7 +47,7 @@ function tableOf(table) {
   const scroller = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": table.title },
     el("table", {}, el("thead", {}, head), el("tbody", {}, ...rows)));
   return el("figure", { class: "table" }, el("figcaption", {}, el("h2", {}, table.title)), scroller,
-    table.note ? el("p", { class: "small" }, table.note) : null);
+    table.notes.length ? el("p", { class: "small" }, table.notes.join(" ")) : null);
 }
 
 /** Intervals are less prominent than values. */
