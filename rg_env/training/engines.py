@@ -28,7 +28,7 @@ from rg_env.inference.protocol import Completion, Sampling
 from rg_env.inference.vllm.client import ServerInfo, VllmServer, start_hint
 from rg_env.training.collectives import on_main
 from rg_env.training.config.sections import EngineConfig
-from rg_env.training.strategy import Strategy
+from rg_env.training.strategy import DataParallel
 from rg_env.training.weight_sync.parameters import check_sendable
 from rg_env.training.weight_sync.transfer import NcclTransfer, SharedMemoryTransfer, Weights, open_transfer
 
@@ -156,7 +156,7 @@ class Vllm(Engine):
         messages: Any,
         proof: list[int],
         longest: int,
-        strategy: Strategy,
+        strategy: DataParallel,
     ):
         check_sendable(model)
         self._accelerator, self._model, self._config = accelerator, model, config

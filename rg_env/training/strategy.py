@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -75,7 +75,7 @@ class StepResult:
 class DataParallel:
     """A full copy of the model on each process, with averaged gradients (DDP). Also used for a single process.
 
-    The other strategies have the same methods. All methods are collective operations.
+    The base of the other strategies. All methods are collective operations.
     """
 
     sharding: Sharding = "none"
@@ -97,13 +97,31 @@ class DataParallel:
     def step(self, loss_of: LossOf, parts: list[Any], rates: Sequence[float], updating: Updating) -> StepResult:
         """Make one optimizer step from the micro-batches `parts`, with a learning rate for each parameter group. The
         context `updating()` surrounds the update itself. Nothing changes if a loss or the gradient is not finite."""
-        losses = []
-        for part in parts:
-            with self._accelerator.accumulate(self._model):
-                loss = loss_of(part)
-                losses.append(loss.detach())
-                self._accelerator.backward(loss)
-        return _update(self._accelerator, self._args, self._model, self._optimizer, losses, rates, updating)
+        set_learning_rates(self._optimizer, rates)
+        losses = [self._backward(loss_of, part, updating, number == len(parts)) for number, part in enumerate(parts, 1)]
+        norm, skipped = self._update(updating)
+        loss = float(self._accelerator.reduce(torch.stack(losses).float().mean(), reduction="mean"))
+        return StepResult(loss, norm, None if not skipped else "gradient" if math.isfinite(loss) else "loss")
+
+    def _backward(self, loss_of: LossOf, part: Any, updating: Updating, is_last: bool) -> torch.Tensor:
+        """Accumulate the gradient of a micro-batch and return its loss."""
+        with self._accelerator.accumulate(self._model):
+            loss = loss_of(part)
+            self._accelerator.backward(loss)
+        return loss.detach()
+
+    def _update(self, updating: Updating) -> tuple[float, bool]:
+        """Clip the gradient and update the weights if it is finite. Return its norm and whether the step was
+        skipped."""
+        accelerator = self._accelerator
+        accelerator.unscale_gradients()
+        found = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._args.max_grad_norm or math.inf)
+        norm = float(found.full_tensor() if isinstance(found, DTensor) else found)  # equal on all processes
+        with updating():
+            if math.isfinite(norm) or accelerator.scaler is not None:  # the fp16 scaler skips steps itself
+                self._optimizer.step()
+        self._optimizer.zero_grad()
+        return norm, not math.isfinite(norm)
 
     def gathered(self, parameters: list[Any]) -> AbstractContextManager[Any]:
         """Context in which these parameters are unsharded on all processes."""
@@ -132,11 +150,11 @@ class DataParallel:
             self._accelerator.scaler.load_state_dict(torch.load(folder / SCALER_FILE, weights_only=True))
 
 
-class Zero:
+class Zero(DataParallel):
     """DeepSpeed ZeRO through accelerate's plugin: optimizer state, gradients and, at stage 3, weights are sharded."""
 
     def __init__(self, accelerator: Accelerator, args: GRPOConfig) -> None:
-        self._accelerator, self._args = accelerator, args
+        super().__init__(accelerator, args)
         if args.optim == "adamw_offload":
             raise InputError(
                 "optim='adamw_offload' does not work with ZeRO: set offload_optimizer_device in its config"
@@ -154,12 +172,6 @@ class Zero:
         config["train_batch_size"] = args.rollouts_per_step
         config["gradient_clipping"] = float(args.max_grad_norm)
         config["zero_allow_untested_optimizer"] = True
-        self._engine: Any = None
-        self._optimizer: Any = None
-
-    def prepare(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
-        self._engine, self._optimizer = self._accelerator.prepare(model, optimizer)
-        return self._engine, self._optimizer
 
     def prepare_reference(self, model: Any) -> Any:
         import deepspeed
@@ -172,18 +184,17 @@ class Zero:
         reference.eval()
         return reference
 
-    def step(self, loss_of: LossOf, parts: list[Any], rates: Sequence[float], updating: Updating) -> StepResult:
-        set_learning_rates(self._optimizer, rates)
-        losses = []
-        for part in parts:
-            with self._accelerator.accumulate(self._engine):
-                loss = loss_of(part)
-                losses.append(loss.detach())
-                # The last backward pass includes DeepSpeed's clipping, optimizer step and clearing of gradients.
-                with updating() if self._accelerator.sync_gradients else nullcontext():
-                    self._accelerator.backward(loss)
-        norm, skipped = self._engine.get_global_grad_norm(), self._accelerator.optimizer_step_was_skipped
-        return _result(self._accelerator, losses, math.nan if norm is None else float(norm), skipped)
+    def _backward(self, loss_of: LossOf, part: Any, updating: Updating, is_last: bool) -> torch.Tensor:
+        # The last backward pass includes DeepSpeed's clipping, optimizer step and clearing of gradients.
+        with self._accelerator.accumulate(self._model):
+            loss = loss_of(part)
+            with updating() if is_last else nullcontext():
+                self._accelerator.backward(loss)
+        return loss.detach()
+
+    def _update(self, updating: Updating) -> tuple[float, bool]:
+        norm = self._model.get_global_grad_norm()
+        return math.nan if norm is None else float(norm), self._accelerator.optimizer_step_was_skipped
 
     def gathered(self, parameters: list[Any]) -> AbstractContextManager[Any]:
         if self.sharding != "zero3":
@@ -193,16 +204,13 @@ class Zero:
         context: AbstractContextManager[Any] = deepspeed.zero.GatheredParameters(parameters)
         return context
 
-    def whole(self, parameter: Any) -> torch.Tensor:
-        return parameter.data
-
     def state_dict(self) -> Any:
-        return self._accelerator.get_state_dict(self._engine)
+        return self._accelerator.get_state_dict(self._model)
 
     def save(self, folder: Path) -> None:
         # A process that cannot write must not leave the others waiting at the barrier after the write.
         failures: list[Exception] = []
-        writer = self._engine.checkpoint_engine
+        writer = self._model.checkpoint_engine
         write = writer.save
 
         def attempt(*args: Any, **kwargs: Any) -> Any:
@@ -214,18 +222,18 @@ class Zero:
         writer.save = attempt
         try:
             # With LoRA, the frozen base is left out: the run loads it from elsewhere.
-            lora = hasattr(self._engine.module, "peft_config")
-            self._engine.save_checkpoint(str(folder), exclude_frozen_parameters=lora)
+            lora = hasattr(self._model.module, "peft_config")
+            self._model.save_checkpoint(str(folder), exclude_frozen_parameters=lora)
         finally:
             del writer.save
         if failures:
             raise failures[0]
 
     def load(self, folder: Path) -> None:
-        self._engine.load_checkpoint(str(folder), load_module_strict=not hasattr(self._engine.module, "peft_config"))
+        self._model.load_checkpoint(str(folder), load_module_strict=not hasattr(self._model.module, "peft_config"))
 
 
-class FullySharded:
+class FullySharded(DataParallel):
     """FSDP2: torch's `fully_shard`. Each layer's weights, gradients and optimizer state are sharded over all processes.
 
     torch prepares the model, because accelerate silently ignores FSDP on CPUs.
@@ -238,10 +246,8 @@ class FullySharded:
             raise InputError("FSDP2 trains in bf16 or float32: set mixed_precision to bf16 or 'no', or use ZeRO-3")
         if args.optim not in FSDP_OPTIMIZERS:
             raise InputError(f"optim={args.optim!r} does not work with FSDP2: use one of {', '.join(FSDP_OPTIMIZERS)}")
-        self._accelerator, self._args = accelerator, args
+        super().__init__(accelerator, args)
         self._mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
-        self._model: Any = None
-        self._optimizer: Any = None
 
     def prepare(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
         names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -275,18 +281,12 @@ class FullySharded:
         set_model_state_dict(model, whole, options=options)
         return model
 
-    def step(self, loss_of: LossOf, parts: list[Any], rates: Sequence[float], updating: Updating) -> StepResult:
-        losses = []
-        for number, part in enumerate(parts, start=1):
-            self._model.set_requires_gradient_sync(number == len(parts))
-            loss = loss_of(part)
-            losses.append(loss.detach())
-            self._model.unshard()  # for the head, which `logprobs` recomputes in the backward pass without its hooks
-            (loss / len(parts)).backward()
-        return _update(self._accelerator, self._args, self._model, self._optimizer, losses, rates, updating)
-
-    def gathered(self, parameters: list[Any]) -> AbstractContextManager[Any]:
-        return nullcontext()  # `whole` gathers each parameter
+    def _backward(self, loss_of: LossOf, part: Any, updating: Updating, is_last: bool) -> torch.Tensor:
+        self._model.set_requires_gradient_sync(is_last)
+        loss = loss_of(part)
+        self._model.unshard()  # for the head, which `logprobs` recomputes in the backward pass without its hooks
+        (loss / self._accelerator.gradient_accumulation_steps).backward()
+        return loss.detach()
 
     def whole(self, parameter: Any) -> torch.Tensor:
         return parameter.detach().full_tensor() if isinstance(parameter, DTensor) else parameter.data
@@ -312,10 +312,7 @@ class FullySharded:
         set_optimizer_state_dict(self._model, self._optimizer, state)
 
 
-Strategy: TypeAlias = DataParallel | Zero | FullySharded
-
-
-def make_strategy(accelerator: Accelerator, args: GRPOConfig) -> Strategy:
+def make_strategy(accelerator: Accelerator, args: GRPOConfig) -> DataParallel:
     """The strategy for the launcher's configuration. Raises `InputError` if the configuration is not supported."""
     if accelerator.distributed_type == DistributedType.DEEPSPEED:
         return Zero(accelerator, args)
@@ -323,33 +320,6 @@ def make_strategy(accelerator: Accelerator, args: GRPOConfig) -> Strategy:
     if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
         return FullySharded(accelerator, args)
     return DataParallel(accelerator, args)
-
-
-def _update(
-    accelerator: Accelerator,
-    args: GRPOConfig,
-    model: Any,
-    optimizer: Any,
-    losses: list[torch.Tensor],
-    rates: Sequence[float],
-    updating: Updating,
-) -> StepResult:
-    """Clip the gradient and update the weights if it is finite."""
-    set_learning_rates(optimizer, rates)
-    accelerator.unscale_gradients()
-    found = torch.nn.utils.clip_grad_norm_(model.parameters(), args.max_grad_norm or math.inf)
-    norm = float(found.full_tensor() if isinstance(found, DTensor) else found)  # equal on all processes
-    with updating():
-        if math.isfinite(norm) or accelerator.scaler is not None:  # the fp16 scaler skips steps itself
-            optimizer.step()
-    optimizer.zero_grad()
-    return _result(accelerator, losses, norm, not math.isfinite(norm))
-
-
-def _result(accelerator: Accelerator, losses: list[torch.Tensor], norm: float, skipped: bool) -> StepResult:
-    mean = torch.stack(losses).float().mean()
-    loss = float(accelerator.reduce(mean, reduction="mean"))
-    return StepResult(loss, norm, None if not skipped else "gradient" if math.isfinite(loss) else "loss")
 
 
 def set_learning_rates(optimizer: Any, rates: Sequence[float]) -> None:

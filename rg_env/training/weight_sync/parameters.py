@@ -54,7 +54,7 @@ def sources(model: nn.Module, whole: Callable[[Any], torch.Tensor] = _itself) ->
     """All weights of `model`; tied weights are included under each of their names.
 
     Args:
-        whole: returns the unsharded tensor of a parameter (`Strategy.whole`).
+        whole: returns the unsharded tensor of a parameter (`DataParallel.whole`).
     """
     adapted = dict(_adapted_layers(model))
     found = []

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from rg_env.errors import MissingExtraError, ServerError, how_to_install
 from rg_env.inference.vllm.client import ServerInfo, VllmServer
 from rg_env.inference.vllm.shared_weights import ALIGNMENT, HEADER, SHAPE, mapped, pack, read_header, reserve
-from rg_env.training.strategy import Strategy
+from rg_env.training.strategy import DataParallel
 from rg_env.training.weight_sync.parameters import BUCKET_BYTES, buckets, largest_bucket, sources
 
 SLOTS = 2
@@ -40,7 +40,7 @@ class Weights:
     so that the other processes do not wait forever.
     """
 
-    def __init__(self, model: PreTrainedModel, strategy: Strategy):
+    def __init__(self, model: PreTrainedModel, strategy: DataParallel):
         self._model, self._strategy = model, strategy
         self.bucket_bytes = BUCKET_BYTES
         self._running: Iterator[list[tuple[str, torch.Tensor]]] | None = None
