@@ -6,6 +6,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from rg_env.core.run_folder import RunFolder
+from rg_env.evaluation.results import read_results
+
 _BY_THE_CLOCK = (
     "time/", "memory/", "gpu/", "step_time", "tokens_per_second", "train_runtime", "train_samples_per_second",
     "train_steps_per_second",
@@ -27,6 +30,17 @@ def results_of(folder: Path) -> dict[str, Any]:
     """The results of the run in `folder`."""
     found: dict[str, Any] = json.loads((folder / "train_results.json").read_text())
     return found
+
+
+def evaluation_of(folder: Path, step: int) -> dict[str, Any]:
+    """The evaluation of the run in `folder` after `step`: its summary and rollouts."""
+    found = read_results(RunFolder(folder).evaluation_file(step))
+    return {**found.summary(), "rollouts": found.rollouts}
+
+
+def evaluations_of(folder: Path) -> list[dict[str, Any]]:
+    """All evaluations of the run in `folder`, as `evaluation_of`."""
+    return [evaluation_of(folder, step) for step in RunFolder(folder).evaluation_steps()]
 
 
 def keep(folder: Path, name: str) -> None:

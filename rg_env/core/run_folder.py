@@ -1,7 +1,7 @@
 """The folder of a training run. Only this module knows its files, reads them and writes them.
 
     run = RunFolder(Path("outputs/RUN"))
-    run.config()["model"], run.evaluations()[-1]["accuracy"], run.last_checkpoint()
+    run.config()["model"], run.metrics()[-1], run.last_checkpoint()
 
 config.yaml           the resolved settings; config_from_step_N.yaml if the run resumed after step N with other settings
 arguments.yaml        for runs from a config: the resolved training arguments, prompt and rewards
@@ -158,22 +158,6 @@ class RunFolder:
         stems = [file.stem.removeprefix("eval_step_") for file in _evals(self.path).glob("eval_step_*.json")]
         return sorted(int(stem) for stem in stems if stem.isdecimal())
 
-    def evaluation(self, step: int) -> dict[str, Any]:
-        """The evaluation after `step`: `evaluation_summary` of its file (`evaluation.results.Results`), and its
-        `rollouts`."""
-        file = self.evaluation_file(step)
-        values = read_json(file)
-        try:
-            if values["step"] != step:
-                raise damaged(file, f"it is not an evaluation of step {step}")
-            return {**evaluation_summary(values), "rollouts": values["rollouts"]}
-        except (LookupError, TypeError, AttributeError) as error:
-            raise damaged(file, f"it is not an evaluation of step {step}") from error
-
-    def evaluations(self, until: float = math.inf) -> list[dict[str, Any]]:
-        """All evaluations up to step `until`, in order."""
-        return [self.evaluation(step) for step in self.evaluation_steps() if step <= until]
-
     def checkpoints(self) -> list[Path]:
         """The folders checkpoint-N, the newest first."""
         found = self.path.iterdir() if self.path.is_dir() else ()
@@ -272,33 +256,6 @@ def installed_commit() -> str | None:
     root = Path(__file__).parents[2]
     found = run(["git", "-C", str(root), "rev-parse", "HEAD"], deadline_s=5) if (root / ".git").exists() else None
     return found.output.strip() or None if found and found.code == 0 else None
-
-
-def evaluation_summary(results: dict[str, Any]) -> dict[str, Any]:
-    """The figures of one evaluation, in the format of `train_results.json`.
-
-    The overall figures cover the training tasks. Figures for each task are under `tasks`, `held_out` and `labelled`;
-    `held_out` also has its own overall figures, and is None without held-out tasks.
-    """
-
-    def tasks(part: str) -> dict[str, Any]:
-        found = {name: task for name, task in results["tasks"].items() if task["part"] == part}
-        return {name: next(iter(task["models"].values()))["scores"] for name, task in found.items()}
-
-    overall = next(iter(results["models"].values()))["parts"]
-    first = next(iter(results["tasks"].values()))
-    nothing = dict.fromkeys(next(iter(first["models"].values()))["scores"])
-    nothing |= {"n": 0, "answers": 0, "pass_at_k": {}, "errors": {}, "intervals": {}, "status": {}}
-    held_out = tasks("held_out")
-    return {
-        "step": results["step"],
-        "sampling": first["sampling"],
-        "questions": results["environments"],
-        **overall.get("training", nothing),
-        "tasks": tasks("training"),
-        "held_out": {**overall["held_out"], "tasks": held_out} if held_out else None,
-        "labelled": tasks("labelled"),
-    }
 
 
 def is_missing_folder(model: str) -> bool:

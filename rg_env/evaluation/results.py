@@ -10,16 +10,17 @@ includes the rollouts. All models of a file answered the same frozen questions. 
 answer, so that models can be compared by question later, even across files. Intervals are 95% confidence intervals.
 """
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import ConfigDict, Field, Strict, ValidationError, model_validator
 
 from rg_env.core.config.parsing import Section, Share, problems_in
-from rg_env.core.run_folder import RunFolder, damaged, evaluation_summary
+from rg_env.core.run_folder import RunFolder, damaged
 from rg_env.core.statistics import mean_of
 from rg_env.core.text import listed, one_line
 from rg_env.errors import InputError
@@ -344,8 +345,27 @@ class Results(Record):
         return {name: task.scores for name, task in self.tasks.items() if task.part == part}
 
     def summary(self) -> dict[str, Any]:
-        """Figures of an evaluation in a training run, for `train_results.json`."""
-        return evaluation_summary(self.model_dump(mode="json"))
+        """The figures of an evaluation in a training run, in the format of `train_results.json`.
+
+        The overall figures cover the training tasks. Figures for each task are under `tasks`, `held_out` and
+        `labelled`; `held_out` also has its own overall figures, and is None without held-out tasks.
+        """
+
+        def plain(scores: Scores | None) -> dict[str, Any]:
+            return scores.model_dump(mode="json") if scores else {}
+
+        overall, held_out = self.overall(), self.overall("held_out")
+        tasks = {part: {name: plain(each) for name, each in self.scores(part).items()} for part in get_args(Part)}
+        nothing = dict.fromkeys(Scores.model_fields) | {"n": 0, "answers": 0, "pass_at_k": {}, "errors": {}}
+        return {
+            "step": self.step,
+            "sampling": self.sampling.model_dump(),
+            "questions": [each.model_dump() for each in self.environments],
+            **(plain(overall) or {**nothing, "intervals": {}, "status": {}}),
+            "tasks": tasks["training"],
+            "held_out": {**plain(held_out), "tasks": tasks["held_out"]} if held_out else None,
+            "labelled": tasks["labelled"],
+        }
 
 
 def summary_of(
@@ -408,9 +428,9 @@ def newest_results(folder: Path) -> tuple[dict[Path, Results], bool]:
     return {file: found[file] for file in order if file in shown}, len(shown) < len(order)
 
 
-def read_evaluations(run: RunFolder) -> list[Results]:
-    """Read the evaluations of a training run, in order. Raises like `read_results`."""
-    return [read_results(run.evaluation_file(step)) for step in run.evaluation_steps()]
+def read_evaluations(run: RunFolder, until: float = math.inf) -> list[Results]:
+    """Read the evaluations of a training run up to step `until`, in order. Raises like `read_results`."""
+    return [read_results(run.evaluation_file(step)) for step in run.evaluation_steps() if step <= until]
 
 
 # Results of several files, which must be comparable

@@ -21,6 +21,7 @@ from rg_env.core.run_folder import RunFolder, checkpoint_step, read_json
 from rg_env.core.text import one_line
 from rg_env.errors import InputError
 from rg_env.evaluation.config import TINY
+from rg_env.evaluation.results import read_evaluations
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS, read_shapes, saved_step, weight_files
 
@@ -211,7 +212,8 @@ def _choose(path: Path, best: bool) -> tuple[Path, str | None]:
 
 def _best(run: RunFolder) -> tuple[Path, str | None]:
     """Return the most accurate checkpoint, and a note if a step without a checkpoint was more accurate."""
-    measured = {each["step"]: each["accuracy"] for each in run.evaluations() if each["accuracy"] is not None}
+    overall = {each.step or 0: each.overall() for each in read_evaluations(run)}
+    measured = {step: each.accuracy for step, each in overall.items() if each and each.accuracy is not None}
     saved = {step: folder for folder in run.checkpoints() if (step := checkpoint_step(folder)) in measured}
     if not saved:
         raise InputError(

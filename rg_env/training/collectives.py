@@ -12,7 +12,7 @@ from accelerate.utils import broadcast_object_list, gather_object
 
 from rg_env.core.processes import print_once, world_size
 from rg_env.core.run_folder import RunFolder
-from rg_env.errors import InputError, OutputFolderError, RGEnvError, StoppedTogether, TrainingError, from_interrupt
+from rg_env.errors import InputError, RGEnvError, StoppedTogether, TrainingError, from_interrupt
 
 T = TypeVar("T")
 
@@ -74,17 +74,7 @@ def choose_folder(output_dir: str | Path | None, name: str, resume: str | Path |
         return RunFolder.choose(output_dir, name, resume)
     from rg_env.inference.models import processes
 
-    chosen: list[Any] = [None]
-    if processes().is_main_process:
-        try:
-            chosen = [RunFolder.choose(output_dir, name, resume)]
-        except OutputFolderError as error:
-            chosen = [error]
-    broadcast_object_list(chosen)
-    if isinstance(chosen[0], OutputFolderError):
-        raise chosen[0]
-    folder: Path = chosen[0]
-    return folder
+    return on_main(processes(), lambda: RunFolder.choose(output_dir, name, resume))
 
 
 STALE_S = 600.0

@@ -141,9 +141,9 @@ class FixedEvaluation:
         answers = {"rollouts_per_example": self.plan.rollouts_per_example, "greedy": self.plan.greedy}
         return {**vars(self._sampling), **answers}
 
-    def check_same_questions(self, earlier: Sequence[list[dict[str, Any]]]) -> None:
+    def check_same_questions(self, earlier: Sequence[Results]) -> None:
         """Raise `InputError` unless earlier evaluations of a resumed run used the same questions."""
-        if self.questions and any(questions != self.questions for questions in earlier):
+        if self.questions and any([q.model_dump() for q in each.environments] != self.questions for each in earlier):
             raise InputError(
                 "earlier evaluations of this run used different questions: use the same tasks, labels, sizes and "
                 "eval_seed, or another output folder"

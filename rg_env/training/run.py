@@ -26,7 +26,7 @@ from rg_env.core.run_folder import RunFolder
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import InputError, StoppedTogether, TrainingError, from_interrupt
 from rg_env.evaluation.plots.curves import plot_run
-from rg_env.evaluation.results import Results, read_results
+from rg_env.evaluation.results import Results, read_evaluations
 from rg_env.inference.models import TINY
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.checkpointing.resume import check_fit, chosen, final_results, step_of
@@ -91,7 +91,7 @@ class Recorder(TrainerCallback):
     def _resume(self, step: int) -> int | None:
         """Read the files of the run up to `step` and delete later records. Returns the step of the last evaluation."""
         self.folder.cut_after(step)
-        self.evaluations = _evaluations(self.folder, step)
+        self.evaluations = read_evaluations(self.folder, step)
         self.console.line(f"resuming after step {step}")
         return self.evaluations[-1].step if self.evaluations else None
 
@@ -220,8 +220,7 @@ def train(
     folder = RunFolder.create(trainer.output_dir)
     new_folders = [folder.path / name for name in FOLDERS if not (folder.path / name).exists()]
     if checkpoint is not None:
-        earlier = on_main(trainer.accelerator, lambda: [_questions(each) for each in _evaluations(folder, first)])
-        fixed_evaluation.check_same_questions(earlier)
+        fixed_evaluation.check_same_questions(on_main(trainer.accelerator, lambda: read_evaluations(folder, first)))
     interruption = _Interruption(trainer)
     recorder = Recorder(
         trainer,
@@ -350,14 +349,6 @@ def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
             f"cannot resume from {checkpoint}: it is already at step {step} of {last}; increase max_steps to continue"
         )
     return checkpoint
-
-
-def _evaluations(folder: RunFolder, until: int) -> list[Results]:
-    return [read_results(folder.evaluation_file(step)) for step in folder.evaluation_steps() if step <= until]
-
-
-def _questions(evaluation: Results) -> list[dict[str, Any]]:
-    return [each.model_dump() for each in evaluation.environments]
 
 
 def _prepared(trainer: GRPOTrainer, plan: EvaluationPlan) -> FixedEvaluation:

@@ -6,19 +6,11 @@ import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rg_env.core.run_folder import RunFolder, free_folder, locked, run_name
 from rg_env.errors import InputError, OutputFolderError
-
-
-def evaluation(step: int) -> dict[str, Any]:
-    """As little of an evaluation as has a summary."""
-    task = {"part": "training", "sampling": {}, "models": {"m": {"scores": {"n": 1}}}}
-    models = {"m": {"parts": {"training": {"n": 1, "accuracy": step / 2}}}}
-    return {"step": step, "environments": [], "tasks": {"maze": task}, "models": models, "rollouts": []}
 
 
 @pytest.fixture
@@ -27,7 +19,7 @@ def run(tmp_path: Path) -> RunFolder:
     run = RunFolder.create(tmp_path / "run")
     run.write_config({"seed": 1})
     for step in (0, 2):
-        run.write_evaluation(step, evaluation(step))
+        run.write_evaluation(step, {"step": step})
     for step in (1, 2):
         run.add_metrics(step, {"reward": step / 2})
         run.add_rollouts(step, [{"completion": str(step)}])
@@ -41,9 +33,7 @@ def test_what_was_written_is_read(run: RunFolder) -> None:
     assert run.config() == run.arguments() == {"seed": 1}
     assert run.metrics() == [{"step": 1, "reward": 0.5}, {"step": 2, "reward": 1.0}]
     assert [each["completion"] for each in run.rollouts()] == ["1", "2"]
-    assert [(each["step"], each["accuracy"]) for each in run.evaluations()] == [(0, 0.0), (2, 1.0)]
-    assert run.evaluation(2)["tasks"] == {"maze": {"n": 1}}
-    assert [each["step"] for each in run.evaluations(until=1)] == [0]
+    assert run.evaluation_steps() == [0, 2]
     assert run.manifest() == {}
     assert run.results() is None
     run.write_manifest({"seed": 3})
@@ -99,7 +89,6 @@ def test_a_run_that_never_began_leaves_nothing(tmp_path: Path) -> None:
         ("metrics.jsonl", '{"step": 1}\n{"st\n{"step": 2}\n', "damaged: line 2"),
         ("metrics.jsonl", '{"reward": 1}\n', "damaged: a line has no step"),
         ("metrics.jsonl", "1\n", "damaged: line 1 is not a JSON object"),
-        ("eval_results/eval_step_2.json", '{"step": 1, "tasks": {}}', "damaged: it is not an evaluation of step 2"),
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_one_error_that_names_it(run: RunFolder, name: str, text: str | None, reason: str) -> None:
@@ -109,7 +98,7 @@ def test_a_damaged_file_is_one_error_that_names_it(run: RunFolder, name: str, te
     if text is not None:
         file.write_text(text)
     with pytest.raises(InputError) as raised:
-        print(run.config(), run.results(), run.manifest(), run.metrics(), run.evaluations())
+        print(run.config(), run.results(), run.manifest(), run.metrics())
     assert str(raised.value).startswith(f"{file} {'is ' if 'damaged' in reason else ''}{reason}")
     assert "\n" not in str(raised.value)
     assert text is None or str(raised.value).endswith("restore it from a copy, or remove it")

@@ -14,6 +14,7 @@ import yaml
 from hub_runs import CONFIG
 from hub_server import HubServer
 from huggingface_hub import ModelCard, ModelCardData, snapshot_download
+from run_metrics import evaluation_of
 from transformers import AutoModelForCausalLM
 
 from rg_env.core.data.manifest import split_hash
@@ -80,7 +81,7 @@ def test_every_number_is_in_the_runs_files(trained: Path, step: int) -> None:
 def test_tables_and_metadata_have_the_recorded_results(trained: Path) -> None:
     """For each training task, all of them together, held-out tasks, and labels."""
     found = card_of(trained)
-    after = RunFolder(trained).evaluation(4)
+    after = evaluation_of(trained, 4)
     scores = after["tasks"]["leg_counting"]
     row = next(line for line in found.splitlines() if line.startswith("| `leg_counting`, greedy |"))
     cells = [cell.strip() for cell in row.strip("|").split(" | ")]

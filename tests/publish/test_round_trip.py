@@ -13,11 +13,10 @@ from checkpoint_files import weights as weights_of
 from hub_runs import train
 from hub_server import CANARY, HubServer
 from huggingface_hub import snapshot_download
-from run_metrics import logged
+from run_metrics import evaluation_of, logged
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rg_env.core.hub import PushRequest
-from rg_env.core.run_folder import RunFolder
 from rg_env.errors import InputError
 from rg_env.publish.push import preview
 from rg_env.tiny import POLICY_DIR
@@ -49,7 +48,7 @@ def test_a_download_answers_the_same_and_resumes_exactly(
     from rg_env.training import evaluate_config, load_train_config
 
     found = evaluate_config(load_train_config(config, [f"output.dir={tmp_path / 'again'}"]), str(folder)).summary()
-    recorded = RunFolder(trained).evaluation(2)
+    recorded = evaluation_of(trained, 2)
     for part in ("accuracy", "greedy_accuracy", "tasks", "held_out", "labelled", "questions"):
         assert found[part] == recorded[part], part
 
@@ -60,7 +59,7 @@ def test_a_download_answers_the_same_and_resumes_exactly(
     for name in ("metrics.jsonl", "rollouts.jsonl"):
         assert logged(run, name) == logged(trained, name)
     for step in (2, 4):
-        assert RunFolder(run).evaluation(step) == RunFolder(trained).evaluation(step)
+        assert evaluation_of(run, step) == evaluation_of(trained, step)
     pushed(run, optimizer_state="full")
     assert json.loads(hub.repos["me/legs"].files()["rg_env.json"])["step"] == 4, "it is the same run"
     card = hub.repos["me/legs"].files()["README.md"].decode()

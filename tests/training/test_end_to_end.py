@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 import yaml
 from report_samples import page_data
-from run_metrics import keep, results_of
+from run_metrics import evaluation_of, keep, results_of
 
-from rg_env.core.run_folder import RunFolder
 from rg_env.evaluation.report import write_report
 from rg_env.evaluation.results import read_results
 
@@ -97,7 +96,7 @@ def test_every_file_is_left(main_job: tuple[Path, str]) -> None:
     assert (evaluated[0], evaluated[-1]) == (0, steps)
     trained = next(row for row in metrics if "reward" in row)
     assert {"loss", "accuracy", "frac_reward_zero_std", "rewards/correctness/mean", "step_time"} <= set(trained)
-    first = RunFolder(run).evaluation(0)
+    first = evaluation_of(run, 0)
     assert first["accuracy"] == results["eval_before"]["accuracy"]
     assert len(first["rollouts"]) == 2 * first["n"]  # sampled, and greedily
     assert {row["step"] for row in read_lines(run / "rollouts.jsonl")} == set(range(1, steps + 1))
@@ -203,7 +202,7 @@ def test_own_data_trains(tmp_path: Path, by: str) -> None:
     assert done.returncode == 0, done.stderr
     results = results_of(tmp_path / "run")
     assert (results["steps"], results["eval_after"]["n"]) == (2, 16)
-    rollouts = RunFolder(tmp_path / "run").evaluation(2)["rollouts"]
+    rollouts = evaluation_of(tmp_path / "run", 2)["rollouts"]
     sampled = [each for each in rollouts if each["draw"] == "sampled"]
     assert len(sampled) == 16
     for rollout in rollouts:

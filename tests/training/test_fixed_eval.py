@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from run_metrics import evaluation_of as read
 from run_metrics import repeatable
 from transformers import AutoModelForCausalLM
 
 from rg_env import load_environment
 from rg_env.core.environment import Environment
-from rg_env.core.run_folder import RunFolder
 from rg_env.core.statistics import pass_at_k
 from rg_env.errors import InputError, OutputFolderError, RewardError
 from rg_env.tiny import POLICY_DIR, TASKS
@@ -20,10 +20,6 @@ from rg_env.training import EvaluationPlan, evaluate_only, load_policy, train
 from rg_env.training.evaluation import FixedEvaluation, step_of_model
 
 UNSEEN = [{"name": "chain_sum", "config": TASKS["chain_sum"]}]
-
-
-def read(folder: Path, step: int) -> dict[str, Any]:
-    return RunFolder(folder).evaluation(step)
 
 
 def drawn(rollouts: list[dict[str, Any]], draw: str, **of: Any) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from run_metrics import logged
+from run_metrics import evaluation_of, logged
 
 from rg_env.cli.main import run as run_cli
 from rg_env.core.run_folder import RunFolder
@@ -58,10 +58,10 @@ def test_a_run_is_repeated_from_its_own_config(config: Path) -> None:
 def test_a_checkpoint_is_evaluated_alone_as_the_run_did(config: Path, overrides: list[str]) -> None:
     """By the config and the checkpoint's folder, or by the command."""
     run_config(load_train_config(config, [*overrides, "output.dir=run"]))
-    before, own = (RunFolder(Path("run")).evaluation(step) for step in (0, 2))
+    before, own = (evaluation_of(Path("run"), step) for step in (0, 2))
     options = ["--eval-only", "--checkpoint", "run/checkpoint-2", "output.dir=alone"]
     assert run_cli(["train", str(config), *overrides, *options]) == 0
-    alone = RunFolder(Path("alone")).evaluation(2)
+    alone = evaluation_of(Path("alone"), 2)
     greedy = [
         [each["completion"] for each in found["rollouts"] if each["draw"] == "greedy"] for found in (own, alone, before)
     ]

@@ -10,11 +10,10 @@ import pytest
 import torch
 import yaml
 from interrupts import At, ctrl_c, ctrl_c_in_a_backward_pass
-from run_metrics import logged, results_of
+from run_metrics import evaluations_of, logged, results_of
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from rg_env.core.run_folder import RunFolder
 from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
@@ -75,7 +74,7 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(fresh: Any, tmp_path: Path, fi
     assert not results["interrupted"]
     assert logged(tmp_path / "broken") == logged(tmp_path / "unbroken")
     assert logged(tmp_path / "broken", "rollouts.jsonl") == logged(tmp_path / "unbroken", "rollouts.jsonl")
-    assert RunFolder(tmp_path / "broken").evaluations() == RunFolder(tmp_path / "unbroken").evaluations()
+    assert evaluations_of(tmp_path / "broken") == evaluations_of(tmp_path / "unbroken")
     assert same_weights(unbroken, second)
 
 
@@ -112,7 +111,7 @@ def test_a_run_that_is_killed_in_its_last_evaluation_can_be_resumed(fresh: Any, 
     results = train(fresh("broken", max_steps=2), evaluation=EvaluationPlan(every=0), resume="auto")
     assert (results["steps"], results["eval_after"]["step"], results["error"]) == (2, 2, None)
     assert logged(tmp_path / "broken") == logged(tmp_path / "unbroken")
-    assert RunFolder(tmp_path / "broken").evaluations() == RunFolder(tmp_path / "unbroken").evaluations()
+    assert evaluations_of(tmp_path / "broken") == evaluations_of(tmp_path / "unbroken")
 
 
 def test_a_complete_run_has_nothing_to_resume(fresh: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

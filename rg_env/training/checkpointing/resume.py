@@ -17,9 +17,8 @@ from rg_env.training.algorithms.policy import weights_file
 from rg_env.training.checkpointing.checkpoints import FACTS, STATE, Facts
 from rg_env.training.checkpointing.files import saved_step, weights_problem
 from rg_env.training.checkpointing.pickles import DEEPSPEED_TYPES, non_tensors
+from rg_env.training.preflight import AUTO
 from rg_env.training.strategy import OPTIMIZER_FOLDER
-
-AUTO = "auto"
 
 
 def chosen(resume: str | Path, folder: Path) -> tuple[Path | None, list[str]]:

@@ -15,27 +15,6 @@ from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.config.schema import TrainConfig
 from rg_env.training.config.sections import evaluation_steps
 
-
-def _no_kl(config: TrainConfig) -> bool:
-    return not config.training.beta and not config.engine.importance_sampling_correction
-
-
-def _no_format(config: TrainConfig) -> bool:
-    return "think_format" not in config.rewards
-
-
-def _never_evaluates(config: TrainConfig) -> bool:
-    return not (config.evaluation.before or config.evaluation.after) and config.evaluation.every == 0
-
-
-def _is_scheduled(config: TrainConfig) -> bool:
-    return config.curriculum is not None and config.curriculum.schedule is not None
-
-
-def _is_short(config: TrainConfig) -> bool:
-    return bool(config.monitors.active()) and config.in_updates().training.max_steps < config.monitors.window
-
-
 _UNUSED: list[tuple[str, Callable[[TrainConfig], Any], str]] = [
     ("engine.kind: embedded", lambda c: c.engine.kind == "embedded",
      "engine.host engine.port engine.connect_timeout engine.weight_sync_timeout"),
@@ -52,33 +31,30 @@ _UNUSED: list[tuple[str, Callable[[TrainConfig], Any], str]] = [
      lambda c: c.training.num_iterations == 1 and c.engine.kind == "embedded", "training.off_policy_mask_threshold"),
     ("training.filter_groups: false", lambda c: not c.training.filter_groups, "training.filter_groups_rounds"),
     ("prompt.system_prompt: ''", lambda c: not c.prompt.system_prompt, "prompt.placement"),
-    ("evaluation.before: false, evaluation.after: false, evaluation.every: 0", _never_evaluates,
+    ("evaluation.before: false, evaluation.after: false, evaluation.every: 0",
+     lambda c: not (c.evaluation.before or c.evaluation.after) and c.evaluation.every == 0,
      "evaluation.rollouts_per_example evaluation.temperature evaluation.top_p evaluation.max_tokens"),
     ("splits.num_eval_examples: 0, evaluation.tasks: null",
      lambda c: not c.splits.num_eval_examples and not c.evaluation.tasks,
      "splits.eval_seed evaluation.rollouts_per_example"),
     ("evaluation.temperature: 0", lambda c: c.evaluation.temperature == 0, "evaluation.top_p"),
     ("evaluation.tasks: null", lambda c: not c.evaluation.tasks, "evaluation.num_held_out_examples"),
-    ("training.beta: 0, engine.importance_sampling_correction: false", _no_kl, "monitors.kl_spike"),
-    ("rewards.think_format: null", _no_format, "monitors.format_rate"),
+    ("training.beta: 0, engine.importance_sampling_correction: false",
+     lambda c: not c.training.beta and not c.engine.importance_sampling_correction, "monitors.kl_spike"),
+    ("rewards.think_format: null", lambda c: "think_format" not in c.rewards, "monitors.format_rate"),
     ("logging.examples_every: 0", lambda c: not c.logging.examples_every, "logging.num_examples"),
     ("logging.report_to names neither wandb nor trackio", lambda c: not {"wandb", "trackio"} & {*c.logging.report_to},
      "logging.project logging.run_name"),
     ("hub.enabled: false", lambda c: not c.hub.enabled, "hub.repo_id hub.private hub.optimizer_state hub.every"),
-    ("curriculum.schedule", _is_scheduled,
+    ("curriculum.schedule", lambda c: c.curriculum is not None and c.curriculum.schedule is not None,
      "curriculum.success_threshold curriculum.failure_threshold curriculum.check_every curriculum.step"),
     ("there is no other task", lambda c: len(c.tasks) == 1, "tasks.*.weight"),
-    ("the run has fewer steps than monitors.window", _is_short, "monitors.window monitors.stop_on"),
+    ("the run has fewer steps than monitors.window",
+     lambda c: c.monitors.active() and c.in_updates().training.max_steps < c.monitors.window,
+     "monitors.window monitors.stop_on"),
     ("data", lambda c: c.data, "splits.num_train_examples splits.by splits.seed"),
 ]  # fmt: skip
 """Reason as printed, condition, and the keys (or patterns) that have no effect if the condition holds."""
-
-_BLIND: dict[str, tuple[str, Callable[[TrainConfig], bool]]] = {
-    "kl_spike": ("training.beta: 0, engine.importance_sampling_correction: false", _no_kl),
-    "ratio_spike": ("training.num_iterations: 1", lambda c: c.training.num_iterations == 1),
-    "format_rate": ("rewards.think_format: null", _no_format),
-}
-"""Monitors that cannot fire because their metric is not logged: reason as printed, and condition."""
 
 
 def without_effect(config: TrainConfig) -> str:
@@ -98,13 +74,14 @@ def without_effect(config: TrainConfig) -> str:
 
 def _reasons(config: TrainConfig) -> Iterator[tuple[str, str]]:
     """The reasons that apply, each with the keys or patterns that it affects."""
-    yield from ((reason, keys) for reason, holds, keys in _UNUSED if holds(config))
     monitors = config.monitors
-    off = [name for name in monitors.rule_names() if name not in monitors.active()]
+    for reason, holds, keys in _UNUSED:
+        if holds(config):
+            yield reason, keys
+            for name in [name for name in monitors.stop_on if f"monitors.{name}" in keys.split()]:
+                yield f"{name} cannot fire with {reason}", "monitors.stop_on"
+    off = (name for name in monitors.rule_names() if name not in monitors.active())
     yield "monitors.off", " ".join(f"monitors.{name}" for name in off)
-    for name, (reason, is_blind) in _BLIND.items():
-        if name in monitors.stop_on and is_blind(config):
-            yield f"{name} cannot fire with {reason}", "monitors.stop_on"
 
 
 def describe(config: TrainConfig, own_rows: int | None = None) -> str:

@@ -149,11 +149,11 @@ class TrainConfig(Section):
         Args:
             own_rows: number of training rows in `data`. Without it, epochs over `data` are not converted.
         """
-        training = self.training
         rows = own_rows if self.data else self.splits.num_train_examples
-        epochs = training if rows is None else training.for_rows(rows)
+        training = self.training if rows is None else self.training.for_rows(rows)
+        has_epochs = training is not self.training
         if not training.rollouts_as_steps:
-            return self if epochs is training else self.model_copy(update={"training": epochs})
+            return self.model_copy(update={"training": training}) if has_epochs else self
 
         def updates(rollouts: int | None) -> int | None:
             return None if rollouts is None else -(-rollouts * training.num_iterations // training.rollouts_per_step)
@@ -167,16 +167,13 @@ class TrainConfig(Section):
             starts = sorted((int(start), level) for start, level in curriculum.schedule.items())
             schedule = {str(updates(start)): level for start, level in starts}
             curriculum = curriculum.model_copy(update={"schedule": schedule})
+        training = counted(training, "warmup_steps", *([] if has_epochs else ["max_steps"]))
         changes = {
-            "training": counted(training, "max_steps", "warmup_steps").model_copy(update={"rollouts_as_steps": False}),
+            "training": training.model_copy(update={"rollouts_as_steps": False}),
             "output": counted(self.output, "save_every"),
             "hub": counted(self.hub, "every"),
             "logging": counted(self.logging, "examples_every"),
             "evaluation": counted(self.evaluation, "every"),
             "curriculum": curriculum,
         }
-        if epochs is not training:
-            changes["training"] = changes["training"].model_copy(
-                update={"max_steps": epochs.max_steps, "num_train_epochs": None}
-            )
         return self.model_copy(update=changes)

@@ -198,9 +198,10 @@ def loss_metrics(
     def mean(values: torch.Tensor) -> torch.Tensor:
         return (values * keep).sum() / tokens
 
-    found = {"useful": tokens.new_tensor(useful), "clip_ratio/low": mean(clipped < 0)}
-    found["clip_ratio/high"] = mean(clipped > 0)
-    found["clip_ratio/region"] = mean(clipped != 0)
+    low, high = mean(clipped < 0), mean(clipped > 0)
+    found = {"useful": tokens.new_tensor(useful), "clip_ratio/region_mean": mean(clipped != 0)}
+    found |= {"clip_ratio/low_mean": low, "clip_ratio/low_min": low}
+    found |= {"clip_ratio/high_mean": high, "clip_ratio/high_max": high}
     found["sampling/logp_difference"] = mean(difference.abs())
     if kl is not None:
         found["kl"] = mean(kl.detach())
@@ -217,18 +218,12 @@ def loss_metrics(
         found["policy_ratio/max"] = (policy_ratio * keep).max()
     everywhere = accelerator.gather(torch.stack([value.float() for value in found.values()])).view(-1, len(found)).cpu()
     everywhere = everywhere[everywhere[:, 0] > 0]
-    result: dict[str, float] = {}
-    if not len(everywhere):
-        return result
-    for name, column in zip([*found][1:], everywhere.T[1:], strict=True):
-        if not name.startswith("clip_ratio/"):
-            result[name] = (column.max() if name.endswith("/max") else column.mean()).item()
-            continue
-        result[f"{name}_mean"] = column.mean().item()
-        if name != "clip_ratio/region":
-            extreme, word = (column.min(), "min") if name == "clip_ratio/low" else (column.max(), "max")
-            result[f"{name}_{word}"] = extreme.item()
-    return result
+    reduce = {"max": torch.max, "min": torch.min}
+    return {
+        name: reduce.get(name[-3:], torch.mean)(column).item()
+        for name, column in zip([*found][1:], everywhere.T[1:], strict=True)
+        if len(column)
+    }
 
 
 def learning_rate(args: Any, update: int) -> float:

@@ -105,22 +105,14 @@ class Trackers(TrainerCallback):
 
     def _start(self, name: str) -> None:
         config, arguments = self._config, self._trainer.args.model_dump(mode="json", exclude_none=True)
-        run_name = config.run_name or self._folder.name
-        tracker: GeneralTracker
         try:
-            if name == "tensorboard":
-                tracker = TensorBoardTracker("", self._folder / "tensorboard")
-                tracker.start()
-                # `store_init_configuration` would write them to a folder of their own
+            tracker = self._tracker(name, config.run_name or self._folder.name)
+            tracker.start()
+            if name == "tensorboard":  # `store_init_configuration` would write them to a folder of their own
                 tracker.tracker.add_text("args", json.dumps(arguments, indent=2))
-            elif name == "trackio":
-                tracker = TrackioTracker(config.project, name=run_name)
-                tracker.start()
-                tracker.store_init_configuration(arguments)
             else:
-                tracker = self._wandb(run_name)
-                tracker.start()
                 tracker.store_init_configuration(arguments)
+            if name == "wandb":
                 tracker.tracker.define_metric(STEP)
                 tracker.tracker.define_metric("*", step_metric=STEP, step_sync=True)
         except InputError:
@@ -129,7 +121,11 @@ class Trackers(TrainerCallback):
             raise InputError(f"cannot report to {name}: {reason_of(error)} (or leave it out of report_to)") from error
         self._running[name] = tracker
 
-    def _wandb(self, run_name: str) -> GeneralTracker:
+    def _tracker(self, name: str, run_name: str) -> GeneralTracker:
+        if name == "tensorboard":
+            return TensorBoardTracker("", self._folder / "tensorboard")
+        if name == "trackio":
+            return TrackioTracker(self._config.project, name=run_name)
         import wandb
 
         self._callers_run = wandb.run
