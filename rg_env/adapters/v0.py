@@ -150,12 +150,8 @@ async def _checked_later(result: Awaitable[Any]) -> Any:
         return await result
 
 
-def load_environment(*args: Any, **kwargs: Any) -> ReasoningGymEnv:
-    """Entry point of `vf.load_environment("rg-env", ...)`; takes the parameters of `ReasoningGymEnv`."""
-    return ReasoningGymEnv(*args, **kwargs)
-
-
-load_environment.__signature__ = inspect.signature(ReasoningGymEnv)  # type: ignore[attr-defined]
+load_environment = ReasoningGymEnv
+"""Entry point of `vf.load_environment("rg-env", ...)`."""
 
 
 def _dataset(rows: Sequence[Mapping[str, Any]]) -> Dataset | None:

@@ -375,11 +375,8 @@ if hasattr(vf, "SingleAgentEnv"):  # missing in 0.2, where the harness has its o
             """Rows of `core.data` with this environment's prompt and grading."""
             return self.environment.to_examples(rows)
 
-    def load_environment(*args: Any, **options: Any) -> ReasoningGymEnv:
-        """`rg_env.load_environment` for these releases; takes the parameters of `ReasoningGymEnv`."""
-        return ReasoningGymEnv(*args, **options)
-
-    load_environment.__signature__ = ReasoningGymEnv.__signature__  # type: ignore[attr-defined]
+    load_environment = ReasoningGymEnv
+    """`rg_env.load_environment` for these releases."""
 
 
 class _RowsTaskset(ReasoningGymTaskset):

@@ -52,6 +52,16 @@ _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _PACKAGES = ("rg-env", "verifiers", "reasoning-gym", "torch", "transformers", "trl", "accelerate", "deepspeed", "vllm")
 
 
+class _named:
+    """The path of a file in a run, as an attribute of `RunFolder`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: "RunFolder", kind: object = None) -> Path:
+        return run.path / self._name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """The files of one run."""
@@ -93,33 +103,13 @@ class RunFolder:
             raise OutputFolderError(f"cannot write to {path}: {error.strerror}") from error
         return cls(Path(path))
 
-    @property
-    def config_file(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def arguments_file(self) -> Path:
-        return self.path / "arguments.yaml"
-
-    @property
-    def manifest_file(self) -> Path:
-        return self.path / "manifest.json"
-
-    @property
-    def metrics_file(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def rollouts_file(self) -> Path:
-        return self.path / "rollouts.jsonl"
-
-    @property
-    def results_file(self) -> Path:
-        return self.path / "train_results.json"
-
-    @property
-    def curve_file(self) -> Path:
-        return self.path / "reward_curve.png"
+    config_file = _named("config.yaml")
+    arguments_file = _named("arguments.yaml")
+    manifest_file = _named("manifest.json")
+    metrics_file = _named("metrics.jsonl")
+    rollouts_file = _named("rollouts.jsonl")
+    results_file = _named("train_results.json")
+    curve_file = _named("reward_curve.png")
 
     def evaluation_file(self, step: int) -> Path:
         return _evals(self.path) / f"eval_step_{step}.json"

@@ -195,7 +195,7 @@ def evaluate_only(
     evaluation = FixedEvaluation(trainer, plan or EvaluationPlan())
     if not evaluation.questions:
         raise InputError("nothing to evaluate: the environment has no evaluation rows, and no task is held out")
-    step = step_of_model(trainer.model_name) if step is None else step
+    step = checkpoint_step(Path(trainer.model_name)) or 0 if step is None else step
     file = RunFolder(Path(folder)).evaluation_file(step)
     if file.exists():
         raise OutputFolderError(f"{file} already exists: choose another output folder")
@@ -206,11 +206,6 @@ def evaluate_only(
     print_results(results)
     print(f"Scores and rollouts in {file}", flush=True)
     return results
-
-
-def step_of_model(name: str | Path) -> int:
-    """The step of a model by the name of its folder: N for checkpoint-N, otherwise 0."""
-    return checkpoint_step(Path(name)) or 0
 
 
 def metrics_of(results: Results) -> dict[str, float]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rg_env.core.processes import print_once, world_size
-from rg_env.core.run_folder import RunFolder, run_name
+from rg_env.core.run_folder import RunFolder, checkpoint_step, run_name
 from rg_env.training.config.plan import plan
 from rg_env.training.config.schema import TrainConfig
 from rg_env.training.config.sections import EvaluationSettings
@@ -27,7 +27,8 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     """Train as `config` describes. Returns and raises the same as `train`."""
     start = check_start(config, resume=resume)
     folder = _folder(config, resume)
-    shown = config if folder is None else config.model_copy(update={"output": _output(config, folder)})
+    output = config.output if folder is None else config.output.model_copy(update={"dir": str(folder)})
+    shown = config.model_copy(update={"output": output})
     print_once("\n".join([*plan(shown, own_rows=start.train_rows), f"loading {config.model.name} ..."]))
     from rg_env.inference.models import load_policy
     from rg_env.training.run import train
@@ -57,7 +58,7 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     print_once(f"loading {checkpoint or config.model.name} ...")
     from rg_env.inference.models import TINY, load_policy, with_adapters
     from rg_env.training.collectives import choose_folder
-    from rg_env.training.evaluation import evaluate_only, step_of_model
+    from rg_env.training.evaluation import evaluate_only
 
     is_tiny = config.model.name == TINY
     adapters = checkpoint if checkpoint and (Path(checkpoint) / "adapter_config.json").is_file() else None
@@ -77,7 +78,7 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     folder = choose_folder(config.output.dir, run_name(config.trained_on, f"{policy.label}-evaluation"))
     trainer = make_trainer(config, policy, start, folder=folder)
     evaluation = evaluation_plan(config, policy)
-    result = evaluate_only(trainer, folder, evaluation, step=step_of_model(checkpoint or ""))
+    result = evaluate_only(trainer, folder, evaluation, step=checkpoint_step(Path(checkpoint or "")) or 0)
     run = RunFolder(folder)
     run.write_config(config.resolved(), {"evaluated": checkpoint or name})
     run.write_manifest(trainer.env.manifest, evaluation.manifests(trainer.env))
@@ -151,7 +152,3 @@ def _folder(config: TrainConfig, resume: str | None) -> Path | None:
     if world_size() > 1 or os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
         return None
     return RunFolder.choose(config.output.dir, run_name(config.trained_on, Path(config.model.name).name), resume)
-
-
-def _output(config: TrainConfig, folder: Path) -> Any:
-    return config.output.model_copy(update={"dir": str(folder)})

@@ -7,7 +7,6 @@
 Ctrl-C. Monitors, uploads and trackers are callbacks in their own modules.
 """
 
-import contextlib
 import shlex
 import signal
 import sys
@@ -216,7 +215,7 @@ def train(
         if complete is not None:
             print_once(f"{run.path} is complete, at step {first} of {first}; increase max_steps to continue")
             return complete if main else {}
-    fixed_evaluation = _prepared(trainer, evaluation or EvaluationPlan())
+    fixed_evaluation = FixedEvaluation(trainer, evaluation or EvaluationPlan())
     folder = RunFolder.create(trainer.output_dir)
     new_folders = [folder.path / name for name in FOLDERS if not (folder.path / name).exists()]
     if checkpoint is not None:
@@ -292,7 +291,6 @@ def train(
     }
     with _noting_with(failure):
         folder.write_results(results)
-    with _noting_with(failure):
         plot_run(folder.path)
         print_summary(folder.path, results, before, after)
         if interruption.happened:
@@ -349,15 +347,6 @@ def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
             f"cannot resume from {checkpoint}: it is already at step {step} of {last}; increase max_steps to continue"
         )
     return checkpoint
-
-
-def _prepared(trainer: GRPOTrainer, plan: EvaluationPlan) -> FixedEvaluation:
-    try:
-        return FixedEvaluation(trainer, plan)
-    except InputError:
-        with contextlib.suppress(OSError):  # removes the folder that the trainer created, if it is empty
-            trainer.output_dir.rmdir()
-        raise
 
 
 def _describe(

@@ -29,7 +29,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 
 from rg_env.adapters import as_environment
 from rg_env.core.environment import Environment
-from rg_env.core.run_folder import removed_on_error
 from rg_env.errors import InputError
 from rg_env.inference.models import processes
 from rg_env.inference.prompts import PromptEncoder
@@ -100,7 +99,6 @@ class GRPOTrainer:
         self.engine_config = engine if isinstance(engine, EngineConfig) else EngineConfig.of(engine)
         self.sampling = Sampling(**{each.name: getattr(args, each.name) for each in dataclasses.fields(Sampling)})
         self.accelerator = make_accelerator(args)
-        main = self.accelerator.is_main_process
         check_options(args, self.engine_config, self.env, curriculum)
         check_liger(args, self.accelerator.device)
         encoder = PromptEncoder(processing_class)
@@ -120,21 +118,18 @@ class GRPOTrainer:
             prompts=args.prompts_per_step,
             seed=args.seed if args.shuffle_dataset else None,
         )
-        with removed_on_error(self.output_dir):
-            if main:
-                self.output_dir.mkdir(parents=True, exist_ok=True)
-            self.strategy = make_strategy(self.accelerator, args)
-            check_engine(self.engine_config, self.strategy.sharding)
-            set_seed(args.seed)  # for newly initialized adapters and the order of rollouts in a step
-            policy = prepare_policy(model, args, peft_config, training=True)
-            reference = reference_of(policy, args)
-            optimizer = optimizers[0] or make_optimizer(args, policy)
-            self.scheduler = optimizers[1]
-            self._peak_rates = [float(group["lr"]) for group in optimizer.param_groups]
-            self.model, self.optimizer = self.strategy.prepare(policy, optimizer)
-            if reference is not None:
-                reference = self.strategy.prepare_reference(reference)
-            self.engine: Engine = self._make_engine(encoder)
+        self.strategy = make_strategy(self.accelerator, args)
+        check_engine(self.engine_config, self.strategy.sharding)
+        set_seed(args.seed)  # for newly initialized adapters and the order of rollouts in a step
+        policy = prepare_policy(model, args, peft_config, training=True)
+        reference = reference_of(policy, args)
+        optimizer = optimizers[0] or make_optimizer(args, policy)
+        self.scheduler = optimizers[1]
+        self._peak_rates = [float(group["lr"]) for group in optimizer.param_groups]
+        self.model, self.optimizer = self.strategy.prepare(policy, optimizer)
+        if reference is not None:
+            reference = self.strategy.prepare_reference(reference)
+        self.engine: Engine = self._make_engine(encoder)
         self.sampler = RolloutSampler(self.env, self.engine, encoder)
         self.previous_policy = PreviousPolicy(policy) if args.kl_reference == "previous" else None
         self.phases, self.meter, self.metrics = Phases(), StepMeter(), StepMetrics()
@@ -418,6 +413,8 @@ class GRPOTrainer:
         if self.curriculum is not None:
             self.curriculum.start()
         self._reset()
+        if self.state.is_world_process_zero:
+            self.output_dir.mkdir(parents=True, exist_ok=True)  # now rather than at the first checkpoint
         if checkpoint is not None:
             self.checkpoints.load(Path(checkpoint))
         self.state.max_steps = self.args.max_steps

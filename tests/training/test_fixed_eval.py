@@ -17,7 +17,7 @@ from rg_env.core.statistics import pass_at_k
 from rg_env.errors import InputError, OutputFolderError, RewardError
 from rg_env.tiny import POLICY_DIR, TASKS
 from rg_env.training import EvaluationPlan, evaluate_only, load_policy, train
-from rg_env.training.evaluation import FixedEvaluation, step_of_model
+from rg_env.training.evaluation import FixedEvaluation
 
 UNSEEN = [{"name": "chain_sum", "config": TASKS["chain_sum"]}]
 
@@ -307,10 +307,3 @@ def test_there_must_be_something_to_ask(make_trainer: Any, make_env: Any, tmp_pa
     with pytest.raises(InputError, match="nothing to evaluate"):
         evaluate_only(trainer, tmp_path / "alone")
     assert not (tmp_path / "alone").exists()
-
-
-def test_the_step_of_a_model() -> None:
-    """Follows from the name of a checkpoint's folder alone."""
-    assert step_of_model("outputs/run/checkpoint-25") == step_of_model("outputs/run/checkpoint-25/") == 25
-    for other in ("tiny", "Qwen/Qwen2.5-1.5B-Instruct", "checkpoint-25/merged", "checkpoint-x", "my-checkpoint-3"):
-        assert step_of_model(other) == 0

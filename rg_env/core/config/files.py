@@ -42,24 +42,15 @@ class Document:
                 return found
         return next((origin for known, origin in self.origins.items() if known[: len(path)] == path), str(self.file))
 
-    def at(self, path: Keys) -> Any:
-        """The value at `path`. Raises `KeyError` if it is not set."""
+    def get(self, path: Keys) -> Any:
+        """The value at `path`; None if it is not set."""
         value: Any = self.values
         for key in path:
             if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
                 value = value[int(key)]
-            elif isinstance(value, Mapping) and key in value:
-                value = value[key]
             else:
-                raise KeyError(key)
+                value = value.get(key) if isinstance(value, Mapping) else None
         return value
-
-    def get(self, path: Keys) -> Any:
-        """The value at `path`; None if it is not set."""
-        try:
-            return self.at(path)
-        except KeyError:
-            return None
 
     def set(self, path: Keys, value: Any, origin: str) -> None:
         """Set the value at `path`; None removes it. Origins of replaced values are dropped."""

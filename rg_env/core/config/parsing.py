@@ -123,7 +123,7 @@ def _line(document: Document, problem: Problem) -> str:
         message = message if repr(rest) in message else f"{rest} {message}"
     if not given:
         return message
-    shown = "***" if problem.secret else _shown(document.at(given))
+    shown = "***" if problem.secret else _shown(document.get(given))
     return f"{'.'.join(given)} = {shown} @ {document.origin(given)}: {message}"
 
 
