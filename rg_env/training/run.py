@@ -28,7 +28,8 @@ from rg_env.evaluation.plots.curves import plot_run
 from rg_env.evaluation.results import Results, read_evaluations
 from rg_env.inference.models import TINY
 from rg_env.tiny import POLICY_DIR
-from rg_env.training.checkpointing.resume import check_fit, chosen, final_results, step_of
+from rg_env.training.checkpointing.files import saved_step
+from rg_env.training.checkpointing.resume import check_fit, chosen, final_results
 from rg_env.training.collectives import on_main
 from rg_env.training.config.schema import TrainConfig
 from rg_env.training.config.sections import HubConfig, LoggingConfig, MonitorsConfig
@@ -75,6 +76,7 @@ class Recorder(TrainerCallback):
         """Lines of monitors to print after the line of the step."""
         self.on_examples: Callable[[int, list[dict[str, Any]]], Any] = lambda step, records: None
         """Called with the examples that are printed."""
+        self._writes = bool(trainer.accelerator.is_main_process)
         self._evaluated_at: int | None = None
         self._written: Any = None
         trainer.guard.say = self.console.line
@@ -155,10 +157,6 @@ class Recorder(TrainerCallback):
         before = made[0] if made and self.evaluation.plan.before and (made[0].step or 0) <= first else None
         return before, made[-1] if made and made[-1] is not before else None
 
-    @property
-    def _writes(self) -> bool:
-        return bool(self.trainer.accelerator.is_main_process)
-
     def _show_examples(self, step: int) -> None:
         every, rollouts = self.logging.examples_every, self.trainer.rollouts
         if every and rollouts is not None and step // every > self._examples_at // every:
@@ -208,7 +206,7 @@ def train(
         Exception: any error that ended the run, raised after the results so far have been saved.
     """
     checkpoint = None if resume is None else on_main(trainer.accelerator, lambda: _checkpoint(trainer, resume))
-    first = 0 if checkpoint is None else step_of(checkpoint)
+    first = 0 if checkpoint is None else saved_step(checkpoint) or 0
     main, run = trainer.accelerator.is_main_process, RunFolder(trainer.output_dir)
     if resume == AUTO and first == trainer.args.max_steps:
         complete = on_main(trainer.accelerator, lambda: final_results(run, first))
@@ -341,7 +339,7 @@ def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
             RunFolder(folder).cut_after(-1)
         return None
     check_fit(trainer, checkpoint)
-    step, last = step_of(checkpoint), trainer.args.max_steps
+    step, last = saved_step(checkpoint) or 0, trainer.args.max_steps
     if step > last or (step == last and resume != AUTO and final_results(RunFolder(checkpoint.parent), step)):
         raise InputError(
             f"cannot resume from {checkpoint}: it is already at step {step} of {last}; increase max_steps to continue"

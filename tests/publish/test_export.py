@@ -19,6 +19,7 @@ from checkpoint_files import (
     write_zero,
 )
 from model_families import FAMILIES, SERVED
+from result_files import run_evaluation
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -161,10 +162,9 @@ def test_a_run_gives_its_last_or_its_best(make_model: Make, exported: Export, tm
         exported(tmp_path, best=True)
     same_model(exported(tmp_path)[0], models[10])
     for step, accuracy in ((2, 0.4), (4, 0.9), (10, 0.5), (6, 1.0)):
-        task = {"part": "training", "sampling": {}, "models": {"m": {"scores": {}}}}
-        results = {"step": step, "tasks": {"t": task}, "environments": [], "rollouts": []}
-        results["models"] = {"m": {"parts": {"training": {"accuracy": accuracy}}}}
-        (tmp_path / "eval_results" / f"eval_step_{step}.json").write_text(json.dumps(results))
+        known = {"part": "training", "task": "t", "truncated": False, "answer": "a", "completion": "c", "reward": 1.0}
+        found = run_evaluation(step, [[{**known, "correct": n < 10 * accuracy}] for n in range(10)])
+        (tmp_path / "eval_results" / f"eval_step_{step}.json").write_text(found.model_dump_json())
         if step == 10:
             out, lines = exported(tmp_path, best=True, verify=False)
             assert lines[0] == f"exporting {tmp_path}/checkpoint-4: {'pytorch_model.bin'}, step 4"

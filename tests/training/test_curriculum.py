@@ -16,7 +16,7 @@ from rg_env.errors import InputError, TooFewQuestionsError, UnknownNameError
 from rg_env.training.config.load import problems
 from rg_env.training.config.schema import TrainConfig
 from rg_env.training.config.sections import CurriculumConfig
-from rg_env.training.data.curriculum import FIRST_ROWS, Curriculum, CurriculumState, QuestionPool, TaskState, read_state
+from rg_env.training.data.curriculum import FIRST_ROWS, Curriculum, CurriculumState, QuestionPool, TaskState
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_levels_stay_within_bounds_and_wait_for_a_window(
     changes = [i for i in range(1, len(levels)) if levels[i] != levels[i - 1]]
     assert all(later - earlier >= window for earlier, later in zip([0, *changes], changes, strict=False))
     assert all(abs(levels[i] - levels[i - 1]) <= step for i in changes)
-    assert read_state(curriculum.state.model_dump_json()) == curriculum.state
+    assert CurriculumState.model_validate_json(curriculum.state.model_dump_json()) == curriculum.state
 
 
 def test_questions_are_of_the_level_and_for_training(make: Any, env: Any) -> None:
@@ -160,7 +160,7 @@ def test_rollouts_count_at_the_level_they_were_asked_at(make: Any, env: Any) -> 
     ahead = curriculum.replace(1, row)
     curriculum.measure(0, [1.0])
     curriculum.update_levels(1)
-    state = read_state(curriculum.state.model_dump_json())
+    state = CurriculumState.model_validate_json(curriculum.state.model_dump_json())
     assert (ahead[0]["info"]["rg_level"], state.tasks["chain_sum"].level) == ("0", 1)
 
     again = make(window=1)

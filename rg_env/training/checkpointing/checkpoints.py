@@ -34,7 +34,7 @@ from rg_env.errors import TrainingError
 from rg_env.training.algorithms.policy import held
 from rg_env.training.checkpointing.files import weights_problem
 from rg_env.training.collectives import agree
-from rg_env.training.data.curriculum import read_state
+from rg_env.training.data.curriculum import CurriculumState
 
 FACTS = "resume.json"
 CURRICULUM = "curriculum.json"
@@ -84,15 +84,14 @@ class Facts(BaseModel, frozen=True, extra="forbid"):
         """The facts of `trainer`, without files."""
         args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
         adapter = next(iter(getattr(model, "peft_config", {}).values()), None)
-        from_args = ("rollouts_per_step", "per_device_train_batch_size", "num_generations", "num_iterations", "seed")
+        from_args = {name: getattr(args, name) for name in cls.model_fields if name in type(args).model_fields}
         return cls(
             processes=trainer.accelerator.num_processes,
             rows=trainer.rows_hash,
             curriculum=trainer.curriculum.facts() if trainer.curriculum else None,
             sharding=trainer.strategy.sharding,
             trained_parameters=sum(parameter.requires_grad for parameter in model.parameters()),
-            optim=args.optim.removesuffix("_fused"),
-            **{name: getattr(args, name) for name in (*from_args, "shuffle_dataset")},
+            **from_args | {"optim": args.optim.removesuffix("_fused")},
             **{name: getattr(adapter, name, None) for name in ("lora_alpha", "use_rslora", "use_dora")},
         )
 
@@ -113,15 +112,11 @@ class Checkpoints:
     """Writes and reads the checkpoints of one trainer."""
 
     def __init__(self, trainer: Any, folder: str | Path) -> None:
-        self._trainer, self.folder = trainer, Path(folder)
+        self._trainer, self.folder, self._is_main = trainer, Path(folder), bool(trainer.accelerator.is_main_process)
         self.saved_at: int | None = None
         """Step of the newest checkpoint in `folder` that this run wrote or was resumed from."""
         self._noted: dict[str, Any] = {}
         self._curriculum = ""
-
-    @property
-    def _is_main(self) -> bool:
-        return bool(self._trainer.accelerator.is_main_process)
 
     def note(self) -> None:
         """Record the state that `save` saves, at the end of a step or at the start of the run. An interrupt arrives in
@@ -174,7 +169,7 @@ class Checkpoints:
         trainer.state.is_local_process_zero = trainer.accelerator.is_local_main_process
         trainer.strategy.load(checkpoint)
         if trainer.curriculum and self._is_main:
-            trainer.curriculum.start(read_state((checkpoint / CURRICULUM).read_text(encoding="utf-8")))
+            trainer.curriculum.start(CurriculumState.model_validate_json((checkpoint / CURRICULUM).read_bytes()))
         if trainer.previous_policy is not None:
             trainer.previous_policy.read(checkpoint, process)
         noted = torch.load(checkpoint / state_file(process), map_location="cpu", weights_only=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from torch.serialization import get_unsafe_globals_in_checkpoint
-from transformers import TrainerState
 
 from rg_env.core.data.manifest import check_manifest
 from rg_env.core.run_folder import RunFolder, checkpoint_step
@@ -47,11 +46,6 @@ def chosen(resume: str | Path, folder: Path) -> tuple[Path | None, list[str]]:
             return path, passed_over
         passed_over.append(f"{path}: {problem}")
     return None, passed_over
-
-
-def step_of(path: Path) -> int:
-    """The step of a checkpoint."""
-    return TrainerState.load_from_json(str(path / STATE)).global_step
 
 
 def check_fit(trainer: Any, path: Path) -> None:

@@ -74,9 +74,6 @@ def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
     yield from contradictions(config.training, config.engine, config.curriculum)
     if config.curriculum is not None:
         yield from curriculum_problems(config.curriculum, config.tasks)
-    for service in config.logging.report_to:
-        if find_spec(service) is None:
-            yield Problem(("logging", "report_to"), f"{service} is not installed: `pip install {service}`")
 
 
 def contradictions(training: GRPOConfig, engine: EngineConfig, curriculum: object) -> Iterator[Problem]:
@@ -204,13 +201,12 @@ def _training(config: TrainConfig) -> Iterator[Problem]:
     updates = config.in_updates().training
     if updates.lr_scheduler_type != "constant" and updates.warmup_steps > updates.max_steps:
         yield Problem(("training", "warmup_steps"), f"more than the {updates.max_steps} steps of the run")
-    for key, needed, package in (
-        ("optim", training.optim.endswith("8bit"), "bitsandbytes"),
-        ("use_liger_kernel", training.use_liger_kernel, "liger-kernel"),
-    ):
-        if needed and find_spec(package.replace("-", "_")) is None:
-            text = f"needs {package}, which is not installed: `pip install {package}`"
-            yield Problem(("training", key), text)
+    packages: list[tuple[Keys, str]] = [(("logging", "report_to"), service) for service in config.logging.report_to]
+    packages += [(("training", "optim"), "bitsandbytes")] if training.optim.endswith("8bit") else []
+    packages += [(("training", "use_liger_kernel"), "liger-kernel")] if training.use_liger_kernel else []
+    for path, package in packages:
+        if find_spec(package.replace("-", "_")) is None:
+            yield Problem(path, f"needs {package}, which is not installed: `pip install {package}`")
     if config.model.dtype == "bfloat16" and config.lora is None and training.optim != "adamw_offload":
         text = (
             "without LoRA small updates round to nothing: use auto, and training.bf16 to compute in bfloat16; or "

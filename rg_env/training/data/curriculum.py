@@ -26,7 +26,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, NonNegativeInt, ValidationError
+from pydantic import BaseModel, NonNegativeInt
 
 from rg_env.core.data.dataset import Row, build_rows
 from rg_env.core.data.splits import SplitBy
@@ -152,14 +152,6 @@ class CurriculumState(BaseModel):
     """Questions of each batch whose rollouts are pending, by batch number; None for a prompt of another task."""
 
 
-def read_state(text: str) -> CurriculumState:
-    """Parse a state that `model_dump_json` wrote. Raises `InputError` for any other text."""
-    try:
-        return CurriculumState.model_validate_json(text)
-    except ValidationError as error:
-        raise InputError("the curriculum's state is truncated, or damaged") from error
-
-
 class Curriculum:
     """Levels of some tasks of an environment, and the questions at these levels.
 
@@ -273,9 +265,8 @@ class Curriculum:
         """The level that `task` should have after `step`, and the reason."""
         config = self.config
         if config.schedule is not None:
-            passed = [int(start) for start in config.schedule if int(start) <= step]
-            levels = {int(start): level for start, level in config.schedule.items()}
-            return (_down(task.levels, levels[max(passed)]) if passed else task.level), "(scheduled)"
+            begun = {int(start): level for start, level in config.schedule.items() if int(start) <= step}
+            return (_down(task.levels, begun[max(begun)]) if begun else task.level), "(scheduled)"
         if len(task.window) < config.window:
             return task.level, ""
         accuracy = statistics.fmean(task.window)

@@ -49,11 +49,9 @@ class RunConsole:
     def __init__(self, stream: TextIO, environ: Mapping[str, str] = os.environ):
         self._stream = stream
         self._live = stream.isatty() and environ.get("TERM") not in (None, "", "dumb", "unknown")
-        columns = environ.get("COLUMNS", "")
         self._console = Console(
             file=stream,
             force_terminal=self._live,
-            width=int(columns) if columns.isdecimal() else None,
             highlight=False,
             markup=False,
             emoji=False,
