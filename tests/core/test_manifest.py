@@ -41,7 +41,6 @@ def test_the_same_arguments_give_the_rows_of_the_manifest(tmp_path: Path) -> Non
     ("arguments", "words"),
     [
         ((GYM, 6, 3, 2), "the seed of the train rows is 1 in the manifest, and 2 here"),
-        ((GYM, 6, 3, 1, 5), "the seed of the eval rows is 0 in the manifest, and 5 here"),
         ((GYM, 7, 3, 1), "the size of the train rows is 6 in the manifest, and 7 here"),
         (("maze", 6, 3, 1), "the config of task maze is {'min_dist': 6} in the manifest, and {} here"),
         (({**GYM, "level": 1}, 6, 3, 1), "the level of task maze is None in the manifest, and 1 here"),
@@ -84,9 +83,7 @@ def test_the_first_cause_is_reported(change: Callable[[dict[str, Any]], Any], wo
     ("text", "words"),
     [
         (json.dumps({"rows": {}})[:-3], "cannot be read"),
-        (b"\xff\xfe", "cannot be read"),
         ("[" * 100_000, "cannot be read"),
-        ("[]", "not a manifest of rows"),
         ('{"rows": []}', "not a manifest of rows"),
         ('{"rows": null}', "the user's own rows"),
         ('{"versions": {"reasoning-gym": 1}, "tasks": [], "splits": {}}', "not a manifest of rows"),
@@ -106,11 +103,8 @@ def test_files_that_are_not_a_manifest(tmp_path: Path, text: str | bytes, words:
     ("change", "where"),
     [
         (lambda it: it.update(tasks=["maze"]), "tasks.0"),
-        (lambda it: it["splits"].pop("eval"), "splits.eval"),
         (lambda it: it["splits"]["eval"].update(question_hashes=[1, 2, 3]), "splits.eval.question_hashes.0"),
-        (lambda it: it["splits"]["train"].pop("seed"), "splits.train.seed"),
         (lambda it: it["splits"]["eval"].update(problems=3), "splits.eval.problems"),
-        (lambda it: it.update(split_by="row"), "split_by"),
         (lambda it: it.pop("split_by"), "split_by"),
     ],
 )

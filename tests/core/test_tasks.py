@@ -64,13 +64,10 @@ def test_unknown_names_come_with_a_suggestion(gym: Any, message: str) -> None:
         ({}, "needs a name"),
         ({"name": 7}, "name must be text"),
         (["maze", "maze"], "'maze' is listed 2 times"),
-        ({"name": "maze", "weight": 0}, "above 0"),
         ({"name": "maze", "weight": math.nan}, "above 0 and finite"),
-        ({"name": "maze", "weight": "2"}, "weight must be a number"),
         ({"name": "maze", "weight": True}, "weight must be a number"),
         ({"name": "maze", "config": "x"}, "config must be a mapping"),
         ({"name": "maze", "config": {"seed": 1}}, "'seed' is not a task option"),
-        ({"name": "maze", "config": {"size": 1}}, "'size' is not a task option"),
     ],
 )
 def test_bad_input_is_a_one_line_error(gym: Any, message: str) -> None:
@@ -155,9 +152,7 @@ def test_parsing_a_mixture_again_changes_nothing() -> None:
     ("spec", "message"),
     [
         ({"name": "maze", "level": 4}, r"'maze': level must be a whole number from 0 to 3, not 4"),
-        ({"name": "maze", "level": -1}, r"from 0 to 3, not -1"),
         ({"name": "maze", "level": True}, r"from 0 to 3, not True"),
-        ({"name": "maze", "level": "2"}, r"from 0 to 3, not '2'"),
         ({"name": "maze", "levels": 2}, r"levels must be a mapping"),
         ({"name": "maze", "levels": {"dst": 1}}, "unknown level attribute of task 'maze' 'dst': did you mean 'dist'"),
         ({"name": "maze", "levels": {"dist": 4}}, r"levels\['dist'\] must be a whole number from 0 to 3"),

@@ -253,9 +253,7 @@ def test_what_is_too_long_is_left_out(env: Any) -> None:
 @pytest.mark.parametrize(
     ("tasks", "gym", "message"),
     [
-        ({"maze": {}}, ["chain_sum"], "tasks.maze: is not trained on: the tasks are chain_sum"),
         ({"chain_sum": {}}, [{"name": "chain_sum", "level": 1}], "tasks.chain_sum: its level is set by the curriculum"),
-        ({"chain_sum": {"attributes": ["num_term"]}}, ["chain_sum"], "did you mean 'num_terms'"),
     ],
 )
 def test_what_cannot_work_is_told_at_once(env: Any, tasks: Any, gym: Any, message: str) -> None:
