@@ -132,6 +132,7 @@ def test_a_service_that_fails_later_is_dropped(
 
 def test_a_folder_that_cannot_be_written_is_reported_before_training(make_trainer: Any, tmp_path: Path) -> None:
     trainer = make_trainer()
+    (tmp_path / "run").mkdir()
     (tmp_path / "run" / "tensorboard").touch()
     with pytest.raises(InputError, match=r"cannot report to tensorboard: .*leave it out of report_to"):
         train(trainer, logging=TENSORBOARD)
