@@ -19,12 +19,13 @@ import pytest
 import rg_env as rg_env_package
 from rg_env.tiny import POLICY_DIR
 
+Run = Callable[..., tuple[int, str, str]]
 CHECKOUT = Path(__file__).parents[2]
 PROGRAM = str(Path(sys.executable).with_name("rg-env"))
 TINY_RUN = str(CHECKOUT / "configs/train/tiny.yaml")
 
 
-def test_tasks_lists_all(rg_env: Callable[..., tuple[int, str, str]]) -> None:
+def test_tasks_lists_all(rg_env: Run) -> None:
     """With the figures of each, of one category if given, sorted, and as records."""
     code, listing, _ = rg_env("tasks")
     assert code == 0
@@ -39,7 +40,7 @@ def test_tasks_lists_all(rg_env: Callable[..., tuple[int, str, str]]) -> None:
     assert len(logic) == sum(each["category"] == "logic" for each in records)
 
 
-def test_without_a_command_help_and_version_are_printed(rg_env: Callable[..., tuple[int, str, str]]) -> None:
+def test_without_a_command_help_and_version_are_printed(rg_env: Run) -> None:
     """The help of a command ends with examples."""
     code, printed, _ = rg_env()
     assert code == 0
@@ -49,12 +50,12 @@ def test_without_a_command_help_and_version_are_printed(rg_env: Callable[..., tu
     assert "\nexamples:\n  rg-env launch configs/" in rg_env("launch", "--help")[1]
 
 
-def test_names_are_separated_by_spaces_or_commas(rg_env: Callable[..., tuple[int, str, str]]) -> None:
+def test_names_are_separated_by_spaces_or_commas(rg_env: Run) -> None:
     common = ["eval", "--models", "tiny", "--output-dir", "results", "--dry-run", "--tasks"]
     assert rg_env(*common, "gcd,lcm", "chain_sum") == rg_env(*common, "gcd", "lcm", "chain_sum")
 
 
-def test_tasks_shows_one_at_a_level(rg_env: Callable[..., tuple[int, str, str]]) -> None:
+def test_tasks_shows_one_at_a_level(rg_env: Run) -> None:
     """Options, levels, figures, and examples with their answers."""
     _, plain, _ = rg_env("tasks", "leg_counting")
     assert "max_animals: 10" in plain
@@ -65,7 +66,7 @@ def test_tasks_shows_one_at_a_level(rg_env: Callable[..., tuple[int, str, str]])
     assert harder.count("\nanswer: ") == 2
 
 
-def test_the_audit_is_shown(rg_env: Callable[..., tuple[int, str, str]]) -> None:
+def test_the_audit_is_shown(rg_env: Run) -> None:
     """The table as shipped has every task, or those that are named; tasks that a constant answers are marked."""
     code, table, _ = rg_env("tasks", "--audit")
     assert code == 0
@@ -90,21 +91,12 @@ def test_the_audit_is_shown(rg_env: Callable[..., tuple[int, str, str]]) -> None
         (["tasks", "--category", "logics"], "unknown category 'logics': did you mean 'logic'"),
         (["tasks", "leg_counting", "--level", "99"], "level"),
         (["report", "/nowhere/at/all"], "/nowhere/at/all does not exist: pass the folder of a run or an evaluation"),
-        (
-            ["report", "RUN/metrics.jsonl"],
-            "is not a results file of rg-env eval (results_*.json); pass the folder",
-        ),
+        (["report", "RUN/metrics.jsonl"], "is not a results file of rg-env eval (results_*.json); pass the folder"),
         (["plot", "SWEEP"], "SWEEP is a sweep: use `rg-env compare SWEEP`, or pass SWEEP/*/metrics.jsonl"),
         (["plot", "configs"], "configs cannot be read"),
         (["push", "SWEEP", "--repo-id", "a/b", "--dry-run"], "SWEEP is a sweep: pass the folder of one of its runs"),
-        (
-            ["push", "EVALUATION", "--repo-id", "a/b", "--dry-run"],
-            "EVALUATION is an evaluation: pass the",
-        ),
-        (
-            ["train", TINY_RUN, "--nproc_per_node", "4"],
-            "`rg-env launch` and `accelerate launch` start several",
-        ),
+        (["push", "EVALUATION", "--repo-id", "a/b", "--dry-run"], "EVALUATION is an evaluation: pass the"),
+        (["train", TINY_RUN, "--nproc_per_node", "4"], "`rg-env launch` and `accelerate launch` start several"),
         (["train", TINY_RUN, "--gpus", "4"], "`rg-env launch` takes --gpus"),
         (["slurm", TINY_RUN, "--gpus", "1", "--time", "5", "--nnodes", "2"], "no option '--nnodes': use --nodes"),
         (["tran"], "unknown command 'tran': did you mean 'train'?"),
@@ -121,9 +113,7 @@ def test_the_audit_is_shown(rg_env: Callable[..., tuple[int, str, str]]) -> None
         (["probe", "--model", "tiny", "--tasks", ","], "expected at least one name"),
     ],
 )
-def test_mistakes_exit_with_code_2(
-    rg_env: Callable[..., tuple[int, str, str]], arguments: list[str], words: str, tmp_path: Path
-) -> None:
+def test_mistakes_exit_with_code_2(rg_env: Run, arguments: list[str], words: str, tmp_path: Path) -> None:
     """And one line with the reason."""
     for file in ("RUN/metrics.jsonl", "SWEEP/sweep.yaml", "EVALUATION/results_gcd.json"):
         (tmp_path / file).parent.mkdir()
@@ -134,9 +124,7 @@ def test_mistakes_exit_with_code_2(
     assert words in errors
 
 
-def test_a_folder_without_a_chat_template_is_refused(
-    rg_env: Callable[..., tuple[int, str, str]], tmp_path: Path
-) -> None:
+def test_a_folder_without_a_chat_template_is_refused(rg_env: Run, tmp_path: Path) -> None:
     """With the remedy."""
     for file in POLICY_DIR.iterdir():
         if file.name != "chat_template.jinja":
@@ -191,17 +179,11 @@ def test_an_output_of_few_characters_is_not_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [("WORLD_SIZE", ""), ("WORLD_SIZE", "0"), ("RANK", "a"), ("LOCAL_RANK", "b")],
+    ("name", "value"), [("WORLD_SIZE", ""), ("WORLD_SIZE", "0"), ("RANK", "a"), ("LOCAL_RANK", "b")]
 )
 @pytest.mark.parametrize("options", [[], ["--sweep", "seed=0,1"]], ids=str)
 def test_malformed_variables_of_a_launcher_are_one_line(
-    rg_env: Callable[..., tuple[int, str, str]],
-    environ: Callable[..., None],
-    tmp_path: Path,
-    name: str,
-    value: str,
-    options: list[str],
+    rg_env: Run, environ: Callable[..., None], tmp_path: Path, name: str, value: str, options: list[str]
 ) -> None:
     """Before anything is loaded or written."""
     environ(**{name: value})

@@ -45,9 +45,7 @@ TWO_GPUS = (
 )
 CONSUMER = "0, NVIDIA GeForce RTX 4090, 24564 MiB, 412 MiB, 560.35.03, [N/A]\n"
 MIG = "0, NVIDIA H100 80GB HBM3, 81559 MiB, [Insufficient Permissions], 535.161.08, Enabled\n"
-BROKEN = (
-    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest ...\n\n"
-)
+BROKEN = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that ...\n\n"
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.127\n"
 LOST = TWO_GPUS.splitlines()[0] + "\nUnable to determine the device handle for GPU1: GPU is lost.\n"
 SEVEN_B = Model("7B", None, ModelShape(7_615_616_512, 28, 3584, 152_064, 512), 32_768)
@@ -329,11 +327,8 @@ def test_weights_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ({"model.name": "Qwen/Qwen2.5-1.5B-Instruct"}, 15.8, ["qwen2.5-1.5b_offload_16gb"]),
         ({"model.name": "Qwen/Qwen2.5-1.5B-Instruct", "lora.r": 64}, 15.8, ["qwen2.5-1.5b_16gb"]),
         ({"model.name": "Qwen/Qwen2.5-7B-Instruct"}, 25.2, ["qwen2.5-7b_24gb"]),
-        (
-            {"model.name": "Qwen/Qwen2.5-7B-Instruct", "lora.r": 16},
-            15.8,
-            ["qwen2.5-3b", "qwen2.5-3b_16gb"],
-        ),  # another model
+        # another model
+        ({"model.name": "Qwen/Qwen2.5-7B-Instruct", "lora.r": 16}, 15.8, ["qwen2.5-3b", "qwen2.5-3b_16gb"]),
         ({"model.name": "Qwen/Qwen2.5-7B-Instruct"}, 11.9, []),
     ],
 )

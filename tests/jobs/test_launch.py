@@ -20,6 +20,7 @@ from rg_env.inference.machine import Machine, visible_gpus
 from rg_env.jobs.launch import LaunchOptions, dry_run, longest_sequence, make_commands, parallel_sizes, split_gpus
 from rg_env.training.config.load import load_train_config
 
+Run = Callable[..., tuple[int, str, str]]
 CPU = Machine(gpus=(), vllm="0.32.0+cpu", programs=Path("bin"))
 NODE = Machine(gpus=("0", "1", "2", "3"), vllm="0.32.0", programs=Path("bin"))
 RUN = """
@@ -92,58 +93,29 @@ DEEPSPEED = "bin/accelerate launch --config-file configs/zero3.yaml --num-proces
 @pytest.mark.parametrize(
     ("machine", "changes", "server", "trainer"),
     [
-        pytest.param(
-            NODE,
-            {"script_arguments": ("--task", "chain_sum")},
-            f"CUDA_VISIBLE_DEVICES=0 {SERVER}",
-            f"CUDA_VISIBLE_DEVICES=1,2,3 {DEEPSPEED.format(3)} {SCRIPT} --task chain_sum",
-            id="a node",
-        ),
-        pytest.param(
-            NODE,
-            {"vllm_gpus": ("2", "3"), "dtype": "bfloat16", "max_model_len": 4096},
-            f"CUDA_VISIBLE_DEVICES=2,3 {SERVER} --dtype bfloat16 --max-model-len 4096 --tensor-parallel-size 2",
-            f"CUDA_VISIBLE_DEVICES=0,1 {DEEPSPEED.format(2)} {SCRIPT}",
-            id="tensor parallel",
-        ),
-        pytest.param(
-            NODE,
-            {"vllm_gpus": ("0", "1", "2"), "data_parallel_size": 3},
-            f"CUDA_VISIBLE_DEVICES=0,1,2 {SERVER} --data-parallel-size 3",
-            f"CUDA_VISIBLE_DEVICES=3 bin/PYTHON {SCRIPT}",
-            id="data parallel",
-        ),
-        pytest.param(
-            NODE,
-            {"processes": 1},
-            f"CUDA_VISIBLE_DEVICES=0 {SERVER}",
-            f"CUDA_VISIBLE_DEVICES=1 bin/PYTHON {SCRIPT}",
-            id="one process sees one GPU",
-        ),
-        pytest.param(
-            ONE,
-            {"vllm_args": ("--gpu-memory-utilization", "0.3")},
-            f"CUDA_VISIBLE_DEVICES=0 {SERVER} --gpu-memory-utilization 0.4 "
-            """--weight-transfer-config '{"backend": "rg_env_shm"}' --gpu-memory-utilization 0.3""",
-            f"CUDA_VISIBLE_DEVICES=0 bin/PYTHON {SCRIPT}",
-            id="a shared GPU, and the user's word last",
-        ),
-        pytest.param(
-            CPU,
-            {"port": 8001},
-            f"VLLM_CPU_KVCACHE_SPACE=1 {SERVER.replace('8000', '8001')} --dtype float32 --enforce-eager",
-            f"bin/PYTHON {SCRIPT.replace('8000', '8001')}",
-            id="a CPU",
-        ),
-        pytest.param(
-            CPU,
-            {"processes": 2, "model": "my model"},
-            f"VLLM_CPU_KVCACHE_SPACE=1 {SERVER.replace('org/model', QUOTED)} --dtype float32 --enforce-eager",
-            f"{DEEPSPEED.format(2).replace('zero3', 'zero3_cpu')} {SCRIPT.replace('org/model', QUOTED)}",
-            id="two processes on a CPU, a name that needs quotes",
-        ),
+        (NODE, {"script_arguments": ("--task", "chain_sum")},
+         f"CUDA_VISIBLE_DEVICES=0 {SERVER}",
+         f"CUDA_VISIBLE_DEVICES=1,2,3 {DEEPSPEED.format(3)} {SCRIPT} --task chain_sum"),
+        (NODE, {"vllm_gpus": ("2", "3"), "dtype": "bfloat16", "max_model_len": 4096},
+         f"CUDA_VISIBLE_DEVICES=2,3 {SERVER} --dtype bfloat16 --max-model-len 4096 --tensor-parallel-size 2",
+         f"CUDA_VISIBLE_DEVICES=0,1 {DEEPSPEED.format(2)} {SCRIPT}"),
+        (NODE, {"vllm_gpus": ("0", "1", "2"), "data_parallel_size": 3},
+         f"CUDA_VISIBLE_DEVICES=0,1,2 {SERVER} --data-parallel-size 3", f"CUDA_VISIBLE_DEVICES=3 bin/PYTHON {SCRIPT}"),
+        (NODE, {"processes": 1}, f"CUDA_VISIBLE_DEVICES=0 {SERVER}", f"CUDA_VISIBLE_DEVICES=1 bin/PYTHON {SCRIPT}"),
+        # a shared GPU, and the user's word last
+        (ONE, {"vllm_args": ("--gpu-memory-utilization", "0.3")},
+         f"CUDA_VISIBLE_DEVICES=0 {SERVER} --gpu-memory-utilization 0.4 "
+         """--weight-transfer-config '{"backend": "rg_env_shm"}' --gpu-memory-utilization 0.3""",
+         f"CUDA_VISIBLE_DEVICES=0 bin/PYTHON {SCRIPT}"),
+        (CPU, {"port": 8001},
+         f"VLLM_CPU_KVCACHE_SPACE=1 {SERVER.replace('8000', '8001')} --dtype float32 --enforce-eager",
+         f"bin/PYTHON {SCRIPT.replace('8000', '8001')}"),
+        # two processes on a CPU, a name that needs quotes
+        (CPU, {"processes": 2, "model": "my model"},
+         f"VLLM_CPU_KVCACHE_SPACE=1 {SERVER.replace('org/model', QUOTED)} --dtype float32 --enforce-eager",
+         f"{DEEPSPEED.format(2).replace('zero3', 'zero3_cpu')} {SCRIPT.replace('org/model', QUOTED)}"),
     ],
-)
+)  # fmt: skip
 def test_the_two_commands(machine: Machine, changes: dict[str, Any], server: str, trainer: str) -> None:
     """As they are typed into two terminals."""
     commands = make_commands(options(**changes), machine)
@@ -179,11 +151,7 @@ def test_an_accelerate_configuration_may_be_given_and_is_found_from_elsewhere(re
         (CPU, {"script": "train.py"}, "script or config 'train.py' not found"),
         (CPU, {"script": "examples/notes.txt"}, "is neither a Python script (.py) nor a config"),
         (NODE, {"processes": 4}, "--processes 4 exceeds the 3 GPUs"),
-        (
-            NODE,
-            {"tensor_parallel_size": 2},
-            "--tensor-parallel-size 2 x --data-parallel-size 1 is not the number of vLLM's",
-        ),
+        (NODE, {"tensor_parallel_size": 2}, "--tensor-parallel-size 2 x --data-parallel-size 1 is not the number of"),
         (NODE, {"vllm_gpus": ("0", "1"), "data_parallel_size": 3}, "is not the number of vLLM's GPUs (2)"),
         (CPU, {"processes": 100_000}, "--processes 100000 exceeds the"),
         (CPU, {"accelerate_config": "none.yaml"}, "--accelerate-config 'none.yaml' not found"),
@@ -323,7 +291,7 @@ def test_a_transformers_that_vllm_does_not_support(transformers: str, problem: s
     assert done.stdout.startswith(str(problem))
 
 
-def test_a_dry_run_prints_commands_for_another_machine(rg_env: Callable[..., tuple[int, str, str]]) -> None:
+def test_a_dry_run_prints_commands_for_another_machine(rg_env: Run) -> None:
     """Missing GPUs are not an error, nothing is started, and a shell parses the lines as intended."""
     code, printed, _ = rg_env(
         *("launch", "examples/train.py", "--model", "my model", "--vllm-gpus", "0", "--gpus", "1,2,3", "--dry-run"),
@@ -349,51 +317,39 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["launch", "examples/train.py", "--model", "m", "--task", "x"], "launch has no option '--task'"),
-        (["launch", "examples/train.py"], "a script requires --model"),
-        (["launch", "run.yaml", "--model", "m"], "use model.name=m instead"),
-        (["launch", "run.yaml", "--task", "x"], "launch has no option '--task'"),
-        (["launch", "run.yaml", "--num_processes", "2"], "no option '--num_processes': use --processes"),
-        (["launch", "examples/train.py", "--model", "m", "--nproc_per_node=2"], "'--nproc_per_node': use --processes"),
-        (["launch", "run.yaml", "--nnodes", "2"], "no option '--nnodes': `rg-env slurm --nodes N`"),
-        (["launch", "examples/train.py", "--model", "m", "--gpus", "4"], "it takes names such as 0,1, and --processes"),
-        (
-            ["launch", "examples/train.py", "--model", "m", "--processes", "2", "--", "--rollouts-per-step=15"],
-            "the script's 15 rollouts per step are not divisible by 2 processes",
-        ),
-        (["launch", "run.yaml", "training.steps=3"], "training.steps = 3 @ command line: unknown key"),
-        (
-            ["launch", "run.yaml", "--processes", "2", "training.num_generations=7"],
-            "8 rollouts are not divisible by num_generations=7",
-        ),
-        (["launch", "examples/train.py", "--model", "m", "--port", "65536", "--dry-run"], "port 65536 is out of range"),
-        (["launch", "examples/train.py", "--model", " "], "--model is empty"),
-        (["launch", "examples/train.py", "--model", "m", "--gpus", ""], "argument --gpus: '' does not name a GPU"),
-        (
-            ["launch", "examples/train.py", "--model", "m", "--vllm-gpus", " ,"],
-            "argument --vllm-gpus: ' ,' does not name a GPU",
-        ),
-        (["launch", "x" * 300 + ".py", "--model", "m"], "not found: pass a path"),
-        (["launch", "examples/train.py", "--model", "m", "--accelerate-config", "x" * 300], "not found"),
-        (["launch", "examples/train.py", "--model", "m", "--log-dir", "x" * 300], "File name too long; choose another"),
-        (["launch", "examples/train.py", "--model", "m", "--vllm-args", "'"], "invalid"),
-        (["launch", "examples/train.py", "--model", "m", "--log-dir", "taken"], "taken has vllm.log from another run"),
-        (["launch", "examples/train.py", "--model", "m", "--log-dir", "examples/train.py"], "choose another --log-dir"),
+        ("SCRIPT --task x", "launch has no option '--task'"),
+        ("examples/train.py", "a script requires --model"),
+        ("run.yaml --model m", "use model.name=m instead"),
+        ("run.yaml --task x", "launch has no option '--task'"),
+        ("run.yaml --num_processes 2", "no option '--num_processes': use --processes"),
+        ("SCRIPT --nproc_per_node=2", "'--nproc_per_node': use --processes"),
+        ("run.yaml --nnodes 2", "no option '--nnodes': `rg-env slurm --nodes N`"),
+        ("SCRIPT --gpus 4", "it takes names such as 0,1, and --processes"),
+        ("SCRIPT --processes 2 -- --rollouts-per-step=15", "15 rollouts per step are not divisible by 2 processes"),
+        ("run.yaml training.steps=3", "training.steps = 3 @ command line: unknown key"),
+        ("run.yaml --processes 2 training.num_generations=7", "8 rollouts are not divisible by num_generations=7"),
+        ("SCRIPT --port 65536 --dry-run", "port 65536 is out of range"),
+        ("examples/train.py --model ' '", "--model is empty"),
+        ("SCRIPT --gpus ''", "argument --gpus: '' does not name a GPU"),
+        ("SCRIPT --vllm-gpus ' ,'", "argument --vllm-gpus: ' ,' does not name a GPU"),
+        (f"{'x' * 300}.py --model m", "not found: pass a path"),
+        (f"SCRIPT --accelerate-config {'x' * 300}", "not found"),
+        (f"SCRIPT --log-dir {'x' * 300}", "File name too long; choose another"),
+        ('SCRIPT --vllm-args "\'"', "invalid"),
+        ("SCRIPT --log-dir taken", "taken has vllm.log from another run"),
+        ("SCRIPT --log-dir examples/train.py", "choose another --log-dir"),
     ],
 )
-def test_mistakes_are_one_line_before_anything_starts(
-    rg_env: Callable[..., tuple[int, str, str]], arguments: list[str], words: str
-) -> None:
+def test_mistakes_are_one_line_before_anything_starts(rg_env: Run, arguments: str, words: str) -> None:
     Path("taken").mkdir()
     Path("taken/vllm.log").touch()
-    code, printed, errors = rg_env(*arguments)
-    assert code == 2
+    code, printed, errors = rg_env("launch", *shlex.split(arguments.replace("SCRIPT", "examples/train.py --model m")))
+    assert (code, printed) == (2, "")
     assert words in errors
-    assert printed == ""
     assert not Path("logs").exists()
 
 
-def test_a_config_trains_with_the_server_that_is_started(rg_env: Callable[..., tuple[int, str, str]]) -> None:
+def test_a_config_trains_with_the_server_that_is_started(rg_env: Run) -> None:
     """The model and its longest sequence come from the config; the trainer gets overrides, options and the server."""
     code, printed, _ = rg_env(
         "launch", "run.yaml", "training.max_tokens=50", "--dry-run", "--gpus", "1,2", "--vllm-gpus", "0",
@@ -423,9 +379,8 @@ def test_gpus_that_stay_idle_are_named() -> None:
 
 def test_the_server_accepts_the_prompts_of_held_out_tasks(repository: Path) -> None:
     """Which max_prompt_length does not bound; they are measured."""
-    held_out = (
-        "evaluation: {tasks: {long: {task: word_sorting, config: {min_words: 90, max_words: 100}, num_examples: 2}}}"
-    )
+    long = "{task: word_sorting, config: {min_words: 90, max_words: 100}, num_examples: 2}"
+    held_out = f"evaluation: {{tasks: {{long: {long}}}}}"
     (repository / "held_out.yaml").write_text(RUN.replace("org/model", "tiny") + held_out)
     assert longest_sequence(load_train_config("run.yaml", ["model.name=tiny"])) == 190
     assert 500 < longest_sequence(load_train_config("held_out.yaml", [])) < 2000
@@ -434,7 +389,7 @@ def test_the_server_accepts_the_prompts_of_held_out_tasks(repository: Path) -> N
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_port_in_use_is_said_before_anything_starts(rg_env: Callable[..., tuple[int, str, str]]) -> None:
+def test_a_port_in_use_is_said_before_anything_starts(rg_env: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, _, errors = rg_env("launch", "examples/train.py", "--model", "m", "--port", str(port))

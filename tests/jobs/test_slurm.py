@@ -28,6 +28,8 @@ from rg_env.jobs.slurm import SlurmJob, sbatch_script
 from rg_env.jobs.sweep.comparison import compare
 from rg_env.jobs.sweep.grid import load_sweep
 
+Run = Callable[..., tuple[int, str, str]]
+
 
 @pytest.fixture
 def checkout(tmp_path: Path, environ: Callable[..., None]) -> Iterator[Path]:
@@ -94,42 +96,27 @@ def test_options_for_sbatch(checkout: Path) -> None:
         ({"nodes": 2}, "vLLM on 1 of --gpus 1 leaves none"),
         ({"config": "embedded.yaml", "nodes": 2}, "--nodes 2 requires engine.kind=vllm"),
         ({"config": "embedded.yaml", "vllm_gpus": 1}, "--vllm-gpus requires engine.kind=vllm"),
-        *[
-            ({"array": array}, "is not a list of seeds")
-            for array in ("", "a", "0-4:0", "0-4%0", "1,,2", "1;2", "0-4%", "4294967296", "٣", "1%2,3")
-        ],
+        *[({"array": array}, "is not a list of seeds") for array in
+          ("", "a", "0-4:0", "0-4%0", "1,,2", "1;2", "0-4%", "4294967296", "٣", "1%2,3")],
         ({"array": "0-4", "overrides": ("seed=1",)}, "omit seed=..."),
         ({"array": "0-4", "sweep": ("seed=0,1",)}, "--sweep sets the array itself: omit --array"),
         ({"sweep": ("logging.project=a,'b\nc'",)}, "contains line breaks"),
         ({"sweep": ("engine.kind=vllm,embedded",)}, "--sweep engine.kind: a script supports one engine.kind"),
         ({"sweep": ("training.max_tokens=64,128",), "nodes": 2, "gpus": 2}, "need different vLLM servers"),
-        (
-            {
-                "sweep": ("training.per_device_train_batch_size=1,5",),
-                "config": "embedded.yaml",
-                "gpus": 3,
-                "overrides": ("training.rollouts_per_step=24",),
-            },
-            "per_device_train_batch_size=5: training.per_device_train_batch_size = 5 @ command line: 5 does",
-        ),
-        *[
-            ({flag: name}, f"--{flag.replace('_', '-')} ")
-            for flag in ("account", "partition", "qos", "job_name", "gpu_type", "constraint")
-            for name in ("", "a b", "a'b", "a\n", "-a", "$(id)", "ä")
-        ],
+        ({"sweep": ("training.per_device_train_batch_size=1,5",), "config": "embedded.yaml", "gpus": 3,
+          "overrides": ("training.rollouts_per_step=24",)},
+         "per_device_train_batch_size=5: training.per_device_train_batch_size = 5 @ command line: 5 does"),
+        *[({flag: name}, f"--{flag.replace('_', '-')} ")
+          for flag in ("account", "partition", "qos", "job_name", "gpu_type", "constraint")
+          for name in ("", "a b", "a'b", "a\n", "-a", "$(id)", "ä")],
         ({"mem": "200 GB"}, "--mem '200 GB' is not an amount of memory"),
         ({"modules": ("cuda/12.8", "a;b")}, "--modules 'a;b' is not a module name"),
         ({"config": "a\n#SBATCH --uid=0\n.yaml"}, "contains line breaks"),
         ({"overrides": ("logging.run_name=a\nb",)}, "contains line breaks"),
         ({"overrides": ("output.dir=it's",)}, "contains a quote"),
         ({"config": "evaluation.yaml", "nodes": 2}, "--nodes 2: an evaluation runs on one node"),
-        *[
-            (
-                {"config": "evaluation.yaml", **option},
-                "is for training, but evaluation.yaml is an evaluation config: omit the option",
-            )
-            for option in ({"array": "0-4"}, {"sweep": ("seed=0,1",)}, {"vllm_gpus": 1})
-        ],
+        *[({"config": "evaluation.yaml", **option}, "is for training, but evaluation.yaml is an evaluation config")
+          for option in ({"array": "0-4"}, {"sweep": ("seed=0,1",)}, {"vllm_gpus": 1})],
         ({"config": "evaluation.yaml", "overrides": ("serving.gpus=[0]",)}, "all GPUs allocated by Slurm (--gpus)"),
         ({"config": "evaluation.yaml", "gpus": 2, "overrides": ("serving.kind=embedded",)}, "embedded uses one"),
         ({"config": "evaluation.yaml", "overrides": ("models={a: m@http://x/v1}",)}, "all models are served at a url"),
@@ -141,7 +128,7 @@ def test_options_for_sbatch(checkout: Path) -> None:
         ({"config": "nowhere.yaml"}, "cannot read the config 'nowhere.yaml'"),
         ({"overrides": ("training.max_stepz=1",)}, "did you mean 'max_steps'"),
     ],
-)
+)  # fmt: skip
 def test_impossible_jobs_are_refused_in_one_line(checkout: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError) as caught:
         sbatch_script(job(**changes))
@@ -164,9 +151,8 @@ def test_a_swept_model_is_a_model_to_train(checkout: Path) -> None:
 
 def test_the_batch_must_fit_the_processes_that_train(checkout: Path) -> None:
     """The processes of the job, not the one that writes the script."""
-    two_groups = tuple(
-        f"training.{key}" for key in ("per_device_train_batch_size=2", "rollouts_per_step=16", "num_generations=8")
-    )
+    keys = ("per_device_train_batch_size=2", "rollouts_per_step=16", "num_generations=8")
+    two_groups = tuple(f"training.{key}" for key in keys)
     for fitting in (job(gpus=5, overrides=two_groups), job(gpus=3, nodes=2, overrides=two_groups)):
         sbatch_script(fitting)
     with pytest.raises(ConfigError, match=r"rollouts_per_step = 16 .* not divisible by 3 processes; try 24"):
@@ -182,9 +168,7 @@ def test_files_that_the_job_needs_must_exist(checkout: Path) -> None:
             sbatch_script(JOBS["two nodes"])
 
 
-def test_the_command_writes_a_file_once_and_prints_how_to_submit_it(
-    checkout: Path, rg_env: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_the_command_writes_a_file_once_and_prints_how_to_submit_it(checkout: Path, rg_env: Run) -> None:
     """Overrides may come before, between and after the options; --dry-run prints the same script."""
     asked = shlex.split("vllm.yaml seed=1 --gpus 4 training.max_steps=50 --time 1-0 --account lab grading=partial")
     code, printed, _ = rg_env("slurm", *asked, "--dry-run")
@@ -229,9 +213,7 @@ def test_gpus_that_stay_idle_are_named(checkout: Path) -> None:
         ("vllm.yaml --gpus 1 --time 60 --output nowhere/job.sbatch", "cannot write 'nowhere/job.sbatch'"),
     ],
 )
-def test_mistakes_exit_with_code_2_and_write_nothing(
-    checkout: Path, rg_env: Callable[..., tuple[int, str, str]], arguments: str, words: str
-) -> None:
+def test_mistakes_exit_with_code_2_and_write_nothing(checkout: Path, rg_env: Run, arguments: str, words: str) -> None:
     code, _, errors = rg_env("slurm", *arguments.split())
     assert code == 2
     assert words in errors
@@ -252,23 +234,14 @@ def test_no_torch_is_imported(checkout: Path) -> None:
 
 def test_one_gpu_is_shared(cluster: Cluster) -> None:
     """The launcher shares a single GPU by itself."""
-    code, errors = cluster.run(JOBS["one GPU"])
-    assert (code, errors) == (0, "")
+    assert cluster.run(JOBS["one GPU"]) == (0, "")
     call = cluster.call("rg-env")
-    assert call["arguments"] == [
-        "launch",
-        "vllm.yaml",
-        f"output.dir='outputs/vllm-{JOB}'",
-        *["--port", str(PORT), "--processes", "1", "--vllm-gpus", "0", "--", "--resume", "auto"],
-    ]
+    options = f"--port {PORT} --processes 1 --vllm-gpus 0 -- --resume auto"
+    assert call["arguments"] == ["launch", "vllm.yaml", f"output.dir='outputs/vllm-{JOB}'", *options.split()]
     assert call["folder"] == str(cluster.checkout)
     assert call["environment"]["VIRTUAL_ENV"] == str(cluster.checkout / ".venv")
-    assert cluster.call("srun")["arguments"][:4] == [
-        "--export=ALL",
-        "--nodes=1",
-        "--ntasks-per-node=1",
-        "--cpus-per-task=8",
-    ]
+    asked = "--export=ALL --nodes=1 --ntasks-per-node=1 --cpus-per-task=8"
+    assert cluster.call("srun")["arguments"][:4] == asked.split()
 
 
 def test_the_embedded_engine_needs_no_server(cluster: Cluster) -> None:
@@ -277,12 +250,9 @@ def test_the_embedded_engine_needs_no_server(cluster: Cluster) -> None:
     output = f"output.dir='outputs/embedded-{JOB}'"
     assert cluster.call("rg-env")["arguments"] == ["train", "embedded.yaml", output, "--resume", "auto"]
     assert cluster.run(JOBS["8 GPUs, embedded"]) == (0, "")
-    assert cluster.call("accelerate")["arguments"] == [
-        *shlex.split(
-            "launch --config-file configs/ddp.yaml --num_processes 8 --main_process_port 0 -m rg_env.cli.main train"
-        ),
-        *["embedded.yaml", output, "--resume", "auto"],
-    ]
+    launcher = "launch --config-file configs/ddp.yaml --num_processes 8 --main_process_port 0 -m rg_env.cli.main train"
+    words = [*launcher.split(), "embedded.yaml", output, "--resume", "auto"]
+    assert cluster.call("accelerate")["arguments"] == words
 
 
 @pytest.mark.parametrize("visible", ["0,1,2,3,4,5,6,7", "GPU-aa,GPU-bb,GPU-cc,GPU-dd,4,5,6,7"])
@@ -297,9 +267,8 @@ def test_an_evaluation_has_a_server_on_each_gpu(cluster: Cluster) -> None:
     """`rg-env eval` itself starts the servers, and resumes in the job's folder."""
     assert cluster.run(JOBS["an evaluation"]) == (0, "")
     output = f"output.dir='outputs/evaluation-{JOB}'"
-    assert cluster.call("rg-env")["arguments"] == [
-        *["eval", "evaluation.yaml", "num_examples=7", "serving.kind=vllm", output, "--resume"]
-    ]
+    words = ["eval", "evaluation.yaml", "num_examples=7", "serving.kind=vllm", output, "--resume"]
+    assert cluster.call("rg-env")["arguments"] == words
     assert cluster.call("rg-env")["environment"]["CUDA_VISIBLE_DEVICES"] == "0,1,2,3,4,5,6,7"
     chosen = job("evaluation.yaml", overrides=("serving.kind=embedded", "output.dir=/scratch/my runs"))
     assert cluster.run(chosen, RG_ENV_OUTPUT_DIR="old") == (0, "")
@@ -350,26 +319,20 @@ def answered(folder: Path, model: str) -> list[tuple[str, int]]:
 def test_two_nodes(cluster: Cluster) -> None:
     """A server on the first one's first GPU; when it serves, trainers on both, which meet on the first."""
     asked = job(gpus=8, nodes=2, overrides=("model.name=org/model", "training.max_prompt_length=512"))
-    code, errors = cluster.run(asked)
-    assert (code, errors) == (0, "")
+    assert cluster.run(asked) == (0, "")
     server = cluster.call("rg-env")
-    assert server["arguments"] == shlex.split(
-        f"vllm org/model --port {PORT} --max-model-len 1536 --tensor-parallel-size 1 --data-parallel-size 1"
-    )
+    sizes = "--max-model-len 1536 --tensor-parallel-size 1 --data-parallel-size 1"
+    assert server["arguments"] == f"vllm org/model --port {PORT} {sizes}".split()
     assert server["environment"]["CUDA_VISIBLE_DEVICES"] == "0"
-    trainers = sorted(
-        cluster.records(program="accelerate", event="began"), key=lambda each: each["environment"]["SLURM_NODEID"]
-    )
-    for rank, trainer in enumerate(trainers):
+    trainers = cluster.records(program="accelerate", event="began")
+    for rank, trainer in enumerate(sorted(trainers, key=lambda each: each["environment"]["SLURM_NODEID"])):
         assert trainer["environment"]["CUDA_VISIBLE_DEVICES"] == "1,2,3,4,5,6,7"
-        assert trainer["arguments"] == [
-            *shlex.split("launch --config-file configs/zero3_multinode.yaml --num_machines 2 --num_processes 14"),
-            *shlex.split(
-                f"--machine_rank {rank} --main_process_ip node0 --main_process_port {PORT + 1} -m rg_env.cli.main train"
-            ),
-            *["vllm.yaml", "model.name=org/model", "training.max_prompt_length=512"],
-            *[f"output.dir='outputs/vllm-{JOB}'", "engine.host=127.0.0.1", f"engine.port={PORT}", "--resume", "auto"],
-        ]
+        assert " ".join(trainer["arguments"]) == (
+            "launch --config-file configs/zero3_multinode.yaml --num_machines 2 --num_processes 14 --machine_rank "
+            f"{rank} --main_process_ip node0 --main_process_port {PORT + 1} -m rg_env.cli.main train vllm.yaml "
+            f"model.name=org/model training.max_prompt_length=512 output.dir='outputs/vllm-{JOB}' "
+            f"engine.host=127.0.0.1 engine.port={PORT} --resume auto"
+        )
     order = [(record["program"], record["event"]) for record in cluster.records()]
     assert len(trainers) == 2
     assert order.index(("rg-env", "serving")) < order.index(("srun", "began"))
@@ -415,12 +378,8 @@ def test_the_warning_lets_each_trainer_save(cluster: Cluster, asked: SlurmJob, t
 def test_a_requeued_job_goes_on_in_its_folder(cluster: Cluster) -> None:
     """A new job gets a fresh one, unless it is given that of an older job."""
     folders = []
-    for variables in (
-        {},
-        {"SLURM_RESTART_COUNT": "1"},
-        {"SLURM_JOB_ID": "4712"},
-        {"SLURM_JOB_ID": "4713", "RG_ENV_OUTPUT_DIR": f"outputs/vllm-{JOB}"},
-    ):
+    old = {"SLURM_JOB_ID": "4713", "RG_ENV_OUTPUT_DIR": f"outputs/vllm-{JOB}"}
+    for variables in ({}, {"SLURM_RESTART_COUNT": "1"}, {"SLURM_JOB_ID": "4712"}, old):
         cluster.run(JOBS["one GPU"], **variables)
         words = cluster.call("rg-env")["arguments"]
         assert words[-2:] == ["--resume", "auto"]
@@ -433,11 +392,8 @@ def test_jobs_of_an_array_have_seeds_and_folders_of_their_own(cluster: Cluster) 
         variables = {"SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": seed, "SLURM_JOB_ID": number}
         assert cluster.run(JOBS["an array"], **variables) == (0, "")
         words = cluster.call("rg-env")["arguments"]
-        assert words[2:5] == [
-            "training.learning_rate=2e-6",
-            f"seed={seed}",
-            f"output.dir='outputs/vllm-4711/seed-{seed}'",
-        ]
+        output = f"output.dir='outputs/vllm-4711/seed-{seed}'"
+        assert words[2:5] == ["training.learning_rate=2e-6", f"seed={seed}", output]
         assert words[5:7] == ["--port", str(10000 + int(number) % 10000 * 2)]
 
 
@@ -448,13 +404,9 @@ def test_jobs_of_a_sweep_have_points_and_folders_of_their_own(cluster: Cluster) 
     for number, (rate, seed) in enumerate(points, 1):
         assert cluster.run(asked, SLURM_ARRAY_JOB_ID="4711", SLURM_ARRAY_TASK_ID=str(number)) == (0, "")
         words = cluster.call("accelerate")["arguments"]
-        assert words[words.index("train") + 1 :] == [
-            "embedded.yaml",
-            f"training.learning_rate={rate}",
-            f"seed={seed}",
-            f"output.dir='outputs/embedded-4711/learning_rate={rate}_seed={seed}'",
-            *["--resume", "auto"],
-        ]
+        output = f"output.dir='outputs/embedded-4711/learning_rate={rate}_seed={seed}'"
+        point = ["embedded.yaml", f"training.learning_rate={rate}", f"seed={seed}", output, "--resume", "auto"]
+        assert words[words.index("train") + 1 :] == point
     folder = cluster.checkout / "outputs" / "embedded-4711"
     assert [path.name for path in folder.iterdir()] == ["sweep.yaml"]
     assert yaml12.load((folder / "sweep.yaml").read_text()) == load_sweep(asked.config, [], asked.sweep).described()

@@ -37,9 +37,7 @@ commands = [
     for name in ("server", "trainer")
 ]
 options = launch.LaunchOptions("train.py", **given["options"])
-run_command(
-    lambda: launch.supervise(launch.Commands(*commands, ""), options, folder, (folder / "healthy").exists)
-)
+run_command(lambda: launch.supervise(launch.Commands(*commands, ""), options, folder, (folder / "healthy").exists))
 """
 
 # Both begin with this: each process records its id.
@@ -59,9 +57,7 @@ time.sleep(0.3)
 print("serving", flush=True)
 """
 CHILD = "import os, pathlib, time; pathlib.Path({folder!r}, f'pid-{{os.getpid()}}').touch(); time.sleep(600)"
-IGNORING = (
-    "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-)
+IGNORING = "for kind in (signal.SIGTERM, signal.SIGINT): signal.signal(kind, signal.SIG_IGN)\n"
 SAVING = """
 def save(number, _):
     sys.stdout.write(f"saving after {signal.Signals(number).name}\\n")  # one write: others write to the same log
@@ -129,8 +125,11 @@ class Started:
             return False
 
 
+Start = Callable[..., Started]
+
+
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
+def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a run; processes that a failed test leaves are killed."""
     runs: list[Started] = []
 
@@ -147,9 +146,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Started]]:
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_the_trainer_runs_once_the_server_is_healthy_and_both_end(
-    start: Callable[..., Started], tmp_path: Path
-) -> None:
+def test_the_trainer_runs_once_the_server_is_healthy_and_both_end(start: Start, tmp_path: Path) -> None:
     """The trainer's output is on the console, without notices of libraries; the server's is in its log only."""
     notice = "W1123 16:45:22.908000 21687 torch/distributed/run.py:874] Setting OMP_NUM_THREADS"
     trainer = (
@@ -178,7 +175,7 @@ def test_the_trainer_runs_once_the_server_is_healthy_and_both_end(
         ("print('no new line', end='')", 0),
     ],
 )
-def test_the_exit_code_is_the_trainers(start: Callable[..., Started], trainer: str, expected: int) -> None:
+def test_the_exit_code_is_the_trainers(start: Start, trainer: str, expected: int) -> None:
     """Also if it crashes; its last lines are shown."""
     code, printed, _ = start(SERVER + "stay()", trainer).end()
     assert code == expected
@@ -188,29 +185,24 @@ def test_the_exit_code_is_the_trainers(start: Callable[..., Started], trainer: s
         assert "[train] no new line\n" in printed
 
 
-def test_a_server_that_dies_at_its_start_is_reported_with_its_last_lines(
-    start: Callable[..., Started], tmp_path: Path
-) -> None:
+def test_a_server_that_dies_at_its_start_is_reported_with_its_last_lines(start: Start, tmp_path: Path) -> None:
     """At once, with 20 lines of its log and where the rest is; no trainer is started."""
     server = "print(*(f'line {n}' for n in range(50)), sep='\\n', flush=True)\nsys.exit(3)"
     code, printed, errors = start(server, "pass").end()
     assert code == 1
     assert errors == f"error: vLLM exited with code 3 before it was ready: see the log above, and {tmp_path}/vllm.log\n"
-    assert [line for line in printed.splitlines() if line.startswith("[vllm]")] == [
-        f"[vllm] line {n}" for n in range(30, 50)
-    ]
+    shown = [line for line in printed.splitlines() if line.startswith("[vllm]")]
+    assert shown == [f"[vllm] line {n}" for n in range(30, 50)]
     assert not (tmp_path / "train.log").exists()
 
 
-def test_a_server_that_does_not_come_up_is_ended(start: Callable[..., Started]) -> None:
+def test_a_server_that_does_not_come_up_is_ended(start: Start) -> None:
     code, _, errors = start("print('loading', flush=True)\nstay()", "pass", server_timeout=1).end()
     assert code == 1
     assert errors.startswith("error: vLLM is not ready after 1 s: see ")
 
 
-def test_a_server_that_dies_during_training_leaves_the_trainer_time_to_save(
-    start: Callable[..., Started], tmp_path: Path
-) -> None:
+def test_a_server_that_dies_during_training_leaves_the_trainer_time_to_save(start: Start, tmp_path: Path) -> None:
     """The trainer notices by itself; the run fails with one line."""
     server = SERVER + "time.sleep(1)\nprint('out of memory', flush=True)\nsys.exit(5)"
     trainer = "time.sleep(2)\n(here / 'checkpoint').touch()\nprint('saved', flush=True)\nsys.exit(1)"
@@ -221,7 +213,7 @@ def test_a_server_that_dies_during_training_leaves_the_trainer_time_to_save(
     assert "[train] saved\n" in printed
 
 
-def test_a_trainer_that_does_not_notice_is_ended(start: Callable[..., Started]) -> None:
+def test_a_trainer_that_does_not_notice_is_ended(start: Start) -> None:
     """After its time, and by SIGKILL if it must be."""
     code, printed, _ = start(SERVER + "time.sleep(0.5)", IGNORING + "note()\nstay()", save_timeout=1).end()
     assert code == 1
@@ -232,20 +224,18 @@ def test_a_trainer_that_does_not_notice_is_ended(start: Callable[..., Started]) 
     ("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=lambda n: str(n)
 )
 def test_a_signal_lets_the_trainer_save_first(
-    start: Callable[..., Started], tmp_path: Path, number: signal.Signals, expected: int
+    start: Start, tmp_path: Path, number: signal.Signals, expected: int
 ) -> None:
     """It gets SIGINT, and the server lives until it has ended."""
-    server = (
-        SERVER + "signal.signal(signal.SIGTERM, lambda *_: print((here / 'checkpoint').exists()) or sys.exit())\nstay()"
-    )
-    run = start(server, SAVING + "(here / 'training').touch()\nstay()").until("training").signal(number)
+    ending = "signal.signal(signal.SIGTERM, lambda *_: print((here / 'checkpoint').exists()) or sys.exit())\nstay()"
+    run = start(SERVER + ending, SAVING + "(here / 'training').touch()\nstay()").until("training").signal(number)
     code, printed, _ = run.end()
     assert code == expected
     assert "[train] saving after SIGINT\n[train] saved\n" in printed
     assert (tmp_path / "vllm.log").read_text().endswith("serving\nTrue\n")
 
 
-def test_a_second_ctrl_c_ends_at_once(start: Callable[..., Started], tmp_path: Path) -> None:
+def test_a_second_ctrl_c_ends_at_once(start: Start, tmp_path: Path) -> None:
     """Both, however stubborn."""
     stubborn = IGNORING + "(here / f'stubborn-{os.environ[\"NAME\"]}').touch()\nstay()"
     run = start(SERVER + stubborn, stubborn, save_timeout=600).until("stubborn-trainer").signal(signal.SIGINT)
@@ -254,7 +244,7 @@ def test_a_second_ctrl_c_ends_at_once(start: Callable[..., Started], tmp_path: P
     assert code == 130
 
 
-def test_two_different_signals_at_once_are_one_request(start: Callable[..., Started]) -> None:
+def test_two_different_signals_at_once_are_one_request(start: Start) -> None:
     """As a closed terminal or a scheduler sends them: the trainer still saves."""
     run = start(SERVER + "stay()", SAVING + "(here / 'training').touch()\nstay()").until("training")
     code, printed, _ = run.signal(signal.SIGHUP).signal(signal.SIGTERM).end()
@@ -262,14 +252,14 @@ def test_two_different_signals_at_once_are_one_request(start: Callable[..., Star
     assert "[train] saved\n" in printed
 
 
-def test_ctrl_c_while_the_server_loads(start: Callable[..., Started], tmp_path: Path) -> None:
+def test_ctrl_c_while_the_server_loads(start: Start, tmp_path: Path) -> None:
     code, _, _ = start("(here / 'loading').touch()\nstay()", "pass").until("loading").signal(signal.SIGINT).end()
     assert code == 130
     assert not (tmp_path / "train.log").exists()
 
 
 @pytest.mark.skipif(find_spec("deepspeed") is None, reason="extra 'train', on Linux")
-def test_the_workers_of_accelerate_save(start: Callable[..., Started]) -> None:
+def test_the_workers_of_accelerate_save(start: Start) -> None:
     """Each gets one SIGINT, and the launcher none, which would kill them. The exit code is the signal's."""
     config = Path(__file__).parents[2] / "configs" / "zero3_cpu.yaml"
     accelerate = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--config-file", str(config)]
@@ -286,11 +276,10 @@ def test_the_workers_of_accelerate_save(start: Callable[..., Started]) -> None:
 
 
 @LINUX
-def test_what_a_crashed_program_leaves_behind_is_ended(start: Callable[..., Started], tmp_path: Path) -> None:
+def test_what_a_crashed_program_leaves_behind_is_ended(start: Start, tmp_path: Path) -> None:
     """Also in sessions of its own, as torch's workers are, and of server and trainer alike."""
-    child = (
-        f"subprocess.Popen([sys.executable, '-c', {CHILD.format(folder=str(tmp_path))!r}], start_new_session=True)\n"
-    )
+    code = CHILD.format(folder=str(tmp_path))
+    child = f"subprocess.Popen([sys.executable, '-c', {code!r}], start_new_session=True)\n"
     crash = child + "time.sleep(0.5)\nos.kill(os.getpid(), signal.SIGKILL)"
     code, _, _ = start(SERVER + child + "stay()", crash).end()
     assert code == 137
@@ -298,7 +287,7 @@ def test_what_a_crashed_program_leaves_behind_is_ended(start: Callable[..., Star
 
 
 @LINUX
-def test_neither_outlives_a_run_that_is_killed(start: Callable[..., Started]) -> None:
+def test_neither_outlives_a_run_that_is_killed(start: Start) -> None:
     """They get SIGTERM from the kernel."""
     run = start(SERVER + "stay()", "(here / 'training').touch()\nstay()").until("training").signal(signal.SIGKILL)
     run.process.wait(timeout=10)
@@ -308,7 +297,7 @@ def test_neither_outlives_a_run_that_is_killed(start: Callable[..., Started]) ->
     assert run.left() == []
 
 
-def test_a_reader_that_goes_away_does_not_end_the_run(start: Callable[..., Started], tmp_path: Path) -> None:
+def test_a_reader_that_goes_away_does_not_end_the_run(start: Start, tmp_path: Path) -> None:
     """As in `rg-env launch ... | head`: the logs are on disk."""
     run = start(SERVER + "stay()", "print('one', flush=True)\ntime.sleep(1)\nprint('two', flush=True)\ntime.sleep(1)")
     run.until("train.log")

@@ -37,10 +37,7 @@ def folder_with(**files: str) -> Callable[[Path], Any]:
         (lambda path: None, "does not exist; a checkpoint is"),
         (lambda path: path.write_text("x"), "is a file: pass the folder that it is in"),
         (folder_with(), "is not a checkpoint: it has none of a model folder"),
-        (
-            folder_with(**{"__0_0.distcp": ""}),
-            "has .distcp files without their .metadata: the checkpoint is incomplete",
-        ),
+        (folder_with(**{"__0_0.distcp": ""}), "has .distcp files without their .metadata: the checkpoint is incomp"),
         (folder_with(latest="../.."), r"lacks the folder '\.\./\.\.', which DeepSpeed's file 'latest' names"),
         (folder_with(latest="x" * 5000), "lacks the folder 'xxx"),
         (folder_with(**{"metrics.jsonl": ""}), "is a run without a checkpoint-N"),

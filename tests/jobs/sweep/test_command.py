@@ -20,6 +20,7 @@ from rg_env.core.text import counted
 from rg_env.jobs.sweep.grid import load_sweep
 from rg_env.training import load_train_config, run_config
 
+Run = Callable[..., tuple[int, str, str]]
 CONFIG = """
 model: {name: tiny}
 tasks: {leg_counting: {}}
@@ -39,7 +40,7 @@ def config(folder: Path) -> None:
     (folder / "run.yaml").write_text(CONFIG)
 
 
-def test_a_dry_run_prints_the_grid(rg_env: Callable[..., tuple[int, str, str]], folder: Path) -> None:
+def test_a_dry_run_prints_the_grid(rg_env: Run, folder: Path) -> None:
     """With the steps of each run. A key with one value is a setting of all runs, wherever it is. Nothing is written."""
     words = ["--sweep", "training.max_steps=1,4", "seed=0,1"]
     expected = (
@@ -58,7 +59,7 @@ def test_a_dry_run_prints_the_grid(rg_env: Callable[..., tuple[int, str, str]], 
     assert [path.name for path in folder.iterdir()] == ["run.yaml"]
 
 
-def test_a_dry_run_tells_what_has_no_effect(rg_env: Callable[..., tuple[int, str, str]], folder: Path) -> None:
+def test_a_dry_run_tells_what_has_no_effect(rg_env: Run, folder: Path) -> None:
     """Runs that differ in such a key alone are the same run. Steps are updates, also where the config counts rollouts:
     a batch has 16."""
     words = ["--dry-run", "training.rollouts_as_steps=true", "training.max_steps=40", "output.dir=x"]
@@ -116,9 +117,7 @@ print(json.dumps([time.process_time() - start, sorted(heavy & set(sys.modules))]
         (["output.dir=.", "--sweep", "seed=0,1", "--resume", "auto"], ". does not hold a sweep"),
     ],
 )
-def test_mistakes_exit_with_code_2(
-    rg_env: Callable[..., tuple[int, str, str]], folder: Path, arguments: list[str], told: str
-) -> None:
+def test_mistakes_exit_with_code_2(rg_env: Run, folder: Path, arguments: list[str], told: str) -> None:
     """With one line of output; nothing is written."""
     code, _, errors = rg_env("train", "run.yaml", *arguments)
     assert code == 2
@@ -126,9 +125,7 @@ def test_mistakes_exit_with_code_2(
     assert [path.name for path in folder.iterdir()] == ["run.yaml"]
 
 
-def test_where_no_sweep_can_be(
-    rg_env: Callable[..., tuple[int, str, str]], folder: Path, environ: Callable[..., None]
-) -> None:
+def test_where_no_sweep_can_be(rg_env: Run, folder: Path, environ: Callable[..., None]) -> None:
     """In each process of several, in `rg-env launch`, and a single run in the folder of a sweep."""
     code, _, errors = rg_env("launch", "run.yaml", "--", "--sweep", "seed=0,1")
     assert (code, "launch starts a single run" in errors) == (2, True)
@@ -142,7 +139,7 @@ def test_where_no_sweep_can_be(
 
 
 @pytest.mark.slow
-def test_a_sweep_is_interrupted_and_goes_on(rg_env: Callable[..., tuple[int, str, str]], folder: Path) -> None:
+def test_a_sweep_is_interrupted_and_goes_on(rg_env: Run, folder: Path) -> None:
     """By the command that it prints itself: with the run under way, without that which has finished, to one comparison.
 
     The first run is one that a job of Slurm has made: it leaves the same, and this process has its libraries loaded.
