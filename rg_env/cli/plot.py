@@ -27,12 +27,7 @@ def add(commands: Any) -> None:
     )
     option("--title", metavar="T", help="title of the plot; default: a generated description; '': no title")
     option("--rename", nargs="+", action="extend", default=[], metavar="A=B", help="label the model or run A as B")
-    option(
-        "--rename-file",
-        type=Path,
-        metavar="m.json",
-        help='labels as JSON, {"A": "B"}; names that are not in the plot are ignored',
-    )
+    option("--rename-file", type=Path, metavar="m.json", help='labels as JSON, {"A": "B"}; other names are ignored')
     option("--output", type=Path, metavar="FILE", help=".png, .svg or .pdf file; default: named after the first file")
     plot.set_defaults(run=run)
 

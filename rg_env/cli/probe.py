@@ -79,9 +79,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"{error}; files in {folder}")
         return 1
     file = Path(folder) / "mixture.yaml"
-    write_aside(
-        file,
-        f"# Made by rg-env probe for {options.model}: tasks that it can learn from, at the starting level.\n{text}",
-    )
+    head = f"# Made by rg-env probe for {options.model}: tasks that it can learn from, at the starting level."
+    write_aside(file, f"{head}\n{text}")
     print(f"{file}: extend it in a training config (`extends:`), or pass its tasks to rg-env train; files in {folder}")
     return 0

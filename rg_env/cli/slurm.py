@@ -62,7 +62,6 @@ def run(options: argparse.Namespace) -> int:
     file = options.output or Path(f"{job.name}.sbatch")
     write_script(script, file, force=options.force)
     print(f"submit it with: sbatch {shlex.quote(str(file))}")
-    head = script.partition("\n#SBATCH")[0].splitlines()[2:]  # the plan and the compare command
-    for line in head:
+    for line in script.partition("\n#SBATCH")[0].splitlines()[2:]:  # the plan and the compare command
         print(line.removeprefix("# "))
     return 0

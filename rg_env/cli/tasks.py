@@ -95,9 +95,8 @@ def records(category: str | None = None, sort: str = "category") -> list[dict[st
 
 def table(found: Sequence[dict[str, Any]]) -> str:
     """Format `records` as a table with one line per task."""
-    lines = [
-        f"{'task':24} {'category':12} {'levels':>6} {'draw':>8} {'distinct':>11} {'gold':>5} {'constant':>8}  grader"
-    ]
+    head = f"{'task':24} {'category':12} {'levels':>6} {'draw':>8} {'distinct':>11} {'gold':>5} {'constant':>8}  grader"
+    lines = [head]
     for each in found:
         levels = "-" if each["levels"] is None else each["levels"]
         distinct = f"{each['distinct']}/{each['questions']}"

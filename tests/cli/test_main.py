@@ -156,9 +156,7 @@ def call(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_no_command_ends_in_a_traceback_where_its_output_cannot_be_written(
-    arguments: list[str], tmp_path: Path
-) -> None:
+def test_no_command_ends_in_a_traceback_if_output_cannot_be_written(arguments: list[str], tmp_path: Path) -> None:
     (tmp_path / ".venv/bin").mkdir(parents=True)  # slurm is for a checkout
     (tmp_path / ".venv/bin/activate").touch()
     with open("/dev/full", "w") as full:

@@ -113,9 +113,7 @@ def test_a_config_with_own_data_is_checked(doctor: Run, config: str, tmp_path: P
     assert by_name(doctor(config, *own, "data=nobody/nothing")[1])["prompts"].startswith("skipped ")
 
 
-def test_a_missing_default_model_is_replaced_by_the_tiny_policy(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_missing_default_model_is_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As a run does it; a model that was named must exist."""
     device = {"index": 0, "capability": [8, 0], "free": 80 * 2**30, "problem": ""}
     probe = {"version": "2.8.0", "cuda": "12.8", "devices": [device], "apart": []}

@@ -87,9 +87,7 @@ def test_kept_adapters_are_the_same(trained: Any, exported: Export) -> None:
 
 @pytest.mark.parametrize("merge", [True, False])
 @pytest.mark.parametrize("left", ["empty", "none"])
-def test_adapters_that_zero3_left_empty_come_from_its_shards(
-    trained: Any, exported: Export, left: str, merge: bool
-) -> None:
+def test_adapters_that_zero3_left_empty_are_in_shards(trained: Any, exported: Export, left: str, merge: bool) -> None:
     """Trainers that save adapters without gathering them leave tensors of size 0, or no file at all."""
     folder, model = trained("llama, untied", target_modules=["q_proj", "down_proj"], modules_to_save=["lm_head"])
     adapters = load_file(folder / "adapter_model.safetensors")

@@ -31,6 +31,7 @@ from rg_env.tiny import POLICY_DIR
 
 Export = Callable[..., tuple[Path, list[str]]]
 Make = Callable[..., Any]
+Patch = pytest.MonkeyPatch
 IDS = torch.arange(3, 40).view(1, -1)
 
 
@@ -71,9 +72,7 @@ def test_families_come_out_as_they_went_in(family: str, make_model: Make, export
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("kind", ["plain", "bin", "zero1", "zero2", "dtensor", "distcp", "accelerate"])
-def test_every_kind_gives_the_same_folder(
-    kind: str, dtype: str, make_model: Make, exported: Export, tmp_path: Path
-) -> None:
+def test_every_kind_exports_the_same(kind: str, dtype: str, make_model: Make, exported: Export, tmp_path: Path) -> None:
     """Whatever the trainer wrote: rounded once, to the type asked for, which config.json names."""
     model = make_model()
     folder = with_companions(tmp_path / "run" / "checkpoint-5", model)
@@ -123,9 +122,7 @@ def test_the_type_is_that_of_the_checkpoint(make_model: Make, exported: Export, 
     same_model(out, model, torch.bfloat16)
 
 
-def test_large_models_are_written_in_several_files(
-    saved: Path, make_model: Make, monkeypatch: pytest.MonkeyPatch, exported: Export
-) -> None:
+def test_large_models_have_several_files(saved: Path, make_model: Make, monkeypatch: Patch, exported: Export) -> None:
     """With an index, as transformers writes it."""
     monkeypatch.setattr(export_module, "SHARD_SIZE", 300_000)
     model = make_model()
@@ -209,8 +206,8 @@ def norm(model: Any, value: float) -> dict[str, torch.Tensor]:
         (lambda m: {NORM: torch.ones(128, dtype=torch.float8_e4m3fn)}, None, "has dtype float8_e4m3fn: quantized"),
     ],
 )
-def test_what_is_not_the_model_is_refused(
-    changed: Any, dtype: str | None, words: str, make_model: Make, exported: Export, tmp_path: Path
+def test_other_models_are_refused(
+    changed: Any, dtype: Any, words: str, make_model: Make, exported: Export, tmp_path: Path
 ) -> None:
     """Also without the comparison; nothing is left, nor of the folders above it."""
     model = make_model()
@@ -223,9 +220,7 @@ def test_what_is_not_the_model_is_refused(
 
 
 @pytest.mark.parametrize("stored", ["both", "head"])
-def test_a_tied_head_that_is_stored_too_is_taken_once(
-    stored: str, make_model: Make, exported: Export, tmp_path: Path
-) -> None:
+def test_a_stored_tied_head_is_read_once(stored: str, make_model: Make, exported: Export, tmp_path: Path) -> None:
     """Where it is equal; of a model that stores the head alone, the head."""
     model = make_model()
     head = {"lm_head.weight": model.lm_head.weight.detach().clone()}
@@ -235,9 +230,7 @@ def test_a_tied_head_that_is_stored_too_is_taken_once(
     same_model(out, model)
 
 
-def test_another_tensor_in_the_folder_is_found(
-    saved: Path, exported: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_tensors_are_found(saved: Path, exported: Export, tmp_path: Path, monkeypatch: Patch) -> None:
     """The comparison loads what was written: a byte that differs ends the export."""
     before = sorted(tmp_path.rglob("*"))
 

@@ -76,9 +76,7 @@ def test_the_optimizers_state_comes_with_the_checkpoint(hub: HubServer, pushed: 
     assert hub.repos["me/legs"].private
 
 
-def test_a_dry_run_sends_nothing_and_needs_no_token(
-    hub: HubServer, run: Path, environ: Callable[..., None], rg_env: Any, pushed: Pushed
-) -> None:
+def test_a_dry_run_needs_no_token(hub: HubServer, run: Path, environ: Any, rg_env: Any, pushed: Pushed) -> None:
     """It lists what a push sends, with sizes, and prints the card."""
     environ(HF_TOKEN=None)
     code, out, _ = rg_env("push", str(run), "--repo-id", "me/legs", "--dry-run", "--private")
@@ -247,9 +245,7 @@ def test_what_looks_like_a_key_is_not_sent(hub: HubServer, pushed: Pushed, run: 
     assert not hub.repos
 
 
-def test_the_value_of_a_secret_variable_is_not_sent(
-    hub: HubServer, pushed: Pushed, run: Path, environ: Callable[..., None]
-) -> None:
+def test_secret_variables_are_not_sent(hub: HubServer, pushed: Pushed, run: Path, environ: Callable[..., None]) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 5, "note": CANARY}) + "\n")
     with pytest.raises(InputError, match=r"run/metrics.jsonl contains the value of \$HF_TOKEN: remove it") as error:

@@ -127,9 +127,7 @@ def test_a_damaged_record_is_named(name: str, config_run: Path, exported: Export
         exported(config_run)
 
 
-def test_rounded_weights_may_differ_by_little(
-    config_run: Path, exported: Export, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rounded_weights_differ_by_little(config_run: Path, exported: Export, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the error names the dtype that rounds nothing."""
     with monkeypatch.context() as patched:
         patched.setattr(verify, "SLACK", 20)

@@ -23,6 +23,7 @@ from rg_env.tiny import POLICY_DIR
 
 pytestmark = pytest.mark.slow
 Pushed = Callable[..., tuple[str, list[str]]]
+Download = Callable[..., Path]
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def downloaded(hub: HubServer, tmp_path: Path) -> Callable[..., Path]:
 
 
 def test_a_download_answers_the_same_and_resumes_exactly(
-    hub: HubServer, trained: Path, tmp_path: Path, pushed: Pushed, downloaded: Callable[..., Path]
+    hub: HubServer, trained: Path, tmp_path: Path, pushed: Pushed, downloaded: Download
 ) -> None:
     """The commands on the card: the accuracy of every task is the recorded one, and two more steps make the weights,
     metrics and evaluations of the run that never stopped."""
@@ -68,7 +69,7 @@ def test_a_download_answers_the_same_and_resumes_exactly(
 
 
 def test_shards_are_exported_first(
-    hub: HubServer, pushed: Pushed, downloaded: Callable[..., Path], rg_env: Any, tmp_path: Path
+    hub: HubServer, pushed: Pushed, downloaded: Download, rg_env: Any, tmp_path: Path
 ) -> None:
     """Of ZeRO-3, of three processes: what is downloaded loads, with the trained weights, and nothing of the export
     is left here."""
@@ -89,9 +90,7 @@ def test_shards_are_exported_first(
         assert torch.equal(value, model.state_dict()[name])
 
 
-def test_a_checkpoint_of_verl_is_published_by_one_command(
-    hub: HubServer, downloaded: Callable[..., Path], rg_env: Any, tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_verl(hub: HubServer, downloaded: Download, rg_env: Any, tmp_path: Path) -> None:
     """Its base model has the configuration and the tokenizer, and its optimizer's state comes as it is."""
     model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
     actor = write_dtensors(tmp_path / "verl/global_step_5/actor", weights_of(model), processes=2)
@@ -171,9 +170,7 @@ def test_a_payload_in_a_checkpoint_is_refused(hub: HubServer, pushed: Pushed, tm
     assert not hub.repos
 
 
-def test_adapters_are_published_with_their_base_models_name(
-    hub: HubServer, pushed: Pushed, downloaded: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_adapters_name_their_base_model(hub: HubServer, pushed: Pushed, downloaded: Download, tmp_path: Path) -> None:
     """Without the local folder; the card's code loads them."""
     from peft import LoraConfig, PeftModel, get_peft_model
 

@@ -96,9 +96,7 @@ def test_an_upload_that_fails_is_a_line(hub: HubServer, tmp_path: Path, capsys: 
 
 
 @pytest.mark.slow
-def test_an_upload_on_the_way_that_fails_is_not_to_be_finished_after_the_last(
-    hub: HubServer, uploads: Any, run: Path
-) -> None:
+def test_an_upload_that_fails_is_not_to_be_finished_after_the_last(hub: HubServer, uploads: Any, run: Path) -> None:
     """Doing so would replace the last step with an earlier one."""
     made = uploads(every=2)
     hub.fail("GET", "/api/models/me/legs", 500)
@@ -138,9 +136,7 @@ def test_checkpoints_may_go_and_files_grow_meanwhile(hub: HubServer, uploads: An
 
 
 @pytest.mark.slow
-def test_the_end_of_a_run_waits_but_not_for_ever(
-    hub: HubServer, uploads: Any, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_waits_but_not_for_ever(hub: HubServer, uploads: Any, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub_uploads, "FINISH_TIMEOUT_S", 0.5)
     made = uploads()
     with hub.lock:

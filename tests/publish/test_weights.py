@@ -223,9 +223,7 @@ def zeroed(file: Path) -> None:
          lambda f: f.write_text('{"weight_map": {"a": "x' + "y" * 999 + '"}}'), "."),
     ],
 )  # fmt: skip
-def test_damaged_files_are_one_line(
-    tmp_path: Path, kind: str, file: str, spoil: Callable[[Path], Any], words: str
-) -> None:
+def test_damaged_files_are_one_line(tmp_path: Path, kind: str, file: str, spoil: Any, words: str) -> None:
     folder = written(kind, tmp_path)
     spoil(folder / file)
     with pytest.raises(InputError, match=words) as caught:

@@ -150,8 +150,7 @@ def check_prompts(planned: PlannedRun, model: Model) -> tuple[Check, PromptLengt
     if config.data is None:
         environments.append(("tasks", {**config.environment_arguments(), "gym": config.gym}))
     elif not config.data.is_file:
-        finding = f"{config.data.path} is read from the Hub when the run starts: its prompts were not measured"
-        return Check("skipped", finding), None
+        return Check("skipped", f"{config.data.path} is read from the Hub at the start: not measured"), None
     else:
         try:
             measured.append(prompt_lengths(Environment(*own_rows(config), **config.prompt_arguments()), encoder))

@@ -45,11 +45,9 @@ def check_system(system: str, release: str, folder: Path) -> Check:
     if system != "Linux" or "microsoft" not in release.lower():
         return Check("ok", {"Darwin": "macOS"}.get(system, system))
     if "wsl2" not in release.lower():
-        fix = "convert it, in PowerShell: wsl --set-version DISTRIBUTION 2"
-        return Check("warning", "Linux in WSL 1, which has no GPUs", fix)
+        return Check("warning", "Linux in WSL 1, which has no GPUs", "in PowerShell: wsl --set-version DISTRIBUTION 2")
     if folder.is_relative_to("/mnt"):
-        fix = "work in the Linux file system, such as ~/rg_env"
-        return Check("warning", f"Linux in WSL 2, in {folder}, a slow Windows drive", fix)
+        return Check("warning", f"Linux in WSL 2, in {folder}, a slow Windows drive", "work in the Linux file system")
     return Check("ok", "Linux in WSL 2")
 
 
@@ -163,8 +161,7 @@ def check_torch(
         if not smi.gpus:
             return Check("ok", f"{version}, {'on Apple GPU' if probe['mps'] else 'on the CPU'}")
         if visible in ("", "-1"):
-            finding = f"{version}, on the CPU: CUDA_VISIBLE_DEVICES hides the GPUs"
-            return Check("warning", finding, "unset CUDA_VISIBLE_DEVICES")
+            return Check("warning", f"{version}: CUDA_VISIBLE_DEVICES hides the GPUs", "unset CUDA_VISIBLE_DEVICES")
         if probe["cuda"] is None:
             return Check("warning", f"{version} is a CPU build and does not use the GPU", "run ./setup.sh --gpu")
         finding = f"{version} does not see the GPU: {probe['problem'] or 'no reason given'}"

@@ -94,9 +94,8 @@ def runs(pid: int, folder: Path) -> bool:
 
 
 def started(*words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", SWEEP, *(words or WORDS)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    command, pipe = [sys.executable, "-c", SWEEP, *(words or WORDS)], subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, list[str], str]:
@@ -148,9 +147,8 @@ def test_a_run_that_fails_does_not_end_the_sweep(folder: Path) -> None:
         "[2/3] seed=1 finished",
         "[3/3] seed=2 is already finished",
     ]
-    assert sorted(path.name for path in Path("sweep").iterdir()) == [
-        *["config.yaml", "logs", "seed=0", "seed=1", "seed=2", "sweep.yaml"]
-    ]
+    there = ["config.yaml", "logs", "seed=0", "seed=1", "seed=2", "sweep.yaml"]
+    assert sorted(path.name for path in Path("sweep").iterdir()) == there
     assert sorted(path.name for path in Path("sweep/logs").iterdir()) == [f"seed={seed}.log" for seed in range(3)]
 
 
@@ -221,10 +219,7 @@ def test_a_folder_of_another_sweep_is_refused(folder: Path) -> None:
     assert checked("logging.project=other") == Path("sweep")
     for refused, told in (
         (lambda: checked(resume=False), "sweep is not empty: it may hold another run"),
-        (
-            lambda: checked(words=["seed=0,1"]),
-            r"another sweep: seed is \[0, 1, 2\] there and \[0, 1\] here; use the same values",
-        ),
+        (lambda: checked(words=["seed=0,1"]), r"seed is \[0, 1, 2\] there and \[0, 1\] here; use the same values"),
         (lambda: checked("training.max_steps=30"), "another sweep: training.max_steps is 20 there and 30 here"),
         (lambda: refuse_sweep("sweep"), "sweep holds a sweep: add its --sweep"),
     ):
