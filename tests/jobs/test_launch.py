@@ -263,9 +263,7 @@ def test_what_is_not_installed(machine: Machine, words: str) -> None:
         (None, None, ()),
     ],
 )
-def test_visible_gpus(
-    variable: str | None, listed: str | None, expected: tuple[str, ...], repository: Path, environ: Callable[..., None]
-) -> None:
+def test_visible_gpus(variable: Any, listed: Any, expected: Any, repository: Path, environ: Any) -> None:
     """GPUs that the environment names, or all that nvidia-smi lists, if there is such a program."""
     if listed is not None:
         (repository / "nvidia-smi").write_text(f"#!/bin/sh\nprintf %s {shlex.quote(listed)}\n")

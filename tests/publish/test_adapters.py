@@ -148,7 +148,7 @@ def another(state: dict[str, torch.Tensor]) -> None:
     ],
 )
 def test_damaged_adapters(
-    trained: Any, exported: Export, tmp_path: Path, spoil: Any, merge: bool, kind: Any, words: str
+    trained: Any, exported: Any, tmp_path: Path, spoil: Any, merge: bool, kind: Any, words: str
 ) -> None:
     """One line, and nothing is left."""
     folder, _ = trained()

@@ -206,8 +206,8 @@ def norm(model: Any, value: float) -> dict[str, torch.Tensor]:
         (lambda m: {NORM: torch.ones(128, dtype=torch.float8_e4m3fn)}, None, "has dtype float8_e4m3fn: quantized"),
     ],
 )
-def test_other_models_are_refused(
-    changed: Any, dtype: Any, words: str, make_model: Make, exported: Export, tmp_path: Path
+def test_other_models_fail(
+    changed: Any, dtype: Any, words: Any, make_model: Any, exported: Export, tmp_path: Path
 ) -> None:
     """Also without the comparison; nothing is left, nor of the folders above it."""
     model = make_model()

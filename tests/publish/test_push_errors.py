@@ -195,10 +195,8 @@ def test_the_token_is_sent_to_the_hub_alone(hub: HubServer, pushed: Pushed, run:
 
 def test_the_command_needs_no_torch(hub: HubServer, trained: Path, tmp_path: Path) -> None:
     """HF_ENDPOINT and HF_TOKEN come from the environment; the example does the same."""
-    code = (
-        f"import sys; from rg_env.cli.main import run; code = run(['push', {str(trained)!r}, '--repo-id', 'me/legs'])"
-    )
-    code += "; sys.exit(code or int('torch' in sys.modules))"
+    code = f"import sys; from rg_env.cli.main import run; c = run(['push', {str(trained)!r}, '--repo-id', 'me/legs'])"
+    code += "; sys.exit(c or int('torch' in sys.modules))"
     example = Path(__file__).parents[2] / "examples/publish.py"
     for program, url in (
         (["-c", code], f"{hub.url}/me/legs"),

@@ -98,9 +98,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [str(Path(sys.executable).with_name("accelerate")), "launch", "--config-file", str(config)]
     command += ["--main-process-port", "0", "write.py"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WITHIN_S, check=False
-    )
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WITHIN_S)
     assert done.returncode == 0, done.stderr[-4000:]
     for name in ("config.json", *TOKENIZER):
         for kind in ("z1", "z2", "z2f", "z3b", "z3f", "fsdp", "dcp"):

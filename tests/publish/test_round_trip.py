@@ -37,7 +37,7 @@ def downloaded(hub: HubServer, tmp_path: Path) -> Callable[..., Path]:
     return call
 
 
-def test_a_download_answers_the_same_and_resumes_exactly(
+def test_a_download_resumes(
     hub: HubServer, trained: Path, tmp_path: Path, pushed: Pushed, downloaded: Download
 ) -> None:
     """The commands on the card: the accuracy of every task is the recorded one, and two more steps make the weights,
@@ -68,9 +68,7 @@ def test_a_download_answers_the_same_and_resumes_exactly(
     assert "| resumed from | `checkpoint-2` |" in card
 
 
-def test_shards_are_exported_first(
-    hub: HubServer, pushed: Pushed, downloaded: Download, rg_env: Any, tmp_path: Path
-) -> None:
+def test_shards_are_exported(hub: HubServer, pushed: Pushed, downloaded: Download, rg_env: Any, tmp_path: Path) -> None:
     """Of ZeRO-3, of three processes: what is downloaded loads, with the trained weights, and nothing of the export
     is left here."""
     model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)

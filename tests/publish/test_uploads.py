@@ -60,9 +60,8 @@ def test_a_run_publishes_itself(hub: HubServer, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     command += ["-m", "rg_env.cli.main", "train", str(CONFIG), *SMALL, f"output.dir={tmp_path / 'run'}"]
     command += [*HUB, "hub.every=2", "hub.optimizer_state=full", "hub.private=true"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=200, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment)
     told = f"{done.stdout}{done.stderr}"
     assert done.returncode == 0, told
     assert f"\nhub: uploaded to {hub.url}/me/legs\n" in told

@@ -53,9 +53,8 @@ def test_a_dry_run_prints_the_grid(rg_env: Run, folder: Path) -> None:
     fixed = ["grading=partial", "training.beta=0.1", "output.dir=rates"]
     for given in ([*fixed, *words, "--dry-run"], [*words, *fixed, "--dry-run"], [*words, "--dry-run", *fixed]):
         assert rg_env("train", "run.yaml", *given) == (0, expected, "")
-    assert rg_env("train", "run.yaml", "--sweep", "seed=0,1", "--dry-run")[1].startswith(
-        "2 runs, one after another, in outputs/run-sweep-"
-    )
+    printed = rg_env("train", "run.yaml", "--sweep", "seed=0,1", "--dry-run")[1]
+    assert printed.startswith("2 runs, one after another, in outputs/run-sweep-")
     assert [path.name for path in folder.iterdir()] == ["run.yaml"]
 
 
@@ -73,9 +72,8 @@ def test_a_dry_run_tells_what_has_no_effect(rg_env: Run, folder: Path) -> None:
     )
     sweep = ["--sweep", "training.num_iterations=1,2", "training.epsilon=0.1,0.3"]
     *_, last = rg_env("train", "run.yaml", "--dry-run", *sweep)[1].splitlines()
-    assert last == (
-        "num_iterations=1_epsilon=0.1 and 1 more: without effect: training.epsilon (training.num_iterations: 1)"
-    )
+    without = "without effect: training.epsilon (training.num_iterations: 1)"
+    assert last == f"num_iterations=1_epsilon=0.1 and 1 more: {without}"
 
 
 def test_a_dry_run_is_quick_and_imports_nothing_heavy() -> None:

@@ -244,11 +244,9 @@ def test_what_differs_between_two_sweeps_is_told(config: str) -> None:
         return load_sweep(config, overrides, rates).base()
 
     assert difference(base("output.dir=a", "engine.port=1"), base("logging.project=p", "output.save_every=1")) == ""
-    assert difference(base("training.max_steps=15"), base("seed=1")) == (
-        "seed is 0 there and 1 here; training.max_steps is 15 there and 20 here"
-    )
+    told = "seed is 0 there and 1 here; training.max_steps is 15 there and 20 here"
+    assert difference(base("training.max_steps=15"), base("seed=1")) == told
     assert difference(base(), base("lora.r=4")).startswith("lora.r is not given there and 4 here; lora.alpha")
     assert difference(base(), base("lora.r=4")).endswith("; 2 more")
-    assert difference({"seed": [0, 1]}, {"seed": [0, 1], "training.beta": [0.1]}) == (
-        "training.beta is not given there and [0.1] here"
-    )
+    told = difference({"seed": [0, 1]}, {"seed": [0, 1], "training.beta": [0.1]})
+    assert told == "training.beta is not given there and [0.1] here"
