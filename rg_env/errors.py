@@ -180,9 +180,7 @@ def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "
         if near := nearest(name, known):
             hint = f"did you mean {' or '.join(repr(n) for n in near)}?"
         elif len(known) <= 16:
-            hint = f"there are: {', '.join(known) or 'none'}"
+            hint = f"available: {', '.join(known) or 'none'}"
         else:
-            hint = (
-                "no similar name; `rg-env tasks` lists the tasks" if kind == "task" else f"there are {len(known)} names"
-            )
+            hint = "`rg-env tasks` lists them" if kind == "task" else f"there are {len(known)} names"
     return UnknownNameError(f"unknown {kind} {name!r}: {hint}")

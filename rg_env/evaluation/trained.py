@@ -22,7 +22,7 @@ from rg_env.core.data.user_rows import DataConfig, split_rows
 from rg_env.core.rewards import resolve_rewards
 from rg_env.core.run_folder import RunFolder, damaged, is_missing_folder
 from rg_env.core.tasks.mixture import Mixture
-from rg_env.core.text import shortened
+from rg_env.core.text import listed, shortened
 from rg_env.errors import InputError
 from rg_env.evaluation.config import EvalConfig, EvalModel, run_of
 from rg_env.evaluation.questions import Questions
@@ -53,6 +53,11 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     runs = {name: run for name, each in models.items() if not each.url and (run := run_of(each.model))}
     trained = {name: settings for name, run in runs.items() if (settings := _settings(run))}
     for number, (name, settings) in enumerate(trained.items()):
+        if (custom := settings.pop("custom")) and "rewards" not in config.model_fields_set:
+            notes.append(
+                f"{name}: evaluated without the rewards of its training run, because the code of {listed(custom)} is "
+                "not imported: list its file under `imports` in a config of the evaluation"
+            )
         if number == 0:
             config = _filled(config, settings)
         values, alike, other = dict(leaves(config.model_dump(mode="json"))), list[str](), list[str]()
@@ -110,17 +115,21 @@ def _settings(run: RunFolder) -> dict[str, Any]:
                 settings |= {"data": data, "eval_seed": splits["eval_seed"], "num_examples": count}
     except (LookupError, TypeError, AttributeError) as error:
         raise damaged(run.path, f"its files do not describe a training run: {error!r}") from error
-    if rewards and _known(rewards):
+    settings["custom"] = _unknown(rewards)
+    if rewards and not settings["custom"]:
         settings["rewards"] = rewards
     return settings
 
 
-def _known(rewards: Mapping[str, Mapping[str, Any]]) -> bool:
-    try:
-        resolve_rewards([{"name": name, **reward} for name, reward in rewards.items()])
-    except InputError:  # custom reward, whose code is imported only if the evaluation's config names it
-        return False
-    return True
+def _unknown(rewards: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Names of custom rewards whose code is not imported. A run's folder never causes imports: it may be a download."""
+    unknown = []
+    for name, reward in rewards.items():
+        try:
+            resolve_rewards([{"name": name, **reward}])
+        except InputError:
+            unknown.append(name)
+    return unknown
 
 
 def _tasks(rows: Mapping[str, Any]) -> list[tuple[str, dict[str, Any], int]]:

@@ -139,7 +139,7 @@ def _load(name: str, chosen: dict[str, Any]) -> Policy:
             name, output_loading_info=True, ignore_mismatched_sizes=True, **options
         )
     except Exception as error:  # damaged files raise whatever their parser raises, plain Exception included
-        raise _cannot_load(name, "weights", error, options) from error
+        raise _cannot_load(name, "weights", error, options) from None
     finally:
         logging.set_verbosity(verbosity)
     del sharding
@@ -205,7 +205,7 @@ def describe_model(name: str) -> ModelDescription:
         part = "tokenizer files"
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
     except Exception as error:  # as above
-        raise _cannot_load(name, part, error, options) from error
+        raise _cannot_load(name, part, error, options) from None
     return ModelDescription(config, tokenizer, options)
 
 

@@ -125,8 +125,8 @@ def _export_model(request: ExportRequest, checkpoint: Checkpoint, aside: Path, s
     tolerance = verify.TOLERANCE[dtype if rounded else torch.float32]
     written = verify.logits(verify.load(aside, architecture, torch.float32), prompts)
     difference = verify.check_logits(reference, written, tolerance)
-    tensors = "each tensor is the trained one" + (f", and that of {WEIGHTS} next to the shards" if whole else "")
-    say(f"verified: {tensors}; logits on fixed prompts differ by {difference:.1g} of their size")
+    tensors = "every tensor equals the trained one" + (f", and that of {WEIGHTS} next to the shards" if whole else "")
+    say(f"verified: {tensors}; logits on fixed prompts differ by {difference:.1g} (relative)")
     del weights  # merged weights take memory
     lossless = not is_adapter and not rounded
     load = partial(verify.load, aside, architecture, dtype)
@@ -150,7 +150,7 @@ def _export_adapters(request: ExportRequest, checkpoint: Checkpoint, aside: Path
     prompts = verify.prompt_ids(tokenizer, model.get_input_embeddings().weight.shape[0])
     if not torch.isfinite(verify.logits(model, prompts)).all():
         raise ExportError("the base model with these adapters computes non-finite values")
-    say("verified: each tensor is the trained one, and PEFT loads them on the base model")
+    say("verified: every tensor equals the trained one, and PEFT loads them on the base model")
     lossless = all(weight.dtype == (dtype or weight.dtype) for weight in weights.values())
     say(verify.check_answers(checkpoint, lambda: model, tokenizer, lossless=lossless))
 

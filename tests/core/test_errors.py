@@ -29,7 +29,7 @@ def test_unknown_name_offers_the_nearest() -> None:
     assert errors.nearest("instruction", ["attention", "system_prompt"]) == []
     assert errors.nearest("hanoi", ["n_queens", "tower_of_hanoi"]) == ["tower_of_hanoi"]
     assert "did you mean 'leg_counting'" in str(unknown_name("task", "leg_countin", ["leg_counting", "maze"]))
-    assert "there are: a, b" in str(unknown_name("column", "zzz", ["b", "a"]))
+    assert "available: a, b" in str(unknown_name("column", "zzz", ["b", "a"]))
 
 
 def test_the_command_that_installs_names_the_repository() -> None:

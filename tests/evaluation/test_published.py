@@ -49,7 +49,7 @@ ROW = "{accuracy: {base: 0.5}}"
          "model 'bsae': did you mean 'base'?; only evaluated models can be compared"),
         (f"{{mase: {ROW}}}", "", "unknown task 'mase': did you mean 'maze'?; rows must consist of evaluated tasks"),
         ("{all: {tasks: [maze, gcd], accuracy: {base: 0.5}}}", "", "published.p.rows.all.tasks = ['maze', 'gcd'] @ "
-         "command line: unknown task 'gcd': there are: leg_counting, maze; rows must consist of"),
+         "command line: unknown task 'gcd': available: leg_counting, maze; rows must consist of"),
         ("{all: {tasks: [maze, maze], accuracy: {base: 0.5}}}", "", "names a task twice"),
         ("{all: {tasks: [], accuracy: {base: 0.5}}}", "", "published.p.rows.all.tasks = [] @ command line: is empty"),
     ],

@@ -1,15 +1,17 @@
 """A checkpoint is evaluated as it was trained, unless the config sets something else: on real runs of one step."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rg_env.cli.main import run as command
+from rg_env.core.config import yaml12
 from rg_env.core.data.dataset import build_splits
 from rg_env.errors import InputError
-from rg_env.evaluation.config import EvalConfig, eval_config_of
+from rg_env.evaluation.config import EvalConfig, eval_config_of, load_eval_config
 from rg_env.evaluation.from_config import run_evaluation
 from rg_env.evaluation.questions import draw
 from rg_env.evaluation.results import Results, read_results
@@ -114,6 +116,35 @@ def test_a_damaged_run_is_one_error(run: Path, tmp_path: Path) -> None:
 
 
 # Questions to leave out
+
+
+REWARD = """
+import rg_env
+
+@rg_env.reward
+def shouts(completion):
+    return float(completion.isupper())
+"""
+
+
+def test_custom_rewards_are_used_if_their_code_is_imported(run: Path, tmp_path: Path) -> None:
+    """Otherwise a note says so. The run's folder, which may be a download, never causes imports."""
+    copy = shutil.copytree(run, tmp_path / "run")
+    (tmp_path / "shouts.py").write_text(REWARD)
+    config = yaml12.load((copy / "config.yaml").read_text())
+    config |= {"imports": [str(tmp_path / "shouts.py")], "rewards": {"shouts": {"weight": 0.25}}}
+    (copy / "config.yaml").write_text(yaml12.to_yaml(config))
+    asked = tmp_path / "eval.yaml"
+    asked.write_text(f"models: [{copy}]\noutput: {{dir: {tmp_path / 'e'}}}\n")
+    plain, notes = as_trained(load_eval_config(asked))
+    assert "shouts" not in plain.rewards
+    assert (
+        "run: evaluated without the rewards of its training run, because the code of shouts is not imported" in notes[0]
+    )
+    asked.write_text(asked.read_text() + "imports: [shouts.py]\n")
+    complete, notes = as_trained(load_eval_config(asked))
+    assert complete.rewards["shouts"].weight == 0.25
+    assert not any("not imported" in note for note in notes)
 
 
 def _numbers(row: Any) -> tuple[int, ...]:

@@ -110,7 +110,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_was_really_written_is_exported(written: Path, exported: Export, tmp_path: Path, kind: str) -> None:
     """Each weight as the processes had it when they saved, rounded to the type that they computed in."""
     out, lines = exported(written / kind, out=tmp_path / "out", dtype="fp32")
-    (told,) = [line for line in lines if line.startswith("verified: each tensor is the trained one")]
+    (told,) = [line for line in lines if line.startswith("verified: every tensor equals the trained one")]
     assert ("that of model.safetensors next to the shards" in told) == (kind == "trainer")  # zero3_save_16bit_model
     loaded = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
     trained = torch.load(written / f"{'fsdp' if kind == 'dcp' else kind}.pt")

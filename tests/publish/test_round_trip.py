@@ -64,7 +64,7 @@ def test_a_download_resumes(
     pushed(run, optimizer_state="full")
     assert json.loads(hub.repos["me/legs"].files()["rg_env.json"])["step"] == 4, "it is the same run"
     card = hub.repos["me/legs"].files()["README.md"].decode()
-    assert "| time since it was resumed | " in card, "not all of its time"
+    assert "| time since resuming | " in card, "not all of its time"
     assert "| resumed from | `checkpoint-2` |" in card
 
 

@@ -37,7 +37,7 @@ UPLOADED = ["hub.enabled=true", "hub.repo_id=me/legs"]
 MISTAKES = [
     # keys
     ("training.max_step=3", "unknown key 'max_step': did you mean 'max_steps'"),
-    ("prompt.zzz=x", "unknown key 'zzz': there are: placement, preamble, system_prompt"),
+    ("prompt.zzz=x", "unknown key 'zzz': available: placement, preamble, system_prompt"),
     ("_base_=base.yaml", "it is called extends"),
     ("hf_upload.organization=me", "it is called hub"),
     ("max_steps=3", "unknown key 'max_steps': did you mean training.max_steps?"),
@@ -59,7 +59,7 @@ MISTAKES = [
     ("evaluation.tasks=[{task: maze}]", "mappings with a name: [a, {name: b, num_examples: 20}]"),
     ("logging.report_to=wanddb", "must be one of 'tensorboard', 'wandb' or 'trackio'"),
     ("engine=vlm", "engine = 'vlm' @ command line: kind must be one of 'embedded' or 'vllm'"),
-    ("data=problems.jsonl", "there are Reasoning Gym tasks to train on: use one of them, as with tasks=null"),
+    ("data=problems.jsonl", "excludes Reasoning Gym tasks: remove either, as with tasks=null"),
     (["tasks=null", "data=d.csv", "splits.manifest=m.json"], "cannot be kept with data, which has its own"),
     # ranges
     ("seed=4294967296", "must be below 4294967296"),
@@ -315,7 +315,9 @@ def test_forms_that_stand_for_others(base: Path) -> None:
 )
 def test_plain_text_stands_for_a_section_or_a_list(base: Path, short: str, whole: str) -> None:
     assert load_train_config(base, [short]) == load_train_config(base, [whole])
-    with pytest.raises(InputError, match=r"engine is 'vllm' \(command line\), which it would replace: set each key of"):
+    with pytest.raises(
+        InputError, match=r"engine is 'vllm' \(command line\), which it would replace: set the whole section"
+    ):
         load_train_config(base, ["engine=vllm", "engine.port=8001"])
     config = load_train_config(base, ["tasks=null", "data=d.csv"])
     assert (config.data.path if config.data else None, config.trained_on) == ("d.csv", ["d"])

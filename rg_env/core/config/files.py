@@ -169,7 +169,7 @@ def _override(document: Document, text: str) -> None:
     if not separator or not all(path):
         raise InputError(f"{shown} is not of the form section.key=value")
     if path[0] in ("extends", "imports"):
-        raise InputError(f"{shown}: {path[0]} is read from config files only")
+        raise InputError(f"{shown}: {path[0]} is read from config files only: use one that extends this config")
     if len(path) > yaml12.MAX_DEPTH:
         raise InputError(f"{shown}: nested more than {yaml12.MAX_DEPTH} levels deep")
     try:
@@ -192,7 +192,8 @@ def _open_lists(document: Document, path: Keys, shown: str) -> None:
         names, origin, where = document.get(above), document.origin(above), ".".join(above)
         if isinstance(names, str) and names != path[length]:
             raise InputError(
-                f"{shown}: {where} is {shortened(names)} ({origin}), which it would replace: set each key of {where}"
+                f"{shown}: {where} is {shortened(names)} ({origin}), which it would replace: set the whole section, "
+                f"{where}={{key: value, ...}}"
             )
         names = [names] if isinstance(names, str) else names
         if not isinstance(names, list):

@@ -134,7 +134,7 @@ def _rows(config: TrainConfig) -> Iterator[Problem]:
         yield Problem(("splits", "manifest"), f"cannot be kept with {other}")
     if config.data is not None:
         for key in [key for key in ("tasks", "curriculum") if getattr(config, key)]:
-            yield Problem(("data",), f"there are Reasoning Gym tasks to train on: use one of them, as with {key}=null")
+            yield Problem(("data",), f"excludes Reasoning Gym tasks: remove either, as with {key}=null")
         return
     if not config.tasks:
         yield Problem(("tasks",), "is empty: name at least 1, or use your own questions (data)")
