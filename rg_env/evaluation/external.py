@@ -13,7 +13,6 @@ sequences afterwards.
 """
 
 import contextlib
-import difflib
 import json
 import math
 import re
@@ -31,7 +30,7 @@ import rg_env
 from rg_env.core.processes import JsonProcess, environment_without
 from rg_env.core.statistics import error_interval
 from rg_env.core.text import file_part
-from rg_env.errors import InputError, MissingExtraError, RGEnvError, install_command
+from rg_env.errors import InputError, MissingExtraError, RGEnvError, install_command, nearest
 from rg_env.evaluation.config import EvalConfig
 from rg_env.evaluation.models import DEFAULT_KEY, Reply, Request
 from rg_env.evaluation.records import FAILED, Answer, RecordFile
@@ -72,8 +71,8 @@ def check_tasks(config: EvalConfig) -> dict[str, str]:
         texts = texts or [_text(file) for file in Path(spec.origin).parent.joinpath("tasks").rglob("*.yaml")]
         if any(map(re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])").search, texts)):  # a tag, or in a list
             continue
-        near = difflib.get_close_matches(name, {*folders, *own}, n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else "`lm-eval ls tasks` lists those of lm-eval"
+        near = " or ".join(nearest(name, {*folders, *own}))
+        hint = f"did you mean {near}?" if near else "`lm-eval ls tasks` lists those of lm-eval"
         where = " and ".join([f"lm-eval {version('lm_eval')}", *map(str, include_folders(config.external.include))])
         raise InputError(f"external.tasks: there is no task {name!r} in {where}: {hint}")
     return folders

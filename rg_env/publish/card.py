@@ -142,7 +142,7 @@ def _named(results: Results, own_data: str | None) -> Results:
 
 def _eval_results(evaluation: Results, own_data: str | None) -> Iterator[EvalResult]:
     for name, task in evaluation.tasks.items():
-        scores = evaluation.tasks[name].scores
+        scores = task.scores
         temperatures = {"sampled": task.sampling.temperature, "greedy": 0.0}
         for kind, figure in _KINDS.items():
             if figure not in scores.intervals:
@@ -171,12 +171,8 @@ def _results(before: Results | None, after: Results | None) -> Iterator[tuple[st
     sides = {name: side for name, side in (("before", before), ("after", after)) if side}
     same = before and after and before.environments == after.environments
     shown = together(sides) if same else None
-    head = [
-        "accuracy",
-        "questions",
-        *(f"after {counted(each.step, 'step')}" if each.step else "before" for each in sides.values()),
-    ]
-    head += ["difference", "p"] if shown else []
+    columns = [f"after {counted(each.step, 'step')}" if each.step else "before" for each in sides.values()]
+    head = ["accuracy", "questions", *columns, *(["difference", "p"] if shown else [])]
     for part, title in _PARTS.items():
         last = after or before
         tasks = [name for name, task in last.tasks.items() if task.part == part] if last else []
@@ -213,8 +209,8 @@ def _run_values(run: RunFolder, evaluation: Results | None) -> Values:
     config, arguments = publishable(run.config()), publishable(run.arguments())
     manifest, outcome, metrics = run.manifest(), run.results(), run.metrics()
     environment, rows = arguments.get("environment", {}), manifest.get("rows") or {}
-    sources: list[tuple[str, Values, Split]] = [("training", rows, "train"), ("evaluation", rows, "eval")]
-    sources = sources if rows else []
+    sources: list[tuple[str, Values, Split]] = []
+    sources += [("training", rows, "train"), ("evaluation", rows, "eval")] if rows else []
     sources += [("evaluation", each, "eval") for each in manifest.get("evaluation_rows", [])]
     grading = environment.get("grading")
     return {
@@ -235,9 +231,9 @@ def _run_values(run: RunFolder, evaluation: Results | None) -> Values:
         "sampling": evaluation.sampling if evaluation else None,
         "overall": evaluation.overall() if evaluation else None,
         "held_out": evaluation.overall("held_out") if evaluation else None,
-        "asked": [f"{evaluation.tasks[name].scores.n} of {code(name)}" for name in evaluation.tasks]
-        if evaluation
-        else [],
+        "asked": [
+            f"{task.scores.n} of {code(name)}" for name, task in (evaluation.tasks if evaluation else {}).items()
+        ],
     }
 
 

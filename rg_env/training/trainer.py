@@ -114,9 +114,7 @@ class GRPOTrainer:
             curriculum.prepare = lambda rows: fitting_rows(curriculum.env.to_examples(rows), encoder, limit)
         self.output_dir = Path(args.output_dir or "outputs")
         self._order = BatchOrder(
-            len(self.env.train_rows),
-            prompts=args.prompts_per_step,
-            seed=args.seed if args.shuffle_dataset else None,
+            len(self.env.train_rows), prompts=args.prompts_per_step, seed=args.seed if args.shuffle_dataset else None
         )
         self.strategy = make_strategy(self.accelerator, args)
         check_engine(self.engine_config, self.strategy.sharding)

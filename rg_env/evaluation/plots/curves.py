@@ -20,22 +20,7 @@ from matplotlib.lines import Line2D
 from rg_env.core.run_folder import RunFolder, json_lines
 from rg_env.core.text import is_count, is_number, listed
 from rg_env.errors import InputError
-from rg_env.evaluation.plots.style import (
-    COLORS,
-    GREY,
-    MARKERS,
-    bare,
-    draw_intervals,
-    error_bars,
-    label_rows,
-    label_whole_steps,
-    label_width,
-    legend,
-    save,
-    share_axis,
-    short_names,
-    titled,
-)
+from rg_env.evaluation.plots import style
 from rg_env.evaluation.results import Interval, Results, read_evaluations
 
 REWARD, ACCURACY = "reward", "eval/accuracy"
@@ -44,7 +29,7 @@ _PANELS = {REWARD: "reward, training batch", ACCURACY: "accuracy, sampled, on th
 _MOST, _MOST_STEPS = 1e100, 2**53
 """Maximum absolute value that axes can show; diverged runs may log larger ones."""
 _STYLES = ("-", "--", "-.", ":")
-_BLUE, _ORANGE, _GREEN, _PURPLE, *_ = COLORS
+_BLUE, _ORANGE, _GREEN, _PURPLE, *_ = style.COLORS
 
 
 @dataclass(frozen=True)
@@ -127,17 +112,17 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
         OutputFolderError: the plot cannot be written.
     """
     metrics = [metric for metric in _PANELS if any(metric in curve.values for curve in curves)]
-    several, many = len(curves) > 1, len(curves) > len(COLORS)
+    several, many = len(curves) > 1, len(curves) > len(style.COLORS)
     shown = _ends(curves) if many else list(curves)
     labels = _labels(curves, shown)
-    width = 5.2 * len(metrics) + (label_width([*labels, "-" * 20], 8) + 0.6 if several else 0.0)
-    figure = Figure(figsize=(width, max(3.6, 1.0 + 0.2 * min(len(curves), len(COLORS)))), layout="constrained")
+    width = 5.2 * len(metrics) + (style.label_width([*labels, "-" * 20], 8) + 0.6 if several else 0.0)
+    figure = Figure(figsize=(width, max(3.6, 1.0 + 0.2 * min(len(curves), len(style.COLORS)))), layout="constrained")
     panels = figure.subplots(1, len(metrics), squeeze=False, sharex=True)[0]
     longest = max(len(curve.values.get(REWARD, ())) for curve in curves)
     window = longest // 25 | 1 if longest > 50 else 1  # steps of a moving mean, an odd number
     handles = [Line2D([], [], **_look(color), linewidth=1.8) for color in range(len(shown))]
     if many:
-        handles.append(Line2D([], [], color=GREY, alpha=0.5))
+        handles.append(Line2D([], [], color=style.GREY, alpha=0.5))
     for axes, metric in zip(panels, metrics, strict=True):
         smooth = window if metric == REWARD else 1
         if many and _draw_crowd(axes, curves, metric, smooth) and "mean of all runs" not in labels:
@@ -149,22 +134,24 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
         axes.set_ylabel(f"{_PANELS[metric]}{thick}", fontsize=9)
         shaded = metric == ACCURACY and any(curve.intervals for curve in shown)
         axes.set_xlabel(f"optimizer step{' (shaded: 95% intervals)' if shaded else ''}", fontsize=9)
-        label_whole_steps(axes)
+        style.label_whole_steps(axes)
         if metric == ACCURACY:
             axes.set_ylim(-0.02, 1.02)
             axes.set_title("\n".join(notes_on(curves)), color=_ORANGE, fontsize=8, parse_math=False, wrap=True)
-        bare(axes, "both")
+        style.bare(axes, "both")
     last = max(1, *(max(values) for curve in curves for values in curve.values.values()))
     panels[0].set_xlim(-0.03 * last, 1.03 * last)
     if several:
-        legend(panels[-1], handles, labels, loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0, fontsize=8)
-    titled(figure, (f"{len(curves)} runs" if several else labels[0]) if title is None else title)
-    save(figure, output)
+        style.legend(
+            panels[-1], handles, labels, loc="upper left", bbox_to_anchor=(1.02, 1), borderaxespad=0, fontsize=8
+        )
+    style.titled(figure, (f"{len(curves)} runs" if several else labels[0]) if title is None else title)
+    style.save(figure, output)
 
 
 def _labels(curves: Sequence[Curve], shown: Sequence[Curve]) -> list[str]:
     """Legend labels, with the number of problems if it differs between runs."""
-    names = short_names([curve.name for curve in curves], 40)
+    names = style.short_names([curve.name for curve in curves], 40)
     if len(shown) < len(curves):
         ends = [
             f"{names[each.name]}\n({end} at the end)" for each, end in zip(shown, ("highest", "lowest"), strict=True)
@@ -176,19 +163,19 @@ def _labels(curves: Sequence[Curve], shown: Sequence[Curve]) -> list[str]:
 
 def _look(color: int) -> dict[str, Any]:
     """Color, line style and marker; the latter two for readers who cannot distinguish colors."""
-    style = _STYLES[color % len(_STYLES)]
-    return {"color": COLORS[color], "linestyle": style, "marker": MARKERS[color], "markersize": 4.5}
+    line = _STYLES[color % len(_STYLES)]
+    return {"color": style.COLORS[color], "linestyle": line, "marker": style.MARKERS[color], "markersize": 4.5}
 
 
 def _draw_line(axes: Axes, curve: Curve, metric: str, window: int, color: int) -> None:
     steps, heights = list(curve.values.get(metric, {})), list(curve.values.get(metric, {}).values())
     if window > 1:
-        axes.plot(steps, heights, color=COLORS[color], linewidth=0.8, alpha=0.3)
+        axes.plot(steps, heights, color=style.COLORS[color], linewidth=0.8, alpha=0.3)
         heights = smoothed(heights, window)
     axes.plot(steps, heights, **_look(color), linewidth=1.8, markevery=max(1, len(steps) // 12))
     if metric == ACCURACY and curve.intervals:
         lower, upper = zip(*curve.intervals.values(), strict=True)
-        axes.fill_between(list(curve.intervals), lower, upper, color=COLORS[color], alpha=0.13, linewidth=0)
+        axes.fill_between(list(curve.intervals), lower, upper, color=style.COLORS[color], alpha=0.13, linewidth=0)
 
 
 def _draw_crowd(axes: Axes, curves: Sequence[Curve], metric: str, window: int) -> bool:
@@ -196,7 +183,7 @@ def _draw_crowd(axes: Axes, curves: Sequence[Curve], metric: str, window: int) -
     found = [curve.values[metric] for curve in curves if metric in curve.values]
     lines = [dict(zip(each, smoothed(list(each.values()), window), strict=True)) for each in found]
     for line in lines:
-        axes.plot(list(line), list(line.values()), color=GREY, linewidth=0.8, alpha=0.5)
+        axes.plot(list(line), list(line.values()), color=style.GREY, linewidth=0.8, alpha=0.5)
     if steps := sorted(set.intersection(*map(set, lines))):
         means = [fmean(line[step] for line in lines) for step in steps]
         axes.plot(steps, means, color="black", linewidth=2.4, zorder=4)
@@ -250,14 +237,16 @@ def plot_run(folder: Path, output: Path | None = None) -> Path | None:
     title = f"{last.title}\n{name}" if last else name
     figure.suptitle(title, parse_math=False, fontsize=11)  # otherwise two dollar signs are a formula
     output = output or run.curve_file
-    save(figure, output)
+    style.save(figure, output)
     return output
 
 
 def _draw_run(axes: Axes, steps: list[dict[str, Any]], evaluations: Sequence[Results]) -> None:
     if steps:
         heights = [row[REWARD] for row in steps]
-        axes.plot([row["step"] for row in steps], heights, color=GREY, linewidth=1.2, label="reward, training batch")
+        axes.plot(
+            [row["step"] for row in steps], heights, color=style.GREY, linewidth=1.2, label="reward, training batch"
+        )
     overall = [(each.step or 0, scores) for each in evaluations if (scores := each.overall())]
     held_out = [(each.step or 0, scores) for each in evaluations if (scores := each.overall("held_out"))]
     for label, measured, name, color, marker in (
@@ -272,11 +261,11 @@ def _draw_run(axes: Axes, steps: list[dict[str, Any]], evaluations: Sequence[Res
             at, accuracies, intervals = zip(*points, strict=True)
             text = f"{label} ({measured[0][1].n} frozen problems)"
             look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 5, "linewidth": 1.6, "label": text}
-            axes.errorbar(at, accuracies, yerr=error_bars(accuracies, intervals), capsize=3, **look)
+            axes.errorbar(at, accuracies, yerr=style.error_bars(accuracies, intervals), capsize=3, **look)
     axes.set(xlabel="optimizer step", ylabel="reward, accuracy (bars: 95% intervals)")
-    label_whole_steps(axes)
+    style.label_whole_steps(axes)
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
-    bare(axes, "both")
+    style.bare(axes, "both")
     handles, labels = axes.get_legend_handles_labels()
     lengths = [(row["step"], row["completions/mean_length"]) for row in steps if row.get("completions/mean_length")]
     if lengths:
@@ -301,13 +290,17 @@ def _draw_tasks(axes: Axes, evaluations: Sequence[Results], tasks: Sequence[str]
         both = {evaluations[place].step: evaluations[place].tasks[task].scores for place in (0, -1)}
         found = {step: each for step, each in both.items() if each.accuracy is not None}
         axes.plot(
-            [each.measured[0] for each in found.values()], [row] * len(found), color=GREY, linewidth=1, linestyle=":"
+            [each.measured[0] for each in found.values()],
+            [row] * len(found),
+            color=style.GREY,
+            linewidth=1,
+            linestyle=":",
         )
         for step, each in found.items():
             look = {"color": color, "marker": marker, "markerfacecolor": color if step == last else "white"}
             label = None if part in labelled else f"{part}step {step}"
-            draw_intervals(axes, [(row, each)], **look, elinewidth=1, capsize=2, label=label)
+            style.draw_intervals(axes, [(row, each)], **look, elinewidth=1, capsize=2, label=label)
         labelled.add(part)
-    label_rows(axes, tasks, size=8)
-    share_axis(axes, "accuracy, sampled, on the frozen problems of each task, with 95% intervals")
+    style.label_rows(axes, tasks, size=8)
+    style.share_axis(axes, "accuracy, sampled, on the frozen problems of each task, with 95% intervals")
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)

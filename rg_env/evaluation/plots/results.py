@@ -18,19 +18,7 @@ from matplotlib.lines import Line2D
 
 from rg_env.core.statistics import with_interval
 from rg_env.core.text import counted
-from rg_env.evaluation.plots.style import (
-    COLORS,
-    GREY,
-    MARKERS,
-    draw_intervals,
-    label_rows,
-    label_width,
-    legend,
-    save,
-    share_axis,
-    short_names,
-    titled,
-)
+from rg_env.evaluation.plots import style
 from rg_env.evaluation.results import Accuracy, ModelSummary, Results, Scores, TaskResults
 
 _MOST_DOTS = 100
@@ -59,10 +47,10 @@ def plot_results(results: Results, output: Path, title: str | None = None) -> No
     if len(tasks) == 1:
         figure, caption = _bars(tasks[0][1]), tasks[0][0]
     else:
-        few = len(models) <= len(COLORS) and len(models) * len(tasks) <= _MOST_DOTS
+        few = len(models) <= len(style.COLORS) and len(models) * len(tasks) <= _MOST_DOTS
         figure, caption = (_dots if few else _table)(models, tasks), f"{len(tasks)} tasks"
-    titled(figure, caption if title is None else title)
-    save(figure, output)
+    style.titled(figure, caption if title is None else title)
+    style.save(figure, output)
 
 
 def _mean(task: TaskResults) -> float:
@@ -83,7 +71,7 @@ def _next_to(axes: Axes, notes: Iterable[str], points: float) -> None:
 def _bars(task: TaskResults) -> Figure:
     """Draw one bar per model, the best on top, and the best constant answer as a dashed line."""
     models = sorted(task.models.items(), key=lambda item: -item[1].scores.measured[0] if item[1].scores.n else 1.0)
-    labels = list(short_names([name for name, _ in models]).values())
+    labels = list(style.short_names([name for name, _ in models]).values())
     scores, n = [model.scores for _, model in models], task.questions.n
     notes = [
         _in_words(each, [f"n = {each.n}"] if each.n != n else [], each.failed)
@@ -91,22 +79,22 @@ def _bars(task: TaskResults) -> Figure:
         else "no question counts: trained on all"
         for each in scores
     ]
-    width = label_width(labels, 9) + 4.5 + label_width(notes, 9)
+    width = style.label_width(labels, 9) + 4.5 + style.label_width(notes, 9)
     figure = Figure(figsize=(width, 1.5 + 0.3 * len(models)), layout="constrained")
     axes = figure.subplots()
     _next_to(axes, notes, 9)
     for row, each in enumerate(scores):
         if each.n:
             axes.barh(row, each.measured[0], height=0.66, color=_BAR)
-            draw_intervals(axes, [(row, each)], fmt="k.", markersize=6, elinewidth=1.2, capsize=3, clip_on=False)
+            style.draw_intervals(axes, [(row, each)], fmt="k.", markersize=6, elinewidth=1.2, capsize=3, clip_on=False)
     if task.floor is not None:
-        axes.axvline(task.floor, color=COLORS[1], linestyle="--", linewidth=1.4, zorder=3)
-        line, text = Line2D([], [], color=COLORS[1], linestyle="--"), f"{_FLOOR}: {task.floor:.3f}"
-        legend(axes, [line], [text], loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, fontsize=9)
-    label_rows(axes, labels)
+        axes.axvline(task.floor, color=style.COLORS[1], linestyle="--", linewidth=1.4, zorder=3)
+        line, text = Line2D([], [], color=style.COLORS[1], linestyle="--"), f"{_FLOOR}: {task.floor:.3f}"
+        style.legend(axes, [line], [text], loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, fontsize=9)
+    style.label_rows(axes, labels)
     graded = "" if task.grading == "hardened" else f", {task.grading} grading"
     how = f"{_rollouts(str(task.sampling.rollouts_per_example))}, temperature {task.sampling.temperature:g}{graded}"
-    share_axis(axes, f"accuracy, with 95% intervals\nn = {counted(n, 'question')}, {how}", room=0)
+    style.share_axis(axes, f"accuracy, with 95% intervals\nn = {counted(n, 'question')}, {how}", room=0)
     return figure
 
 
@@ -128,10 +116,10 @@ def _notes(models: Models, tasks: Tasks) -> list[str]:
 
 def _dots(models: Models, tasks: Tasks) -> Figure:
     """Draw one row per task, with the macro average on top."""
-    labels = [_MACRO, *short_names([name for name, _ in tasks]).values()]
-    short, notes = short_names([name for name, _ in models], 36).values(), _notes(models, tasks)
+    labels = [_MACRO, *style.short_names([name for name, _ in tasks]).values()]
+    short, notes = style.short_names([name for name, _ in models], 36).values(), _notes(models, tasks)
     names = [f"{label}\n{note}" for label, note in zip(short, notes, strict=True)]
-    width = label_width(labels, 9) + 5.5 + label_width([*short, *notes], 8) + 0.5
+    width = style.label_width(labels, 9) + 5.5 + style.label_width([*short, *notes], 8) + 0.5
     row = max(0.26, 0.115 * len(models) + 0.1)  # inches
     height = max(1.1 + row * len(labels), 0.8 + 0.32 * (len(models) + 1))
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -142,22 +130,24 @@ def _dots(models: Models, tasks: Tasks) -> Figure:
     for number, (name, summary) in enumerate(models):
         found = [(0, summary), *((place, _scores(task, name)) for place, (_, task) in enumerate(tasks, 1))]
         shift = (number - (len(models) - 1) / 2) * 0.8 / len(models)
-        look: dict[str, Any] = {"color": COLORS[number], "marker": MARKERS[number]}
-        draw_intervals(
+        look: dict[str, Any] = {"color": style.COLORS[number], "marker": style.MARKERS[number]}
+        style.draw_intervals(
             axes, [(place + shift, each) for place, each in found if each], **look, elinewidth=1.2, capsize=2
         )
         handles.append(Line2D([], [], **look, markersize=5))
     floors = [(place, task.floor) for place, (_, task) in enumerate(tasks, 1) if task.floor is not None]
     for place, floor in floors:
-        axes.plot([floor, floor], [place - 0.45, place + 0.45], color=GREY, linestyle="--", linewidth=1.2, zorder=1)
+        axes.plot(
+            [floor, floor], [place - 0.45, place + 0.45], color=style.GREY, linestyle="--", linewidth=1.2, zorder=1
+        )
     if floors:
-        handles.append(Line2D([], [], color=GREY, linestyle="--"))
+        handles.append(Line2D([], [], color=style.GREY, linestyle="--"))
         names.append(_FLOOR)
     axes.axhline(0.5, color="black", linewidth=0.8)
-    label_rows(axes, labels)
+    style.label_rows(axes, labels)
     axes.get_yticklabels()[0].set_fontweight("bold")
-    share_axis(axes, f"accuracy, with 95% intervals\n{_caption(tasks)}")
-    legend(axes, handles, names, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, fontsize=8)
+    style.share_axis(axes, f"accuracy, with 95% intervals\n{_caption(tasks)}")
+    style.legend(axes, handles, names, loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, fontsize=8)
     return figure
 
 
@@ -165,20 +155,20 @@ def _table(models: Models, tasks: Tasks) -> Figure:
     """Draw a table with one row per model and one column per task, or several tables if there are many tasks."""
     bands = math.ceil(len(tasks) / _MOST_COLUMNS)
     size = math.ceil(len(tasks) / bands)
-    labels = list(short_names([name for name, _ in models]).values())
+    labels = list(style.short_names([name for name, _ in models]).values())
     labels += [_FLOOR] if any(task.floor is not None for _, task in tasks) else []
-    columns = list(short_names([name for name, _ in tasks], 36).values())
+    columns = list(style.short_names([name for name, _ in tasks], 36).values())
     notes = _notes(models, tasks)
     cells = max(0.34 * size, 2.0)  # inches
-    width = label_width(labels, 9) + cells + 2.6 + label_width(notes, 8)
-    height = 0.8 + bands * (label_width(columns, 8) + 0.26 * len(labels) + 0.1)
+    width = style.label_width(labels, 9) + cells + 2.6 + style.label_width(notes, 8)
+    height = 0.8 + bands * (style.label_width(columns, 8) + 0.26 * len(labels) + 0.1)
     figure = Figure(figsize=(width, height), layout="constrained")
     panels = figure.subplots(bands, 2, squeeze=False, width_ratios=[cells, 2.2])
     for band, (axes, aside) in enumerate(panels):
         part = slice(band * size, (band + 1) * size)
         _cells(axes, [name for name, _ in models], tasks[part])
         axes.set_xlim(-0.5, size - 0.5)
-        label_rows(axes, labels, grid=False)
+        style.label_rows(axes, labels, grid=False)
         axes.xaxis.tick_top()
         axes.set_xticks(range(len(columns[part])), columns[part], rotation=90, fontsize=8, parse_math=False)
         axes.tick_params(length=0)
@@ -189,12 +179,12 @@ def _table(models: Models, tasks: Tasks) -> Figure:
     axes.xaxis.set_label_position("bottom")
     macro = panels[0, 1]
     rows = [(row, summary) for row, (_, summary) in enumerate(models)]
-    draw_intervals(macro, rows, color=COLORS[0], marker="o", markersize=5, elinewidth=1.4, capsize=3)
+    style.draw_intervals(macro, rows, color=style.COLORS[0], marker="o", markersize=5, elinewidth=1.4, capsize=3)
     _next_to(macro, notes, 8)
-    label_rows(macro, [""] * len(labels))
+    style.label_rows(macro, [""] * len(labels))
     macro.tick_params(axis="y", length=0)
     macro.spines["left"].set_visible(False)
-    share_axis(macro, f"{_MACRO},\nwith 95% intervals", fontsize=8)
+    style.share_axis(macro, f"{_MACRO},\nwith 95% intervals", fontsize=8)
     return figure
 
 
@@ -209,7 +199,7 @@ def _cells(axes: Axes, models: list[str], tasks: Tasks) -> None:
             is_floor = row == len(models)
             dark = share is not None and share > 0.75 and not is_floor
             text = "-" if share is None else f"{share:.2f}"
-            color = GREY if is_floor else "white" if dark else "black"
+            color = style.GREY if is_floor else "white" if dark else "black"
             if share is not None or not is_floor:
                 # Not part of the layout, which would be slow with hundreds of texts.
                 axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color, in_layout=False)

@@ -8,15 +8,7 @@ from rg_env.core.text import counted
 from rg_env.errors import InputError
 from rg_env.evaluation.report.page import Bar, BarGroup, Estimate, Page, Text, date
 from rg_env.evaluation.report.rollouts import Gathered, Record, file_source, gather
-from rg_env.evaluation.results import (
-    RESULTS,
-    Accuracy,
-    Results,
-    TaskResults,
-    merged,
-    newest_results,
-    read_results,
-)
+from rg_env.evaluation.results import RESULTS, Accuracy, Results, TaskResults, merged, newest_results, read_results
 from rg_env.evaluation.runner import ROLLOUTS
 from rg_env.evaluation.scores import scores_from
 from rg_env.evaluation.tables import Table, columns_of, figures_of, tables_of

@@ -9,11 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
-from vllm.distributed.weight_transfer.base import (
-    WeightTransferEngine,
-    WeightTransferInitInfo,
-    WeightTransferUpdateInfo,
-)
+from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 
 from rg_env.inference.vllm.shared_weights import SHAPE, Entry, mapped, unpack, write_header
 

@@ -50,12 +50,7 @@ class RunConsole:
         self._stream = stream
         self._live = stream.isatty() and environ.get("TERM") not in (None, "", "dumb", "unknown")
         self._console = Console(
-            file=stream,
-            force_terminal=self._live,
-            highlight=False,
-            markup=False,
-            emoji=False,
-            _environ=environ,
+            file=stream, force_terminal=self._live, highlight=False, markup=False, emoji=False, _environ=environ
         )
         self._progress: Progress | None = None
         self._task = TaskID(0)
@@ -196,11 +191,7 @@ def _measured(scores: Scores) -> str:
 
 
 def print_summary(
-    folder: Path,
-    results: dict[str, Any],
-    before: Results | None,
-    after: Results | None,
-    console: Console | None = None,
+    folder: Path, results: dict[str, Any], before: Results | None, after: Results | None, console: Console | None = None
 ) -> None:
     """Print the summary of a run: scores before and after training, sample rollouts and files."""
     console = console or Console(highlight=False)
