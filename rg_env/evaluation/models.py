@@ -16,13 +16,13 @@ import os
 import random
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
@@ -34,7 +34,7 @@ from rg_env.errors import InputError, MissingExtraError, ServerError, install_co
 from rg_env.evaluation.config import TINY, EvalConfig, EvalModel, RequestsConfig
 from rg_env.inference.machine import Machine
 from rg_env.inference.prompts import PromptEncoder
-from rg_env.inference.protocol import Completion, Sampling
+from rg_env.inference.protocol import Generates, Sampling
 from rg_env.inference.vllm.client import PROGRAM, VllmServer
 from rg_env.tiny import POLICY_DIR
 
@@ -296,19 +296,6 @@ async def endpoint(model: EvalModel, config: EvalConfig, *, folds: bool = False)
 
 
 # Models in this process
-
-
-class Generates(Protocol):
-    """An engine that maps token ids to token ids."""
-
-    @property
-    def max_context(self) -> int: ...
-
-    @property
-    def end_ids(self) -> Collection[int]: ...
-
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        """Generate one completion per prompt (token ids), in order."""
 
 
 @dataclass(frozen=True)

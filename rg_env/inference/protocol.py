@@ -1,7 +1,8 @@
 """Interface of all engines: sampling settings and completions."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 
 @dataclass(frozen=True)
@@ -40,3 +41,16 @@ class Completion:
     logprobs: list[float]
     """Natural-log probabilities of `token_ids` in the distribution that they were sampled from."""
     finish_reason: Literal["stop", "length"]
+
+
+class Generates(Protocol):
+    """An engine that maps token ids to token ids."""
+
+    @property
+    def max_context(self) -> int: ...
+
+    @property
+    def end_ids(self) -> Collection[int]: ...
+
+    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
+        """Generate one completion per prompt (token ids), in order."""

@@ -26,10 +26,9 @@ from rg_env.core.environment import Environment, Row
 from rg_env.core.grading.rubric import Scored
 from rg_env.core.grading.scoring import Rollout
 from rg_env.errors import TrainingError
-from rg_env.evaluation.models import Generates
 from rg_env.evaluation.records import record_of
 from rg_env.inference.prompts import PromptEncoder
-from rg_env.inference.protocol import Sampling
+from rg_env.inference.protocol import Generates, Sampling
 from rg_env.training.data.batches import TokenBatch
 
 Group: TypeAlias = "tuple[Rollouts, range]"

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hub_server import CANARY, STORAGE_CANARY, HubServer
 
+from rg_env.core.processes import entered
 from rg_env.errors import HubError, InputError
 from rg_env.publish import repository
 from rg_env.tiny import POLICY_DIR
@@ -28,7 +29,9 @@ def test_an_upload_that_fails_is_resumed(hub: HubServer, pushed: Pushed, run: Pa
     before = hub.repos["me/legs"].files()
     state = (run / "checkpoint-4/optimizer.pt").read_bytes()
     hub.fail("POST", "/commit/")
-    with pytest.raises(HubError, match=r"uploading to http:.* failed.*; the same command resumes it: rg-env .*full$"):
+    with pytest.raises(
+        HubError, match=r"uploading to http:.* failed.*; the same command resumes it: .*rg-env push .*full"
+    ):
         pushed(run, optimizer_state="full")
     assert hub.repos["me/legs"].files() == before
     done = len(hub.sent())
@@ -161,7 +164,7 @@ def test_bad_input_is_one_line(hub: HubServer, run: Path, rg_env: Any, tmp_path:
     hub.fail("GET", "models")
     code, _, err = rg_env("push", str(run), *good)
     assert code == 1
-    assert err.endswith(f"; the same command resumes it: rg-env push {run} --repo-id me/legs\n")
+    assert err.endswith(f"; the same command resumes it: {entered('rg-env')} push {run} --repo-id me/legs\n")
 
 
 @pytest.mark.parametrize("content", [b"null", b'{"id": 3, "siblings": [1]}', b"[" * 10**5, b"<html>"])

@@ -16,7 +16,7 @@ import pytest
 from hub_runs import CONFIG, SMALL, train
 from hub_server import CANARY, HubServer
 
-from rg_env.core.processes import alive
+from rg_env.core.processes import alive, entered
 from rg_env.errors import InputError
 from rg_env.jobs.doctor import PlannedRun, machine
 from rg_env.training import hub_uploads
@@ -86,7 +86,7 @@ def test_an_upload_that_fails_is_a_line(hub: HubServer, tmp_path: Path, capsys: 
     assert results["error"] is None
     line = capsys.readouterr().out.splitlines()[-1]
     assert line.startswith("hub: not uploaded (the token may not write to me/legs (403: ")
-    command = f"rg-env push {tmp_path / 'run'} --repo-id me/legs"
+    command = f"{entered('rg-env')} push {tmp_path / 'run'} --repo-id me/legs"
     assert line.endswith(f"; the run is not affected. To finish the upload: {command}")
     assert CANARY not in line
     hub.tokens[CANARY] = ("me", True)
@@ -142,7 +142,7 @@ def test_a_run_waits_but_not_for_ever(hub: HubServer, uploads: Any, run: Path, m
         made.finish(complete=True)
     assert made.lines[1:] == [
         "hub: not uploaded (it took more than 0.5 s); the run is not affected. To finish the upload: "
-        f"rg-env push {run} --repo-id me/legs"
+        f"{entered('rg-env')} push {run} --repo-id me/legs"
     ]
     assert made._process is None
 
@@ -157,7 +157,7 @@ def test_an_interrupt_while_the_end_waits(hub: HubServer, uploads: Any, run: Pat
         made.finish(complete=True)
     assert made._process is None
     assert made.lines[1].startswith("hub: not uploaded (interrupted); the run is not affected.")
-    assert made.lines[1].endswith(f"rg-env push {run} --repo-id me/legs --private")
+    assert made.lines[1].endswith(f"{entered('rg-env')} push {run} --repo-id me/legs --private")
 
 
 @pytest.mark.slow
@@ -196,7 +196,7 @@ def test_a_run_that_did_not_come_to_its_end_is_not_published(hub: HubServer, upl
     assert process.code is not None
     assert made.lines == [
         "hub: not uploaded, because training did not finish; to upload it: "
-        f"rg-env push {run} --repo-id me/legs --optimizer-state full"
+        f"{entered('rg-env')} push {run} --repo-id me/legs --optimizer-state full"
     ]
     assert not (run / ".hub-upload").exists()
     assert not hub.repos

@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import httpx
-
 from rg_env.core.text import reason_of
 from rg_env.errors import RefusedError, ServerError
 from rg_env.inference.machine import OLDEST_VLLM
@@ -111,6 +109,8 @@ class VllmServer:
 
     def health_problem(self, timeout_s: float) -> str | None:
         """Reason why the server is not healthy; None if it is."""
+        import httpx  # here, because training with the embedded engine needs no HTTP client
+
         try:
             # Streamed, to avoid reading an endless body of another program.
             with httpx.stream("GET", f"http://{self}/health", timeout=timeout_s, **_DIRECT) as response:
@@ -228,6 +228,8 @@ class VllmServer:
     def _json(
         self, method: str, path: str, complaint: str, body: Any = None, timeout_s: float = REQUEST_S
     ) -> dict[str, Any]:
+        import httpx
+
         try:
             response = httpx.request(method, f"http://{self}{path}", json=body, timeout=timeout_s, **_DIRECT)
             answer = response.json() if response.is_success else None
@@ -262,7 +264,7 @@ class VllmServer:
             raise ServerError(f"the server at {self} answers {path} with {str(answer)[:100]!r}") from None
 
 
-def _reason(response: httpx.Response) -> str:
+def _reason(response: Any) -> str:
     """Status of a response, and the error of vLLM's worker, if it has one."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         text = str(response.json()["error"]["message"])

@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
 
 from rg_env.core.config import yaml12
+from rg_env.core.processes import entered
 from rg_env.core.text import counted
 from rg_env.jobs.sweep.grid import load_sweep
 from rg_env.training import load_train_config, run_config
@@ -68,7 +69,7 @@ def test_a_dry_run_tells_what_has_no_effect(rg_env: Run, folder: Path) -> None:
         "2 runs, one after another, in x/\n"
         "   1  epsilon=0.1  3 steps\n"
         "   2  epsilon=0.3  3 steps\n"
-        "every point: without effect: training.epsilon (training.num_iterations: 1)\n",
+        "every point: without effect: training.epsilon (training.num_iterations: 1)\n"
     )
     sweep = ["--sweep", "training.num_iterations=1,2", "training.epsilon=0.1,0.3"]
     *_, last = rg_env("train", "run.yaml", "--dry-run", *sweep)[1].splitlines()
@@ -159,7 +160,7 @@ def test_a_sweep_is_interrupted_and_goes_on(rg_env: Run, folder: Path) -> None:
     printed, errors = process.communicate(timeout=300)
     assert (process.returncode, errors) == (130, "")
     last = printed.splitlines()[-1]
-    again = "rg-env train run.yaml 'output.dir=\"my sweep #1\"' --sweep seed=0,1 --resume auto"
+    again = f"{entered('rg-env')} train run.yaml 'output.dir=\"my sweep #1\"' --sweep seed=0,1 --resume auto"
     assert last == f"the sweep was interrupted; resume it with: {again}"
     assert lines[1] == "[1/2] seed=0 is already finished\n"
     (checkpoint,) = (folder / "my sweep #1" / "seed=1").glob("checkpoint-*")
