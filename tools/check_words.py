@@ -1,6 +1,6 @@
 """Find wording that is not plain, idiomatic American English in documents and code.
 
-    python tools/check_words.py           # all documents, and comments, docstrings and messages of code except tests
+    python tools/check_words.py           # documents, config comments, and comments and strings in code except tests
     python tools/check_words.py FILE...   # these files
 
 Skips code (fenced or in backticks), URLs and the generated part of a page, whose text is checked in rg_env. The exit
@@ -79,17 +79,24 @@ def code_prose(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, re.sub(r"`[^`]*`", " ", node.value)
 
 
+def comments(config: str) -> str:
+    """A YAML or TOML file with everything but its comments replaced by spaces."""
+    return re.sub(r"(?m)^(?:[^#\n]|(?<=\S)#)*", lambda match: " " * len(match[0]), config)
+
+
 def files() -> list[Path]:
-    """Documents and modules to check by default."""
+    """Documents, configs and modules to check by default."""
     named = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md")]
     code = [path for folder in ("rg_env", "examples", "benchmarks", "tools") for path in (ROOT / folder).rglob("*.py")]
-    return [*named, *sorted((ROOT / "docs").rglob("*.md")), *sorted(set(code) - {Path(__file__)})]
+    configs = [path for path in (ROOT / "configs").rglob("*") if path.suffix in (".yaml", ".toml")]
+    return [*named, *sorted((ROOT / "docs").rglob("*.md")), *sorted(configs), *sorted(set(code) - {Path(__file__)})]
 
 
 def check(file: Path) -> Iterator[tuple[int, str, str]]:
-    """Line number, words and a better wording for each match in a document or a module."""
+    """Line number, words and a better wording for each match in a file."""
     text = file.read_text(encoding="utf-8")
-    for start, part in code_prose(text) if file.suffix == ".py" else [(1, prose(text))]:
+    plain = comments if file.suffix in (".yaml", ".toml") else prose
+    for start, part in code_prose(text) if file.suffix == ".py" else [(1, plain(text))]:
         for line, words, better in findings(part):
             yield start + line - 1, " ".join(words.split()), better
 
