@@ -4,10 +4,10 @@
     python examples/train_actor_critic.py --value-learning-rate 0                                  # without a critic
     python examples/train_actor_critic.py --model Qwen/Qwen2.5-0.5B-Instruct --max-steps 200           # one GPU
 
-GRPO compares a rollout with the others of its prompt. Here each prompt has one rollout, and a critic predicts its
-return at every token: a linear layer on the hidden states that the LM head reads. A token's advantage is the return
-minus the critic's prediction, smoothed by GAE (Schulman et al., 2016, arXiv:1506.02438). The policy is trained on it
-for a few epochs with the clipped loss of PPO (Schulman et al., 2017, arXiv:1707.06347).
+GRPO compares a rollout with the others for the same prompt. Here each prompt has one rollout, and a critic predicts its
+return at every token: a linear layer on the LM head's input. A token's advantage is the return minus the critic's
+prediction, smoothed by GAE (Schulman et al., 2016, arXiv:1506.02438). The policy is trained on it for a few epochs with
+the clipped loss of PPO (Schulman et al., 2017, arXiv:1707.06347).
 
 The critic's loss has no gradient into the trunk, where it would change features that the policy needs and would have to
 be weighted against the policy's loss. Features are therefore constant while the critic is fitted, and a hundred of its

@@ -24,7 +24,7 @@ from rg_env.commands import Names, positive, run_command, seed
 
 
 def sums(count, seed):
-    """Default rows: sums that the tiny policy can learn. Any list of dicts with these keys works."""
+    """Default rows: sums the tiny policy can learn. Any list of dicts with these keys works."""
     rng = random.Random(seed)
     terms = [[rng.randint(1, 99) for _ in range(rng.randint(2, 4))] for _ in range(count)]
     wording = "State the final answer to the following arithmetic problem: {} ="

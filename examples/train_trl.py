@@ -51,7 +51,7 @@ def main() -> int:
                 print(f"step {state.global_step}: {measured}", flush=True)
 
     is_tiny = options.model == "tiny"
-    # The tiny policy was made for one size of each of its tasks.
+    # The tiny policy was made for one size per task.
     gym = [{"name": name, "config": TASKS.get(name, {}) if is_tiny else {}} for name in tasks.names]
     env = load_environment(gym, seed=options.seed, num_eval_examples=options.eval_examples)
     by_model = {
