@@ -88,7 +88,7 @@ def _module_of(name: str) -> ModuleType:
 
 
 def _path_of(name: str) -> str:
-    """The module of a public name; for the Verifiers environment, the adapter for the installed release's API."""
+    """A public name's module; for the Verifiers environment, the adapter for the installed release's API."""
     path = _LAZY[name]
     if name not in ("load_environment", "ReasoningGymEnv"):
         return path

@@ -22,10 +22,10 @@ _NO_BUG = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def run_command(main: Callable[[], Any]) -> None:
-    """Run `main` as a program whose exit code is its result. An `RGEnvError` or Ctrl-C prints one line to stderr.
+    """Run `main` as a program and exit with the code it returns. An `RGEnvError` or Ctrl-C prints one line to stderr.
 
     If the reader of standard output closes the pipe (`| head`), the program exits quietly with 141, as after SIGPIPE.
-    A failed write (full disk) prints one line and exits with 1. Keys that are not in the environment (`WANDB_API_KEY`,
+    A failed write (full disk) prints one line and exits with 1. Keys missing from the environment (`WANDB_API_KEY`,
     `HF_TOKEN`) are read from `.env` in the working folder.
     """
     try:

@@ -40,13 +40,13 @@ class InputError(RGEnvError, ValueError):
     """Path of keys to the wrong value, outermost first. Empty if the error concerns the whole input."""
 
     def at(self, *keys: str) -> Self:
-        """Set the path of the wrong value and return the error."""
+        """Set the wrong value's path and return the error."""
         self.keys = keys
         return self
 
 
 class UnknownNameError(InputError, LookupError):
-    """A name that is not among the known names."""
+    """An unknown name."""
 
 
 class TooFewQuestionsError(InputError):
@@ -130,7 +130,7 @@ def from_interrupt(error: BaseException) -> bool:
 
 
 def installed_version(package: str) -> str:
-    """The version of an installed package; "" if it is not installed."""
+    """An installed package's version; "" if it is not installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -161,7 +161,7 @@ def how_to_install(extra: str) -> str:
 
 
 def nearest(name: object, known: Iterable[str], cutoff: float = 0.65) -> list[str]:
-    """At most three of the `known` names that are similar to `name`, the most similar first.
+    """At most three `known` names similar to `name`, most similar first.
 
     Without any, those that have `name` as a word: `batch` suggests `batch_size`.
     """

@@ -29,7 +29,7 @@ class ParentPipe:
         self._rest = b""
 
     def receive(self) -> Any:
-        """The next value. End of input means that the parent has exited: this process and its group are then killed."""
+        """The next value. At end of input, the parent has exited, so this process and its group are killed."""
         return json.loads(self.receive_line())
 
     def receive_line(self) -> bytes:
@@ -56,7 +56,7 @@ class ParentPipe:
 
 
 def end_group() -> None:
-    """Kill this process and the rest of its group."""
+    """Kill this process and its group."""
     os.killpg(0, signal.SIGKILL)
 
 

@@ -31,8 +31,8 @@ from rg_env.core.text import shortened
 from rg_env.errors import InputError, UnknownNameError, unknown_name
 
 Row = Mapping[str, Any]
-"""A row: `prompt` (chat messages, or text that the model continues), `answer` (gold answer, may be empty), `info`, and
-any other columns from the user."""
+"""A row: `prompt` (chat messages, or a text to continue), `answer` (gold answer, may be empty), `info`, and any other
+columns from the user."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,8 @@ class Environment:
 
     Args:
         train_rows, eval_rows: rows with `question` (text, prompted with `system_prompt`) or `prompt` (chat messages, or
-            text that the model continues), and optionally `answer` (gold answer) and `info` (a mapping).
-        rewards: anything that `rg_env.core.rewards.resolve_rewards` accepts; default: correctness 1, format
+            a text to continue), and optionally `answer` (gold answer) and `info` (a mapping).
+        rewards: anything `rg_env.core.rewards.resolve_rewards` accepts; default: correctness 1, format
             0.1. An answer is correct if it equals the row's `answer` as a number or as text.
             Exact repeats of a row within a split are left out, and their number is printed.
         system_prompt, prompt_placement, preamble, few_shot: how a `question` becomes a prompt; see `ReasoningGym`.
@@ -204,7 +204,7 @@ _OTHER_NAMES = {
 
 
 def unknown_parameter(name: str, known: Iterable[str]) -> UnknownNameError:
-    """The error for a parameter that an environment does not have."""
+    """The error for an unknown parameter of an environment."""
     hint = f"it is {_OTHER_NAMES[name]!r} here" if name in _OTHER_NAMES else ""
     return unknown_name("parameter of the environment", name, known, hint=hint)
 
@@ -227,10 +227,10 @@ class ReasoningGym(Environment):
     """Reasoning Gym tasks, with training and evaluation rows that never share a problem.
 
     Args:
-        gym: anything that `Mixture.parse` accepts: a task name, a mapping, or a list of these.
+        gym: anything `Mixture.parse` accepts: a task name, a mapping, or a list of these.
         num_train_examples, num_eval_examples: number of rows in each split.
-        seed, eval_seed: seeds of the training and the evaluation rows.
-        rewards: anything that `resolve_rewards` accepts; default: correctness 1, format 0.1.
+        seed, eval_seed: seeds for the training and evaluation rows.
+        rewards: anything `resolve_rewards` accepts; default: correctness 1, format 0.1.
         system_prompt: instructions in addition to the question.
         prompt_placement: `"system"`: `system_prompt` is the system message. `"user"`: it precedes the question in the
             user turn, for chat templates that reject a system role. `"user_after"`: it follows the question.
@@ -238,7 +238,7 @@ class ReasoningGym(Environment):
         few_shot: messages before the question.
         grading: `"hardened"`: right or wrong; `"partial"`: partial credit for real progress; `"upstream"`: the
             library's own formulas (`core.grading.scoring`).
-        manifest: the `manifest.json` of a run, or its content; rows that differ from that run's are refused.
+        manifest: a run's `manifest.json`, or its contents; raises an error if the rows differ from that run's.
         split_by: whether a row's `"problem"` or its `"question"` decides its split (`core.data.splits`).
 
     Raises:

@@ -57,7 +57,7 @@ def world_size() -> int:
     """The number of training processes; 1 without a launcher.
 
     Raises:
-        InputError: a launcher's variable is not a number, on which accelerate would fail later with a traceback.
+        InputError: a launcher's variable is not a number, which would later crash accelerate with a traceback.
     """
     numbers = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_RANK": -1}
     for name, least in numbers.items():
@@ -78,7 +78,7 @@ def print_once(line: str) -> None:
 
 
 def entered(program: str) -> str:
-    """What to enter for a program ("python", "rg-env") of this installation: a path, unless the name alone finds it."""
+    """How to call a program ("python", "rg-env") from this installation: its name if that finds it, else its path."""
     path = Path(sys.executable).with_name(program)
     return program if str(path) == shutil.which(program) else str(path)
 
@@ -113,7 +113,7 @@ def bare_environment() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Finished:
-    """The result of a program."""
+    """A program's result."""
 
     code: int | None
     """Exit code; -N after signal N; None if it could not start or did not end in time."""
@@ -162,7 +162,7 @@ def run_python(deadline_s: float, *arguments: str) -> Finished:
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal, such as "SIGKILL"."""
+    """A signal's name, such as "SIGKILL"."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -202,8 +202,8 @@ class ProcessGroup:
     """A running `command` that writes its output directly to the file `log`, so it never blocks on a reader.
 
     Args:
-        environment: base environment, extended by the command's own variables; default: this process's environment.
-        pass_fds: file descriptors that the program inherits.
+        environment: base environment, to which the command's own variables are added; default: this process's own.
+        pass_fds: file descriptors inherited by the program.
 
     Create it in a thread that outlives the program: the kernel signals the program when that thread ends.
     """
@@ -333,14 +333,14 @@ def end_all(find: "Callable[[], Iterable[psutil.Process]]", grace_s: Callable[[]
 
 
 def adopt_orphans() -> None:
-    """From now on, descendants whose parent dies become children of this process (Linux only)."""
+    """From now on, orphaned descendants become children of this process (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 @contextlib.contextmanager
 def ending_orphans(grace_s: Callable[[], float]) -> Iterator[None]:
-    """At the end of the block, end all descendants that were started within it, including orphans (on Linux)."""
+    """At the end of the block, end all descendants started within it, including orphans (on Linux)."""
     before = set(descendants())
     adopt_orphans()
     try:
@@ -425,7 +425,7 @@ class JsonProcess:
         self.send_line(json.dumps(value).encode(), deadline)
 
     def send_line(self, line: bytes, deadline: float = math.inf) -> None:
-        """Send a value that is already JSON; raises as `send`."""
+        """Send already encoded JSON; raises like `send`."""
         data = memoryview(line + b"\n")
         while data:
             try:
@@ -510,7 +510,7 @@ def _wait(poll: "select.poll", deadline: float) -> None:
 
 _json_processes: "weakref.WeakSet[JsonProcess]" = weakref.WeakSet()
 _fork_lock = threading.Lock()
-"""Held while a process is started, so that a forked child cannot inherit a pipe unknown to `_forked`."""
+"""Held while starting a process, so a forked child cannot inherit a pipe unknown to `_forked`."""
 
 
 def _forked() -> None:

@@ -25,8 +25,8 @@ def build_messages(
     """Build the chat messages for `question`.
 
     Args:
-        system_prompt: goes into the system message, or into the user turn before or after the question. None or empty:
-            the user turn is the question alone.
+        system_prompt: goes into the system message, or into the user turn before or after the question. If None or
+            empty, the user turn is just the question.
         preamble: always goes into the system message, before any system prompt there.
 
     Raises:

@@ -39,7 +39,7 @@ RewardFunction = Callable[..., Any]
 _F = TypeVar("_F", bound=RewardFunction)
 
 PARAMETERS = ("rollout", "prompt", "completion", "answer", "state", "task", "info", "parser")
-"""Parameter names that a reward function may use."""
+"""Parameter names a reward function can use."""
 DEFAULT_REWARDS = (("correctness", 1.0), ("format", 0.1))
 GATES: dict[str, Callable[[Rollout], bool]] = {
     "answered": lambda rollout: rollout.extraction.status == "ok",
@@ -58,7 +58,7 @@ _loops: dict[int, asyncio.AbstractEventLoop] = {}
 
 
 class WeightedReward(NamedTuple):
-    """One term of the weighted sum of rewards."""
+    """One term in the weighted sum of rewards."""
 
     name: str
     function: RewardFunction
@@ -125,7 +125,7 @@ def get_reward(name: str) -> RewardFunction:
 
 
 def check_signature(name: str, function: RewardFunction) -> None:
-    """Raise `InputError` if `function` needs a parameter that is not in `PARAMETERS`."""
+    """Raise `InputError` if `function` needs a parameter not in `PARAMETERS`."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
@@ -163,7 +163,7 @@ def resolve_rewards(spec: object = None) -> list[WeightedReward]:
 
 
 def _named(name: Any, value: Any) -> Any:
-    """Convert an entry of a mapping by name to an entry of a list."""
+    """Convert a mapping entry to a list entry."""
     if not isinstance(value, Mapping):
         return name, value
     if value.get("name", name) != name:
@@ -341,7 +341,7 @@ def run_async(work: Awaitable[T]) -> T:
 # Built-in rewards
 
 BREVITY_TOKENS = 512
-"""Completion length in tokens at which `brevity` reaches 0."""
+"""`brevity` reaches 0 at this completion length, in tokens."""
 CHARACTERS_PER_TOKEN = 4.0
 _TAG = re.compile(r"</?(?:think|answer)>")
 _THINK_THEN_ANSWER = ["<think>", "</think>", "<answer>", "</answer>"]
@@ -363,13 +363,13 @@ def partial(rollout: Rollout) -> float:
 
 @reward("format")
 def answer_format(rollout: Rollout) -> float:
-    """1 for a completion with a well-formed answer that is not blank, else 0."""
+    """1 for a completion with a well-formed, non-blank answer, else 0."""
     return float(rollout.extraction.status == "ok")
 
 
 @reward
 def think_format(rollout: Rollout, *, opened: bool = False) -> float:
-    """1 for one <think> block followed by one <answer> block that is not blank, else 0.
+    """1 for one <think> block followed by one non-blank <answer> block, else 0.
 
     Only white space may precede or separate the blocks. Text may follow, but no further tag.
 

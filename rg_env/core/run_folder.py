@@ -1,4 +1,4 @@
-"""The folder of a training run. Only this module knows its files, reads them and writes them.
+"""A training run's folder. Only this module knows its files, reads them and writes them.
 
     run = RunFolder(Path("outputs/RUN"))
     run.config()["model"], run.metrics()[-1], run.last_checkpoint()
@@ -53,7 +53,7 @@ _PACKAGES = ("rg-env", "verifiers", "reasoning-gym", "torch", "transformers", "t
 
 
 class _named:
-    """The path of a file in a run, as an attribute of `RunFolder`."""
+    """The path of a file in a run, as a `RunFolder` attribute."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -64,7 +64,7 @@ class _named:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The files of one run."""
+    """A run's files."""
 
     path: Path
 
@@ -79,8 +79,8 @@ class RunFolder:
 
         Args:
             output_dir: None: a new folder under `outputs/`.
-            resume: the checkpoint to resume from, or "auto". `output_dir` may then be the folder of that run, which is
-                the default for a checkpoint; any other folder must be as for a new run.
+            resume: the checkpoint to resume from, or "auto". `output_dir` may then be that run's folder, the default
+                for a checkpoint; any other folder must be valid for a new run.
 
         Raises:
             OutputFolderError: the folder is not empty or not writable, or `resume` is "auto" without `output_dir`.
@@ -117,7 +117,7 @@ class RunFolder:
     def checkpoint(self, step: int) -> Path:
         return self.path / f"checkpoint-{step}"
 
-    # Reading; every method raises `InputError` for a file that is damaged or unreadable.
+    # Reading; every method raises `InputError` for a damaged or unreadable file.
 
     def config(self) -> dict[str, Any]:
         """config.yaml, which every run has."""
@@ -169,7 +169,7 @@ class RunFolder:
     def write_config(
         self, config: dict[str, Any], arguments: dict[str, Any] | None = None, from_step: int | None = None
     ) -> None:
-        """Write config.yaml, and arguments.yaml if given. `from_step`: the step after which a resumed run starts."""
+        """Write config.yaml, and arguments.yaml if given. `from_step`: the step a resumed run continues from."""
         suffix = "" if from_step is None else f"_from_step_{from_step}"
         for file, values in ((self.config_file, config), (self.arguments_file, arguments)):
             if values is not None:
@@ -184,7 +184,7 @@ class RunFolder:
         """Write manifest.json.
 
         Args:
-            rows: the manifest of the training environment.
+            rows: the training environment's manifest.
             evaluation: manifests of other evaluation environments.
             hardware: the machine (`training.reporting.metrics.hardware`).
         """
@@ -217,7 +217,7 @@ class RunFolder:
         _append(self.rollouts_file, [{"step": step, **record} for record in records])
 
     def cut_after(self, step: int) -> None:
-        """Remove records after `step`, and the totals of a finished run, which a resumed run writes again."""
+        """Remove records after `step`, and a finished run's totals; a resumed run writes them again."""
         for file in (self.metrics_file, self.rollouts_file):
             if file.exists():
                 kept = [each for each in _steps_in(file) if each["step"] <= step and "train_runtime" not in each]
@@ -226,7 +226,7 @@ class RunFolder:
             self.evaluation_file(later).unlink()
 
     def discard(self, folders: Sequence[Path] = ()) -> None:
-        """Remove the files of a run that never started, and `folders`."""
+        """Remove the files and `folders` of a run that never started."""
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
         for file in (self.config_file, self.arguments_file, self.manifest_file):
@@ -249,7 +249,7 @@ def installed_commit() -> str | None:
 
 
 def is_missing_folder(model: str) -> bool:
-    """Whether the name of a model is the path of a folder that does not exist, and not a name on the Hub."""
+    """Whether a model name is the path of a missing folder, not a name on the Hub."""
     is_path = model.startswith((".", "/", "~", f"{OUTPUTS}/")) or model.count("/") > 1
     return is_path and not os.path.exists(model)
 
@@ -261,7 +261,7 @@ def checkpoint_step(folder: Path) -> int | None:
 
 
 def run_name(tasks: Sequence[str], label: str) -> str:
-    """The name of a run on `tasks`: the first three tasks, and the number of others."""
+    """A run's name from its `tasks`: the first three, and the number of others."""
     more = f"-and-{len(tasks) - 3}-more" if len(tasks) > 3 else ""
     return cut_bytes(f"{cut_bytes('+'.join(tasks[:3]), 60)}{more}-{label}")
 
@@ -301,7 +301,7 @@ def json_lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def damaged(file: Path, reason: str) -> InputError:
-    """The error for a file of ours whose content is not what rg_env writes."""
+    """The error for one of our files with contents rg_env would not write."""
     return InputError(f"{file} is damaged: {reason}; restore it from a copy, or remove it")
 
 

@@ -10,8 +10,8 @@
     with_interval(0.5, (0.4, 0.6))                                # "0.500 [0.400, 0.600]"
 
 Every interval that rg_env reports is computed here: a 95% confidence interval, within [0, 1] for shares. Shares are
-shown as fractions, and differences are later minus earlier (trained minus base). Intervals and tests need scipy, which
-the extras "eval" and "train" install; the rest needs only the standard library.
+shown as fractions, and differences are later minus earlier (trained minus base). Intervals and tests need scipy
+(installed by the extras "eval" and "train"); the rest needs only the standard library.
 """
 
 import math
@@ -58,7 +58,7 @@ def mean_and_error(values_by_problem: Sequence[Sequence[float]]) -> tuple[float,
 
 
 def mean_interval(values_by_problem: Sequence[Sequence[float]]) -> Interval | None:
-    """The confidence interval of a mean of any values, clustered by problem: Student's t times the standard error.
+    """Confidence interval for a mean of arbitrary values, clustered by problem: Student's t times the standard error.
 
     None for a single problem, because the deviation between problems is unknown.
 
@@ -74,12 +74,12 @@ def mean_interval(values_by_problem: Sequence[Sequence[float]]) -> Interval | No
 
 
 def t_critical(degrees: int) -> float:
-    """The two-sided critical value of Student's t with `degrees` (at least 1) of freedom at 95%."""
+    """Two-sided 95% critical value of Student's t with `degrees` degrees of freedom (at least 1)."""
     return float(_stats().t.ppf(0.975, degrees))
 
 
 def share_interval(values_by_problem: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """The confidence interval of a mean of values in [0, 1], answers clustered by problem, within [0, 1].
+    """Confidence interval, within [0, 1], for a mean of values in [0, 1], clustered by problem.
 
     Wilson's score interval (1927) with the effective sample size for clustered samples by Korn and Graubard (1998):
     `mean (1 - mean) / error^2`, corrected for the degrees of freedom. It is smaller than the number of answers if
@@ -97,11 +97,11 @@ def share_interval(values_by_problem: Sequence[Sequence[float]]) -> tuple[float,
 
 
 def runs_interval(shares: Sequence[float], questions: int) -> Interval:
-    """The confidence interval of the mean share of several runs, such as accuracies of seeds, within [0, 1].
+    """Confidence interval, within [0, 1], for the mean share over several runs, such as accuracies per seed.
 
     Computed as in `share_interval`, with runs as the clusters: differences between runs determine the width, and the
-    interval is never narrower than Wilson's for all answers together. If all runs agree, the number of questions of one
-    run is used, because the runs share their questions.
+    interval is never narrower than Wilson's for all answers together. If all runs agree, one run's number of questions
+    is used, because runs share their questions.
 
     Args:
         shares: the share of each run.
@@ -125,7 +125,7 @@ def _clustered_share(values: Sequence[Sequence[float]], most: float, without_err
 
 
 def wilson_interval(share: float, n: float) -> Interval:
-    """Wilson's score interval (1927) of a share of `n` independent values, within [0, 1].
+    """Wilson's score interval (1927), within [0, 1], for a share of `n` independent values.
 
     Raises:
         InputError: the share is outside [0, 1], or `n` is below 1.
@@ -227,7 +227,7 @@ def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -
     if not tasks:
         raise InputError("the two models have no question in common")
     value, interval = mean_of(values, intervals)
-    # Swapping changes nothing for a problem on which the models tie; without ties, the test is exact more often.
+    # Swapping does not affect ties, so dropping them makes the test exact more often.
     differing = [row for row in zip(firsts, seconds, weights, strict=True) if row[0] != row[1]]
     p_value = 1.0
     if len(differing) > 1:

@@ -94,7 +94,7 @@ def definition_line(function: object) -> str:
 
 
 def _is_users(file: str) -> bool:
-    """Whether a source file is neither part of rg_env nor of a library."""
+    """Whether a source file is the user's own, not part of rg_env or a library."""
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     libraries = [os.path.dirname(os.__file__), here, *(path for path in sys.path if path.endswith("-packages"))]
     return not file.startswith(("<", *(os.path.join(folder, "") for folder in libraries)))
@@ -104,7 +104,7 @@ def _is_users(file: str) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """Whether `value` is a valid number in a config: not a boolean, and within the range of a float."""
+    """Whether `value` is a valid number in a config: not a boolean, and within float range."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:

@@ -7,17 +7,16 @@ hash of each imported source is recorded. With it, the processes that draw and g
 (`import_same`), and cached rows never come from an older source (`core.data.row_cache`).
 
 A .py file becomes a module under its own name. Its folder is not added to `sys.path`: put code that several files share
-into an installed package, or on PYTHONPATH. A file that is already loaded, such as the running script, is not loaded
-again.
+into an installed package, or on PYTHONPATH. An already loaded file, such as the running script, is not loaded again.
 
-Tasks are datasets that the user's module registers with Reasoning Gym:
+Tasks are datasets registered with Reasoning Gym by the user's module:
 
     register_dataset("robots", RobotsDataset, RobotsConfig, RobotsCurriculum)     # reasoning_gym.factory
 
 Such a task needs
 
-- a config that is a dataclass with defaults, and with fields `seed` and `size`;
-- items that depend only on (config, seed + index), so that the same spec yields the same rows everywhere. Generate each
+- a dataclass as config, with defaults and with fields `seed` and `size`;
+- items that depend only on (config, seed + index), so the same spec yields the same rows everywhere. Generate each
   item on request: datasets are built with 20,000 items;
 - a `score_answer(answer, entry)` that accepts the entry after a round trip through JSON: tuples become lists, and keys
   become text. It runs in a worker process, limited to `core.grading.scoring.UPSTREAM_WALL_S` seconds, which include the
@@ -49,7 +48,7 @@ _NAME = re.compile(r"\w[\w.-]{0,79}")
 _TAKEN = re.compile(r"Dataset '(.*)' is already registered")
 
 _sources: dict[str, str] = {}
-"""Absolute path or name of a module -> hash of its source."""
+"""Absolute path or module name -> source hash."""
 
 
 def import_user_code(names: Sequence[str], base: str | Path = ".") -> None:
@@ -72,7 +71,7 @@ def import_user_code(names: Sequence[str], base: str | Path = ".") -> None:
 
 
 def sources() -> dict[str, str]:
-    """The imported modules and files, each with the SHA-256 of its source: the file, or all files of its package."""
+    """The imported modules and files, with the SHA-256 of the source: the file, or all files in the package."""
     return dict(_sources)
 
 
@@ -166,7 +165,7 @@ def _free_name(path: str) -> str:
 
 
 def _hash_of(module: ModuleType) -> str:
-    """The hash of all .py files of the module's outermost package, or of its own file; of nothing without a file."""
+    """Hash of all .py files in the module's outermost package, or of its own file; of nothing without a file."""
     outermost = sys.modules.get(module.__name__.partition(".")[0], module)
     folders = [Path(folder) for folder in getattr(outermost, "__path__", ())]
     files = [file for folder in folders for file in sorted(folder.rglob("*.py")) if file.is_file()]
@@ -183,10 +182,10 @@ def _hash_of(module: ModuleType) -> str:
 
 
 def register_new_tasks(source: str) -> None:
-    """Add the tasks that the user's code in `source` has registered with the library to the task table.
+    """Add the tasks registered with the library by the user's code in `source` to the task table.
 
     Raises:
-        InputError: a task has the name of a shipped one or an invalid name, or its config or curriculum cannot be read.
+        InputError: a task has a shipped task's name or an invalid one, or its config or curriculum cannot be read.
     """
     factory = sys.modules.get("reasoning_gym.factory")
     for task, classes in factory.DATASETS.items() if factory else ():

@@ -33,10 +33,10 @@ class Document:
     file: Path
     origins: dict[Keys, str] = field(default_factory=dict)
     nulls: set[Keys] = field(default_factory=set)
-    """Keys that were set to null, which removes them."""
+    """Keys set to null, which removes them."""
 
     def origin(self, path: Keys) -> str:
-        """The origin of the value at `path`, or of a value that contains it: "FILE:LINE" or "command line"."""
+        """Where the value at `path` was set: "FILE:LINE" or "command line". If unknown, where its parent was set."""
         for length in range(len(path), 0, -1):
             if (found := self.origins.get(path[:length])) is not None:
                 return found
@@ -98,7 +98,7 @@ def _nulls(path: Keys, value: Any) -> Iterator[Keys]:
 
 
 def without_nulls(value: Any) -> Any:
-    """`value` without keys that are null, as a config stores it."""
+    """`value` without null keys, as stored in a config."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -206,7 +206,7 @@ def _open_lists(document: Document, path: Keys, shown: str) -> None:
 
 
 def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
-    """The mapping in a YAML file, and the line of each of its keys."""
+    """The mapping in a YAML file, and each key's line."""
     try:
         with file.open(encoding="utf-8") as stream:
             text = stream.read(_MAX_CHARS + 1)

@@ -33,7 +33,7 @@ class Section(BaseModel):
     renamed: ClassVar[Mapping[str, str]] = {}
     """Keys from other releases and other tools, with their replacements."""
     short: ClassVar[str] = ""
-    """Key that is set if the section is given as plain text, as in `model=tiny`. Empty: plain text is an error."""
+    """Key set by plain text in place of a section, as in `model=tiny`. Empty: plain text is an error."""
     mistaken: ClassVar[Mapping[str, str]] = {}
     """For a top-level schema: keys that only another kind of config has, and what to do with such a config."""
 
@@ -69,7 +69,7 @@ def parse_config(
     """Parse and validate a config.
 
     Args:
-        names: problems with names that the schema does not know, such as task names. They are reported together with
+        names: problems with names outside the schema, such as task names. They are reported together with
             the schema's own.
 
     Raises:
@@ -97,7 +97,7 @@ def _validated(schema: type[_Section], values: Mapping[str, Any]) -> _Section:
 
 
 def _misspelt_nulls(schema: type[BaseModel], document: Document) -> Iterator[Problem]:
-    """Report unknown keys that were set to null: null removes a key, so validation would miss them."""
+    """Report unknown keys set to null: null removes a key, so validation would miss them."""
     for path in document.nulls:
         section = _section_at(schema, path[:-1])
         if section is not None and path[-1] not in section.model_fields:
@@ -173,7 +173,7 @@ def _renamed(section: type[BaseModel], name: str) -> str:
 
 
 def _sections(schema: type[BaseModel], above: Keys = ()) -> Iterator[tuple[Keys, type[BaseModel]]]:
-    """The sections of a schema with their paths, except sections under names that the user chooses."""
+    """A schema's sections with their paths, except those under user-chosen names."""
     for name, field in schema.model_fields.items():
         if section := _section_at(field.annotation, ()):
             yield (*above, name), section
@@ -181,7 +181,7 @@ def _sections(schema: type[BaseModel], above: Keys = ()) -> Iterator[tuple[Keys,
 
 
 def _alternatives(annotation: Any) -> list[Any]:
-    """The types that an annotation allows, without None and metadata."""
+    """The types allowed by an annotation, without None and metadata."""
     if get_origin(annotation) is Annotated:
         return _alternatives(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
@@ -190,7 +190,7 @@ def _alternatives(annotation: Any) -> list[Any]:
 
 
 def _section_at(schema: Any, path: Keys) -> type[BaseModel] | None:
-    """The schema of the section at `path`; None if no section can be there."""
+    """The schema for the section at `path`; None if no section can be there."""
     schema = _alternatives(schema)[0]
     if path and get_origin(schema) is dict:
         return _section_at(get_args(schema)[1], path[1:])
@@ -207,7 +207,7 @@ def _is_list_of_text(annotation: Any) -> bool:
 
 
 def problem_of(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:
-    """The problem of the value at `path`, if `check` raises an error."""
+    """The problem with the value at `path`, if `check` raises an error."""
     try:
         check()
     except InputError as error:
@@ -281,13 +281,13 @@ class TaskOptions(Section):
     config: dict[str, Any] = Field(default_factory=dict)
     """Options of the task; `rg-env tasks NAME` lists them. Others keep the library's default."""
     level: Count | None = None
-    """Difficulty level of all attributes of the task's curriculum. Null: the library's defaults."""
+    """Difficulty level, for all attributes in the task's curriculum. Null: the library's defaults."""
     levels: dict[str, Count] = Field(default_factory=dict)
     """Difficulty levels of single attributes, which override `level`."""
 
 
 def named(example: str, remedy: str) -> Callable[[Any], Any]:
-    """A validator that converts a name, or a list of names and of mappings with a name, to a mapping by name.
+    """A validator that converts a name, or a list of names and mappings with a name, to a mapping by name.
 
     Its errors show `example`, such a mapping, and `remedy` for a duplicate name.
     """
@@ -313,14 +313,14 @@ def named(example: str, remedy: str) -> Callable[[Any], Any]:
 
 _LABEL = re.compile(r"\w[\w.-]{0,79}")
 _LABEL_BYTES = 200
-"""Maximum length of a label, which is part of file names of at most 255 bytes."""
+"""Maximum length of a label, because file names contain it and are limited to 255 bytes."""
 
 
 def label_problem(label: str, reserved: Mapping[str, str]) -> str | None:
-    """Why `label` is not a valid name for the results of a task; None if it is valid.
+    """Why `label` is not a valid name for a task's results; None if it is valid.
 
     Args:
-        reserved: meaning of each name that is already in use.
+        reserved: meaning of each name already in use.
     """
     if not _LABEL.fullmatch(label) or len(label.encode()) > _LABEL_BYTES:
         return f"a label has letters, digits, '_', '-' and '.', at most 80 ({_LABEL_BYTES} bytes)"
@@ -333,7 +333,7 @@ class PromptConfig(Section):
 
     system_prompt: str = SYSTEM_PROMPT
     """Instructions for the answer format. The answer is read from the last <answer>...</answer> outside of thinking.
-    Empty: the prompt is the question alone."""
+    If empty, the prompt is just the question."""
     placement: Placement = "system"
     """Position of `system_prompt`: in the "system" message, or in the user turn before ("user") or after
     ("user_after") the question."""
@@ -347,13 +347,13 @@ class RewardConfig(Section):
     weight: Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)] = 1.0
     """Weight in the sum of rewards. A negative weight makes it a penalty; 0 only logs it."""
     when: Literal["answered", "correct", "not_correct"] | None = None
-    """Restricts the reward to completions that are answered, correct or not correct. Null: all completions."""
+    """Restricts the reward to answered, correct or incorrect completions. Null: all completions."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the reward function."""
 
 
 def _weighted(value: Any) -> Any:
-    """Convert a list of names and of mappings with a name to a mapping by name, and a plain number to a weight."""
+    """Convert a list of names and mappings with a name to a mapping by name, and a plain number to a weight."""
     value = named("{name: b, weight: 0.5}", "name it once")(value)
     if not isinstance(value, Mapping):
         return value

@@ -18,7 +18,7 @@ MAX_DEPTH = 50
 _MAX_VALUES = 100_000
 _TAG = "tag:yaml.org,2002:"
 Keys = tuple[str, ...]
-"""Keys from the top of a document down to a value."""
+"""Keys on the way from a document's root to a value."""
 
 
 def load(text: str) -> Any:
@@ -128,7 +128,7 @@ class Loader(yaml.SafeLoader):
 
 
 class Dumper(yaml.SafeDumper):
-    """Quotes text that the loader would not read as text, such as `1e5`."""
+    """Quotes text the loader would otherwise read as another type, such as `1e5`."""
 
     yaml_implicit_resolvers = Loader.yaml_implicit_resolvers
 

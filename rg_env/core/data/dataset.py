@@ -1,7 +1,7 @@
 """Rows: questions with everything needed to score an answer, split into training and evaluation.
 
 A row is `{"question": str, "answer": str, "info": {"rg_task", "config", "entry", "problem", "share"}}`. All values of
-`info` are text: `entry` is the whole library entry as JSON, so that scoring does not generate it again; `problem` is
+`info` are text: `entry` is the whole library entry as JSON, so scoring does not need to generate it again; `problem` is
 the problem's key (`core.data.problem_keys`); `share` is the task's share of the rows, as "37/200". The task's name is
 under `rg_task` because verifiers 0.3 reads `info["task"]` itself and expects something else there.
 

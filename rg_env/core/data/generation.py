@@ -26,7 +26,7 @@ from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
 
 MAIN = "rg_env.core.data.items:serve"
 FAILED_DRAWS = 20
-"""Number of consecutive failed draws after which the options count as broken. Single draws fail even with the library's
+"""Number of consecutive failed draws before the options count as broken. Single draws fail even with the library's
 defaults (maze finds no path in one of thousands); they yield no item, on every machine."""
 
 _CHUNK_S = 0.25
@@ -39,21 +39,21 @@ class Limits:
     """Time limits of draws, and how draws are divided among processes. No limit changes which rows are drawn."""
 
     draw_cpu_s: int = 60
-    """CPU seconds that a draw may take, including the import of the task for the first one. A longer draw is an error:
+    """CPU time limit per draw, in seconds. The first draw includes importing the task. A longer draw is an error:
     skipping it would make rows depend on the machine. CPU time, because a busy machine slows every draw down."""
     silence_s: float = 600.0
-    """Seconds without a reply after which a process counts as stuck, because a draw may also wait for something."""
+    """Seconds without a reply before a process counts as stuck, because a draw may also wait without using the CPU."""
     max_chunk: int = 1000
     """Maximum number of draws in one job."""
     worth_a_process_s: float = 1.5
     """Seconds of drawing by all processes after which another one is started, which takes a second."""
     rows_a_process: int = 500
-    """Number of rows per process that is started at the beginning."""
+    """Number of rows per initial process."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request for rows of one task."""
+    """A request for rows from one task."""
 
     spec: TaskSpec
     seed: int
@@ -63,7 +63,7 @@ class Request:
 
 
 class _Walk:
-    """The walk through the items of one request, until all of its rows are found."""
+    """The walk through one request's items, until all rows are found."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
@@ -139,13 +139,13 @@ class Drawer:
     def __init__(self, imports: Mapping[str, str], draw_cpu_s: int = Limits.draw_cpu_s) -> None:
         self.ready_since: float | None = None
         self.heard = time.monotonic()
-        """Time of its last reply."""
+        """Time of the last reply."""
         self.walk: _Walk | None = None
-        """The walk whose dataset is open in the process."""
+        """The walk with a dataset open in the process."""
         self.draws = self._left = range(0)
-        """The draws of the walk that are assigned to the process; empty while it is idle."""
+        """The draws assigned to the process; empty while it is idle."""
         self.started = 0.0
-        """Time at which they were assigned."""
+        """Time they were assigned."""
         try:
             self.process = JsonProcess(MAIN, bare_environment())
         except OSError as error:
@@ -177,7 +177,7 @@ class Drawer:
         self.send({**job, "splits": list(walk.counts), "first": draws.start, "count": len(draws)})
 
     def drawn(self, item: Item | None, failure: str) -> None:
-        """Pass the result of the next draw to the walk. Raises as `_Walk.add`."""
+        """Pass the next draw's result to the walk. Raises as `_Walk.add`."""
         assert self.walk is not None
         self.walk.add(self._left[0], item, failure)
         self._left = self._left[1:]
@@ -187,7 +187,7 @@ class Drawer:
             self.draws = range(0)
 
     def too_slow(self, limit: str) -> GenerationError:
-        """The error for a draw, or the start of the process, that exceeds a limit."""
+        """The error for a draw or process start that exceeds a limit."""
         if self.walk is None or not self._left:
             return GenerationError(f"a generation process takes more than {limit} to start")
         spec, seed, index = self.walk.request.spec, self.walk.request.seed, self._left[0]
@@ -215,7 +215,7 @@ class Generation:
 
     def __init__(self, requests: Sequence[Request], processes: int | None = None, limits: Limits | None = None) -> None:
         self.drawers: list[Drawer] = []
-        """The processes that were started; all have ended once `run` ends."""
+        """The started processes; all have ended once `run` returns."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._most = max(1, cores if processes is None else processes)
         self._limits = limits or Limits()
@@ -283,7 +283,7 @@ class Generation:
         drawer.drawn(item, failure)
 
     def _next_walk(self, drawer: Drawer) -> _Walk | None:
-        """The walk that a process should work on next.
+        """The walk a process should work on next.
 
         Opening a task takes up to 3 s, so a process stays with its walk. It then takes the longest walk without a
         process, and shares another process's walk only if much is left to draw.
@@ -303,7 +303,7 @@ class Generation:
 
 
 class Progress:
-    """A progress display for slow generation: one line that is overwritten on a terminal, or a line every 20 seconds in
+    """A progress display for slow generation: a line that updates in place on a terminal, or a line every 20 seconds in
     a file."""
 
     def __init__(self, total: int, stream: TextIO, after_s: float | None = None) -> None:

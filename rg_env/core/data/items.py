@@ -1,4 +1,4 @@
-"""Draw single items from the library, so that an item depends only on (task, config, seed, index).
+"""Draw single items from the library; an item depends only on (task, config, seed, index).
 
 `serve` is the main function of the processes that `core.data.generation` starts with a fixed hash seed. They fix the
 library (`core.tasks.library_fixes`), and import the user's code for the user's own tasks. For rows, use
@@ -44,10 +44,10 @@ class Item(NamedTuple):
     entry: str
     """The whole library entry as JSON."""
     problem: str
-    """The key of the question's problem (`core.data.problem_keys`)."""
+    """The problem's key (`core.data.problem_keys`)."""
 
     def split(self, by: SplitBy) -> Split:
-        """The split of the item."""
+        """The item's split."""
         return split_of(self.problem if by == "problem" else question_hash(self.question))
 
 
@@ -56,7 +56,7 @@ class DrawFailed(InputError):
 
 
 class ItemStream:
-    """The items of one task under one seed."""
+    """One task's items for one seed."""
 
     def __init__(self, task: str, config: Mapping[str, Any], seed: int) -> None:
         self.task = task
@@ -126,7 +126,7 @@ def serve() -> None:
     The first message is {"imports": `core.user_code.sources()`, "draw_cpu_s"}; the reply is "ready". Each job is
     {"task", "config", "seed", "first", "count", "splits", "by"}, with one reply per draw, in order: an item; null if
     the draw yields no question of these splits; {"failed": text} if the library fails on it; {"error": text} if no draw
-    is possible. SIGXCPU ends a process if its start, the import of a task or a single draw takes more than `draw_cpu_s`
+    is possible. SIGXCPU ends a process if startup, importing a task or a single draw takes more than `draw_cpu_s`
     seconds of CPU time.
     """
     parent = ParentPipe()
@@ -171,7 +171,7 @@ def serve() -> None:
 
 
 def _limit_cpu(seconds: int) -> None:
-    """Allow this process `seconds` more of CPU time, rounded up to a whole second of its total."""
+    """Allow this process `seconds` more CPU time; the resulting total is rounded up to whole seconds."""
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     total = math.ceil(time.process_time() + seconds)
     resource.setrlimit(resource.RLIMIT_CPU, (total if hard == resource.RLIM_INFINITY else min(total, hard), hard))

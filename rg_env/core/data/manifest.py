@@ -1,11 +1,11 @@
-"""Manifests: a record of the rows of a run, to check whether other rows are identical.
+"""Manifests: a record of a run's rows, to check whether other rows are identical.
 
     train, evaluation, manifest = build_splits("maze", 2000, 200, seed=1)
     build_splits("maze", 2000, 200, seed=1, manifest="outputs/RUN/manifest.json")    # those rows, or an InputError
 
-A manifest contains versions, hashes of the user's code for their own tasks, the tasks, `split_by`, and for each split
-its seed, its size and, in order, the hash of every question and the key of its problem. Entries are not hashed, because
-all of this determines them for a given version of reasoning-gym.
+A manifest contains versions, hashes of the user's code for custom tasks, the tasks, `split_by`, and, for each split,
+the seed, the size and an ordered list of question hashes and problem keys. Entries are not hashed, because all of this
+determines them for a given version of reasoning-gym.
 """
 
 import hashlib
@@ -67,7 +67,7 @@ class _ManifestShape(BaseModel):
 
 
 def read_manifest(source: str | Path | Manifest) -> Manifest:
-    """Read a manifest of rows from `source`: a manifest, the content of a run's `manifest.json`, or its path.
+    """Read a manifest of rows from `source`: a manifest, or a run's `manifest.json` as a path or its contents.
 
     Raises `InputError` if it cannot be read or is not a manifest.
     """
@@ -92,7 +92,7 @@ def read_manifest(source: str | Path | Manifest) -> Manifest:
 
 
 def split_hash(manifest: Manifest, split: Split) -> str:
-    """Hex SHA-256 of everything that determines the rows of one split: tasks, seed, questions, reasoning-gym version.
+    """Hex SHA-256 of everything that determines a split's rows: tasks, seed, questions, reasoning-gym version.
 
     Runs that differ only in the other split or in the version of rg-env have the same hash.
     """
@@ -102,7 +102,7 @@ def split_hash(manifest: Manifest, split: Split) -> str:
 
 
 def hash_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Hex SHA-256 of the prompts and gold answers of rows, in order."""
+    """Hex SHA-256 of the rows' prompts and gold answers, in order."""
     digest = hashlib.sha256()
     for row in rows:
         digest.update(json.dumps([row["prompt"], row["answer"]], sort_keys=True, default=str).encode() + b"\n")
@@ -117,7 +117,8 @@ def check_manifest(expected: str | Path | Manifest, actual: Manifest) -> None:
 
 
 def _difference(wanted: Manifest, found: Manifest) -> str:
-    """The first cause of a difference; empty if the rows are the same. The version of rg-env alone is not a cause."""
+    """The first cause of a difference; empty if the rows are the same. A different rg-env version is not a cause by
+    itself."""
     for (what, theirs), (_, ours) in zip(_causes(wanted), _causes(found), strict=False):
         if theirs != ours:
             return f"the {what} is {shortened(theirs)} in the manifest, and {shortened(ours)} here"

@@ -1,8 +1,8 @@
 """A disk cache of rows: building the same rows again takes milliseconds and does not import the library.
 
-The cache has one gzipped JSON file per (tasks, split, number, seed). Its name is a hash of everything that the rows
-depend on, including this package's code and the versions of the library and Python. A damaged file is rebuilt, with a
-one-line warning. Errors in the cache never prevent rows from being built.
+The cache has one gzipped JSON file per (tasks, split, number, seed). Its name is a hash of everything the rows depend
+on, including this package's code and the library and Python versions. A damaged file is rebuilt, with a one-line
+warning. Errors in the cache never prevent rows from being built.
 
 The folder is `rows` under `RG_ENV_CACHE` ("" disables the cache), otherwise under `rg-env` in `XDG_CACHE_HOME`,
 `~/Library/Caches` (macOS) or `~/.cache`. It is readable only by its owner; a folder that others own or can write to is
@@ -34,7 +34,7 @@ from rg_env.core.text import reason_of
 MAX_BYTES = 1 << 30
 """Maximum total size of the cache in bytes."""
 _STALE_S = 86_400.0
-"""Age in seconds from which an unfinished file counts as abandoned by a killed build."""
+"""Age in seconds at which an unfinished file counts as abandoned by a killed build."""
 _SUFFIX, _TMP, _LOCK = ".json.gz", ".tmp", ".lock"
 _SOURCES = ("data", "grading", "tasks")  # gold answers come from graders
 
@@ -104,7 +104,7 @@ def building(whats: Sequence[Mapping[str, Any]]) -> Iterator[None]:
 
 
 def _name(what: Mapping[str, Any]) -> str:
-    """The file name: a hash of everything that the rows depend on."""
+    """The file name: a hash of everything the rows depend on."""
     key = {
         "what": what,
         "versions": [version(name) for name in ("rg-env", "reasoning-gym", "numpy", "sympy")],

@@ -1,6 +1,6 @@
 """Selection of drawn items as rows: distinct questions in the right split, with balanced answers for some tasks.
 
-A `Selection` receives the items of one task in the order of their index and decides by that order alone. The rows
+A `Selection` receives a task's items in index order, and its decisions depend only on that order. The rows
 therefore depend neither on the process that drew an item nor on the number of rows: a larger split starts with the same
 rows.
 
@@ -52,7 +52,7 @@ BALANCED = {
 The answer is usually the gold answer. Exceptions:
 
 - propositional_logic: a variable or a negated variable; several can be right.
-- graph_color: any coloring fits a graph with few edges. At most one row in ten has a graph that a fixed coloring fits
+- graph_color: any coloring fits a graph with few edges. At most one row in ten has a graph that a fixed coloring solves
   by chance with a probability above `_CHANCE`.
 - modulo_grid: the sign that fills all gaps. The library's single gap needs the rarer sign in one draw of ten.
 - string_insertion (93% of the draws), string_manipulation, pool_matrix: the question's own text or grid, if no rule
@@ -62,12 +62,12 @@ The answer is usually the gold answer. Exceptions:
 _CHANCE = 0.2
 
 BALANCE_PATIENCE = 300
-"""Number of consecutive new questions with only frequent answers after which a split is no longer balanced, because the
-task's options make other answers rare or impossible."""
+"""Number of consecutive new questions with only frequent answers before balancing stops for a split, because the task's
+options make other answers rare or impossible."""
 PATIENCE_DRAWS = 5000
-"""Number of consecutive draws without a new question for a split after which a task counts as exhausted."""
+"""Number of consecutive draws without a new question for a split before a task counts as exhausted."""
 PATIENCE_S = 20.0
-"""Seconds without a new question after which a slow task counts as exhausted, if it had `PATIENCE_MIN_DRAWS`."""
+"""Seconds without a new question before a slow task counts as exhausted, if it had `PATIENCE_MIN_DRAWS`."""
 PATIENCE_MIN_DRAWS = 200
 """Minimum number of consecutive draws before `PATIENCE_S` applies."""
 
@@ -82,7 +82,7 @@ class Row(TypedDict):
 
 
 class Selection:
-    """Selects the rows of one task from its items, in order."""
+    """Selects a task's rows from its items, in order."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Selection:
         self._takers = {split: _Taker(BALANCED.get(task, 0), patience_s) for split in splits}
 
     def offer(self, item: Item | None) -> None:
-        """Process the item of the next draw; None if the draw yielded no item."""
+        """Process the next draw's item; None if the draw yielded no item."""
         self.draws += 1
         key = question_hash(item.question) if item else ""
         split = item.split(self._by) if item else None
@@ -119,7 +119,7 @@ class Selection:
         return self._takers[split].rows
 
     def problems(self, split: Split) -> int:
-        """Number of distinct problems among the draws of `split` so far."""
+        """Number of distinct problems drawn for `split` so far."""
         return len(self._problems[split])
 
     def exhausted(self, split: Split) -> bool:
@@ -128,7 +128,7 @@ class Selection:
 
 
 class _Taker:
-    """The rows of one split, in the order of the draws except that no answer has more than one row in `one_in`."""
+    """One split's rows, in draw order, except that no answer has more than one row in `one_in`."""
 
     def __init__(self, one_in: int, patience_s: float) -> None:
         self.rows: list[Row] = []
@@ -182,7 +182,7 @@ class _Taker:
 
 
 def _answers(task: str, item: Item) -> tuple[str, ...]:
-    """The constant answers that are right on this item, among those that could be right on many items."""
+    """The constant answers right on this item, out of those that might be right on many."""
     if task == "propositional_logic":
         return tuple(Premises(json.loads(item.entry)["metadata"]).literals())
     if task == "graph_color":

@@ -26,5 +26,5 @@ def question_hash(question: str) -> str:
 
 
 def split_of(digest: str) -> Split:
-    """The split of the problem with this key, or of the question with this hash; the same in all runs."""
+    """The split for this problem key or question hash; the same in all runs."""
     return "eval" if int(digest[:8], 16) < EVAL_SHARE * 2**32 else "train"

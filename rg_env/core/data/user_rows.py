@@ -47,7 +47,7 @@ class DataConfig(Section):
     }
 
     path: Text
-    """Path of a .csv, .json, .jsonl or .parquet file, or the name of a dataset on the Hugging Face Hub."""
+    """Path of a .csv, .json, .jsonl or .parquet file, or a dataset name on the Hugging Face Hub."""
     config: Text | None = None
     """Configuration of a dataset on the Hub, such as "main". Ignored for files."""
     split: Text = "train"
@@ -55,7 +55,7 @@ class DataConfig(Section):
     question_column: Text = "question"
     """Name of the column with the questions."""
     answer_column: Text = "answer"
-    """Name of the column with the gold answers, which are text or numbers."""
+    """Name of the column with the gold answers (text or numbers)."""
     answer_after: Text | None = None
     """Marker in the answer column, such as "####": the gold answer is the text after it. Default: the whole column is
     the answer."""
@@ -90,7 +90,7 @@ def load_rows(
     The number of repeated questions is printed.
 
     Args:
-        source: a .csv, .json, .jsonl or .parquet file, the name of a dataset on the Hub, or rows. Answers may be
+        source: a .csv, .json, .jsonl or .parquet file, a dataset name on the Hub, or rows. Answers may be
             numbers.
         config, split: configuration and split of a dataset on the Hub.
         question_column, answer_column: names of the columns.
@@ -160,7 +160,7 @@ def own_text(value: object, where: str, *, numbers: bool = False) -> str:
 
 
 def distinct(rows: Iterable[tuple[str, str, dict[str, Any]]], name: str) -> list[dict[str, Any]]:
-    """The user's own rows without exact repeats, whose number is printed.
+    """The user's own rows without exact repeats; prints the number of repeats.
 
     Args:
         rows: the location of each row for messages, its question, and the row.

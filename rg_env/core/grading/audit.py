@@ -14,12 +14,12 @@ from rg_env.core.grading.graders import GRADERS
 
 PATH = Path(__file__).with_name("task_audit.json")
 GUESSABLE = 0.3
-"""Accuracy of the best constant answer above which a task is marked in the table."""
+"""Tasks are marked in the table if the best constant answer's accuracy is above this."""
 
 
 @dataclass
 class Audit:
-    """Measurements of one task."""
+    """One task's measurements."""
 
     task: str
     items: int = 0
@@ -39,15 +39,15 @@ class Audit:
     answers: int = 0
     """Number of honest answers graded by both our grader and the library's."""
     disagreements: int = 0
-    """Number of `answers` on which the two graders disagree."""
+    """Number of `answers` the two graders disagree on."""
     unexplained: int = 0
     """Number of `disagreements` of unknown kind."""
     kinds: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Other disagreements by kind: `count`, `why` the library is wrong, and the first one as `example`."""
     dress: float = 0.0
-    """Fraction of harmless forms of gold answers that are accepted, such as boxed or bold ones."""
+    """Fraction of gold answers in harmless other forms, such as boxed or bold, that are accepted."""
     dress_refused: list[str] = field(default_factory=list)
-    """Forms that are rejected for some answer, because they change its meaning or apply to single values only."""
+    """Forms rejected for some answer, because they change its meaning or apply only to single values."""
     rows: int = 0
     """Number of evaluation rows for the shares below. The replies were chosen on training rows."""
     constant: float = 0.0
@@ -55,7 +55,7 @@ class Audit:
     constant_reply: str = ""
     """The best constant answer."""
     exploit: float = 0.0
-    """Accuracy of the best reply that is derived from the question's text without solving it."""
+    """Accuracy of the best reply derived from the question's text without solving it."""
     exploit_reply: str = ""
     """Description of the `exploit` reply."""
     partial: float = 0.0
@@ -75,7 +75,7 @@ class Audit:
 
     @property
     def agreement(self) -> float:
-        """Fraction of honest answers on which both graders agree."""
+        """Fraction of honest answers both graders agree on."""
         return 1 - self.disagreements / max(1, self.answers)
 
     @property

@@ -31,7 +31,7 @@ class Extraction:
 
 
 def extract(completion: object) -> Extraction:
-    """Extract the answer of a completion in any form of `completion_text`. A blank answer counts as missing."""
+    """Extract the answer from a completion in any form `completion_text` accepts. A blank answer counts as missing."""
     text = completion_text(completion)
     opened: int | None = None
     span: tuple[int, int] | None = None
@@ -55,10 +55,10 @@ def extract(completion: object) -> Extraction:
 
 
 def completion_text(completion: object) -> str:
-    """The text of a completion: of a string, a message, or the last assistant message in a list.
+    """A completion's text: the string itself, a message's content, or that of the last assistant message in a list.
 
-    Messages are mappings or objects with `role` and `content`. Content is text, None or a list of parts, whose `text`
-    is used. Returns "" for None, and without an assistant message.
+    Messages are mappings or objects with `role` and `content`. Content is text, None or a list of parts with `text`.
+    Returns "" for None, and without an assistant message.
     """
     if completion is None:
         return ""

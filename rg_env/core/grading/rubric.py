@@ -1,5 +1,5 @@
-"""Rubrics: the rewards of an environment, their weights, and its metrics (accuracy, accuracy of each task, and statuses
-of answers). Answers are graded before rewards are called.
+"""Rubrics: an environment's rewards, their weights, and its metrics (accuracy, accuracy per task, and answer statuses).
+Answers are graded before rewards are called.
 
     [scored] = rubric.score([rollout])
     scored.reward, scored.rewards, scored.metrics
@@ -45,7 +45,7 @@ class Metric:
 
 
 class Scored(NamedTuple):
-    """The reward and metrics of one rollout."""
+    """One rollout's reward and metrics."""
 
     reward: float
     """Weighted sum of `rewards`."""
@@ -115,7 +115,7 @@ def offered(rollout: Rollout, completion: Any = None) -> dict[str, Any]:
 
 
 def metrics_of(rewards: Iterable[WeightedReward], mixture: Mixture, grading: Grading) -> list[Metric]:
-    """Metrics for the accuracy, the accuracy of each task of a mixture, and each status that `grading` can return.
+    """Metrics for accuracy, accuracy per task in a mixture, and each possible status under `grading`.
 
     Raises `InputError` if a reward has the name of such a metric.
     """

@@ -44,9 +44,9 @@ _GRADINGS = get_args(Grading)
 MAX_ANSWER_CHARS = 10_000
 """Maximum length of an answer in characters, unless the gold answer is about as long. Bounds the time for grading."""
 CORRECT_FROM = 1 - 1e-6
-"""Minimum value of a correct answer (some of the library's formulas return 0.9999999)."""
+"""Minimum value of a correct answer (some library formulas return 0.9999999)."""
 UPSTREAM_WALL_S = 1.0
-"""Seconds that a worker may take to grade one answer, without waiting time."""
+"""Time limit for a worker to grade one answer, in seconds, without waiting time."""
 
 UNNAMED_TASK = "default"
 """Task name of rows from other environments, which do not have one."""
@@ -57,7 +57,7 @@ _logged: set[tuple[str, str]] = set()
 
 @dataclass(frozen=True)
 class Score:
-    """The score of one completion, with its reason."""
+    """A completion's score, with the reason."""
 
     value: float
     """Score in [0, 1]."""
@@ -68,7 +68,7 @@ class Score:
     detail: str = ""
     """Why the answer could not be graded; empty otherwise."""
     progress: float | None = None
-    """Value in [0, 1] that the user's own task returned, under any grading; None for other tasks."""
+    """Value in [0, 1] returned by the user's own task, under any grading; None for other tasks."""
 
 
 def score(completion: object, info: Mapping[str, Any] | str) -> Score:
@@ -202,7 +202,7 @@ class Rollout:
         return found
 
     def with_score(self, score: Score) -> "Rollout":
-        """Set a score that is already known, and return the rollout."""
+        """Set an already known score, and return the rollout."""
         vars(self)["_score"] = score
         return self
 
@@ -211,7 +211,7 @@ class Rollout:
 
 
 class _Row(NamedTuple):
-    """The data of a row for grading. Read-only, because all completions of a group share it."""
+    """A row's data for grading. Read-only, because all completions of a group share it."""
 
     task: str
     config: dict[str, Any]
@@ -262,7 +262,7 @@ def _object(text: str, name: str) -> dict[str, Any]:
 
 
 def _ungraded(extraction: Extraction, row: _Row) -> Score | None:
-    """The score of a completion that never reaches a grader; None for others."""
+    """The score for a completion that never reaches a grader; None for others."""
     if extraction.answer is None:
         return Score(0.0, None, "no_answer", row.task)
     return _too_long(extraction.answer, str(row.entry["answer"]), row.task)

@@ -21,7 +21,7 @@ from rg_env.core.user_code import import_same
 
 _Formula = Callable[[str, Mapping[str, Any], Mapping[str, Any]], float]
 _TUPLES_WANTED = ("arc_agi", "rearc")
-"""Tasks whose grader compares the parsed board, a tuple of tuples, with `metadata["output"]`."""
+"""Tasks graded by comparing the parsed board, a tuple of tuples, with `metadata["output"]`."""
 
 
 def prepare(sources: Mapping[str, str]) -> None:
@@ -31,7 +31,7 @@ def prepare(sources: Mapping[str, str]) -> None:
 
 
 def grade(task: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer: str) -> float:
-    """The library's score, with safe formulas. Errors of its grader propagate."""
+    """The library's score, with safe formulas. Errors in the task's grader propagate."""
     formula = _FORMULAS.get(task)
     return formula(answer, entry, config) if formula else library_grade(task, config, entry, answer)
 
@@ -117,4 +117,4 @@ _FORMULAS: dict[str, _Formula] = {
     "spiral_matrix": _listed(_stripped_gold, lambda row: " ".join(str(cell) for cell in row), 0.1),
     "string_insertion": _listed(_gold, "".join, 0.1),
 }
-"""Formulas of the tasks whose library grader executes the answer as code."""
+"""Formulas for tasks with a library grader that executes the answer as code."""

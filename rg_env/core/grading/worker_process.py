@@ -89,7 +89,7 @@ def _limit(which: int, value: int, *, is_final: bool = True) -> None:
 
 
 def _refuse(event: str, args: tuple[Any, ...]) -> None:
-    """The audit hook: raises PermissionError for operations that a pure function does not need."""
+    """The audit hook: raises PermissionError for operations a pure function does not need."""
     if event == "open":
         path, _, flags = args
         if isinstance(path, int) or path is None:

@@ -1,4 +1,4 @@
-"""Worker processes for functions that are unsafe on untrusted text. The parent can kill them.
+"""Worker processes for functions that are unsafe with untrusted text. The parent can kill them.
 
     with WorkerPool("my_package.graders:grade", wall_s=1.0) as pool:
         outcome = pool.call("42", {"answer": "41"})
@@ -8,7 +8,7 @@ The function is imported in fresh interpreters (no fork, no `__main__` guard) an
 Pickle is never used: a compromised worker may return a wrong value, but cannot run code in the parent. Arguments and
 values go through JSON: tuples become lists, keys become strings, and NaN is preserved. After `wall_s` seconds, a call's
 worker and its whole process group are killed, and a warm spare replaces it. If something else kills a worker, such as
-the kernel when memory runs out, its call is retried once. The overhead of a call is 0.1 to 0.2 ms.
+the kernel when memory runs out, its call is retried once. A call's overhead is 0.1 to 0.2 ms.
 
 Workers are confined: they have a minimal environment without API keys; no output except their value; limits on memory,
 CPU time, file size (0), open files, processes and core dumps; and a read-only empty folder as home and working
@@ -48,7 +48,7 @@ Status = Literal["ok", "raised", "timed_out", "died"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one call."""
+    """A call's result."""
 
     status: Status
     """ok: the target returned. raised: it raised, or its value is not JSON or too large. timed_out: killed at the wall
@@ -138,10 +138,10 @@ class WorkerPool:
 
     Args:
         workers: maximum number of concurrent calls; default: the number of CPUs, at most 4.
-        wall_s: seconds that one call may take, without waiting for a free worker.
+        wall_s: time limit per call in seconds, without waiting for a free worker.
         memory_mb: MiB of address space for calls in addition to the imported target (Linux only).
         warmup: "module:function", called with `warmup_args` in each new worker before the limits apply.
-        start_s: seconds that a worker may take to import the target and warm up.
+        start_s: time limit for importing the target and warming up, in seconds.
 
     The constructor waits until the first worker is ready.
 
@@ -237,7 +237,7 @@ class WorkerPool:
         return RGEnvError(f"the worker pool for {self.target} is closed")
 
     def _called(self, request: bytes) -> tuple[Outcome, bool]:
-        """The outcome of a request, and whether to retry it because something else killed its worker."""
+        """A request's outcome, and whether to retry it because something else killed its worker."""
         try:
             worker = self._taken()
         except (RGEnvError, OSError, IndexError) as error:

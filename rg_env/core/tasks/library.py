@@ -1,7 +1,7 @@
 """Access to reasoning_gym: importing it, building its datasets, and converting values to JSON and back.
 
-Only this module imports `reasoning_gym`, and only when called, because the import takes about 2.5 s. Errors that a
-user's options cause in the library become an `InputError` that names the task and its options.
+Only this module imports `reasoning_gym`, and only when called, because the import takes about 2.5 s. If a user's
+options cause an error in the library, it becomes an `InputError` that names the task and its options.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from rg_env.core.text import reason_of, user_error
 from rg_env.errors import InputError
 
 NOT_A_TASK = "composite"
-"""The library's own mixture, which is registered like a task. `Mixture` replaces it."""
+"""The library's own mixture, registered like a task. `Mixture` replaces it."""
 
 
 def factory() -> ModuleType:
@@ -70,7 +70,7 @@ def _package_without_init(name: str) -> ModuleType:
 
 
 def task_names() -> list[str]:
-    """Names of the tasks of the installed library, sorted."""
+    """Task names in the installed library, sorted."""
     return sorted(name for name in factory().DATASETS if name != NOT_A_TASK)
 
 
@@ -118,7 +118,7 @@ def create(task: str, config: Mapping[str, Any], *, seed: int, size: int) -> Any
 
 
 def bad_options(task: str, config: Mapping[str, Any], error: BaseException) -> InputError:
-    """The `InputError` for options that the library does not accept, in one line."""
+    """The `InputError` for options rejected by the library, in one line."""
     if dataset_class(task)[0].__module__.startswith("reasoning_gym."):
         reason = reason_of(error)
     else:

@@ -1,11 +1,11 @@
-"""Fixes to the library inside a generation process, so that the same draw yields the same item on every machine.
+"""Fixes to the library inside a generation process, so the same draw yields the same item on every machine.
 
 - codeio executes code snippets. Snippets that read the clock, files, entropy, memory addresses or the process's state
-  are excluded. So are items whose snippet failed (the library stores `{}` for question and answer).
+  are excluded. So are items with a failed snippet (the library stores `{}` as question and answer).
 - number_sequence squares numbers until they have millions of digits, and then rejects the sequence. Five draws in a
   thousand would take seconds, some of them hours. Here a sequence is rejected as soon as a number is huge, which yields
   the same items.
-- basic_arithmetic searches for the divisors of numbers of up to 24 digits one by one, which can take days. Here the
+- basic_arithmetic tries every possible divisor of numbers with up to 24 digits, which can take days. Here the
   numbers are factored, which yields the same items.
 - time_intervals completes partial dates with today's date; here with a fixed date.
 - Questions without exactly one right answer, or with a trivial one, are excluded (see `LEFT_OUT`):

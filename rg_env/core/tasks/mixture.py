@@ -42,12 +42,12 @@ class TaskSpec(BaseModel):
     name: str
     """Name of a Reasoning Gym task."""
     weight: float = 1.0
-    """Share of the rows relative to the other tasks of the mixture; above 0."""
+    """Share of rows relative to the mixture's other tasks; above 0."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Options of the task in JSON form (dates as ISO text), including those set by levels, which explicit options
     override. Other options keep the library's default."""
     level: int | None = None
-    """Difficulty level of all attributes of the task's curriculum, from 0 up (see `core.tasks.task_table`)."""
+    """Difficulty level, from 0 up, for all attributes in the task's curriculum (see `core.tasks.task_table`)."""
     levels: dict[str, int] = Field(default_factory=dict)
     """Difficulty levels of single attributes, which override `level`."""
 
@@ -98,7 +98,7 @@ class Mixture(BaseModel):
         return [task.name for task in self.tasks]
 
     def counts(self, n: int) -> list[int]:
-        """The number of rows for each task out of `n`, by largest remainder, with at least one per task.
+        """How many of `n` rows each task gets: by largest remainder, at least one per task.
 
         Raises `InputError` if `n` is above 0 and below the number of tasks: a task without rows would have no
         meaningful accuracy.

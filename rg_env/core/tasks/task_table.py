@@ -32,11 +32,11 @@ class TaskEntry(TypedDict):
     """The library module that defines the task."""
     category: str
     options: dict[str, object]
-    """The default of each option, without `size` and `seed`, which the rows determine."""
+    """Each option's default, without `size` and `seed`, which are set by the rows."""
     levels: dict[str, list[dict[str, object]]]
     """For each attribute of the task's curriculum, the options that each level sets; empty without a curriculum."""
     broken_levels: dict[str, str]
-    """Levels of the whole task at which the library fails or is too slow, with the reason."""
+    """Levels of the whole task where the library fails or is too slow, with the reason."""
 
 
 _user_tasks: dict[str, TaskEntry] = {}
@@ -67,7 +67,7 @@ def is_user_task(task: str) -> bool:
 
 
 def make_entry(task: str, category: str, broken: dict[str, str]) -> TaskEntry:
-    """Build the entry of a registered task from its classes. Errors of these classes propagate."""
+    """Build a registered task's entry from its classes. Errors of these classes propagate."""
     from rg_env.core.tasks import library
 
     def plain(value: Any) -> Any:
@@ -135,7 +135,7 @@ def options_at(task: str, level: int, attributes: Collection[str] = ()) -> dict[
 
 
 def working_levels(task: str, attributes: Collection[str] = ()) -> list[int]:
-    """The levels of a task in ascending order, without levels known to be broken; `attributes` as in `options_at`.
+    """A task's levels in ascending order, without those known to be broken; `attributes` as in `options_at`.
 
     Raises `UnknownNameError` if the task's curriculum does not have an attribute.
     """

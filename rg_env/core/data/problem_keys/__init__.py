@@ -3,8 +3,8 @@
     problem_key("lcm", entry)       # the same for "LCM of 84, 87" and "LCM of 87, 84"
 
 The key determines the split (`core.data.splits`), so a problem is never in both splits, regardless of wording. `KEYS`
-defines the problem of each task. `WHOLE` lists tasks whose key is the whole question. `KEPT` lists tasks whose key
-keeps details that could be ignored, because too few problems would remain. The user's own tasks use the question.
+defines the problem of each task. `WHOLE` lists tasks that use the whole question as the key. `KEPT` lists tasks whose
+key keeps ignorable details, because too few problems would remain without them. The user's own tasks use the question.
 
 Keys do not recognize problems that have the same solution for a deeper reason, such as equal integrands in different
 forms, mirrored boards, or a number sequence with another rule.
@@ -17,11 +17,11 @@ from rg_env.core.data.problem_keys.tasks import KEYS as KEYS
 from rg_env.core.data.splits import question_hash
 
 ALIKE = {"basic_arithmetic": "chain_sum", "products": "chain_sum", "intermediate_integration": "simple_integration"}
-"""Tasks that can pose the same problems as another task. They share its keys, so that a mixture of both has a problem
-in one split only."""
+"""Tasks that can pose the same problems as another task. They share its keys, so a mixture of both has a problem in
+only one split."""
 
 WHOLE = {"self_reference": "there is only one wording, and the statements refer to each other by number"}
-"""Tasks whose key is the whole question, with the reason."""
+"""Tasks that use the whole question as the key, with the reason."""
 
 KEPT = {
     "family_relationships": "names: without them there are only 80 problems, and they indicate who is male or female",
@@ -33,7 +33,7 @@ KEPT = {
     "syllogism": "terms: without them, there are about 200 forms, half of which share an answer",
     "tower_of_hanoi": "peg numbers: without them, there are about ten problems",
 }
-"""Details that a task's key could ignore but keeps, with the reason."""
+"""Details a task's key could ignore but keeps, with the reason."""
 
 DIGITS = 32
 """Length of a key in hexadecimal digits: 128 bits."""

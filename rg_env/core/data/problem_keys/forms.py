@@ -1,4 +1,4 @@
-"""Canonical forms, from which problem keys are computed. They ignore irrelevant order and names.
+"""Canonical forms, the basis of problem keys. They ignore irrelevant order and names.
 
 A form is a JSON value (text, number, list, ...), a tuple of forms in this order, a `Bag` of forms in any order, or a
 `Name` (only its occurrences matter, not the name itself):
@@ -28,7 +28,7 @@ Entry = Mapping[str, Any]
 
 
 class Key(NamedTuple):
-    """The definition of one task's problem."""
+    """Definition of a task's problem."""
 
     asks: str
     """Description of the problem."""
@@ -85,7 +85,7 @@ class Bag(tuple[Any, ...]):
 
 
 def canonical(form: Any) -> str:
-    """A text that is the same for forms that differ only in names and in the order in bags."""
+    """A text that is the same for forms that differ only in names and the order within bags."""
     return _text(form, _labels(form))
 
 
@@ -113,7 +113,7 @@ def _labels(form: Any) -> dict[str, str]:
 
 
 def _statements(form: Any) -> Iterator[Any]:
-    """The parts of a form that relate names: its own parts, and those of its bags, with their position."""
+    """The parts that relate names: the form's own parts, and those in its bags, with their position."""
     if isinstance(form, tuple) and not isinstance(form, Bag):
         for place, part in enumerate(form):
             yield from ((place, each) for each in part) if isinstance(part, Bag) else [(place, part)]
@@ -142,13 +142,13 @@ def _text(form: Any, labels: Mapping[str, str]) -> str:
 
 
 def numbered(text: Iterable[str]) -> list[int]:
-    """Each character as the rank of its first occurrence; the same for texts that differ only in their alphabet."""
+    """Each character as the rank of its first occurrence, so texts that differ only in their alphabet become equal."""
     numbers: dict[str, int] = {}
     return [numbers.setdefault(sign, len(numbers)) for sign in text]
 
 
 def expression(text: str, variables: Collection[str] = ()) -> Any:
-    """The form of an expression; the text itself if it is not one."""
+    """An expression's form; the text itself if it is not an expression."""
     try:
         return _value(ast.parse(text.strip(), mode="eval").body, frozenset(variables))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -156,7 +156,7 @@ def expression(text: str, variables: Collection[str] = ()) -> Any:
 
 
 def equation(text: str, variables: Collection[str] = ()) -> Any:
-    """The form of an equation; its sides are unordered."""
+    """An equation's form; its sides are unordered."""
     return Bag(expression(side, variables) for side in text.split("="))
 
 

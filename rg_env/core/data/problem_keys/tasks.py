@@ -84,7 +84,7 @@ def _triangle(metadata: Any) -> Any:
 
 
 def _expression(field: str) -> Any:
-    """The form of an expression, ignoring the names of its variables."""
+    """An expression's form, ignoring variable names."""
 
     def form(metadata: Any) -> Any:
         return expression(metadata[field], metadata.get("variables") or metadata.get("variable", ""))

@@ -1,8 +1,8 @@
 """The grader of each task, which grades one answer against one entry. Callers should use `core.grading.scoring`.
 
 All graders here are the project's own. They never evaluate the model's text, and take time linear in the answer: a few
-milliseconds for `scoring.MAX_ANSWER_CHARS` characters. They return real progress in [0, 1]: 1.0 for an answer that a
-user would call right, and less only for a measurable part of it. `core.grading.upstream` has the library's graders.
+milliseconds for `scoring.MAX_ANSWER_CHARS` characters. They return real progress in [0, 1]: 1.0 for an answer a user
+would call right, and less only for measurable partial progress. `core.grading.upstream` has the library's graders.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from rg_env.core.grading.graders.gold import gold_answer as gold_answer
 
 _CATEGORIES = algebra, algorithmic, arc, arithmetic, cognition, games, graphs, logic, move_games
 GRADERS: dict[str, Grader] = {task: grader for category in _CATEGORIES for task, grader in category.GRADERS.items()}
-"""The grader of each of the 105 tasks."""
+"""Each task's grader."""
 QUOTED = frozenset({"codeio"})
 """Tasks where quotes turn the answer into a different value, a string."""
 COMPOSED = frozenset({
@@ -63,7 +63,7 @@ def grade(
 
 
 def fault_of(task: str, config: Mapping[str, Any], entry: Mapping[str, Any]) -> str:
-    """The reason its own gold answer does not grade as right; empty if it does, or if that is unknown."""
+    """Why the entry's own gold answer is not graded as right; empty if it is, or if the reason is unknown."""
     if task in SOLVED:  # these graders raise on entries that the solver cannot handle
         return ""
     why = "its entry was edited, or is of another reasoning-gym version"

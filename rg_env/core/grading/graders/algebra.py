@@ -94,7 +94,7 @@ def _close(value: Complex, right: Complex) -> bool:
 
 
 def _antiderivative(answer: str, entry: Entry, config: Config) -> float:
-    """Any function whose derivative is the integrand, with or without constants of integration of any common name.
+    """Any antiderivative of the integrand, with or without constants of integration under any common name.
 
     An initial `F(x) =` is ignored, and so is the letter case of the variable, because questions say `dx` even for `X`.
     """

@@ -34,8 +34,7 @@ _ASSIGNMENT = re.compile(r"([A-Z])(?:=|:|->|→)([0-9])")
 
 
 def signs(answer: str, entry: Entry, config: Config) -> float:
-    """The stored string in any letter case; also as a list of its characters, in quotes, or with spaces between
-    them."""
+    """The stored string in any letter case, in quotes, with spaces between characters, or as a list of characters."""
     gold = squeezed(entry["answer"]).casefold()
     return float(squeezed(answer).casefold() == gold if gold else answer.strip().casefold() in _EMPTY)
 
@@ -71,7 +70,7 @@ def base_conversion(answer: str, entry: Entry, config: Config) -> float:
 
 
 def cryptarithm(answer: str, entry: Entry, config: Config) -> float:
-    """Any assignment of distinct digits to exactly the letters of the puzzle that makes the sum correct."""
+    """Any assignment of distinct digits to exactly the puzzle's letters that makes the sum correct."""
     if too_long(answer, entry):
         return 0.0
     text = re.sub(r"[\s\"'`*{}\[\]()]", "", answer).upper()
@@ -128,7 +127,7 @@ def _exact(texts: Sequence[str]) -> list[Fraction]:
 
 
 _ROUNDING = 0.005 + 1e-9
-"""Tolerance of pool_matrix: half a unit of the second decimal place, which the question requires."""
+"""Tolerance of pool_matrix: half a unit in the second decimal place, the required precision."""
 _DECIMAL = re.compile(r"[+-]?(?:\d{1,9}(?:\.\d{0,20})?|\.\d{1,20})", re.ASCII)
 _JUG_MOVE = re.compile(
     r"(?P<kind>fill|empty) (?:jug )?(?P<jug>[a-z])"
@@ -189,10 +188,10 @@ def graph_color(answer: str, entry: Entry, config: Config) -> float:
 
 
 def fit_by_chance(entry: Entry) -> float:
-    """The probability that a fixed coloring with equally frequent colors is right on a question of this size.
+    """The probability that a fixed coloring with equally frequent colors solves a question of this size.
 
-    It is `C(N - m, e) / C(N, e)`, where m of the N pairs of vertices have the same color, divided by the number of
-    vertex counts that the options allow, because a coloring must name exactly the graph's vertices.
+    It is `C(N - m, e) / C(N, e)`, where m of the N vertex pairs have the same color, divided by the number of possible
+    vertex counts, because a coloring must name exactly the graph's vertices.
     """
     puzzle, (fewest, most) = entry["metadata"]["puzzle"], entry["metadata"]["difficulty"]["num_vertices"]
     vertices, edges, colors = len(puzzle["vertices"]), len(puzzle["edges"]), len(puzzle["color_options"])
@@ -210,7 +209,7 @@ def _colors(value: Any) -> dict[str, int | None] | None:
 
 
 def jugs(answer: str, entry: Entry, config: Config) -> float:
-    """Any list of legal moves after which one of the jugs holds the target amount."""
+    """Any list of legal moves that leaves the target amount in one of the jugs."""
     capacities: list[int] = entry["metadata"]["puzzle"]["jug_capacities"]
     moves = _jug_moves(answer)
     amounts = dict.fromkeys((chr(ord("a") + i) for i in range(len(capacities))), 0)
@@ -262,16 +261,15 @@ def caesar_cipher(answer: str, entry: Entry, config: Config) -> float:
 
 
 def letter_jumble(answer: str, entry: Entry, config: Config) -> float:
-    """The words of the story in any letter case; partial credit for right words beyond those that were not
-    scrambled."""
+    """The story's words in any letter case; partial credit for right words beyond those not scrambled."""
     return _in_place(answer.casefold().split(), entry["answer"], " ".join(entry["metadata"]["scrambled_words"]))
 
 
 def sentence_reordering(answer: str, entry: Entry, config: Config) -> float:
-    """The sentence of the story in any letter case; partial credit for words in their position beyond those that were
-    in it.
+    """The story's sentence in any letter case; partial credit for words in the right position beyond those already
+    there.
 
-    If a word occurs twice, the library stores both words at the position of the first. The original sentence is right,
+    If a word occurs twice, the library stores both at the first one's position. The original sentence is right,
     too.
     """
     shuffled = _sentence(entry["question"].partition(": ")[2])
@@ -287,7 +285,7 @@ def _sentence(text: str) -> str:
 
 @cache
 def _originals() -> dict[tuple[str, ...], str]:
-    """The story's sentences, keyed by the form that the library stores."""
+    """The story's sentences, keyed by the form stored by the library."""
     return {tuple(sorted(sentence, key=sentence.index)): " ".join(sentence) for sentence in _story_sentences()}
 
 
@@ -428,7 +426,7 @@ def _ladder_words() -> frozenset[str]:
 
 @cache
 def _story_sentences() -> tuple[tuple[str, ...], ...]:
-    """The sentences, as words, of the story that the text tasks draw from."""
+    """The sentences, split into words, of the story used by the text tasks."""
     text = _library_file("in_the_year_2889.txt").read_text(encoding="utf-8")
     return tuple(tuple(sentence.split()) for sentence in re.split(r"(?<=[.!?])", text))
 

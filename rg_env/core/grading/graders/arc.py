@@ -1,7 +1,7 @@
 """Graders of the arc tasks, and the functions that read and compare grids for all tasks.
 
-An output is right as a whole. Partial credit is the fraction of right cells beyond those that a copy of the input gets
-right. Grids have few forms and may be long, so they are split, not parsed by `forms.literal`.
+An output is right as a whole. Partial credit is the fraction of right cells beyond those right in a copy of the input.
+Grids have few forms and may be long, so they are split, not parsed by `forms.literal`.
 """
 
 import operator
@@ -27,7 +27,7 @@ def arc_1d(answer: str, entry: Entry, config: Config) -> float:
 def arc_2d(answer: str, entry: Entry, config: Config) -> float:
     """All cells of the output in the question's signs; partial credit for right ones beyond the unchanged input.
 
-    A board may be in the form of the question (option `board_format_opts`) or in any form that `rows` reads.
+    A board may use the question's format (option `board_format_opts`) or any format `rows` can read.
     """
     if forms.same_text(answer, entry["answer"]):
         return 1.0
@@ -67,7 +67,7 @@ _WHOLE = re.compile(r"([+-]?\d{1,9})(?:\.0*)?", re.ASCII)
 
 
 def rows(text: str, n_cells: int) -> list[list[str]] | None:
-    """Cells of a matrix: lines, JSON, a Python literal, a LaTeX matrix. A list that is not nested is one row.
+    """Cells of a matrix: lines, JSON, a Python literal, a LaTeX matrix. A flat list is one row.
 
     None for a text too long to be a matrix of about `n_cells` cells.
     """
@@ -103,7 +103,7 @@ def is_whole(cell: str, value: object) -> bool:
 
 
 def grade_grid(answer: str, gold: Grid, given: Grid = (), matches: Matches = is_whole) -> float:
-    """The fraction of right cells beyond those that are right in a copy of `given` or in a constant grid."""
+    """The fraction of right cells beyond those right in a copy of `given` or in a constant grid."""
     found, shape = rows(answer, sum(map(len, gold))), list(map(len, gold))
     if found is None or list(map(len, found)) != shape:
         return 0.0

@@ -24,7 +24,7 @@ _DAY_UNITS = ("business days", "days", "day", "times", *(f"{name}s" for name in 
 _HEXADECIMAL = re.compile(r"([+-]?)\s*(?:0[xX])?([0-9a-fA-F]+(?:_[0-9a-fA-F]+)*)")
 _CURRENCIES = ("$", "€", "£", "¥", "₹")
 _PLACES, _MOST_PLACES = 4, 10
-"""Minimum number of decimal places, and the number that is checked, because the stored answer has no more."""
+"""Minimum number of decimal places, and the number checked, because the stored answer has no more."""
 _RELATIVE_TOLERANCE = Fraction(1, 20)
 _DAY = timedelta(days=1)
 _ZERO = timedelta(0)
@@ -40,7 +40,7 @@ _WORDS = re.compile(
 )
 _DATE_WITH_WEEKDAY = re.compile(r"(\d{4}-\d\d-\d\d) \(\w+\) (\d\d:\d\d:\d\d [+-]\d{4})")
 _MANY_PLACES = 10**2_000
-"""Multiple of the denominators of all decimal numbers that `forms.number` reads."""
+"""Common multiple of the denominators of all decimals `forms.number` can read."""
 _HALF_A_THOUSANDTH = Fraction(1, 2000)
 _HALF_A_HUNDREDTH = Fraction(1, 200)
 _FLOAT_ERROR = Fraction(1, 10**9)
@@ -75,8 +75,7 @@ def calendar_arithmetic(answer: str, entry: Entry, config: Config) -> float:
 
 
 def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
-    """The value of the expression to the number of significant digits that the question requires, within one unit of
-    the last.
+    """The expression's value to the required number of significant digits, within one unit in the last.
 
     The stored answer is right, too. It may be less accurate, because the library rounds every intermediate result.
     """
@@ -92,7 +91,7 @@ def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _last_place(value: Fraction, digits: int) -> Fraction:
-    """The value of one unit in the last of `digits` significant digits of `value` (not 0)."""
+    """One unit in the last of `digits` significant digits of `value` (not 0)."""
     exponent = _CONTEXT.divide(Decimal(value.numerator), Decimal(value.denominator)).adjusted()
     return Fraction(10) ** (exponent - digits + 1)
 
@@ -112,7 +111,7 @@ def decimal_chain_sum(answer: str, entry: Entry, config: Config) -> float:
 def fraction_simplification(answer: str, entry: Entry, config: Config) -> float:
     """The fraction in lowest terms, in plain form or LaTeX, or the stored answer.
 
-    With a `min_value` above 1 the library may store a fraction that is not in lowest terms.
+    With a `min_value` above 1, the library may store an unreduced fraction.
     """
     above, slash, below = forms.plain_fraction(answer).partition("/")
     parts = forms.integer(above), forms.integer(below) if slash else 1
@@ -201,7 +200,7 @@ def _scientific(text: str) -> Fraction | None:
 
 
 def _factors(text: str) -> list[tuple[Fraction, int]]:
-    """Base and exponent of each factor of a product of numbers, such as `2^2 × 3`; empty for anything else."""
+    """Base and exponent of each factor in a product such as `2^2 × 3`; empty for anything else."""
     node = parse(re.sub("[xX]", "*", forms.ungrouped(text)))
     found: list[tuple[Fraction, int]] = []
     for factor in () if node is None else node[1:] if node[0] == "product" else (node,):

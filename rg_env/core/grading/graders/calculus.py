@@ -1,4 +1,4 @@
-"""Antiderivative check: compares the derivative of a formula with the integrand at sample points, in ball arithmetic.
+"""Antiderivative check: compares a formula's derivative with the integrand at sample points, in ball arithmetic.
 
 Derivatives are computed by forward-mode automatic differentiation with dual numbers (Clifford 1873; Griewank and
 Walther, *Evaluating Derivatives*, chapter 3): each node of the tree yields its value and its derivative, by the chain
@@ -9,7 +9,7 @@ provably differs from the integrand, confirmed if both provably agree to ten dig
 cancel. `integrand*(x + 1e30*pi - 1e30*pi)` is undecided everywhere and therefore rejected.
 
 The sample points depend on the question and the answer, so answers cannot be tuned to them. The constant of integration
-may differ between the pieces of the domain, as for `ln|x|` or `atan(1/x)`.
+may differ between pieces of the domain, as for `ln|x|` or `atan(1/x)`.
 
 A ball represents a real number by a midpoint and a radius that provably bounds its error. Each operation returns a ball
 that contains every result for operands within theirs, including rounding (van der Hoeven, *Ball arithmetic*, 2009;
@@ -34,20 +34,20 @@ Ball = tuple[float, float]
 Dual = tuple[Ball, Ball]
 """A value and its derivative."""
 Function = Callable[[Mapping[str, Dual]], Dual]
-"""A function of the values of all names. Raises ValueError or ArithmeticError outside its real domain."""
+"""A function of all names' values. Raises ValueError or ArithmeticError outside its real domain."""
 
 _NEAR = (0.1, 300.0)
-"""Range of magnitudes of the first points, too wide for a series or quadrature about zero to agree at all of them."""
+"""Magnitudes of the first points, a range too wide for a series or quadrature about zero to agree everywhere."""
 _WIDE = (0.05, 1e4)
 """Magnitudes of further points, for integrands with a small or distant domain: `asin(3*x)`, `sqrt(x - 100)`."""
 _NEAR_PAIRS, _WIDE_PAIRS = 6, 60
 _EXTREME = (1e-25, -1e-25, 1e25, -1e25)
 """Points where the lowest or highest power of a polynomial dominates. They can refute but need not confirm."""
 _FROM_EDGE = (1e-1, 1e-2, 1e-3, 1e-4)
-"""Distances of points from an edge of the domain, relative to its size. They can refute but need not confirm."""
+"""Distances of points from the domain's edge, relative to its size. They can refute but need not confirm."""
 _HALVINGS = 24
 _WANTED_POINTS = 12
-"""Number of points in the domain of the integrand that are tried."""
+"""Number of points to try in the integrand's domain."""
 _NEEDED_POINTS = 5
 """Number of points that must confirm. Fewer than `_WANTED_POINTS`, because `ln(x)` has half the domain of `1/x`."""
 _WIDEST = 1e-10
@@ -61,12 +61,12 @@ _MARGIN = 1 + 1e-9
 """Safety factor for rounding errors in the radii of long formulas."""
 _TINY = 1e-200
 _MODERATE, _HUGE = (-1.0, 1.0), (30.0, 60.0)
-"""Decimal exponents of the values for constants of integration. Huge values make `C*x/10^20` significant; moderate ones
+"""Decimal exponents for the values of integration constants. Huge values make `C*x/10^20` significant; moderate ones
 keep `exp(C)` finite."""
 _MAX_BITS = 4_096
 """Maximum size of exact rational constants in bits; larger ones have no value."""
 _DOUBLE_DIGITS = 15
-"""Number of digits from which a decimal counts as a printed float, accurate to a unit in its last digit."""
+"""A decimal with this many digits counts as a printed float, accurate to a unit in its last digit."""
 _CONSTANTS = {"e": math.e, "pi": math.pi}
 
 
@@ -75,7 +75,7 @@ _CONSTANTS = {"e": math.e, "pi": math.pi}
 ZERO: Ball = (0.0, 0.0)
 ONE: Ball = (1.0, 0.0)
 _ROUNDING = 2.0**-52
-"""Relative error of one operation: twice the bound of IEEE 754, to cover the rounding of radii."""
+"""Relative error per operation: twice the IEEE 754 bound, to cover rounding of radii."""
 _LIBRARY = 2.0**-50
 """Relative error of a C library function. The documented or measured error is at most 2 ulp for glibc, musl, macOS and
 Windows."""
@@ -88,7 +88,7 @@ def is_finite(a: Ball) -> bool:
 
 
 def of_fraction(value: Fraction) -> Ball:
-    """The ball of a fraction, exact for whole numbers that a float can represent. Raises OverflowError if too large."""
+    """The ball of a fraction, exact for whole numbers a float can represent. Raises OverflowError if too large."""
     middle = float(value)
     return middle, 0.0 if middle == value else _ROUNDING * abs(middle) + _UNDERFLOW
 
@@ -287,7 +287,7 @@ def _bounded(value: Fraction) -> Fraction:
 
 
 def _flat(node: Node) -> Iterator[Node]:
-    """The parts of a node, with nested nodes of the same kind flattened."""
+    """A node's parts, with nested nodes of the same kind flattened."""
     for part in node[1:]:
         if part[0] == node[0]:
             yield from _flat(part)
@@ -349,7 +349,7 @@ def _call(function: str, argument: Function) -> Function:
 
 
 def _size(node: Node) -> Callable[[Mapping[str, Dual]], float]:
-    """The size of the value without cancellation between terms, to which rounding errors are relative."""
+    """The value's size without cancellation between terms, the reference for rounding errors."""
     match node:
         case ("negative", operand):
             return _size(operand)
@@ -374,7 +374,7 @@ def _size(node: Node) -> Callable[[Mapping[str, Dual]], float]:
 
 @dataclass(frozen=True, slots=True)
 class Integrand:
-    """The integrand: a formula whose antiderivative is requested."""
+    """The integrand: the formula to integrate."""
 
     value: Function
     size: Callable[[Mapping[str, Dual]], float]
@@ -401,8 +401,8 @@ def is_antiderivative(
 
     Args:
         variables: all names of the one variable.
-        constants: names of constants of integration. Their values vary from point to point, so that a constant that
-            remains in the derivative (`C*x`) never matches by chance.
+        constants: names of constants of integration. Their values vary from point to point, so a constant left in the
+            derivative (`C*x`) never matches by chance.
         seed: determines the points.
     """
     try:
@@ -415,7 +415,7 @@ def is_antiderivative(
         return dict.fromkeys(variables, (around(point), ONE))
 
     tried: dict[float, bool] = {}
-    """Whether each point tried so far is in the domain of the integrand."""
+    """Whether each point tried so far is in the integrand's domain."""
     confirmed = 0
     for point in _points(draw):
         n_inside = sum(tried.values())
@@ -464,7 +464,7 @@ def _near_edges(tried: Mapping[float, bool], has_value: Callable[[float], bool])
 def _compared(
     derivative: Function, integrand: Integrand, values: Mapping[str, Dual]
 ) -> Literal["equal", "different", "undecided", "outside"]:
-    """The derivative of an answer and the integrand at one point; "outside" the integrand's domain or range."""
+    """An answer's derivative and the integrand at one point; "outside" the integrand's domain or range."""
     try:
         wanted, size = integrand.value(values)[0], integrand.size(values)
     except (ValueError, ArithmeticError):

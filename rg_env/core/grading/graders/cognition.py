@@ -1,8 +1,8 @@
 """Graders of the cognition, code and induction tasks.
 
-rubiks_cube turns a cube of any size as a permutation of its stickers. A sticker is a point: the cube's center is the
-origin, x goes right, y up, z to the front, and layers are 2 apart, so a cube of size n has stickers at ±n on one axis
-and at -(n-1), ..., n-1 on the two others. All turns are quarter turns of a run of layers around one axis.
+rubiks_cube treats turns of a cube of any size as permutations of stickers. A sticker is a point: the cube's center is
+the origin, x goes right, y up, z to the front, and layers are 2 apart, so a cube of size n has stickers at ±n on one
+axis and at -(n-1), ..., n-1 on the two others. All turns are quarter turns of a run of layers around one axis.
 """
 
 import re
@@ -30,7 +30,7 @@ _PRIME = re.compile("[’‘′`´ʼ]")
 _BETWEEN_MOVES = re.compile(r"[\s(),;]+")
 _AXES = {"L": 0, "R": 0, "M": 0, "X": 0, "D": 1, "U": 1, "E": 1, "Y": 1, "B": 2, "F": 2, "S": 2, "Z": 2}
 _CLOCKWISE = "RUFXYZS"
-"""Moves that are clockwise as seen from the positive end of their axis; M turns like L, and E like D."""
+"""Moves that are clockwise seen from the positive end of the axis; M turns like L, and E like D."""
 
 
 def _bare(text: str) -> str:
@@ -57,7 +57,7 @@ def modulo_grid(answer: str, entry: Entry, config: Config) -> float:
 
 
 def needle_haystack(answer: str, entry: Entry, config: Config) -> float:
-    """A name for which the statement in question is true; in a long text there may be several."""
+    """A name that makes the question's statement true; in a long text there may be several."""
     asked = entry["metadata"]["question"].removeprefix("Who ").removesuffix("? Reply only with a name.")
     statements = entry["question"].split("\n")[0].split(". ")
     names = {name.removesuffix(f" {asked}") for name in statements if name.endswith(f" {asked}")}
@@ -76,7 +76,7 @@ def rubiks_cube(answer: str, entry: Entry, config: Config) -> float:
 
 
 def turned(size: int, moves: list[str], start: State | None = None) -> State | None:
-    """The face from which each sticker comes, 0 to 5, after `moves` on a cube that was solved, or in state `start`.
+    """The original face of each sticker, 0 to 5, after `moves` on a solved cube, or on one in state `start`.
 
     None if the cube does not have one of the moves.
     """
@@ -100,7 +100,7 @@ def _moves(answer: str) -> list[str]:
 
 @lru_cache(maxsize=4096)
 def _turn(size: int, text: str) -> Callable[[State], State] | None:
-    """The effect of a move on a state; None if a cube of this size does not have the move."""
+    """A move's effect on a state; None if a cube of this size does not have the move."""
     move = _MOVE.fullmatch(text) if len(text) <= 5 else None
     if move is None:
         return None

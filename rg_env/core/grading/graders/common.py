@@ -19,7 +19,7 @@ _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
 
 
 def text(answer: str, entry: Entry, config: Config) -> float:
-    """The stored answer, except for white space at the ends of lines and of the text."""
+    """The stored answer, except for white space at line ends and around the text."""
     return float(forms.same_text(answer, entry["answer"]))
 
 
@@ -52,7 +52,7 @@ def squeezed(text: str) -> str:
 
 
 def progress(right: int, given: int, total: int) -> float:
-    """Fraction of the missing part that is now right: 1.0 for all of `total`, 0.0 for no more than `given`."""
+    """Fraction of the missing part now right: 1.0 for all of `total`, 0.0 for no more than `given`."""
     return 1.0 if right == total else max(0, right - given) / max(1, total - given)
 
 

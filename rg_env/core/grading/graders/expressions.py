@@ -227,7 +227,7 @@ class _Parser:
 
 
 def exact(node: Node, values: Mapping[str, Fraction] | None = None) -> Fraction:
-    """The value of a tree of numbers and the four operations. Raises ValueError for other nodes."""
+    """Evaluates a tree of numbers and the four operations. Raises ValueError for other nodes."""
     match node:
         case ("number", text):
             return Fraction(text if text[-1] != "." else text[:-1])
@@ -250,7 +250,7 @@ def exact(node: Node, values: Mapping[str, Fraction] | None = None) -> Fraction:
 
 @lru_cache(maxsize=256)
 def exact_value(text: str) -> Fraction | None:
-    """The value of one of the library's expressions, of any length; None if it divides by zero.
+    """Evaluates a library expression of any length; None if it divides by zero.
 
     Raises ValueError if it has anything but numbers, the four operations and brackets.
     """

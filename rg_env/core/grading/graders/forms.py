@@ -32,7 +32,7 @@ _INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 _POWER = re.compile(r"(?<=[\w)\]}])\*\*(?=[\w({+-])")
 _QUOTES = [('"', '"'), ("'", "'"), ("“", "”"), ("‘", "’"), ("„", "“"), ("«", "»")]
 _OPENING = frozenset("`\\$*_[" + "".join(start for start, _ in _QUOTES))
-"""First characters of all wrappings of an answer."""
+"""First characters of everything an answer can be wrapped in."""
 _LABEL = re.compile(
     r"\*{0,2}(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:(?:final|correct)\s+)?answer\*{0,2}(?:\s+is\b:?|\s*[:=])\*{0,2}",
     re.IGNORECASE,
@@ -66,7 +66,7 @@ _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)", r
 _SEPARATORS = str.maketrans(dict.fromkeys("→⇒>,;|[](){}'\"`‘’“”", " "))
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
 INVALID = object()
-"""The result of `literal` for text that is not a literal."""
+"""The result of `literal` for any other text."""
 _PLAIN = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a"}
 _CLOSED_BY = {"[": "]", "(": ")", "{": "}"}
 _SLASHES = str.maketrans("\N{FRACTION SLASH}\N{DIVISION SLASH}", "//")
@@ -157,7 +157,7 @@ def _without_quotes(text: str) -> str | None:
 
 
 def _without_brackets(text: str) -> str | None:
-    """The element of a list with a single element."""
+    """The only element of a one-element list."""
     inner = text[1:-1].strip() if text[:1] + text[-1:] == "[]" else ""
     return None if not inner or re.search(r"[\[\],;\n]", inner) else inner
 
@@ -178,7 +178,7 @@ def _balanced(text: str) -> bool:
 
 
 def same_text(answer: str, gold: str) -> bool:
-    """Whether the texts are equal except for white space at the ends of lines and of the text."""
+    """Whether the texts are equal except for white space at line ends and around the text."""
     return _lines(answer) == _lines(gold)
 
 
@@ -351,7 +351,7 @@ def all_numbers(texts: Iterable[str]) -> list[Fraction] | None:
 
 
 def parts(text: str) -> list[str]:
-    """The parts of a sequence, separated by white space, commas, bars or arrows; brackets and quotes are ignored."""
+    """A sequence's parts, separated by white space, commas, bars or arrows; brackets and quotes are ignored."""
     return text.replace("->", " ").translate(_SEPARATORS).split()
 
 

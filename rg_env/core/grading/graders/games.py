@@ -1,5 +1,5 @@
-"""Graders of the games tasks whose answer is a filled grid, a board, a single value or an arithmetic expression.
-`move_games` has those that are played.
+"""Graders for games answered by a filled grid, a board, a single value or an arithmetic expression.
+`move_games` has the games that are played.
 
 Any grid that keeps the givens and obeys all rules is right, even if it is not the stored solution. Otherwise, a grid
 that keeps the givens scores its fraction of right cells among those to fill in, beyond the best constant filling, so a
@@ -22,12 +22,12 @@ _NO_SIGNS = str.maketrans(dict.fromkeys("<>∧∨", " "))
 
 
 def sudoku(answer: str, entry: Entry, config: Config) -> float:
-    """A grid in which rows, columns and 3x3 boxes have each digit once."""
+    """A grid with each digit once per row, column and 3x3 box."""
     return _sudoku(answer, entry, 3)
 
 
 def mini_sudoku(answer: str, entry: Entry, config: Config) -> float:
-    """A grid in which rows, columns and 2x2 boxes have each of 1 to 4 once."""
+    """A grid with each of 1 to 4 once per row, column and 2x2 box."""
     return _sudoku(answer, entry, 2)
 
 
@@ -43,7 +43,7 @@ def _sudoku(answer: str, entry: Entry, side: int) -> float:
 
 
 def futoshiki(answer: str, entry: Entry, config: Config) -> float:
-    """A grid in which rows and columns have each number once, and all inequalities hold.
+    """A grid with each number once per row and column that satisfies all inequalities.
 
     The answer repeats the signs between the cells or omits them all; a changed sign scores 0, like a changed given.
     """
@@ -74,7 +74,7 @@ def kakurasu(answer: str, entry: Entry, config: Config) -> float:
 
 
 def survo(answer: str, entry: Entry, config: Config) -> float:
-    """A grid in which each row and column ends in the sum of the rest, and each given number fills one cell."""
+    """A grid where each row and column ends in the sum of the rest, and each given number fills one cell."""
     metadata = entry["metadata"]
     puzzle, size = metadata["puzzle"], metadata["board_size"]
 
@@ -114,7 +114,7 @@ def _value(grid: Grid | None, metadata: dict[str, Any], obeys: Callable[[Grid], 
 def _grid(text: str, n_rows: int, n_columns: int, one_digit: bool = True) -> Grid | None:
     """The rows of whole numbers, 0 for a blank (`_`); None for another size or other cells.
 
-    With `one_digit` the digits of a row need no separators. Rulers between rows are skipped.
+    With `one_digit`, digits in a row need no separators. Rulers between rows are skipped.
     """
     rows = [row for row in arc.rows(text, n_rows * n_columns) or [] if set("".join(row)) - set("-+=:")]
     if one_digit:
@@ -128,7 +128,7 @@ def _columns(grid: Grid) -> Grid:
 
 
 def _is_complete(cells: Sequence[int]) -> bool:
-    """Each of 1 to the number of cells, once."""
+    """Each number from 1 to the number of cells, once."""
     return sorted(cells) == list(range(1, len(cells) + 1))
 
 
@@ -151,7 +151,7 @@ _EMPTY = ("_", ".")
 
 
 def n_queens(answer: str, entry: Entry, config: Config) -> float:
-    """Any full board that keeps the given queens and on which no two attack each other."""
+    """Any full board with the given queens and no two attacking each other."""
     puzzle = entry["metadata"]["puzzle"]
     size = len(puzzle)
     board = arc.rows(answer, size**2)
@@ -169,9 +169,8 @@ def n_queens(answer: str, entry: Entry, config: Config) -> float:
 def tsumego(answer: str, entry: Entry, config: Config) -> float:
     """A move that captures the most white stones.
 
-    The library's random stones may give the white group of its problem another liberty, so that the stored move
-    captures nothing. In that case, another move is right (`graders.gold`), or the question has no answer and is left
-    out.
+    The library's random stones may give its white group another liberty, so the stored move captures nothing. In that
+    case, another move is right (`graders.gold`), or the question has no answer and is left out.
     """
     board = entry["metadata"]["board"]
     move, taken = _point(answer, len(board)), captures(board)
@@ -190,7 +189,7 @@ def _point(text: str, size: int) -> Point | None:
 
 
 def captures(board: list[list[str]]) -> dict[Point, int]:
-    """The number of white stones captured by each capturing move of Black: groups whose only liberty is that point."""
+    """The number of white stones each capturing move captures: groups with that point as their only liberty."""
     size = len(board)
     left = {(r, c) for r in range(size) for c in range(size) if board[r][c] == "O"}
     found: dict[Point, int] = {}
@@ -225,7 +224,7 @@ _OPERATORS = re.compile(r"operators ([-+*/, ]+)\.")
 
 
 def _made_of(answer: str, numbers: Collection[int], target: int) -> Node | None:
-    """The expression, if it uses each of the numbers exactly once and nothing else, and has the value of the target.
+    """The expression, if it uses exactly the given numbers, each once, and evaluates to the target.
 
     The numbers are compared before anything is computed, so the arithmetic stays as small as the puzzle's.
     """
@@ -257,7 +256,7 @@ def _parts(node: Node) -> Iterator[Node]:
 
 
 def _operators(node: Node) -> set[str]:
-    """The operations that the expression needs."""
+    """The operations used in the expression."""
     used = set()
     for kind, *parts in _parts(node):
         if kind in ("negative", "inverse"):

@@ -52,10 +52,10 @@ def corrected(task: str, entry: Entry, config: Config = NO_OPTIONS) -> Entry:
 
 
 def _aiw(entry: Entry, config: Config) -> str:
-    """All women of two circles whose only common member is Matilda, without herself but with the first circle's center.
+    """All women in two circles that share only Matilda, without herself but with the first circle's center.
 
-    The library adds one to the women of the first circle: it counts Matilda as her own colleague and ignores the second
-    circle, whose members are all colleagues of each other by the question.
+    The library counts one too many in the first circle (Matilda as her own colleague) and ignores the second, whose
+    members are all each other's colleagues according to the question.
     """
     women = _WOMEN.findall(entry["question"])
     if len(women) != 2:
@@ -64,7 +64,7 @@ def _aiw(entry: Entry, config: Config) -> str:
 
 
 def _basic_arithmetic(entry: Entry, config: Config) -> str:
-    """The exact value, as a fraction where a division leaves a remainder, which the library drops. With
+    """The exact value, as a fraction if a division leaves a remainder, which the library drops. With
     `allow_parentheses=False` the library also ignores precedence."""
     exact = exact_value(entry["metadata"]["expression"])
     return str(entry["answer"]) if exact is None or exact == forms.number(entry["answer"]) else str(exact)
@@ -80,8 +80,8 @@ def _tsumego(entry: Entry, config: Config) -> str:
 
 
 def _knight_swap(entry: Entry, config: Config) -> str:
-    """A solution where "No" is stored for a solvable puzzle: to make some puzzles impossible, the library removes a
-    move from the board, which the question does not mention."""
+    """A solution if "No" is stored for a solvable puzzle: to make some puzzles impossible, the library removes a move
+    from the board without mentioning it in the question."""
     metadata = entry["metadata"]
     if entry["answer"] != "No":
         return str(entry["answer"])
@@ -90,7 +90,7 @@ def _knight_swap(entry: Entry, config: Config) -> str:
 
 
 def _mahjong_puzzle(entry: Entry, config: Config) -> str:
-    """The result of the last round. The library calls a random card `Pass` whatever it forms, prefers `Chi` to `Peng`,
+    """The last round's result. The library calls a random card `Pass` whatever it forms, prefers `Chi` to `Peng`,
     and misses a sequence if a card between its ends is doubled."""
     *before, last = entry["metadata"]["rounds"]
     cards = CARDS.search(entry["question"])
@@ -104,7 +104,7 @@ def _mahjong_puzzle(entry: Entry, config: Config) -> str:
 
 def _syllogism(entry: Entry, config: Config) -> str:
     """Whether the conclusion holds in every model of the premises. The library checks for traditional figures, or for
-    the converse of one premise, and so accepts some conclusions that do not follow and misses others that do."""
+    the converse of one premise, so it accepts some invalid conclusions and misses some valid ones."""
     follows = syllogism_follows(entry)
     return str(entry["answer"]) if follows is None else "Yes" if follows else "No"
 
@@ -181,7 +181,7 @@ _RIGHT: Mapping[str, Callable[[Entry, Config], Any]] = {
 """Functions by task that return the right answer to an entry in the stored format."""
 
 SOLVED = ("rush_hour", "boxnet")
-"""Tasks whose gold answers come from a solver, which trusts its entry."""
+"""Tasks with gold answers from a solver, which trusts its entry."""
 
 
 def gold_answer(task: str, entry: Mapping[str, Any], config: Config = NO_OPTIONS) -> str | None:
@@ -220,4 +220,4 @@ _STORED_ELSEWHERE: Mapping[str, Callable[[Entry], str | None]] = {
     "rush_hour": move_games.solve_rush_hour,
 }
 STORED_ELSEWHERE = tuple(_STORED_ELSEWHERE)
-"""Tasks whose entries have no `answer`."""
+"""Tasks with entries without an `answer`."""

@@ -4,16 +4,16 @@ A formula is a tuple: `("var", name)`, `("not", f)`, or `(operator, left, right)
 Negation binds most tightly, then and, or, implies, iff, as in the library; chained implications associate to the right,
 as usual. Reading is bounded: by default `MAX_TOKENS` signs, and always `MAX_DEPTH` levels.
 
-A conclusion follows from all premises together, and no part of it from one of them alone. Meaning decides: a formula is
-its column of the truth table (`columns`), so equivalent formulas are the same here. A *clause* is an or of variables
-and negated variables, such as `¬P ∨ Q`. The *parts* of a formula are its prime implicates: the clauses that follow from
-it while no shorter clause within them does. Together they are equivalent to the formula (W. V. Quine, The problem of
-simplifying truth functions, 1952).
+A conclusion follows from all premises together, and no part of it follows from a single premise. Meaning decides: a
+formula is its column of the truth table (`columns`), so equivalent formulas are the same here. A *clause* is an or of
+variables and negated variables, such as `¬P ∨ Q`. The *parts* of a formula are its prime implicates: the clauses that
+follow from it while no shorter clause within them does. Together they are equivalent to the formula (W. V. Quine, The
+problem of simplifying truth functions, 1952).
 
 A formula is a *conclusion* if the premises together imply it, it is neither always true nor always false, and no part
-of it is implied by one premise alone. From `P` and `P → Q` follow `Q`, `Q ∨ R` and `R → Q`, which are conclusions; so
-do these, which are not: `P`, `P ∨ R`, `¬P ∨ Q` (implied by one premise), `P ∧ Q` and the premises joined by and (`P` is
-a part), `(P → Q) ∨ R` (implied by a premise). The second half of the rule matters: without it, copying the question,
+of it is implied by a single premise. From `P` and `P → Q` follow `Q`, `Q ∨ R` and `R → Q`, which are conclusions; so do
+these, which are not: `P`, `P ∨ R`, `¬P ∨ Q` (implied by one premise), `P ∧ Q` and the premises joined by and (`P` is a
+part), `(P → Q) ∨ R` (implied by a premise). The second half of the rule matters: without it, copying the question,
 joined by and, would be right wherever anything is.
 """
 
@@ -52,7 +52,7 @@ _DENIALS = {
     *("impossible", "lie", "¬"),
 }
 MAX_DEPENDS = 10
-"""Maximum number of variables that a formula may depend on; others are not examined and never a conclusion. No level of
+"""Maximum number of variables in a formula; others are not examined and never count as a conclusion. No level of
 the library has more, and the number of possible parts triples with each variable."""
 _MAX_PREMISE_TOKENS = 20_000  # premises come from the library; the limit for answers would reject large entries
 
@@ -93,7 +93,7 @@ def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, b
 
 
 def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
-    """A conclusion by the rule in the module's docstring: it follows, and no part of it follows from one premise alone.
+    """A conclusion by the rule in the module's docstring: it follows, and no part of it follows from a single premise.
 
     The rule depends on meaning only, so equivalent formulas get the same verdict if they can be parsed and use the
     question's variables. The library's grader accepts anything that follows and is neither a tautology nor a single
@@ -107,7 +107,7 @@ def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
 
 
 class Premises:
-    """The premises of one question of propositional_logic."""
+    """A propositional_logic question's premises."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
         """Parse the premises. Raises `ValueError` for an unreadable one."""
@@ -166,7 +166,7 @@ class Premises:
             yield f"¬{name}", self._always & ~column
 
     def _is_new(self, clause: int) -> bool:
-        """`lead_to` for the column of a clause, which is its own only part."""
+        """`lead_to` for a clause's column; a clause's only part is itself."""
         implied = clause != self._always and not self._together & ~clause
         return implied and all(premise & ~clause for premise in self._columns)
 
@@ -216,7 +216,7 @@ def parse(text: str, variables: Collection[str], max_tokens: int = MAX_TOKENS) -
 
 
 def _binary(tokens: Sequence[tuple[str, str]], at: int, weakest: int, depth: int) -> tuple[Formula, int]:
-    """The longest formula from `at` whose operators bind at least as tightly as `weakest`, and where it ends."""
+    """The longest formula from `at` with operators that bind at least as tightly as `weakest`, and where it ends."""
     left, at = _unary(tokens, at, depth)
     while at < len(tokens) and _BINDING.get(tokens[at][0], 0) >= weakest:
         operator = tokens[at][0]
@@ -259,7 +259,7 @@ def columns(variables: Collection[str]) -> dict[str, int]:
 
 
 def always(table: Mapping[str, int]) -> int:
-    """The column of a tautology."""
+    """A tautology's column."""
     return (1 << (1 << len(table))) - 1
 
 
@@ -287,7 +287,7 @@ def truth(formula: Formula, table: Mapping[str, int]) -> int:
 
 
 def flipped(column: int, variable: int) -> int:
-    """The column with rows swapped in which a variable, given by its own column, is true and false."""
+    """The column after swapping the rows where a variable, given by its own column, is true and false."""
     width = (variable & -variable).bit_length() - 1
     return (column & variable) >> width | (column << width & variable)
 

@@ -1,13 +1,12 @@
-"""Graders of the games tasks whose answer is a list of moves: played on a board of our own, by the question's rules.
+"""Graders for games answered by a list of moves, which are played on our own board by the question's rules.
 
 A list with an illegal move is wrong, except in sokoban, where walking into a wall does nothing. The library stores no
 solution of a rush_hour or boxnet puzzle: `solve_rush_hour` and `solve_boxnet` find one.
 
 Rush hour: a vehicle keeps its line, so a state of the board is one number a vehicle: where on its line it begins.
 
-Boxnet: a plan is a list of steps. In a step each agent may do one thing with a box that is in its square when the step
-begins: move it to a square next to it, or match it with a target of its color in the same square. Matching removes
-both.
+Boxnet: a plan is a list of steps. In a step, each agent can do one thing with a box that starts the step in its square:
+move it to an adjacent square, or match it with a target of the same color in the same square. Matching removes both.
 """
 
 import json
@@ -39,7 +38,7 @@ _KNIGHT_MOVES = re.compile(
 _BETWEEN_STEPS = str.maketrans(dict.fromkeys(" \t\r\n,;'\"[]", ""))
 _SIDE = 6
 _MAX_STATES = 200_000
-"""Number of states after which the solver gives up. No puzzle of the library has more than 147,355."""
+"""Number of states before the solver gives up. No puzzle of the library has more than 147,355."""
 _SLIDE = re.compile(r"([A-Z])\1{0,2}([+-])(\d{1,2})")  # also `AA+1`, as the question names the red car
 _AROUND_SIGNS = re.compile(r" ?([][(),:]) ?")
 _ACTION = re.compile(
@@ -50,13 +49,13 @@ _S = TypeVar("_S")
 _State = tuple[int, ...]
 """State of a rush_hour board: for each vehicle, its place on its line."""
 _Squares = dict[str, list[str]]
-"""Items in each square, which is named by its center: `0.5_1.5`."""
+"""Items in each square; squares are named by their centers: `0.5_1.5`."""
 
 
 def _shortest(
     start: _S, moves: Callable[[_S], Iterable[tuple[str, _S]]], done: Callable[[_S], bool]
 ) -> list[str] | None:
-    """The moves on a shortest path to a state that is `done`; None if there is no such path, or too many states."""
+    """The moves on a shortest path to a `done` state; None if there is none, or too many states."""
     came_from: dict[_S, tuple[_S, str] | None] = {start: None}
     queue = deque([start])
     while queue and len(came_from) < _MAX_STATES:
@@ -100,10 +99,10 @@ def tower_of_hanoi(answer: str, entry: Entry, config: Config) -> float:
 
 
 def knight_swap(answer: str, entry: Entry, config: Config) -> float:
-    """Any number of alternating legal moves that swap the colors, or "No" if that is impossible.
+    """Any number of legal moves that swap the colors, alternating sides, or "No" if that is impossible.
 
-    By the question, a legal move is a knight's move to an empty square. For puzzles meant to be impossible the library
-    secretly removes a move from the board; `graders.gold` solves those that are possible.
+    By the question, a legal move is a knight's move to an empty square. For puzzles meant to be impossible, the library
+    silently removes a move from the board; `graders.gold` solves those that are still possible.
     """
     metadata = entry["metadata"]
     if answer.strip(" \t\r\n\"'[].").lower() == "no":
@@ -201,8 +200,8 @@ class _Board:
 def read_board(description: str) -> _Board:
     """Read a board from 36 letters, row by row: `o` is empty, `x` a wall.
 
-    Vehicles come in the order of their letters, and the question calls them A, B, C ... in that order: not always by
-    the letters in the description, which may leave some out.
+    Vehicles are sorted by letter, and the question calls them A, B, C, ... in that order. These can differ from the
+    letters in the description, which may skip some.
     """
     cells: dict[str, list[int]] = {}
     walls = 0
