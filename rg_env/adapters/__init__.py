@@ -1,6 +1,6 @@
 """Adapters between rg_env and other frameworks, in both directions, with one module per API.
 
-Core does not depend on any framework. `as_environment` imports only the adapter that an object needs, and not torch.
+Core does not depend on any framework. `as_environment` imports only the adapter an object needs, and not torch.
 """
 
 from typing import Any
@@ -14,8 +14,8 @@ from rg_env.errors import InputError
 def as_environment(env: Any) -> Environment:
     """Convert `env` to an `Environment`.
 
-    Accepts an `Environment`, a `ReasoningGymEnv`, or a Verifiers environment: a v0 `SingleTurnEnv`, a v1 `Taskset`
-    (whose tasks become the training rows) or an `Env` with one agent.
+    Accepts an `Environment`, a `ReasoningGymEnv`, or a Verifiers environment: a v0 `SingleTurnEnv`, a v1 `Taskset` (its
+    tasks become the training rows) or an `Env` with one agent.
 
     Raises:
         InputError: `env` is anything else, or needs several turns, tools or a sandbox.

@@ -27,7 +27,7 @@ _errors: ContextVar[list[RewardError] | None] = ContextVar("reward_errors", defa
 
 @contextmanager
 def raising_reward_errors() -> Iterator[None]:
-    """At the end of the block, raise the first error of a watched function, instead of any other exception."""
+    """At the end of the block, raise the first error from a watched function, instead of any other exception."""
     errors: list[RewardError] = []
     token = _errors.set(errors)
     try:
@@ -45,7 +45,7 @@ def raising_reward_errors() -> Iterator[None]:
 def watch(rubric: Any) -> None:
     """Wrap every reward function of `rubric`, or of the rubrics in a `RubricGroup`, in place and only once.
 
-    Wrapped functions keep their name and signature, from which Verifiers derives their arguments.
+    Wrapped functions keep their name and signature, which Verifiers uses to pass arguments.
     """
     for attribute in _FUNCTIONS:
         functions = getattr(rubric, attribute, None)

@@ -36,7 +36,7 @@ LogMetric = Callable[[str, float], None]
 LogExtra = Callable[[str, list[Any]], None]
 
 _REASONING = ("reasoning_content", "thinking")
-"""Keys under which TRL stores the content of a <think> block, for tokenizers that parse responses."""
+"""Keys TRL uses for the content of a <think> block, with tokenizers that parse responses."""
 
 
 @dataclass(frozen=True)

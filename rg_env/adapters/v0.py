@@ -61,9 +61,9 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         parser: a `vf.Parser`, passed to reward functions.
         rubric: your own `vf.Rubric`. Its rewards replace the default ones and are added to `rewards`, if given.
             Accuracy and statuses remain as metrics.
-        kwargs: other parameters of `ReasoningGym` and of the parent class.
+        kwargs: other parameters of `ReasoningGym` and the parent class.
 
-    Attributes: `environment` (the underlying `ReasoningGym`, on which `GRPOTrainer` trains), and its `mixture`,
+    Attributes: `environment` (the underlying `ReasoningGym`, used by `GRPOTrainer`), and its `mixture`,
     `manifest`, `rewards`, `prompt_options` and `grading`. `dataset` and `eval_dataset` have the columns question,
     answer, info (strings), prompt and example_id; they are None for 0 examples.
 
@@ -108,7 +108,7 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         super().__init__(
             dataset=_dataset(env.train_rows),
             eval_dataset=_dataset(env.eval_rows),
-            # Newer releases prepend a system prompt that is passed to them to any prompt without one.
+            # Given a system prompt, newer releases prepend it to any prompt without one.
             system_prompt=env.system_prompt if env.prompt_options.placement == "system" else None,
             parser=parser,
             rubric=rubric,
@@ -200,7 +200,7 @@ class _Function:
 
 
 class _AwaitingFunction(_Function):
-    """Awaits the score, which a worker process may compute, and then the reward, without blocking the event loop."""
+    """Awaits the score (possibly from a worker process) and then the reward, without blocking the event loop."""
 
     async def __call__(self, prompt: Any, completion: Any, answer: Any, state: Any, info: Any, parser: Any) -> Any:
         if isinstance(state, dict) and _kept(completion, state, info) is None:
@@ -261,7 +261,7 @@ def usage(state: Mapping[str, Any]) -> tuple[int | None, bool | None]:
 
 _HOOKS = ("rollout", "setup_state", "is_completed", "env_response", "get_prompt_messages", "get_context_messages",
           "get_model_response", "render_completion")  # fmt: skip
-"""Methods with which an environment customizes rollouts. The trainer would not call them."""
+"""Methods an environment can override to customize rollouts. The trainer would not call them."""
 _ROW = "verifiers_row"
 """Key of a row that holds the dataset's original row, for the rubric."""
 _MONITORS = ("num_turns",)
@@ -316,14 +316,14 @@ class VerifiersEnvironment(Environment):
         return [self._scored(*each) for each in zip(rollouts, found, strict=True)]
 
     def _scored(self, rollout: Rollout, found: tuple[Any, Mapping[str, Any]]) -> Scored:
-        """Scores of a rubric whose class computes them in its own way, invisible to `watch`."""
+        """Scores from a rubric class with its own computation, invisible to `watch`."""
         where = describe(rollout.task, rollout.extraction.answer, rollout.text)
         values = {name: checked_value(name, value, where) for name, value in found[1].items() if name not in _MONITORS}
         metrics = {name: values.pop(name) for name in list(values) if name == "accuracy" or _is_part(name)}
         return Scored(checked_value(f"of {type(self.env.rubric).__name__}", found[0], where), values, metrics)
 
     def _state(self, rollout: Rollout) -> Any:
-        """The state that a rubric reads, in the format of the installed release."""
+        """The state passed to a rubric, in the installed release's format."""
         row = dict(rollout.row[_ROW])
         prompt, completion = self._messages(rollout)
         row |= {"prompt": prompt, "answer": row.get("answer", ""), "info": dict(rollout.info)}
@@ -377,7 +377,7 @@ async def _scored_rollouts(rubric: Any, states: Sequence[Any]) -> list[tuple[Any
 
 
 async def _scored_groups(rubric: Any, states: Sequence[Any]) -> list[tuple[Any, Mapping[str, Any]]]:
-    """Score with a rubric of a later release, which scores the rollouts of a row together."""
+    """Score with a later release's rubric, which scores a row's rollouts together."""
     groups = groupby(states, key=lambda state: (state["example_id"], repr(state["prompt"])))
     await asyncio.gather(*(rubric.score_group(list(group)) for _, group in groups))
     return [(state.get("reward"), state.get("metrics") or {}) for state in states]

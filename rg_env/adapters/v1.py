@@ -54,7 +54,7 @@ class ReasoningGymTaskData(vf.TaskData):
     """One question, in the format sent between processes and stored in traces."""
 
     question: str = ""
-    """The question alone, without the answer format."""
+    """Only the question, without the answer format."""
     answer: str = ""
     """The gold answer; empty if the library does not store one."""
     info: dict[str, str] = Field(default_factory=dict)
@@ -74,7 +74,7 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
 
     @property
     def key(self) -> str:
-        """A unique key of the question: the task, and a hash of its text."""
+        """A unique key for the question: the task, and a hash of the text."""
         return f"{self.data.info.get('rg_task')}:{question_hash(self.data.question)}"
 
     @vf.reward
@@ -203,7 +203,7 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
 
 
 class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig]):
-    """The questions of one split."""
+    """One split's questions."""
 
     def load(self) -> Iterator[ReasoningGymTask]:
         """The tasks in order; equal configs yield equal tasks. Raises as `core.data.dataset.build_rows`."""
@@ -260,7 +260,7 @@ class SingleTurnHarnessConfig(vf.HarnessConfig):
     request_timeout: float | None = Field(3600.0, gt=0, allow_inf_nan=False)
     """Maximum time for one completion in seconds; None: unlimited."""
     max_retries: int = Field(2, ge=0)
-    """Maximum number of retries after a temporary failure of a request, made by the `openai` client."""
+    """Maximum number of retries by the `openai` client after a temporary failure."""
 
 
 class SingleTurnHarness(vf.Harness[SingleTurnHarnessConfig]):
@@ -339,11 +339,11 @@ if hasattr(vf, "SingleAgentEnv"):  # missing in 0.2, where the harness has its o
         Unlike the taskset that Verifiers loads by id, it stays in one process, so rewards may be functions.
 
         Args:
-            split: split of the rows of `taskset`: "eval" or "train".
+            split: the split in `taskset`: "eval" or "train".
             gym, num_train_examples, num_eval_examples and all others: as for `ReasoningGym`.
 
         Attributes:
-            environment: the underlying `ReasoningGym` with both splits, on which `GRPOTrainer` trains. Its attributes
+            environment: the underlying `ReasoningGym` with both splits, used by `GRPOTrainer`. Its attributes
                 `mixture`, `manifest`, `rewards`, `prompt_options` and `grading` are also available here.
             taskset: the rows of `split` as Verifiers' tasks.
 
@@ -380,7 +380,7 @@ if hasattr(vf, "SingleAgentEnv"):  # missing in 0.2, where the harness has its o
 
 
 class _RowsTaskset(ReasoningGymTaskset):
-    """A taskset of rows that are already drawn."""
+    """A taskset of already drawn rows."""
 
     def __init__(self, config: ReasoningGymTasksetConfig, rows: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(config)

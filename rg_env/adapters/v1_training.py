@@ -91,7 +91,7 @@ class TasksetEnvironment(Environment):
         return rows
 
     def _check(self, task: vf.Task) -> None:
-        """Record the rewards of this kind of task. Raises `InputError` if it needs anything unsupported."""
+        """Record the rewards for this kind of task. Raises `InputError` if it needs anything unsupported."""
         name, judges = type(task).__name__, task.plugged_judges()
         rewards, metrics = task.hooks("reward"), task.hooks("metric")
         if task.toolsets(task.config):
@@ -220,7 +220,7 @@ def _trace(task: vf.Task, rollout: Rollout) -> vf.Trace:
     call = vf.ModelCall(
         node=len(nodes),
         finish_reason=None if rollout.truncated is None else "length" if rollout.truncated else "stop",
-        # The tokens of the prompt are unknown here.
+        # The prompt's tokens are unknown here.
         usage=vf.Usage(prompt_tokens=0, completion_tokens=rollout.completion_tokens or 0),
     )
     trace = vf.Trace(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def evaluate(
     models: Sequence[str] | Mapping[str, Any], tasks: Sequence[str] | Mapping[str, Any], **sections: Any
 ) -> "tuple[Results, Path]":
-    """Evaluate models on tasks, as `rg-env eval` does; returns the results, and the folder of the files.
+    """Evaluate models on tasks, like `rg-env eval`; returns the results and the output folder.
 
     Args:
         models, tasks: as in an evaluation config: lists of names, or mappings by name.

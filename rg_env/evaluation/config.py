@@ -1,10 +1,10 @@
-"""The typed config of an evaluation: the schema of the files in `configs/eval/`.
+"""Typed evaluation config: the schema for `configs/eval/`.
 
     config = load_eval_config("configs/eval/tiny.yaml", ["num_examples=50"])
     config = eval_config_of(["models=tiny", "tasks=leg_counting"])
 
 Everything that can be validated without a model is validated here, without importing torch or reasoning_gym. Values
-that a config does not set may come from a training run: see `evaluation.trained`.
+missing from a config may come from a training run: see `evaluation.trained`.
 """
 
 import os
@@ -65,7 +65,7 @@ class SamplingConfig(Section):
 
 
 class TaskSampling(Section):
-    """Sampling settings of one task; missing keys default to those of `sampling`."""
+    """Sampling settings for one task; missing keys default to those in `sampling`."""
 
     temperature: From0 | None = None
     """As `sampling.temperature`."""
@@ -81,14 +81,14 @@ class RequestsConfig(Section):
     concurrency: Positive = 64
     """Maximum number of concurrent calls per model."""
     timeout_s: Above0 = 600.0
-    """Timeout of one call, in seconds."""
+    """Timeout per call, in seconds."""
     tries: Positive = 6
     """Maximum attempts per call. Temporary errors (429, 5xx), timeouts and malformed replies are retried."""
     pause_s: Above0 = 0.5
     """Seconds to wait before the second attempt, unless the server requests a pause; doubles after each attempt, up to
     60."""
     give_up_after: Positive = 32
-    """Number of consecutive failed calls after which a model's evaluation is stopped."""
+    """A model's evaluation stops after this many consecutive failed calls."""
 
 
 class ServingConfig(Section):
@@ -135,7 +135,7 @@ _NAME = re.compile(r"[^\s/\\\x00-\x1f][^\\\x00-\x1f]{0,119}")
 _ALL_TASKS = "all_tasks"
 """Label in the names of files about all tasks."""
 _MOST_ANSWERS = 10_000_000
-"""Maximum number of answers of one model to one task, which take several hundred megabytes of memory."""
+"""Maximum number of answers per model and task, which take several hundred megabytes of memory."""
 SECRET = "holds a password or a query: put a key into an environment variable, named as key_variable"
 
 
@@ -146,7 +146,7 @@ def split_address(text: str) -> dict[str, str]:
 
 
 def name_of(text: str) -> str:
-    """The default name of a model: the name of its folder, or of the run and the checkpoint."""
+    """A model's default name: that of its folder, or of the run and the checkpoint."""
     model = split_address(text)["model"]
     parts = Path(model).parts
     if len(parts) > 1 and checkpoint_step(Path(parts[-1])) is not None:
@@ -224,12 +224,12 @@ class PublishedRow(Section):
     """Published accuracies on one task, or means over several."""
 
     tasks: Annotated[list[Text], Field(min_length=1)] | None = None
-    """Tasks or labels over which the accuracies are averaged; default: the task that names the row."""
+    """Tasks or labels to average the accuracies over; default: the task that names the row."""
     accuracy: Annotated[dict[str, Share], Field(min_length=1)]
     """Accuracy of each model, between 0 and 1."""
 
     def names(self, row: str) -> list[str]:
-        """Names of the tasks over which the accuracies are averaged; `row` is the name of the row."""
+        """Names of the tasks to average the accuracies over; `row` is the row's name."""
         return self.tasks or [row]
 
 
@@ -251,7 +251,7 @@ _BY_NAME = named("{name: b, num_examples: 20}", "give the second one a label: {n
 
 
 def _without_categories(tasks: Any) -> Any:
-    """Replace entries under the name of a category by entries for its tasks; a task's own entry overrides them."""
+    """Replace entries under a category's name with entries for its tasks; a task's own entry takes precedence."""
     if not isinstance(tasks, Mapping):
         return tasks
     found: dict[str, Any] = {}
@@ -274,14 +274,14 @@ class EvalConfig(Section):
     models: Annotated[dict[str, EvalModel], Field(min_length=1)]
     """Models to evaluate."""
     tasks: dict[str, EvalTask] = Field(default_factory=dict)
-    """Tasks to evaluate on; the name of a category includes all its tasks. Default: no tasks if there are external
-    benchmarks or `data`, otherwise the evaluation tasks and the data of a model's training run, with the same sizes and
+    """Tasks to evaluate on; a category's name includes all its tasks. Default: no tasks if there are external
+    benchmarks or `data`, otherwise the evaluation tasks and data from a model's training run, with the same sizes and
     sampling."""
     data: DataConfig | None = None
     """Your own questions and answers, in addition to tasks or instead of them. `num_examples` of the rows, picked by
-    `eval_seed` as in training, are the questions. Rows that a checkpoint was trained on are skipped for it."""
+    `eval_seed` as in training, are the questions. Rows a checkpoint was trained on are skipped for that checkpoint."""
     num_examples: Positive = 100
-    """Number of distinct questions per task and of `data`, unless the task sets its own `num_examples`."""
+    """Number of distinct questions per task and from `data`, unless the task sets its own `num_examples`."""
     rollouts_per_example: Positive = 1
     """Number of sampled answers per question; above 1, pass@k is reported."""
     greedy: bool = False
@@ -291,7 +291,7 @@ class EvalConfig(Section):
     0."""
     split_by: SplitBy = "problem"
     """Rule that assigns questions to the evaluation split, like `splits.by` in training; default: that of a model's
-    training run. Problems (or questions) that a checkpoint was trained on are skipped for it and counted."""
+    training run. Problems (or questions) a checkpoint was trained on are skipped for that checkpoint, and counted."""
     seed: Seed = 0
     """Sampling seed of models served by the embedded engine; default: that of a model's training run."""
     grading: Literal["hardened", "partial", "upstream"] = "hardened"
@@ -338,7 +338,7 @@ class EvalConfig(Section):
 
     @property
     def data_name(self) -> str | None:
-        """Name of `data` in results: that of its file. None without data."""
+        """Name of `data` in results: its file's name. None without data."""
         if self.data is None:
             return None
         name = file_part(Path(self.data.path).stem)
@@ -346,11 +346,11 @@ class EvalConfig(Section):
 
     @property
     def names(self) -> list[str]:
-        """Names of the tasks and of the data."""
+        """Names of the tasks and the data."""
         return [*self.tasks, *([self.data_name] if self.data_name else [])]
 
     def count(self, name: str) -> int:
-        """Number of questions of the task `name`; of data, the maximum number."""
+        """Number of questions for the task `name`; for data, the maximum."""
         return (name in self.tasks and self.tasks[name].num_examples) or self.num_examples
 
     def sampling_of(self, name: str) -> SamplingConfig:
@@ -397,7 +397,7 @@ def load_eval_config(file: str | Path, overrides: Sequence[str] = ()) -> EvalCon
 
 
 def eval_config_of(overrides: Sequence[str]) -> EvalConfig:
-    """Make a config from overrides (`section.key=value`) alone. Raises like `load_eval_config`."""
+    """Make a config only from overrides (`section.key=value`). Raises like `load_eval_config`."""
     return checked_eval_config(overridden(Document({}, Path(COMMAND_LINE)), overrides))
 
 
@@ -486,7 +486,7 @@ def _external(config: EvalConfig) -> Iterator[Problem]:
 
 
 def _published(config: EvalConfig) -> Iterator[Problem]:
-    """Published accuracies of tasks or models that are not evaluated."""
+    """Published accuracies for tasks or models that are not evaluated."""
     tasks, models = config.names, [*config.models]
     for table, each in config.published.items():
         for row, figures in each.rows.items():

@@ -52,7 +52,7 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
         InputError: a model or task cannot be evaluated as configured.
         MissingExtraError: external benchmarks need lm-eval, which is not installed.
         OutputFolderError: the folder has files already, or cannot be written.
-        RGEnvError: lm-eval cannot grade the answers, which are kept for `resume`.
+        RGEnvError: lm-eval cannot grade the answers; they are kept for `resume`.
         ServerError: a model could not be evaluated completely; the answers so far are kept for `resume`.
     """
     config, notes, folder = prepared(config, resume=resume)
@@ -90,7 +90,7 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
 
 @contextmanager
 def _removed_if_unanswered(folder: Path) -> Iterator[None]:
-    """On an error before the first answer, remove the new files, so that the corrected command can use the folder.
+    """On an error before the first answer, remove the new files, so the corrected command can use the folder.
 
     Nothing is removed if the folder had files before, or has others, such as a server's log.
     """
@@ -112,8 +112,8 @@ def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, l
     """Return the config completed from training runs, notes about that, and the output folder. No heavy imports.
 
     Raises:
-        InputError: a model's folder or an API key is missing, a file of a run or of `data` is damaged, the name of an
-            external benchmark is unknown, or the output folder has a different evaluation.
+        InputError: a model's folder or an API key is missing, a run's file or `data` is damaged, an external
+            benchmark's name is unknown, or the output folder has a different evaluation.
         MissingExtraError: external benchmarks need lm-eval, which is not installed.
         OutputFolderError: the folder has files already, or cannot be written.
     """
@@ -206,7 +206,7 @@ def _check_same(config: EvalConfig, folder: Path) -> None:
 
 
 def _print_notes(outcome: Outcome) -> None:
-    """Print notes that are needed to interpret the results."""
+    """Print notes needed to interpret the results."""
     for work in outcome.works:
         if isinstance(work, TaskWork) and work.left_out and work.draw == "sampled":
             print(f"{work.model}, {work.label}: {counted(work.left_out, 'question')} left out: used in its training")

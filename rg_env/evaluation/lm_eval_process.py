@@ -10,8 +10,8 @@ Exchanges JSON values with `external`, which calls the models. No other module i
     -> {"scores": [{"task", "metric", "filter", "value", "stderr", "n", "num_fewshot", "version"}]}
     -> {"error": one line} instead of either
 
-lm-eval's evaluation runs twice: first it is stopped at the call of the model, later that call returns the answers. This
-process does not have API keys, and does not run code written by models (lm-eval refuses such tasks).
+lm-eval's evaluation runs twice: the first run stops when it calls the model, and in the second that call returns the
+answers. This process does not have API keys, and does not run code written by models (lm-eval refuses such tasks).
 """
 
 import hashlib
@@ -177,7 +177,8 @@ class State:
 def manager_for(names: list[str], include: list[str], folders: dict[str, str]) -> TaskManager:
     """A manager of the tasks `names` and their parts.
 
-    Indexes only those of lm-eval's `folders` that are needed: it takes half a minute to index all of its 15,000 files.
+    Indexes only the necessary ones of lm-eval's `folders`, because indexing all of its 15,000 files takes half a
+    minute.
     """
     wanted = set(names)
     while True:

@@ -5,8 +5,8 @@
     async with embedded("tiny", config) as model: model.replies(requests)
 
 A call to an endpoint that gets a temporary error (429, 5xx), a timeout, a broken connection or a malformed reply is
-retried with exponential backoff. Permanent errors are not retried: a prompt that is too long fails only its call; a
-wrong key or an unknown model fails all of them. Replies are validated, and the endpoint's key is removed from them.
+retried with exponential backoff. Permanent errors are not retried: an overlong prompt fails only its own call; a wrong
+key or an unknown model fails all of them. Replies are validated, and the endpoint's key is removed from them.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ class EndpointFailed(ServerError):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """An OpenAI-compatible server that is ready for calls."""
+    """An OpenAI-compatible server, ready for calls."""
 
     url: str
     served_name: str
@@ -233,7 +233,7 @@ def _message_in(value: Any) -> str:
 
 
 def _requested_pause(response: httpx.Response) -> float | None:
-    """Pause in seconds that the server requests; None if it does not."""
+    """Pause requested by the server, in seconds; None if it does not request one."""
     try:
         seconds = float(response.headers.get("retry-after", ""))
     except ValueError:
@@ -309,10 +309,10 @@ class LocalModel:
     """Number of requests per batch; None: all."""
 
     def replies(self, requests: Sequence[Request]) -> Iterator[list[tuple[int, Reply | str]]]:
-        """Batches of (index of the request, reply); a string instead of a reply is the reason for its failure.
+        """Batches of (request index, reply); for a failed request, a string with the reason replaces the reply.
 
-        Batches are the same as those that the engine would make from all requests, so `batch_size` does not change
-        answers. Errors of the engine are propagated.
+        The engine would form the same batches from all requests, so `batch_size` does not change answers. Errors of the
+        engine are propagated.
         """
         refused: list[tuple[int, Reply | str]] = []
         by_sampling: dict[Sampling, list[tuple[list[int], int]]] = {}

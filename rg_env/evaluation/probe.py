@@ -1,11 +1,11 @@
-"""Find the tasks and levels on which a model can learn, before training.
+"""Find tasks and levels a model can learn from, before training.
 
     found = judge(results, "tiny")            # from an evaluation of tasks at levels, with several answers per question
     starts(found)["maze"].level               # level to start with
 
-GRPO learns from groups with both right and wrong answers. A task that is always or never solved has none, and one that
-a constant answer solves equally often teaches that answer. The level to start with has the most such groups among the
-levels that are solved 10 to 80% of the time and more often than by the best constant answer.
+GRPO learns from groups with both right and wrong answers. A task that is always or never solved has none, and a task
+solved just as often by a constant answer teaches that answer. The level to start with has the most such groups among
+the levels that are solved 10 to 80% of the time and more often than by the best constant answer.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ Verdict = Literal["too few", "too hard", "trainable", "too easy", "guessable"]
 LEAST_QUESTIONS = 16
 """Minimum number of questions for a verdict. With ten, all unsolved, the true share may still be up to 28%."""
 SOLVED = (0.1, 0.8)
-"""Range of the share of right answers at trainable levels."""
+"""Share of right answers at trainable levels: lower and upper bound."""
 LEAST_INFORMATIVE = 0.15
 """Minimum fraction of groups with right and wrong answers; below it, most rollouts have no learning signal."""
 FLOOR = 0.2
-"""Accuracy of a constant answer above which a policy might learn that answer."""
+"""If a constant answer's accuracy is above this, a policy might learn that answer."""
 _LABEL = "-level"
 _MAX_TOKENS = 1024
 _ABOUT = (
@@ -93,7 +93,8 @@ def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, A
 
 
 def fitted(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
-    """The config without tasks whose prompts exceed the model's context, and a line about each of these tasks.
+    """The config without tasks that have prompts too long for the model's context, and a line about each of these
+    tasks.
 
     The token limit defaults to 1024, or half of a shorter context. For an endpoint, the longest prompt of each task is
     sent once.

@@ -21,7 +21,7 @@ from rg_env.evaluation.config import EvalConfig
 from rg_env.evaluation.results import Part
 
 _CONSTANTS = 3
-"""Number of most frequent gold answers that are tried as the constant answer."""
+"""Number of gold answers, most frequent first, to try as the constant answer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,13 +30,13 @@ class Questions:
 
     env: Environment
     part: Part | None = None
-    """Part of a training run that the questions belong to; None outside a training run."""
+    """The questions' part in a training run; None outside a training run."""
     label: str | None = None
     """Name for reports; None: the task of each row."""
     floor: float | None = None
     """Accuracy of the best constant answer; None if not measured."""
     task: str | None = None
-    """Task whose rows are included; None: all rows."""
+    """Task to include; None: all rows."""
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -95,7 +95,7 @@ def question_of(row: Row) -> str:
 
 
 def draw(config: EvalConfig, name: str) -> Questions:
-    """Questions of the entry `name` of `tasks`, from the evaluation split, or of `data`. They are the same on every
+    """Questions for the entry `name` in `tasks`, from the evaluation split, or from `data`. They are the same on every
     machine.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Records of rollouts, and the file to which an evaluation appends them.
+"""Rollout records, and the file an evaluation appends them to.
 
 {"model", "draw": "sampled" or "greedy", "part", "task": name or label, "level", "row": hash of the question, "problem":
  its index, "rollout": index of the answer, "question", "answer": gold answer, "completion", "reasoning",
@@ -22,13 +22,13 @@ from rg_env.core.run_folder import damaged, json_lines
 from rg_env.errors import InputError, OutputFolderError
 
 LEVEL = "rg_level"
-"""Key in a row's `info` for the curriculum level of its question, as a string."""
+"""Key in a row's `info` for the question's curriculum level, as a string."""
 FAILED = "failed"
 """Status of a failed call."""
 
 
 class Answer(NamedTuple):
-    """Fields of a record from which figures are computed."""
+    """Record fields used to compute results."""
 
     correct: bool | None = None
     reward: float = 0.0
@@ -37,7 +37,7 @@ class Answer(NamedTuple):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     text: str = ""
-    """Text of the answer; only for external benchmarks, which are graded at the end."""
+    """The answer's text; only for external benchmarks, which are graded at the end."""
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "Answer":

@@ -1,4 +1,4 @@
-"""The results of an evaluation: typed records, and the format of results files.
+"""Evaluation results: typed records, and the format of results files.
 
     results = read_results("outputs/eval/results_all_tasks_20250101-120000.json")
     results = read_results("outputs/RUN/eval_results/eval_step_25.json")
@@ -44,7 +44,7 @@ class Record(Section):
 
 
 class Questions(Record):
-    """The questions, which are the same for all models."""
+    """The questions, the same for all models."""
 
     n: int
     """Number of questions."""
@@ -57,7 +57,7 @@ class Questions(Record):
 
 
 class Environment(Record):
-    """An environment whose evaluation rows were used."""
+    """An environment that provided evaluation rows."""
 
     part: Part | None
     label: str | None
@@ -88,7 +88,8 @@ class Accuracy(Record):
 
     accuracy: Share | None
     intervals: dict[str, Interval]
-    """Intervals of the means, by name; without means that are None, and without the reward of a single question."""
+    """Intervals for the means, by name; without means that are None, and without the reward if there is only one
+    question."""
 
     @property
     def measured(self) -> tuple[float, Interval]:
@@ -106,11 +107,11 @@ class Scores(Accuracy):
     """
 
     n: int
-    """Number of questions, without those that the model was trained on."""
+    """Number of questions, without those the model was trained on."""
     answers: int
     """Number of sampled answers, including failed calls."""
     guess_adjusted: float | None
-    """(accuracy - floor) / (1 - floor), where floor is the accuracy of the best constant answer; 0 is guessing."""
+    """(accuracy - floor) / (1 - floor), where floor is the best constant answer's accuracy; 0 is guessing."""
     greedy_accuracy: Share | None
     reward: float | None
     greedy_reward: float | None
@@ -126,7 +127,7 @@ class Scores(Accuracy):
     failed: int
     """Number of calls that failed after all attempts."""
     left_out: int
-    """Number of questions that are skipped because this model was trained on them."""
+    """Number of questions skipped because this model was trained on them."""
 
     def figures(self) -> dict[str, float]:
         """All known means by name, with pass@k as `pass@2` and statuses as `status/<name>`."""
@@ -140,7 +141,7 @@ class Usage(Record):
     prompt_tokens: int | None
     completion_tokens: int | None
     cost: float | None
-    """Cost in the currency of the configured prices; None without prices."""
+    """Cost in the configured prices' currency; None without prices."""
 
 
 class ModelResult(Record):
@@ -182,7 +183,7 @@ class PublishedFigure(Record):
     source: str
     row: str
     tasks: list[str]
-    """Tasks over which the accuracy is averaged."""
+    """Tasks to average the accuracy over."""
     model: str
     published: Share
     published_n: int | None
@@ -198,7 +199,7 @@ class PublishedFigure(Record):
     """Interval of the difference, given the sizes of both samples."""
     tolerance: Share
     verdict: Verdict
-    """Whether the difference is within the tolerance; larger, but within chance (its interval contains 0); or beyond
+    """Whether the difference is within the tolerance, within chance (larger, but its interval contains 0), or beyond
     both."""
 
 
@@ -219,13 +220,13 @@ class TaskResults(Record):
     floor: Share | None
     """Accuracy of the best constant answer to these questions; None if not measured."""
     models: Annotated[dict[str, ModelResult], Field(min_length=1)]
-    """Models by name, in the order of the config."""
+    """Models by name, in config order."""
     comparisons: list[Paired]
-    """Comparisons of all pairs of models."""
+    """Comparisons between all pairs of models."""
 
     @property
     def scores(self) -> Scores:
-        """Scores of the first model, which is the only one in a training run."""
+        """Scores of the first model (in a training run, the only one)."""
         return next(iter(self.models.values())).scores
 
     @property
@@ -268,8 +269,8 @@ class ExternalResult(Record):
 
 
 class ModelSummary(Accuracy):
-    """Macro average of one model's accuracies over all tasks; for a training run, without tasks that are held out or
-    under labels."""
+    """Macro average of a model's accuracies over all tasks; for a training run, without held-out tasks and tasks under
+    labels."""
 
     guess_adjusted: float | None
     """Mean over the tasks with a floor."""
@@ -278,7 +279,7 @@ class ModelSummary(Accuracy):
     usage: Usage
     failed: int
     parts: dict[Part, Scores] = Field(default_factory=dict)
-    """Training run only: scores over all questions of the training tasks and of the held-out tasks."""
+    """Training run only: scores over all questions from the training tasks, and over those from the held-out tasks."""
 
 
 class Results(Record):
@@ -293,12 +294,12 @@ class Results(Record):
     environments: list[Environment] = Field(default_factory=list)
     """Environments of the questions."""
     notes: list[str] = Field(default_factory=list)
-    """Notes about settings taken from training runs, and about models that were trained with other settings."""
+    """Notes about settings taken from training runs, and about models trained with other settings."""
     tasks: dict[str, TaskResults]
     """Results by task; empty, like `models` and `comparisons`, if there are only external benchmarks."""
     models: dict[str, ModelSummary]
     comparisons: list[Paired]
-    """Comparisons of all pairs of models by their macro averages; `n` is the number of questions."""
+    """Comparisons between all pairs of models by macro average; `n` is the number of questions."""
     published: list[PublishedFigure] = Field(default_factory=list)
     """Published accuracies in the config, compared with ours."""
     external: list[ExternalResult] = Field(default_factory=list)
@@ -313,7 +314,7 @@ class Results(Record):
         return self
 
     def of_task(self, name: str) -> "Results":
-        """Results of one task, as in its own file."""
+        """One task's results, as in its own file."""
         task = self.tasks[name]
         models = {model: summary_of(model, [task]) for model in task.models}
         update = {"tasks": {name: task}, "models": models, "comparisons": task.comparisons, "published": []}
@@ -345,7 +346,7 @@ class Results(Record):
         return {name: task.scores for name, task in self.tasks.items() if task.part == part}
 
     def summary(self) -> dict[str, Any]:
-        """The figures of an evaluation in a training run, in the format of `train_results.json`.
+        """A training run's evaluation figures, in the format of `train_results.json`.
 
         The overall figures cover the training tasks. Figures for each task are under `tasks`, `held_out` and
         `labelled`; `held_out` also has its own overall figures, and is None without held-out tasks.
@@ -371,7 +372,7 @@ class Results(Record):
 def summary_of(
     model: str, tasks: Collection[TaskResults], parts: Mapping[Part, Scores] = MappingProxyType({})
 ) -> ModelSummary:
-    """Summarize the results of one model on `tasks`."""
+    """Summarize a model's results on `tasks`."""
     overall = [(task.category, task.models[model].scores) for task in tasks if task.in_overall]
     measured = [(category, *scores.measured) for category, scores in overall if scores.accuracy is not None]
     categories: dict[str, list[float]] = {}
@@ -429,7 +430,7 @@ def newest_results(folder: Path) -> tuple[dict[Path, Results], bool]:
 
 
 def read_evaluations(run: RunFolder, until: float = math.inf) -> list[Results]:
-    """Read the evaluations of a training run up to step `until`, in order. Raises like `read_results`."""
+    """Read a training run's evaluations up to step `until`, in order. Raises like `read_results`."""
     return [read_results(run.evaluation_file(step)) for step in run.evaluation_steps() if step <= until]
 
 
@@ -444,7 +445,7 @@ def merged(files: Mapping[str, Results]) -> Results:
 
     Raises:
         InputError: a file has no answers; models were evaluated on different tasks or in different ways; or two files
-            have different results for models with the same name.
+            have different results under the same model name.
     """
     tasks: dict[str, TaskResults] = {}
     first: dict[str, str] = {}  # file of each task

@@ -3,8 +3,8 @@
     outcome = asyncio.run(ask_all(config, folder, works))  # all models of a config
     ask_local(model, works)                                # one local model, with its engine
 
-A `Work` is one model on the questions of a task (`TaskWork`) or on an external benchmark (`external.Benchmark`), with
-the answers so far. `rg-env eval` appends each rollout to `rollouts.jsonl` as soon as it is scored. An interrupted
+A `Work` is one model on a task's questions (`TaskWork`) or an external benchmark (`external.Benchmark`), with the
+answers so far. `rg-env eval` appends each rollout to `rollouts.jsonl` as soon as it is scored. An interrupted
 evaluation resumes with the missing rollouts, because figures are computed only from the records in that file.
 
 Endpoints are called in parallel, each with its own number of concurrent calls. Models in this process take turns. vLLM
@@ -52,7 +52,7 @@ ROLLOUTS = "rollouts.jsonl"
 
 @dataclass
 class Answered:
-    """Outcome of one call: a reply or an error."""
+    """Outcome of a call: a reply or an error."""
 
     key: Any
     reply: Reply | None = None
@@ -134,7 +134,7 @@ class Work(ABC):
 
     @abstractmethod
     def records(self, answered: Sequence[Answered]) -> Iterator[Record]:
-        """The records of the answers, without the keys that `take` adds."""
+        """The answers' records, without the keys added by `take`."""
 
     @abstractmethod
     def put(self, record: Record) -> bool:
@@ -142,7 +142,7 @@ class Work(ABC):
 
 
 class TaskWork(Work):
-    """One model on the questions of a task, keyed by (index of the question, index of the answer).
+    """One model on a task's questions, keyed by (question index, answer index).
 
     Args:
         times: number of answers per question.
@@ -249,7 +249,7 @@ class Outcome:
     problems: dict[str, str] = field(default_factory=dict)
     """Reasons why models could not be evaluated completely, by model."""
     answered_as: dict[str, set[str]] = field(default_factory=dict)
-    """Other names under which a server replied, by model."""
+    """Other names reported in a server's replies, by model."""
     strangers: int = 0
     """Number of records in the file that do not belong to this evaluation."""
 
@@ -258,7 +258,7 @@ Watch = Callable[[Outcome], Any]
 
 
 def make_works(config: EvalConfig, drawn: Callable[[int], Any] = lambda number: None) -> list[TaskWork]:
-    """Combine all models with all tasks, without questions that a checkpoint was trained on. Raises like `draw`.
+    """Combine all models with all tasks, without questions a checkpoint was trained on. Raises like `draw`.
 
     `drawn` is called after each task with the number of tasks drawn so far.
     """
@@ -383,7 +383,7 @@ class _Run:
             require_torch()
             self._folds = {name: folds_system(models[name].model) for name in local}
         async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
-            # All endpoints are checked before the first call, so that a wrong URL does not waste paid calls.
+            # All endpoints are checked before the first call, so a wrong URL does not waste paid calls.
             ready = {name: await stack.enter_async_context(endpoint(models[name], self.config)) for name in remote}
             for name in remote:
                 group.create_task(self._guarded(name, self._ask_endpoint(name, ready[name])))
@@ -407,7 +407,7 @@ class _Run:
                 yield work, key
 
     async def _guarded(self, name: str, asking: Awaitable[None]) -> None:
-        """Record a model's failure, so that the others continue."""
+        """Record a model's failure, so the others continue."""
         try:
             await asking
         except (ServerError, EngineError, BaseExceptionGroup) as error:

@@ -1,4 +1,4 @@
-"""Compute the results of an evaluation from the answers, and write them to files.
+"""Compute an evaluation's results from the answers, and write them to files.
 
     results = results_of(works, {"base": Source("tiny", "tiny", "embedded")})
     together({"before": first, "after": last})          # evaluations of a training run, compared like models
@@ -35,7 +35,7 @@ STATUSES: tuple[str, ...] = (*get_args(Status), FAILED)
 _PACKAGES = ("rg-env", "reasoning-gym")
 _ROUNDING = 1e-9
 _FIELDS = ("correct", "correct", "reward", "reward", "completion_tokens", "truncated")
-"""Field of an answer for each of `results.MEANS`."""
+"""The answer field for each of `results.MEANS`."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Source:
     kind: Any
     engine: Any
     prices: tuple[float, float] | None = None
-    """Prices per million tokens of prompts and of completions."""
+    """Prices per million prompt and completion tokens."""
 
     @classmethod
     def of(cls, config: EvalConfig, name: str) -> "Source":
@@ -153,7 +153,7 @@ def _task(
 
 
 def scores_of(works: Iterable[TaskWork], floor: float | None = None) -> Scores:
-    """Scores of one model's answers, both sampled and greedy."""
+    """Scores of a model's answers, both sampled and greedy."""
     works = list(works)
     sampled = [work for work in works if work.draw == "sampled"]
     questions = [answers for work in sampled for number in work.numbers if (answers := work.of(number))]
@@ -212,7 +212,7 @@ def _passes(right: Sequence[Sequence[float]]) -> dict[str, tuple[float, float]]:
 
 
 def usage_of(answers: Iterable[Answer], prices: tuple[float, float] | None) -> Usage:
-    """Tokens of `answers` and their cost; `prices` are per million tokens of prompts and of completions."""
+    """Token counts and cost of `answers`; `prices` are per million prompt and completion tokens."""
     answers = list(answers)
     totals: dict[str, int | None] = {}
     for kind in ("prompt_tokens", "completion_tokens"):
@@ -256,7 +256,7 @@ def _comparisons(models: Sequence[str], tasks: Sequence[TaskResults]) -> list[Pa
 
 
 def together(evaluations: Mapping[str, Results]) -> Results:
-    """Merge evaluations of one model on the same questions, with the given names as models, and compare them."""
+    """Merge evaluations of a single model on the same questions, with the given names as models, and compare them."""
     last, names = list(evaluations.values())[-1], list(evaluations)
     tasks = {}
     for name, task in last.tasks.items():

@@ -1,4 +1,4 @@
-"""Tables of the results of an evaluation, for the console and `summary.md`.
+"""Tables of evaluation results, for the console and `summary.md`.
 
 A training run prints its evaluations with the same table, where before and after are two models.
 """
@@ -76,7 +76,7 @@ def tables_of(results: Results, limit: int | None = None) -> list[Table]:
 
 
 def print_results(results: Results, console: Console | None = None) -> None:
-    """Print the tables of an evaluation."""
+    """Print an evaluation's tables."""
     console = console or TableConsole(highlight=False)
     for table in tables_of(results, _TASKS_SHOWN):
         print_table(console, table.columns, table.rows)
@@ -111,13 +111,13 @@ def markdown(results: Results) -> str:
 
 
 def markdown_table(heads: list[str], rows: Rows) -> list[str]:
-    """The lines of a table in Markdown."""
+    """A table's lines in Markdown."""
     head, *body = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in [heads, *rows]]
     return [head, "|---" * len(heads) + "|", *body]
 
 
 def figures_of(scores: Scores) -> dict[str, str]:
-    """The cells of all figures of a model, by name."""
+    """A model's figures as table cells, by name."""
     return {
         "questions": str(scores.n),
         "accuracy": cell(scores.accuracy, scores.intervals.get("accuracy")),
@@ -133,7 +133,7 @@ def figures_of(scores: Scores) -> dict[str, str]:
 
 
 def columns_of(rows: Sequence[Mapping[str, str]]) -> tuple[list[str], Rows]:
-    """Heads and rows of a table, without columns that are empty."""
+    """A table's heads and rows, without empty columns."""
     heads = [head for head in dict.fromkeys(head for row in rows for head in row)
              if {row.get(head, _NOTHING) for row in rows} != {_NOTHING}]  # fmt: skip
     return heads, [[row.get(head, _NOTHING) for head in heads] for row in rows]

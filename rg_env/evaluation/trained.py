@@ -4,7 +4,7 @@
     trained_on(model).among(questions)          # questions to skip
 
 A run belongs to its folder, its checkpoints, and exports next to them. All models are evaluated in the same way, so
-that they can be compared. The notes list values from the run, and other values with which models were trained.
+that they can be compared. The notes list values from the run, and other values used to train models.
 """
 
 import json
@@ -33,17 +33,16 @@ _OF_TRAINING = ("prompt.", "grading", "rewards.", "sampling.max_tokens", "tasks.
 
 
 def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
-    """Set missing values of the config from the training run of the first model that has one: prompt, grading, rewards,
+    """Fill in missing config values from the training run of the first model that has one: prompt, grading, rewards,
     sampling, seeds and task options. Without tasks and benchmarks, also the tasks.
 
-    The folder of a run is replaced by its last checkpoint.
+    A run folder is replaced with its last checkpoint.
 
-    A note names each model that was trained on own data that cannot be read now: its overlap with the questions is not
-    known.
+    A note names each model whose own training data cannot be read now, so its overlap with the questions is unknown.
 
     Raises:
-        InputError: the folder of a model is missing, a file of a run is damaged, or tasks are missing and no run has
-            evaluation tasks.
+        InputError: a model's folder is missing, a run's file is damaged, or tasks are missing and no run has evaluation
+            tasks.
     """
     for model in config.models.values():
         if not model.url and is_missing_folder(model.model):
@@ -122,7 +121,8 @@ def _settings(run: RunFolder) -> dict[str, Any]:
 
 
 def _unknown(rewards: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Names of custom rewards whose code is not imported. A run's folder never causes imports: it may be a download."""
+    """Names of custom rewards with code that is not imported. A run's folder never causes imports: it may be a
+    download."""
     unknown = []
     for name, reward in rewards.items():
         try:
@@ -144,7 +144,7 @@ def _tasks(rows: Mapping[str, Any]) -> list[tuple[str, dict[str, Any], int]]:
 
 
 def _filled(config: EvalConfig, settings: Mapping[str, Any]) -> EvalConfig:
-    """Fill in values that the config does not set."""
+    """Fill in values missing from the config."""
     given = config.model_dump(mode="json", exclude_unset=True)
     below = {key: value for key, value in settings.items() if not (key == "rewards" and key in given)}
     options = below.pop("options")
@@ -175,7 +175,7 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 @dataclass(frozen=True)
 class Trained:
-    """Questions that a model was trained on; empty if the manifest of its run is not available."""
+    """Questions a model was trained on; empty if its run's manifest is not available."""
 
     questions: frozenset[str] = frozenset()
     """Hashes of the questions."""
@@ -183,7 +183,7 @@ class Trained:
     """Keys of the problems in the questions."""
 
     def among(self, questions: Questions) -> frozenset[int]:
-        """Indices of the questions that the model was trained on, in the same or in another wording."""
+        """Indices of the questions the model was trained on, in the same or another wording."""
         rows = questions.env.eval_rows
         return frozenset(
             number
@@ -193,7 +193,7 @@ class Trained:
 
 
 def trained_on(model: str) -> Trained:
-    """Questions that a checkpoint was trained on, from the manifest or the data of its run; empty for other models.
+    """Questions a checkpoint was trained on, from its run's manifest or data; empty for other models.
 
     By construction these are never evaluation questions of a task, unless the evaluation has another `split_by` than
     the run.

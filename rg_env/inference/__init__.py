@@ -1,1 +1,1 @@
-"""Inference: the embedded engine with its HTTP server, and the client of a vLLM server."""
+"""Inference: the embedded engine with its HTTP server, and the vLLM client."""

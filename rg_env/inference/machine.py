@@ -20,7 +20,7 @@ OLDEST_VLLM = (0, 32)
 
 @dataclass(frozen=True)
 class Machine:
-    """Properties of a machine that a run depends on."""
+    """Machine properties a run depends on."""
 
     gpus: tuple[str, ...]
     """Usable GPUs."""
@@ -67,7 +67,7 @@ def visible_gpus() -> tuple[str, ...]:
 
 
 def machine_gpus() -> tuple[str, ...]:
-    """Numbers of all GPUs of this machine, including those hidden from this process."""
+    """Numbers of all GPUs in this machine, including those hidden from this process."""
     listed = run(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], deadline_s=30)
     return tuple(line.strip() for line in listed.output.splitlines() if line.strip().isdigit())
 

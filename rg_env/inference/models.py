@@ -53,7 +53,7 @@ def tiny_mixture(gym: Any) -> Mixture:
 
 
 def load_policy(model: str | None = None, *, attention: Attention = "auto", dtype: Dtype = "auto") -> Policy:
-    """Load `model`: a folder, a name on the Hub, or "tiny". None: the default for this machine, which is printed.
+    """Load `model`: a folder, a name on the Hub, or "tiny". None: the default for this machine, which is then printed.
 
     Args:
         attention: "auto" uses flash-attn if possible (see `flash_attention_problem`), otherwise PyTorch's SDPA.
@@ -149,8 +149,8 @@ def _load(name: str, chosen: dict[str, Any]) -> Policy:
 
 
 def _shard_while_loading() -> Any:
-    """Return an object during whose lifetime transformers shards models while it builds them; otherwise each process
-    holds the whole model.
+    """Return an object that, while it exists, makes transformers shard models as it builds them; without it, each
+    process holds the whole model.
 
     None if the accelerate config does not request it (`zero3_init_flag`).
     """
@@ -253,7 +253,7 @@ not this timeout, detects a process that has died."""
 
 
 def processes(*, cpu: bool | None = None) -> PartialState:
-    """Return the state of the processes; `cpu` selects the CPU (default: if there is no GPU).
+    """Return the processes' state; `cpu` selects the CPU (default: if there is no GPU).
 
     accelerate keeps the arguments of its first caller, and without `cpu` treats each process of a CPU run as a separate
     run. Therefore, no other module may create a `PartialState`.

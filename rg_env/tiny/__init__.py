@@ -1,4 +1,4 @@
-"""The tiny policy: a bundled model that is small enough to learn with GRPO in about a minute on two CPU cores.
+"""The tiny policy: a bundled model small enough to learn with GRPO in about a minute on two CPU cores.
 
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from rg_env.tiny import POLICY_DIR
@@ -25,7 +25,7 @@ POLICY_DIR: Path = Path(__file__).parent / "policy"
 """Folder of the shipped policy: weights, tokenizer, chat template, generation config."""
 
 SYSTEM_PROMPT = "Think step by step, then give the final answer as <answer>your answer here</answer>."
-"""The only system message that the policy was trained with."""
+"""The only system message the policy was trained with."""
 
 TASKS: dict[str, dict[str, Any]] = {
     "leg_counting": {"min_animals": 1, "max_animals": 3, "min_instances": 1, "max_instances": 6},
@@ -38,7 +38,7 @@ TASKS: dict[str, dict[str, Any]] = {
         "operators_weights": [0.5, 0.5, 0.0],
     },
 }
-"""Reasoning Gym task → the config that the policy was trained on."""
+"""Reasoning Gym task → the config the policy was trained on."""
 
 MAX_NEW_TOKENS = 90
 """Token limit of a completion, enough for every step-by-step solution of `TASKS`."""

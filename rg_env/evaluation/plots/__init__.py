@@ -1,1 +1,1 @@
-"""Plots of training runs and of evaluations."""
+"""Plots of training runs and evaluations."""

@@ -1,4 +1,4 @@
-"""Learning curves of one training run in detail, or of several runs in comparison.
+"""Learning curves: a single training run in detail, or a comparison of several runs.
 
     plot_run(Path("outputs/RUN"))                                                 # reward_curve.png in the folder
     plot_curves([read_curve(Path("outputs/RUN/metrics.jsonl"), "RUN")], Path("curves.png"))
@@ -25,7 +25,7 @@ from rg_env.evaluation.results import Interval, Results, read_evaluations
 
 REWARD, ACCURACY = "reward", "eval/accuracy"
 _PANELS = {REWARD: "reward, training batch", ACCURACY: "accuracy, sampled, on the frozen problems"}
-"""Metrics that are compared between runs, and their labels."""
+"""Metrics compared between runs, with their labels."""
 _MOST, _MOST_STEPS = 1e100, 2**53
 """Maximum absolute value that axes can show; diverged runs may log larger ones."""
 _STYLES = ("-", "--", "-.", ":")
@@ -34,7 +34,7 @@ _BLUE, _ORANGE, _GREEN, _PURPLE, *_ = style.COLORS
 
 @dataclass(frozen=True)
 class Curve:
-    """The metrics of one run."""
+    """A run's metrics."""
 
     name: str
     values: dict[str, dict[int, float]]
@@ -48,7 +48,7 @@ class Curve:
 
 
 def read_curve(file: Path, name: str) -> Curve:
-    """Read the curve of a run from its `metrics.jsonl`, with intervals from the `eval_results` next to it.
+    """Read a run's curve from its `metrics.jsonl`, with intervals from the `eval_results` next to it.
 
     Raises:
         InputError: a file is unreadable, damaged or empty, or is not a `metrics.jsonl`.
@@ -105,7 +105,7 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
     Args:
         curves: curves with distinct names.
         output: file of the plot; the suffix determines the format.
-        title: default: the name of a single run, or the number of runs; empty: no title.
+        title: default: a single run's name, or the number of runs; empty: no title.
 
     Raises:
         InputError: the suffix is not one of `style.SUFFIXES`.

@@ -1,4 +1,4 @@
-"""Plot several files, either results of evaluations or metrics of training runs; the kind is detected.
+"""Plot several files, either evaluation results or training metrics; the kind is detected.
 
     plot_files([Path("results_maze_20250101-120000.json")])                  # results_maze_20250101-120000.png
     plot_files(list(Path("outputs").glob("*/metrics.jsonl")), output=Path("curves.svg"))
@@ -29,14 +29,14 @@ def plot_files(
     rename: Sequence[str] = (),
     rename_file: Path | None = None,
 ) -> tuple[Path, list[str]]:
-    """Draw one plot of all `files`, which must be of one kind. A folder of a run means its metrics, one of an
+    """Draw one plot of all `files`, which must be of the same kind. A folder of a run means its metrics, one of an
     evaluation its newest results.
 
     Args:
         output: file of the plot, which is replaced if it exists; default: the first file with the suffix .png.
         title: default: a description; empty: no title.
         rename: new names for models or runs, as "OLD=NEW".
-        rename_file: JSON file with new names: {"OLD": "NEW"}; names that are not in the plot are ignored.
+        rename_file: JSON file with new names: {"OLD": "NEW"}; names missing from the plot are ignored.
 
     Returns:
         Path of the plot, and notes about limits of the comparison.
@@ -125,12 +125,12 @@ def new_names(
 ) -> dict[str, str]:
     """New names by old name. Replacements are simultaneous, so `A=B B=A` swaps two; `typed` overrides `file`.
 
-    Names may contain "=". The old name is then the prefix that is a known name.
+    Names may contain "=". The old name is then the known name it starts with.
 
     Args:
         known: all old names.
         kind: noun for error messages, such as "model".
-        paths: old names by paths, which are accepted instead.
+        paths: old names by path; a path is accepted too.
 
     Raises:
         InputError: an entry has no "=" or is ambiguous; the file is not such JSON; an old name is unknown or given

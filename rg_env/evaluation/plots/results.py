@@ -1,4 +1,4 @@
-"""Plots of results of all models, on one task or on all tasks.
+"""Plots of all models' results, on one task or on all tasks.
 
     plot_results(read_results("results_all_tasks_20250101-120000.json"), Path("summary.png"))
 
@@ -189,7 +189,7 @@ def _table(models: Models, tasks: Tasks) -> Figure:
 
 
 def _cells(axes: Axes, models: list[str], tasks: Tasks) -> None:
-    """Draw the cells of a table, and the best constant answers below; a dash is a missing accuracy."""
+    """Draw a table's cells, and the best constant answers below; a dash is a missing accuracy."""
     found = [[each.measured[0] if (each := _scores(task, name)) else None for _, task in tasks] for name in models]
     shades = [[math.nan if each is None else 0.02 + 0.9 * each for each in row] for row in found]
     places = [[place - 0.5 for place in range(count + 1)] for count in (len(tasks), len(models))]

@@ -25,7 +25,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def label_whole_steps(axes: Axes) -> None:
-    """Put the ticks of the x axis at multiples of 1, 2, 5 or 10."""
+    """Put x-axis ticks at multiples of 1, 2, 5 or 10."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
 
 

@@ -21,7 +21,7 @@ ROLLOUTS_KEPT = 10_000
 
 @dataclass(frozen=True)
 class Report:
-    """A report that was written."""
+    """A written report."""
 
     file: Path
     notes: list[str]
@@ -29,7 +29,7 @@ class Report:
 
 
 def write_report(source: Path, output: Path | None = None, limit: int = ROLLOUTS_KEPT) -> Report:
-    """Write the report of a run or an evaluation, with at most `limit` rollouts.
+    """Write the report on a run or an evaluation, with at most `limit` rollouts.
 
     Args:
         source: folder of a run or an evaluation, one of its results files, or its `rollouts.jsonl`.

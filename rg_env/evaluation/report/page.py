@@ -1,6 +1,6 @@
-"""Content of a report as plain records, and the HTML page, in which text written by models is never executed.
+"""A report's contents as plain records, and the HTML page, which never executes model output.
 
-The page has the content as JSON without characters that are special in HTML, and displays it as text. As a second line
+The page contains them as JSON without HTML special characters, and displays them as text. As a second line
 of defense, its content security policy allows only the page's own script (by hash), refuses text as markup (trusted
 types), and blocks all network requests.
 """
@@ -26,7 +26,7 @@ _DATA_ID = "report-data"
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with the ends of its 95% interval, which are None if unknown."""
+    """A value with its 95% interval; the ends are None if unknown."""
 
     value: float
     low: float | None = None
@@ -60,7 +60,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Bar:
-    """The accuracy of one model on a task."""
+    """A model's accuracy on a task."""
 
     name: str
     """Model or step, which determines the color."""
@@ -69,7 +69,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class BarGroup:
-    """The bars of one task."""
+    """A task's bars."""
 
     name: str
     bars: list[Bar]
@@ -88,7 +88,7 @@ class Text:
 
 @dataclass
 class Metrics:
-    """All metrics that a run logged, with steps and values."""
+    """All metrics logged by a run, with steps and values."""
 
     values: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
     note: str = ""
@@ -101,7 +101,7 @@ class Rollouts:
     records: list[dict[str, Any]] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
-    """Steps of a run, or models, whose answers to a question can be compared; in display order."""
+    """Steps of a run, or models, that can be compared by their answers to a question; in display order."""
     found: int = 0
     """Total number of rollouts, including omitted ones."""
 

@@ -1,4 +1,4 @@
-"""The report of an evaluation, from its results files (`evaluation.results`) and `rollouts.jsonl`."""
+"""Report on an evaluation, from its results files (`evaluation.results`) and `rollouts.jsonl`."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,7 +20,7 @@ def is_evaluation(folder: Path) -> bool:
 
 
 def results_page(source: Path, limit: int) -> Page:
-    """Make the report of an evaluation from its folder, a results file, or a file of rollouts.
+    """Make the report on an evaluation from its folder, a results file, or a file of rollouts.
 
     Without a results file, as during an evaluation, accuracies are computed from the rollouts.
 
@@ -101,7 +101,7 @@ def _system_prompts(tasks: Mapping[str, TaskResults]) -> list[Text]:
 
 
 def add_tasks(page: Page, results: Results, titles: Mapping[str, str] | None = None, kind: str = "model") -> None:
-    """Add bars for each task, the tables of the evaluation's summary, and all figures by task.
+    """Add bars for each task, the summary's tables, and all figures by task.
 
     Args:
         titles: titles of tasks; default: their names.

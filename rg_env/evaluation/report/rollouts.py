@@ -18,7 +18,7 @@ from rg_env.evaluation.records import Answer
 from rg_env.evaluation.report.page import Rollouts
 
 MAX_CHARACTERS = 50_000_000
-"""Maximum number of characters of model text in a report; more makes browsers slow."""
+"""Maximum number of model-written characters in a report; more makes browsers slow."""
 Record = dict[str, Any]
 Source = Callable[[], Iterator[Record]]
 _TEXTS = ("question", "answer", "completion", "reasoning", "extracted", "detail", "error")
@@ -40,7 +40,7 @@ class Gathered:
 
 
 def file_source(file: Path, kind: str, tasks: Container[str] | None = None) -> Source:
-    """Source for a file of rollouts of kind "training" or "evaluation"; the latter only of `tasks` (None: all)."""
+    """Source for a file of "training" or "evaluation" rollouts; the latter only for `tasks` (None: all)."""
 
     def read() -> Iterator[Record]:
         for record in json_lines(file):
@@ -80,8 +80,8 @@ def gather(
 
     Args:
         variants: models in display order.
-        system_prompt: returns the system prompt of a rollout.
-        characters: maximum number of characters of all texts.
+        system_prompt: returns a rollout's system prompt.
+        characters: maximum total number of characters.
 
     Raises:
         InputError: a source is damaged or unreadable.
@@ -128,7 +128,7 @@ def _identity(record: Record, number: int) -> tuple[Any, ...]:
 
 
 def _chosen(found: Iterable[_Found], limit: int, characters: int) -> set[str]:
-    """Questions that fit into the limits, in order of their hashes, which is independent of their content."""
+    """Questions that fit within the limits, in hash order, which is independent of their content."""
     sizes: dict[str, list[int]] = {}
     for each in found:
         sizes.setdefault(each.question, []).append(each.characters)

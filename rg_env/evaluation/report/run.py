@@ -1,4 +1,4 @@
-"""The report of a training run, from the files in its folder (see `RunFolder`)."""
+"""Report on a training run, from the files in its folder (see `RunFolder`)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ _PARTS = {"held_out": "held out", "labelled": "label"}
 
 
 def run_page(folder: Path, limit: int) -> Page:
-    """Make the report of the run in `folder`, with at most `limit` rollouts.
+    """Make the report on the run in `folder`, with at most `limit` rollouts.
 
     Raises:
         InputError: a file is damaged or unreadable, or there is nothing to show.
@@ -131,7 +131,7 @@ def _add_tables(page: Page, evaluations: Sequence[Results]) -> None:
             apart = {"held-out accuracy": figures_of(held_out)["accuracy"]} if held_out else {}
             rows.append({"step": str(each.step), **figures_of(overall), **apart})
     if rows:
-        note = "Means over the problems of the training tasks, with 95% intervals clustered by problem."
+        note = "Means over the training tasks' problems, with 95% intervals clustered by problem."
         page.tables.append(Table("Evaluations", *columns_of(rows), [note]))
     first, last = evaluations[0], evaluations[-1]
     shown = {f"step {last.step}": last}

@@ -3,10 +3,10 @@
     engine = EmbeddedEngine(model, tokenizer, seed=0)
     completions = engine.generate(prompts, Sampling(temperature=1.0, max_tokens=256))    # token ids in, token ids out
 
-Weights are shared with the trainer, so they need no synchronization. All prompts of a call form one batch: each
-distinct prompt is prefilled once for all of its completions, and finished sequences leave the batch. It runs on
-every torch device (CPU, CUDA, Apple MPS) without vLLM. It is not designed to serve many users: it has no paging,
-continuous batching or sharding over devices.
+Weights are shared with the trainer, so they need no synchronization. All prompts in a call form one batch: each
+distinct prompt is prefilled once for all completions, and finished sequences leave the batch. It runs on every torch
+device (CPU, CUDA, Apple MPS) without vLLM. It is not designed to serve many users: it has no paging, continuous
+batching or sharding over devices.
 """
 
 import threading
@@ -241,7 +241,7 @@ class EmbeddedEngine:
 
 
 def _watch(jobs: list[Job], *columns: torch.Tensor) -> torch.Tensor:
-    """Mask of rows that end according to the watches of running jobs. Columns: job, running, token, log-probability."""
+    """Mask of rows ended by the running jobs' watches. Columns: job, running, token, log-probability."""
     rows = zip(*(column.tolist() for column in columns), strict=True)
     ends = [
         bool(running and (watch := jobs[job].watch) and watch(token, logprob)) for job, running, token, logprob in rows
@@ -257,7 +257,7 @@ def _left_padded(rows: Sequence[Sequence[int]], width: int, device: torch.device
 
 
 def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """End tokens of the tokenizer and of the generation config (Llama 3 has three)."""
+    """End tokens from the tokenizer and the generation config (Llama 3 has three)."""
     configured = getattr(model.generation_config, "eos_token_id", None)
     ends = set(configured) if isinstance(configured, list | tuple) else {configured}
     return frozenset(int(token) for token in ends | {tokenizer.eos_token_id} if token is not None)

@@ -18,7 +18,7 @@ _GROUPED = "rg_env_grouped_sdpa"
 
 
 class GrowingLayer(DynamicLayer):
-    """One layer's keys and values, `(B, kv_heads, capacity, head_dim)`, of which the first `length` are in use."""
+    """One layer's keys and values, `(B, kv_heads, capacity, head_dim)`; the first `length` positions are in use."""
 
     def __init__(self, capacity: int):
         super().__init__()
@@ -34,7 +34,7 @@ class GrowingLayer(DynamicLayer):
             self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
             self.key_store, self.value_store = self._grown(key_states, end), self._grown(value_states, end)
         elif end > self.capacity:
-            # Grow by half each time, so that the amortized cost per token is constant.
+            # Grow by half each time, so the amortized cost per token is constant.
             self.capacity = max(end, self.capacity * 3 // 2)
             self.key_store, self.value_store = self._grown(self.key_store), self._grown(self.value_store)
         self.key_store[:, :, self.length : end] = key_states

@@ -18,7 +18,7 @@ from rg_env.inference.protocol import Sampling
 
 
 class BadRequest(RGEnvError, ValueError):
-    """A request that the engine cannot answer. `status` is the HTTP status: 400, or 404 for another model."""
+    """A request the engine cannot answer. `status` is the HTTP status: 400, or 404 for another model."""
 
     exit_code = 2
 
@@ -43,7 +43,7 @@ class Choice:
 
     Args:
         room: maximum number of tokens.
-        ends: end tokens, which are not part of the text.
+        ends: end tokens, not part of the text.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Choice:
         return min((at for stop in self.request.stops if (at := self.text.find(stop)) >= 0), default=None)
 
     def take(self) -> tuple[str, slice]:
-        """Return text and tokens that are new since the last call. A possible start of a stop string is held back."""
+        """Return new text and tokens since the last call. A possible start of a stop string is held back."""
         held = 0 if self.finish_reason else max(0, self._longest_stop - 1)
         characters, tokens = self._taken
         self._taken = (max(characters, len(self.text) - held), len(self.ids))
@@ -118,7 +118,7 @@ class Request(_Body, ABC):
     """Fields common to both kinds of requests. The bounds are those of vLLM's SamplingParams."""
 
     kinds: ClassVar[tuple[str, str, str]]
-    """Object type of a response and of a streamed chunk, and the prefix of their ids."""
+    """Object types of responses and streamed chunks, and their id prefix."""
 
     model: str = ""
     n: int = Field(1, ge=1, le=1024)
@@ -145,7 +145,7 @@ class Request(_Body, ABC):
 
     @classmethod
     def parse(cls, body: object) -> Self:
-        """Validate the JSON `body` of a request; raises `BadRequest` for anything that the engine does not support."""
+        """Validate the JSON `body` of a request; raises `BadRequest` for anything the engine does not support."""
         try:
             return cls.model_validate(body)
         except ValidationError as error:

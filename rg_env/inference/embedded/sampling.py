@@ -1,7 +1,7 @@
 """Sample tokens from logits, with separate settings per row.
 
-Log-probabilities are those of the distribution that the token was sampled from (after penalties, temperature and
-truncation), like vLLM's `logprobs_mode="processed_logprobs"`. Those of greedy rows are computed at temperature 1.
+Log-probabilities refer to the actual sampling distribution (after penalties, temperature and truncation), like vLLM's
+`logprobs_mode="processed_logprobs"`. Those of greedy rows are computed at temperature 1.
 """
 
 from collections.abc import Sequence

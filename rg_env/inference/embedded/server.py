@@ -37,7 +37,7 @@ _WINDOW_S = 0.005  # concurrent requests of a client arrive within a few millise
 _CHARACTERS_PER_TOKEN = 128  # upper bound, also for runs of spaces
 
 Prepare = Callable[[list[dict[str, str]]], list[dict[str, str]]]
-"""Maps the messages of a chat request to those passed to the model."""
+"""Maps a chat request's messages to those passed to the model."""
 
 
 class Batcher:

@@ -29,7 +29,7 @@ class SharedMemoryUpdateInfo(WeightTransferUpdateInfo):
     start: int
     """Offset of the bucket in the file, in bytes."""
     tensors: list[tuple[str, str, list[int]]]
-    """Name, dtype and shape of each tensor, in the order of the bucket."""
+    """Each tensor's name, dtype and shape, in bucket order."""
 
 
 class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemoryUpdateInfo]):
@@ -68,7 +68,8 @@ class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemory
         self._copy_pending()
 
     def _copy_pending(self) -> None:
-        """Copy tensors that vLLM keeps until the rest of their layer arrives: this memory is overwritten earlier."""
+        """Copy tensors, because vLLM keeps some until the rest of their layer arrives, and this memory is overwritten
+        earlier."""
         from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
         assert self._memory is not None

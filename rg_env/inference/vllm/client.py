@@ -42,7 +42,7 @@ def serve_command(
     data_parallel: int = 1,
     extra: Sequence[str] = (),
 ) -> list[str]:
-    """Command that starts a server to which a trainer can send weights."""
+    """Command that starts a server able to receive weights from a trainer."""
     given = {
         "--dtype": dtype,
         "--max-model-len": max_model_len,
@@ -54,7 +54,7 @@ def serve_command(
 
 
 def vllm_command(model: str, options: Sequence[str], gpus: int) -> tuple[dict[str, str], list[str]]:
-    """Environment and arguments with which `rg-env vllm` starts vLLM on a machine with `gpus` GPUs.
+    """Environment and arguments `rg-env vllm` uses to start vLLM on a machine with `gpus` GPUs.
 
     `--logprobs-mode processed_logprobs` makes the server report the log-probabilities of the distribution that it
     samples from; `--generation-config vllm` keeps the model's generation config from changing that distribution.
@@ -72,7 +72,7 @@ def vllm_command(model: str, options: Sequence[str], gpus: int) -> tuple[dict[st
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """Server properties that a trainer needs."""
+    """Server properties a trainer needs."""
 
     name: str
     """Name of the model in requests."""
@@ -126,7 +126,7 @@ class VllmServer:
         return None if status == 200 else f"it answers /health with {status}"
 
     def info(self) -> ServerInfo:
-        """Query the server properties that a trainer needs.
+        """Query the server properties a trainer needs.
 
         Raises:
             ServerError: it is not a vLLM server, or does not accept weights; the message has the command that starts a
@@ -153,7 +153,7 @@ class VllmServer:
     def check_logprobs(self, model: str) -> None:
         """Raise `ServerError` unless the server reports log-probabilities of the distribution that it samples from.
 
-        Call it after weight transfer is set up: a trainer that was killed during an update leaves an unusable model.
+        Call it after setting up weight transfer: a trainer killed during an update leaves an unusable model.
         """
         # With top_k=1, the sampled distribution gives log-probability 0, unlike the model's own.
         (probe,) = self.complete(model, [[1]], Sampling(top_k=1, max_tokens=1), REQUEST_S)
@@ -164,14 +164,14 @@ class VllmServer:
             )
 
     def address_here(self) -> str:
-        """Address under which the server reaches this machine. Sends no packet."""
+        """This machine's address as seen from the server. Sends no packet."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
             probe.connect((self.host, 9))
             return str(probe.getsockname()[0])
         return "127.0.0.1"
 
     def tokenize(self, model: str, messages: list[dict[str, Any]]) -> list[int]:
-        """Token ids of the prompt that the server renders from chat `messages`."""
+        """Token ids of the prompt the server renders from chat `messages`."""
         body = {"model": model, "messages": messages, "add_generation_prompt": True}
         return self._read(
             "POST", "/tokenize", "cannot tokenize", lambda answer: [int(token) for token in answer["tokens"]], body

@@ -1,4 +1,4 @@
-"""Tensors in memory shared by two processes of one machine: layout and backing file.
+"""Tensors in memory shared by two processes on one machine: layout and backing file.
 
 The file is in the memory file system and is unlinked as soon as both sides have mapped it, so that it never outlives
 the processes.
@@ -18,13 +18,13 @@ import torch
 MEMORY = Path("/dev/shm")
 PREFIX = "rg-env-"
 HEADER = 4096
-"""Bytes at the start of the file for the worker's self-description (JSON)."""
+"""Bytes reserved at the start of the file for the worker's self-description (JSON)."""
 ALIGNMENT = 16
 """Alignment of tensors in bytes, so that they can be viewed as any dtype."""
 
 
 SHAPE = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-"""Config keys whose sizes distinguish models."""
+"""Config keys with sizes that distinguish models."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Entry:
 
 
 def entry(name: str, tensor: torch.Tensor, widest: torch.dtype) -> Entry:
-    """Make the entry of a tensor; floating-point values wider than `widest` are rounded to it."""
+    """Make a tensor's entry; floating-point values wider than `widest` are rounded to it."""
     narrow = tensor.is_floating_point() and tensor.dtype.itemsize > widest.itemsize
     return Entry(name, str(widest if narrow else tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
 
@@ -57,7 +57,7 @@ def pack(tensors: Sequence[tuple[str, torch.Tensor]], flat: torch.Tensor, widest
 
 
 def unpack(entries: Sequence[Entry], flat: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-    """Return the tensors of a bucket as views. Raises `ValueError` for entries beyond the end of `flat`."""
+    """Return a bucket's tensors as views. Raises `ValueError` for entries beyond the end of `flat`."""
     if sum(each.num_bytes for each in entries) > _aligned(len(flat)):
         raise ValueError(f"the tensors of this bucket take more than its {len(flat)} bytes")
     found, start = [], 0
