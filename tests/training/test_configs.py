@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from rg_env.evaluation.config import load_eval_config
 from rg_env.tiny import TRAINING
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.config.load import load_train_config
@@ -87,6 +88,36 @@ def test_a_fixed_difficulty_differs_in_that_alone(path: Path) -> None:
     same = {"curriculum": None, "tasks": other.tasks, "splits": other.splits}
     steps = fixed.training.model_copy(update={"max_steps": other.training.max_steps})
     assert fixed.model_copy(update={**same, "training": steps}) == other.model_copy(update=same)
+
+
+@pytest.mark.parametrize(
+    ("path", "values"),
+    [
+        (
+            "leg_counting_qwen7b",  # configs/ of AH-Technologies/reasoning-gym, and defaults of verifiers 0.1.5
+            {"learning_rate": 3e-5, "num_generations": 8, "warmup_steps": 100, "temperature": 0.7, "beta": 0.001,
+             "loss_type": "dr_grpo", "scale_rewards": "none", "mask_truncated_completions": True, "max_seq_len": 2048},
+        ),
+        ("syllogism_toy", {"warmup_steps": 20, "bf16": True}),
+        ("multi_tasks", {"warmup_steps": 20, "bf16": True, "loss_type": "dapo"}),
+        ("paper/inter_algebra", {"per_device_train_batch_size": 8, "entropy_coef": 0.001, "max_tokens": 2048}),
+        ("paper/intra_graphs", {"per_device_train_batch_size": 4, "entropy_coef": 0.001, "max_tokens": 1024}),
+    ],
+)  # fmt: skip
+def test_numbers_are_those_of_the_sources(path: str, values: dict[str, Any]) -> None:
+    training = load_train_config(CONFIGS / "train" / f"{path}.yaml").training
+    assert {key: getattr(training, key) for key in values} == values
+
+
+def test_evaluations_are_those_of_the_sources() -> None:
+    """The latest versions of the evaluation files for graphs and knights_knaves."""
+    graphs = load_train_config(CONFIGS / "train" / "paper" / "intra_graphs.yaml").evaluation
+    assert (graphs.temperature, graphs.top_p, graphs.rollouts_per_example) == (0.6, 0.9, 3)
+    knights = load_train_config(CONFIGS / "train" / "paper" / "curriculum_knights_knaves.yaml").evaluation
+    options = {"n_people": 4, "depth_constraint": 3, "width_constraint": 3}
+    assert (knights.temperature, knights.top_p, knights.rollouts_per_example) == (1.0, 1.0, 3)
+    assert knights.tasks["knights_knaves_4"].config == options
+    assert load_eval_config(CONFIGS / "eval" / "paper_curriculum.yaml").tasks["knights_knaves"].config == options
 
 
 def test_the_inter_domain_evaluation_has_the_held_out_tasks() -> None:
