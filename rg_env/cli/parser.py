@@ -27,6 +27,11 @@ _OTHER_NAMES = {
     "--output": ("--output-dir",),
     "--output-path": ("--output-dir", "--output"),
     "--model-args": ("--models", "--model"),
+    "--model-name": ("--base", "--models", "--model"),
+    "--optimizer-save-mode": ("--optimizer-state",),
+    "--category": ("--tasks",),
+    "--datasets": ("--tasks",),
+    "--device": ("--gpus",),
     "--max-new-tokens": ("--max-tokens",),
     "--max-gen-toks": ("--max-tokens",),
     "--num-processes": ("--processes",),
@@ -87,7 +92,11 @@ class CommandParser(argparse.ArgumentParser):
         elif elsewhere := self._elsewhere(flag):
             hint = elsewhere
         elif name in ("config", "config_file", "config_path", "config_name"):
-            hint = f"pass only the path of the config: {self.prog} configs/FILE.yaml"
+            file = self._value("config") or "/".join(filter(None, map(self._value, ("config-path", "config-name"))))
+            file = f"{file.removesuffix('.yaml')}.yaml" if file else "configs/FILE.yaml"
+            hint = f"pass only the path of the config: {self.prog} {file}"
+        elif name in ("checkpoint", "checkpoint_dir", "checkpoint_path", "model_path") and self._takes("path"):
+            hint = f"pass only its path: {self.prog} {self._value(flag) or 'CHECKPOINT'}"
         elif near := difflib.get_close_matches(flag, self._names(), n=1, cutoff=0.8):
             hint = f"did you mean {near[0]}?"
         elif any(action.nargs == argparse.REMAINDER for action in self._actions):
@@ -97,6 +106,15 @@ class CommandParser(argparse.ArgumentParser):
         else:
             hint = f"`{self.prog} --help` lists the options"
         return InputError(f"{self.prog} has no option {flag!r}: {hint}")
+
+    def _takes(self, positional: str) -> bool:
+        return any(action.dest == positional and not action.option_strings for action in self._actions)
+
+    def _value(self, option: str) -> str:
+        """The value given for an option that this command does not have: `--option VALUE` or `--option=VALUE`."""
+        words = iter([part for word in self._arguments for part in word.split("=", 1)])
+        name = option.lstrip("-").replace("_", "-")
+        return next((next(words, "") for word in words if word.lstrip("-").replace("_", "-") == name), "")
 
     def _names(self) -> list[str]:
         return [name for action in self._actions for name in action.option_strings]

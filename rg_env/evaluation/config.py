@@ -267,7 +267,21 @@ def _without_categories(tasks: Any) -> Any:
 class EvalConfig(Section):
     """An evaluation."""
 
-    mistaken: ClassVar = {"training": "this is the config of a training run: rg-env train"}
+    renamed: ClassVar = {
+        "model_path": "it is called models",
+        "developer_prompt": "use prompt.system_prompt",
+        "developer_role": "use prompt.placement",
+        "eval_repeats": "it is called rollouts_per_example",
+        "output_dir": "use output.dir",
+        "size": "it is called num_examples",
+        "max_new_tokens": "use sampling.max_tokens",
+        "batch_size": "use requests.concurrency",
+    }
+    mistaken: ClassVar = {
+        "training": "this is the config of a training run: rg-env train",
+        "categories": "this is a config of Reasoning Gym's own evaluation: configs/eval/paper_tables.yaml and "
+        "paper_inter.yaml have the paper's",
+    }
 
     imports: list[Text] = Field(default_factory=list)
     """Modules, or .py files (relative to this config), that register custom tasks or rewards."""

@@ -80,6 +80,8 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         (["models={}", "tasks=maze"], "models = {} @ command line: is empty: name at least 1"),
         (["models=[a/b, a/b]", "tasks=maze"], "two models would have the same name"),
         (["models=[{model: x}]", "tasks=maze"], "a list of models holds names and folders"),
+        ([*LEAST, "eval_repeats=3"], "it is called rollouts_per_example"),
+        (["models=tiny", "categories=[]"], "this is a config of Reasoning Gym's own evaluation: configs/eval/"),
         (["models.a={modle: x}", "tasks=maze"], "unknown key 'modle': did you mean 'model'?"),
         (["models.a={model: x, url: ftp://x}", "tasks=maze"], "url = 'ftp://x' @ command line: is not the address"),
         (['models.a={model: x, url: "http://x/v1\\nHost: y"}', "tasks=maze"], "is not the address of an endpoint"),

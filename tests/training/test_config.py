@@ -39,7 +39,8 @@ MISTAKES = [
     ("training.max_step=3", "unknown key 'max_step': did you mean 'max_steps'"),
     ("prompt.zzz=x", "unknown key 'zzz': available: placement, preamble, system_prompt"),
     ("_base_=base.yaml", "it is called extends"),
-    ("hf_upload.organization=me", "it is called hub"),
+    ("hf_upload.organization=me", "put it into repo_id: ORGANIZATION/NAME (in hub)"),
+    ("hf_upload=true", "it is called hub"),
     ("max_steps=3", "unknown key 'max_steps': did you mean training.max_steps?"),
     ("output_dir=x", "use output.dir"),
     ("hub.organization=me", "put it into repo_id"),
@@ -150,6 +151,11 @@ def test_a_mistake_is_one_line_with_path_and_remedy(base: Path, overrides: str |
         ("curriculum={tasks: [chain_sum], last_k: 5}", "it is called window"),
         ("lora.bias=none", "biases are not trained: leave it out"),
         ("lr=1", "it is called learning_rate (in training)"),
+        ("trainer.n_gpus_per_node=2", "use the option --gpus of `rg-env launch` or `rg-env slurm`"),
+        ("trainer.balance_batch=true", "verl's sections are training, output and logging here"),
+        ("actor_rollout_ref.rollout.n=4", "it is called num_generations (in training)"),
+        ("hf_upload.enabled=true", "unknown key 'enabled': did you mean hub.enabled?"),
+        ("reasoning_gym.datasets.ab.weight=2", "use tasks, and splits.num_train_examples"),
     ],
 )
 def test_a_hint_names_the_section_only_if_it_is_in_one(base: Path, override: str, end: str) -> None:
@@ -157,6 +163,15 @@ def test_a_hint_names_the_section_only_if_it_is_in_one(base: Path, override: str
     with pytest.raises(ConfigError) as caught:
         load_train_config(base, [override])
     assert str(caught.value).endswith(f" @ command line: {end}")
+
+
+def test_a_config_of_the_papers_trainer_is_one_line(tmp_path: Path) -> None:
+    """Its file names the one that corresponds to it."""
+    file = tmp_path / "inter_generalisation" / "logic_qwen_3b.yaml"
+    file.parent.mkdir()
+    file.write_text("reasoning_gym: {dataset_size: 20000}\ntrainer: {n_gpus_per_node: 4}\n")
+    with pytest.raises(ConfigError, match=r"own trainer: .* corresponds to configs/train/paper/inter_logic.yaml here$"):
+        load_train_config(file)
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ def _extend(document: Document, file: Path, above: tuple[Path, ...]) -> None:
         target = file.parent / parent
         if not os.path.isfile(target):
             name = str(target) if len(str(target)) <= 500 else shortened(str(target))
-            remedy = _counterpart(target) or "the path is relative to the file itself"
+            remedy = counterpart(target) or "the path is relative to the file itself"
             raise InputError(f"{file}: extends: there is no file {name}; {remedy}")
         _extend(document, target, (*above, here))
     own, earlier = values.get("imports"), document.values.get("imports") or []
@@ -218,7 +218,7 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
     except UnicodeDecodeError as error:
         raise InputError(f"cannot read the config {shortened(str(file))}: it is not UTF-8 text") from error
     except (OSError, ValueError) as error:
-        hint = f"; {shipped}" if isinstance(error, FileNotFoundError) and (shipped := _counterpart(file)) else ""
+        hint = f"; {shipped}" if isinstance(error, FileNotFoundError) and (shipped := counterpart(file)) else ""
         raise InputError(f"cannot read the config {shortened(str(file))}: {reason_of(error)}{hint}") from error
     return values or {}, lines
 
@@ -247,8 +247,8 @@ _COUNTERPARTS = {  # pattern of a path in another repository -> shipped config
 }
 
 
-def _counterpart(file: Path) -> str:
-    """Which shipped config a missing config of another repository corresponds to; empty if it is not known."""
+def counterpart(file: Path) -> str:
+    """Which shipped config a config of another repository corresponds to, by its name; empty if it is not known."""
     for pattern, shipped in _COUNTERPARTS.items():
         if found := re.search(f"(?:^|/)(?:{pattern})$", file.with_suffix("").as_posix()):
             name = found.expand(shipped).replace("sukoku", "sudoku")

@@ -9,14 +9,14 @@ Also the sections and field types that training and evaluation configs share.
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from rg_env.core.config.files import Document, Keys, without_key
+from rg_env.core.config.files import COMMAND_LINE, Document, Keys, counterpart, leaves, without_key
 from rg_env.core.config.files import read_config as read_config
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
 from rg_env.core.tasks.task_table import load_table
@@ -32,6 +32,8 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True)
     renamed: ClassVar[Mapping[str, str]] = {}
     """Keys from other releases and other tools, with their replacements."""
+    other_sections: ClassVar[Sequence[str]] = ()
+    """For a top-level schema: sections of other tools, among `renamed`, whose keys are reported one by one."""
     short: ClassVar[str] = ""
     """Key set by plain text in place of a section, as in `model=tiny`. Empty: plain text is an error."""
     mistaken: ClassVar[Mapping[str, str]] = {}
@@ -76,19 +78,35 @@ def parse_config(
         ConfigError: keys or values are invalid; all of them are reported at once.
     """
     for key, message in schema.mistaken.items():
-        if key in document.values and key not in schema.model_fields:
-            raise ConfigError(f"{document.file}: {message}")
+        overridden = key in schema.other_sections and document.origin((key,)) == COMMAND_LINE
+        if key in document.values and key not in schema.model_fields and not overridden:
+            here = counterpart(document.file)
+            raise ConfigError(f"{document.file}: {message}{here and f'; {here}'}")
     problems = [*_misspelt_nulls(schema, document)]
     try:
         config = _validated(schema, document.values)
     except ValidationError as error:
-        problems += problems_in(schema, error)
+        found = problems_in(schema, error)
+        problems += [each for problem in found for each in _by_key(document, schema, problem)]
         rest = document.without(problem.path for problem in problems)
         with contextlib.suppress(ValidationError):  # a required key is missing
             problems += names(_validated(schema, rest.values))
     if problems:
         raise config_error(document, problems)
     return config
+
+
+def _by_key(document: Document, schema: type[Section], problem: Problem) -> Iterator[Problem]:
+    """A problem for each key in a section of another tool, with its name here if it is known."""
+    section = document.get(problem.path)
+    if len(problem.path) > 1 or problem.path[0] not in schema.other_sections or not isinstance(section, Mapping):
+        yield problem
+        return
+    for key, _ in leaves(section):
+        path = (*problem.path, *key.split("."))
+        hint = unknown_key(schema, path[-1:])
+        is_known = not hint.startswith("unknown") or re.search(rf"\.{re.escape(path[-1])}\b", hint)
+        yield Problem(path, hint if is_known else problem.message)
 
 
 def _validated(schema: type[_Section], values: Mapping[str, Any]) -> _Section:

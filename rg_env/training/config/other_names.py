@@ -94,5 +94,40 @@ RUN_KEYS = {
     "actor_rollout_ref": "verl's sections are training, engine and model here",
     "algorithm": "verl's sections are training, engine and model here",
     "trainer": "verl's sections are training, output and logging here",
+    "path": "use model.name, or data.path for questions of your own",
+    "torch_dtype": "use model.dtype",
+    "low_cpu_mem_usage": "leave it out",
+    "use_lora": "use a section lora, such as {r: 16, alpha: 32}",
+    "lora_r": "use lora.r",
+    "lora_dropout": "use lora.dropout",
+    "max_response_length": "use training.max_tokens",
+    "response_length": "use training.max_tokens",
+    "ppo_mini_batch_size": "use training.rollouts_per_step, which is that times the generations per prompt",
+    "ppo_micro_batch_size_per_gpu": "use training.per_device_train_batch_size",
+    "ppo_epochs": "use training.num_iterations",
+    "enable_gradient_checkpointing": "use training.gradient_checkpointing",
+    "total_training_steps": "use training.max_steps",
+    "total_epochs": "use training.num_train_epochs",
+    "save_freq": "use output.save_every",
+    "test_freq": "use evaluation.every",
+    "logger": "use logging.report_to",
+    "default_local_dir": "use output.dir",
+    "optimizer_save_mode": "use hub.optimizer_state",
+    "tensor_model_parallel_size": "use the option --tensor-parallel-size of `rg-env launch` or `rg-env vllm`",
+    "gpu_memory_utilization": GRPO_KEYS["vllm_gpu_memory_utilization"],
+    "n_gpus_per_node": "use the option --gpus of `rg-env launch` or `rg-env slurm`",
+    "nnodes": "use the option --nodes of `rg-env slurm`",
 }
-"""Sections and keys of other tools at the top level of a config."""
+"""Sections and keys of other tools, wherever they are in a config."""
+
+OTHER_SECTIONS = (
+    "actor_rollout_ref",
+    "algorithm",
+    "hf_upload",
+    "peft",
+    "peft_config",
+    "reasoning_gym",
+    "trainer",
+    "wandb",
+)
+"""Sections of other tools whose keys are reported one by one."""

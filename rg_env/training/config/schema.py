@@ -15,7 +15,7 @@ from rg_env.core.config.files import without_nulls
 from rg_env.core.config.parsing import PromptConfig, Rewards, Section, Seed, Text, default_rewards, named
 from rg_env.core.data.user_rows import DataConfig
 from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig
-from rg_env.training.config.other_names import RUN_KEYS
+from rg_env.training.config.other_names import OTHER_SECTIONS, RUN_KEYS
 from rg_env.training.config.sections import (
     CurriculumConfig,
     EngineConfig,
@@ -35,7 +35,9 @@ class TrainConfig(Section):
     """The config of a training run."""
 
     renamed: ClassVar = RUN_KEYS
+    other_sections: ClassVar = OTHER_SECTIONS
     mistaken: ClassVar = {
+        "reasoning_gym": "this is a config of Reasoning Gym's own trainer: configs/train/paper has the paper's runs",
         "models": "this is the config of an evaluation: rg-env eval",
         "script": "this records a run of a script, and is not a config: run the script again, with the options in it",
     }
