@@ -48,6 +48,8 @@ _SCORING_S = 600.0
 mathematics in an answer may never end."""
 
 
+_SIMILAR = {"gsm8k_cot_rg": "gsm8k_rg", "llama_math": "math_rg", "llama_math_algebra": "math_rg"}
+"""Tasks of the Reasoning Gym paper, which lm-eval does not have, and similar ones with other prompts."""
 _NAMED = re.compile(r"""^["']?(?:task|group)["']?[ ]*:[ ]*["']?([^\s"'#]+)""", re.MULTILINE)
 
 
@@ -71,7 +73,7 @@ def check_tasks(config: EvalConfig) -> dict[str, str]:
         texts = texts or [_text(file) for file in Path(spec.origin).parent.joinpath("tasks").rglob("*.yaml")]
         if any(map(re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])").search, texts)):  # a tag, or in a list
             continue
-        near = " or ".join(nearest(name, {*folders, *own}))
+        near = _SIMILAR.get(name) or " or ".join(nearest(name, {*folders, *own}))
         hint = f"did you mean {near}?" if near else "`lm-eval ls tasks` lists those of lm-eval"
         where = " and ".join([f"lm-eval {version('lm_eval')}", *map(str, include_folders(config.external.include))])
         raise InputError(f"external.tasks: there is no task {name!r} in {where}: {hint}")

@@ -208,6 +208,7 @@ def test_a_dry_run_prints_the_plan(capsys: pytest.CaptureFixture[str], tmp_path:
          r"^https://example.org/v1: the environment variable NO_SUCH_KEY is not set: set it to the endpoint's key, or"),
         (["eval", "--models", "tiny", "--external", "gsm8k_rgg"],
          r"^external.tasks: there is no task 'gsm8k_rgg' in lm-eval [\d.]+ and .*: did you mean gsm8k_rg"),
+        (["eval", "--models", "tiny", "--external", "llama_math"], r"did you mean math_rg\?"),
         (["eval", "--models", "tiny", "--external", "zzqx"], "`lm-eval ls tasks` lists those of lm-eval"),
     ],
 )  # fmt: skip

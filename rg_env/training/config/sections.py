@@ -114,7 +114,7 @@ class EngineConfig(Section):
 
 
 class LoraConfig(Section):
-    """Low-rank adapters, which are trained instead of all weights."""
+    """Low-rank adapters, which are trained instead of all weights (Hu et al., 2021, arXiv:2106.09685)."""
 
     renamed: ClassVar = {
         "bias": "biases are not trained: leave it out",
