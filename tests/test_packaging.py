@@ -133,7 +133,7 @@ def test_benchmarks_of_the_repository_are_found_without_a_clone(wheel: zipfile.Z
         "rg_env/evaluation/report/page/page.html",
         "rg_env/evaluation/report/page/page.css",
         "rg_env/evaluation/report/page/main.js",
-        "rg_env/jobs/slurm.sh.template",
+        "rg_env/jobs/slurm.sh.jinja",
         "rg_env/tiny/policy/config.json",
         "rg_env/tiny/policy/model.safetensors",
         "rg_env/tiny/policy/tokenizer.json",

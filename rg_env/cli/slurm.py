@@ -7,7 +7,7 @@ from typing import Any
 
 from rg_env.cli import sweep
 from rg_env.cli.parser import request_of
-from rg_env.commands import positive, take_overrides_anywhere
+from rg_env.commands import positive, require, take_overrides_anywhere
 
 
 def add(commands: Any) -> None:
@@ -49,8 +49,9 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run `rg-env slurm`; returns the exit code."""
+    require("jinja2", "train")
     from rg_env.jobs.slurm import SlurmJob, sbatch_script, write_script
-    from rg_env.jobs.sweep.grid import fixed_and_swept
+    from rg_env.jobs.sweep import fixed_and_swept
 
     if options.sweep:
         options.overrides, options.sweep = fixed_and_swept(options.overrides, options.sweep)

@@ -40,8 +40,7 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run a sweep; returns the exit code."""
     from rg_env.core.processes import world_size
-    from rg_env.jobs.sweep.grid import fixed_and_swept, load_sweep
-    from rg_env.jobs.sweep.runs import notes, plan_lines, run_sweep, sweep_folder
+    from rg_env.jobs.sweep import fixed_and_swept, load_sweep, notes, plan_lines, run_sweep, sweep_folder
 
     if options.eval_only:
         raise InputError("--sweep is for training: --eval-only evaluates one model")
@@ -68,7 +67,7 @@ def compare_runs(folder: Path) -> int:
     """Write and print the comparison of the sweep in `folder`; returns the exit code."""
     for package in _COMPARING:
         require(package, "eval")
-    from rg_env.jobs.sweep.comparison import compare, print_comparison, write_comparison
+    from rg_env.jobs.comparison import compare, print_comparison, write_comparison
 
     comparison = compare(folder)
     try:  # files first: the table's reader may close the pipe (`| head`)
@@ -82,7 +81,7 @@ def compare_runs(folder: Path) -> int:
 def _again(options: argparse.Namespace, folder: Path) -> str:
     """The command that resumes the sweep."""
     from rg_env.core.processes import entered
-    from rg_env.jobs.sweep.grid import override
+    from rg_env.jobs.sweep import override
 
     overrides = [each for each in options.overrides if each.partition("=")[0].strip() != "output.dir"]
     settings = [*overrides, override("output.dir", str(folder)), "--sweep", *options.sweep]

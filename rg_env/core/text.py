@@ -133,8 +133,9 @@ def listed(names: Sequence[str], most: int = 3) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun: "1 question", "1,024 questions"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """A number with its noun: "1 question", "1,024 questions", "2 processes"."""
+    plural = "es" if noun.endswith(("s", "ch")) else "s"
+    return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
 def cut_bytes(text: str, most: int = 80) -> str:

@@ -153,8 +153,7 @@ def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
     return Commands(
         _server(options, model, length, vllm_gpus, machine, shared=bool(gpus) and vllm_gpus == gpus),
         _trainer(options, model, script, gpus, processes, machine),
-        f"vLLM on {_gpu_words(vllm_gpus)}, training on {_gpu_words(gpus)} in "
-        f"{processes} {'process' if processes == 1 else 'processes'}",
+        f"vLLM on {_gpu_words(vllm_gpus)}, training on {_gpu_words(gpus)} in {counted(processes, 'process')}",
         tuple(lines),
     )
 

@@ -4,16 +4,18 @@ script = sbatch_script(SlurmJob("configs/train/leg_counting_qwen7b.yaml", gpus=4
 
 On one node, `engine.kind: vllm` runs `rg-env launch`; the embedded engine runs `rg-env train` (DDP on several GPUs).
 Several nodes run one vLLM server on the first node and ZeRO-3 on all. An evaluation runs `rg-env eval` on one node,
-which starts its own servers. All scripts are rendered from the template `slurm.sh.template`. Does not import torch.
+which starts its own servers. All scripts are rendered from the template `slurm.sh.jinja`. Does not import torch.
 """
 
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from string import Template
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
 
 from rg_env.core.config.files import Document, is_config_file, read_config
 from rg_env.core.config.yaml12 import to_yaml
@@ -21,8 +23,7 @@ from rg_env.core.text import counted, without_controls
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.config import load_eval_config
 from rg_env.jobs.launch import guessed_sizes, longest_sequence, parallel_sizes
-from rg_env.jobs.sweep.grid import Sweep, load_sweep, parse_axes
-from rg_env.jobs.sweep.runs import SWEEP_FILE, notes
+from rg_env.jobs.sweep import SWEEP_FILE, load_sweep, notes, parse_axes
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.plan import plan
 from rg_env.training.config.schema import TrainConfig
@@ -48,59 +49,6 @@ _FORMS = {
 }
 """Option -> (pattern, description). The patterns ensure that no value can end an #SBATCH line or a quote."""
 _MODULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+/-]*")
-_SIGNAL_WORKERS = 'pkill -TERM -P "$program"'
-_ONE_JOB = 'id=$SLURM_JOB_ID job=$id leaf=""'
-# In an array, job must have both numbers: to scancel, the first one alone means the whole array.
-_SEED = """\
-id=$SLURM_ARRAY_JOB_ID job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID leaf=/seed-$SLURM_ARRAY_TASK_ID
-set -- "$@" "seed=$SLURM_ARRAY_TASK_ID"
-"""
-_POINT = """\
-id=$SLURM_ARRAY_JOB_ID job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-# The points of the sweep by array task ID.
-case $SLURM_ARRAY_TASK_ID in
-@@{cases}
-*) echo "the sweep has no point $SLURM_ARRAY_TASK_ID: points are 1 to @@{count}" >&2 && exit 2 ;;
-esac
-"""
-_RECORD = """\
-# The description of the sweep for `rg-env compare`, the same in every job.
-sweep=${output_dir%/*}/@@{file}
-mkdir -p "${sweep%/*}"
-cat >"$sweep.$SLURM_ARRAY_TASK_ID" <<'end of @@{file}'
-@@{text}end of @@{file}
-if [ -e "$sweep" ] && ! cmp -s "$sweep" "$sweep.$SLURM_ARRAY_TASK_ID"; then
-  rm "$sweep.$SLURM_ARRAY_TASK_ID"
-  echo "$sweep belongs to another sweep: choose another RG_ENV_OUTPUT_DIR" >&2
-  exit 2
-fi
-mv "$sweep.$SLURM_ARRAY_TASK_ID" "$sweep"
-"""
-_MODULES = """
-# Before `set -u`, which module scripts may not support. Some batch shells lack the `module` command.
-# shellcheck source=/dev/null
-type module >/dev/null 2>&1 || source /etc/profile
-"""
-_SERVER = """
-# The server listens on 127.0.0.1 only, because it does not check credentials. Only the trainer of rank 0, which runs on
-# this node, connects to it. Traffic between nodes is not encrypted: use a network that you trust.
-export first_node=$SLURMD_NODENAME
-server_log="@@{log}"
-CUDA_VISIBLE_DEVICES=$vllm_gpus @@{server} >>"$server_log" 2>&1 &
-server=$!
-trap 'kill "$server" 2>/dev/null || true' EXIT
-until (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do
-  if ! kill -0 "$server" 2>/dev/null || [ "$SECONDS" -gt 1200 ]; then
-    echo "vLLM exited, or was not ready after 20 minutes: see $server_log" >&2
-    exit 1
-  fi
-  sleep 1
-done
-"""
-
-
-class _Template(Template):
-    delimiter = "@@"  # shell scripts are full of $
 
 
 @dataclass(frozen=True)
@@ -163,6 +111,7 @@ class SlurmJob:
             raise InputError(f"--modules {wrong[0]!r} is not a module name such as cuda/12.8")
         if not is_config_file(self.config):
             raise InputError(f"{self.config!r} is not a config: pass a .yaml file, such as configs/train/tiny.yaml")
+        _check_printable({"the config's path": [self.config], "override": self.overrides, "--sweep": self.sweep})
         if self.array is not None and self.sweep:
             raise InputError("--sweep sets the array itself: omit --array, and sweep the seed")
         if self.array is not None and any(each.partition("=")[0].strip() == "seed" for each in self.overrides):
@@ -188,6 +137,10 @@ class SlurmJob:
         return (self.gpus - self.served_gpus) * self.nodes
 
 
+Values = dict[str, Any]
+"""Values of the template."""
+
+
 def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
     """Return the text of the script.
 
@@ -199,46 +152,32 @@ def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
     """
     checkout = (checkout or Path.cwd()).absolute()
     job.check()
-    texts = {"the config's path": [job.config], "override": job.overrides, "--sweep": job.sweep}
-    for what, given in texts.items():
-        for text in given:
-            _check_printable(what, text)
     if not (checkout / ".venv/bin/activate").is_file():
         raise InputError(f"{checkout} has no .venv: run this command where ./setup.sh was run")
     document = read_config(job.config, job.overrides)
-    pieces = _evaluation(job, document) if _is_evaluation(job, document) else _training(job, document, checkout)
+    own = _evaluation(job) if _is_evaluation(job, document) else _training(job, document)
+    values = {"head": (), "settings": (), "points": (), "server": None, "accelerate_config": None, **own}
     exports = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    for what, text in [("the working folder", str(checkout)), ("output.dir", pieces["root"]), *exports.items()]:
-        _check_printable(what, text)
-    if "'" in pieces["root"]:
-        raise InputError(f'output.dir "{pieces["root"]}" contains a quote: choose another')
+    texts = {"the working folder": [str(checkout)], "output.dir": [values["root"]]}
+    _check_printable(texts | {name: [value] for name, value in exports.items()})
+    if "'" in values["root"]:
+        raise InputError(f'output.dir "{values["root"]}" contains a quote: choose another')
+    if (file := values["accelerate_config"]) and not (checkout / file).is_file():
+        raise InputError(f"{checkout} has no {file}: run this command in an rg_env checkout")
+    # Checked names only, because sbatch's rules for quotes differ between releases.
     options = {flag: getattr(job, flag) for flag in ("account", "partition", "qos", "constraint", "mem", "array")}
-    if job.sweep:
-        options["array"] = pieces["points"]
-    values: dict[str, object] = {
-        "note": "",
-        "own": _ONE_JOB,
-        "record": "",
-        "server": "",
-        "signal": 'kill -TERM "$program"',
-        **pieces,
-        "config": job.config,
-        "plan": "".join(f"\n# {without_controls(line)[:300]}" for line in pieces.get("plan", "").splitlines()),
-        "checkout": shlex.quote(str(checkout)),
-        "exports": "".join(f"export {name}={shlex.quote(value)}\n" for name, value in exports.items()),
-        "root": shlex.quote(pieces["root"]),
-        "name": job.name,
-        # Checked names only, because sbatch's rules for quotes differ between releases.
-        "options": "".join(f"\n#SBATCH --{flag}={value}" for flag, value in options.items() if value is not None),
-        "log_name": "%A_%a" if options["array"] else "%j",
-        "wait": " --wait=300 --label" if job.nodes > 1 else "",  # if one node ends, the others have time to save
-        "served": job.served_gpus,
-        "visible": _visible(job),
-        "gpus": f"{job.gpu_type}:{job.gpus}" if job.gpu_type else job.gpus,
-        "modules": _MODULES + f"module load {' '.join(job.modules)} || exit 1\n" if job.modules else "",
-        **{field: getattr(job, field) for field in ("time", "nodes", "cpus")},
-    }
-    return _Template(Path(__file__).with_name("slurm.sh.template").read_text(encoding="utf-8")).substitute(values)
+    if points := values["points"]:
+        options["array"] = f"1-{len(points)}"
+    values["head"] = [without_controls(line)[:300] for line in values["head"]]
+    values["settings"] = [job.config, *job.overrides, *values["settings"]]
+    environment = Environment(
+        undefined=StrictUndefined, autoescape=False, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters["quote"] = lambda word: shlex.quote(str(word))
+    template = Path(__file__).with_name("slurm.sh.jinja").read_text(encoding="utf-8")
+    return environment.from_string(template).render(
+        job=job, checkout=checkout, exports=exports, options=options, sweep_file=SWEEP_FILE, **values
+    )
 
 
 def write_script(script: str, file: Path, *, force: bool = False) -> None:
@@ -267,8 +206,7 @@ def _is_evaluation(job: SlurmJob, document: Document) -> bool:
     return "models" in kinds
 
 
-def _evaluation(job: SlurmJob, document: Document) -> dict[str, str]:
-    """Template values of an evaluation."""
+def _evaluation(job: SlurmJob) -> Values:
     for name in ("array", "sweep", "vllm_gpus"):
         if getattr(job, name):
             option = f"--{name.replace('_', '-')}"
@@ -284,116 +222,62 @@ def _evaluation(job: SlurmJob, document: Document) -> dict[str, str]:
         raise InputError(f"--gpus {job.gpus}: serving.kind=embedded uses one GPU: use --gpus 1 or serving.kind=vllm")
     # If vLLM does not start, the job fails rather than evaluating on the CPU.
     serving = ["serving.kind=vllm"] if config.serving.kind == "auto" else []
-    return {
-        "settings": _lines("  ", *map(shlex.quote, [job.config, *job.overrides, *serving])),
-        "root": config.output.dir or "outputs",
-        "command": 'rg-env eval "$@" --resume',
-    }
+    return {"kind": "evaluation", "root": config.output.dir or "outputs", "settings": serving}
 
 
-def _training(job: SlurmJob, document: Document, checkout: Path) -> dict[str, str]:
-    """Template values of a training run, an array of seeds, or a sweep."""
-    for axis in parse_axes(job.sweep):
-        if axis.key in ("engine", "engine.kind"):
-            raise InputError(f"--sweep {axis.key}: a script supports one engine.kind, write one script per engine")
-    key = ("engine", "kind")
-    embedded = (document.get(key) or EngineConfig().kind) == "embedded"
+def _training(job: SlurmJob, document: Document) -> Values:
+    """Values of a training run, an array of seeds, or a sweep."""
+    for key in parse_axes(job.sweep):
+        if key in ("engine", "engine.kind"):
+            raise InputError(f"--sweep {key}: a script supports one engine.kind, write one script per engine")
+    embedded = (document.get(("engine", "kind")) or EngineConfig().kind) == "embedded"
     processes = job.processes(embedded=embedded)
-    pieces = {"settings": _lines("  ", *map(shlex.quote, [job.config, *job.overrides]))}
+    values: Values = {"processes": processes}
     if job.sweep:
         sweep = load_sweep(job.config, job.overrides, job.sweep, processes=processes)
         configs = sweep.configs
-        pieces |= _sweep(sweep, f"{shlex.quote(configs[0].output.dir or 'outputs')}/{job.name}-JOBID")
-        lines = [f"{counted(len(sweep.points), 'job')}, one per point", *notes(sweep)]
+        values |= {"points": sweep.points, "described": to_yaml(sweep.described())}
+        folder = f"{shlex.quote(configs[0].output.dir or 'outputs')}/{job.name}-JOBID"
+        head = [f"Compare its runs at any time with: rg-env compare {folder}"]
+        head += [f"{counted(len(sweep.points), 'job')}, one per point", *notes(sweep)]
     else:
         configs = (load_train_config(job.config, job.overrides, processes=processes),)
-        pieces |= {"own": _SEED} if job.array else {}
-        lines = plan(configs[0], processes)
-    guesses = [] if embedded else guessed_sizes(configs[0].model.name, job.served_gpus)
-    pieces["plan"] = "\n".join([*lines, *_idle(job, embedded=embedded), *guesses])
-    pieces["root"] = configs[0].output.dir or "outputs"
-    if embedded:
-        return pieces | _embedded(processes, checkout)
-    if job.nodes == 1:
-        # --processes lets the launcher check that the batch is divisible.
-        command = _lines("    ", 'rg-env launch "$@"', f'--port "$port" --processes {processes}',
-                         '--vllm-gpus "$vllm_gpus" -- --resume auto')  # fmt: skip
-        return pieces | {"command": command}
-    return pieces | _several_nodes(job, configs, processes, checkout)
-
-
-def _idle(job: SlurmJob, *, embedded: bool) -> Iterator[str]:
-    """Warnings about idle GPUs of the job."""
+        head = plan(configs[0], processes)
+    values |= {"root": configs[0].output.dir or "outputs", "head": head}
     if embedded and job.gpus > 1:
         waiting = f"{job.gpus - 1} wait{'s' * (job.gpus == 2)}"
-        yield f"warning: engine.kind=embedded generates on one GPU while {waiting}; engine.kind=vllm uses all GPUs"
+        head.append(
+            f"warning: engine.kind=embedded generates on one GPU while {waiting}; engine.kind=vllm uses all GPUs"
+        )
     if job.nodes > 1:
-        yield f"warning: {job.served_gpus} of the {job.gpus} GPUs idle on all nodes but the first"
-
-
-def _embedded(processes: int, checkout: Path) -> dict[str, str]:
-    if processes == 1:
-        return {"command": 'rg-env train "$@" --resume auto'}
-    options = f"--num_processes {processes} --main_process_port 0"
-    command = _lines("    ", _accelerate(checkout, "ddp.yaml"), options, '-m rg_env.cli.main train "$@" --resume auto')
-    return {"command": command, "signal": _SIGNAL_WORKERS}
-
-
-def _several_nodes(job: SlurmJob, configs: tuple[TrainConfig, ...], processes: int, checkout: Path) -> dict[str, str]:
+        head.append(f"warning: {job.served_gpus} of the {job.gpus} GPUs idle on all nodes but the first")
+    if embedded:
+        copies = {"kind": "copies", "accelerate_config": "configs/ddp.yaml"}
+        return values | ({"kind": "one process"} if processes == 1 else copies)
+    head += guessed_sizes(configs[0].model.name, job.served_gpus)
+    if job.nodes == 1:
+        return values | {"kind": "one node"}
     servers = {_server(job, config) for config in configs}
     if len(servers) > 1:
         raise InputError("--sweep: the points need different vLLM servers on several nodes, write one script per point")
-    log = f"{job.name}-$SLURM_JOB_ID-vllm.log"
-    command = _lines(
-        "    ",
-        f'CUDA_VISIBLE_DEVICES=$(cut -d, -f{job.served_gpus + 1}- <<<"{_visible(job)}")',
-        _accelerate(checkout, "zero3_multinode.yaml"),
-        f'--num_machines {job.nodes} --num_processes {processes} --machine_rank "$SLURM_NODEID"',
-        '--main_process_ip "$first_node" --main_process_port "$((port + 1))"',
-        '-m rg_env.cli.main train "$@" engine.host=127.0.0.1 "engine.port=$port" --resume auto',
-    )
-    server = _Template(_SERVER).substitute(log=log, server=servers.pop())
-    return {"command": command, "server": server, "signal": _SIGNAL_WORKERS}
+    return values | {
+        "kind": "several nodes",
+        "accelerate_config": "configs/zero3_multinode.yaml",
+        "server": servers.pop(),
+    }
 
 
 def _server(job: SlurmJob, config: TrainConfig) -> str:
-    _check_printable("model.name", config.model.name)
+    """The command of the vLLM server for several nodes."""
+    _check_printable({"model.name": [config.model.name]})
     tensor, data = parallel_sizes(None, None, job.served_gpus, config.model.name)
     sizes = f"--max-model-len {longest_sequence(config)} --tensor-parallel-size {tensor} --data-parallel-size {data}"
     return f'rg-env vllm {shlex.quote(config.model.name)} --port "$port" {sizes}'
 
 
-def _sweep(sweep: Sweep, folder: str) -> dict[str, str]:
-    """Template values of a sweep: one job per point, numbered from 1; `folder` is shown in a comment."""
-    cases = [
-        f'{point.number}) leaf={shlex.quote(f"/{point.name}")} && set -- "$@" {shlex.join(point.overrides)} ;;'
-        for point in sweep.points
-    ]
-    return {
-        "note": f"\n# Compare its runs at any time with: rg-env compare {folder}",
-        "points": f"1-{len(sweep.points)}",
-        "own": _Template(_POINT).substitute(cases="\n".join(cases), count=len(sweep.points)),
-        "record": _Template(_RECORD).substitute(text=to_yaml(sweep.described()), file=SWEEP_FILE),
-    }
-
-
-def _visible(job: SlurmJob) -> str:
-    """Shell expression for the names of a node's GPUs."""
-    return f"${{CUDA_VISIBLE_DEVICES:-{','.join(map(str, range(job.gpus)))}}}"
-
-
-def _accelerate(checkout: Path, file: str) -> str:
-    if not (checkout / "configs" / file).is_file():
-        raise InputError(f"{checkout} has no configs/{file}: run this command in an rg_env checkout")
-    return f"accelerate launch --config-file configs/{file}"
-
-
-def _check_printable(what: str, text: str) -> None:
+def _check_printable(texts: Mapping[str, Sequence[str]]) -> None:
     """Raise `InputError` for characters that quoting does not protect: a line break ends even a comment."""
-    if not text.isprintable():
-        raise InputError(f"{what}: {text[:80]!r} contains line breaks or other unprintable characters")
-
-
-def _lines(indent: str, *parts: str) -> str:
-    """Join the parts of a command with line continuations."""
-    return f" \\\n{indent}".join(parts)
+    for what, given in texts.items():
+        for text in given:
+            if not text.isprintable():
+                raise InputError(f"{what}: {text[:80]!r} contains line breaks or other unprintable characters")

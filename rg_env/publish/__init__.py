@@ -5,8 +5,7 @@
 
 `checkpoint`   find a checkpoint: the trainer's format, run, step and base model
 `weights`      read its weights by name, in any format, without executing code
-`model`        configuration, tokenizer, and the weights that the architecture expects
-`lora`         load LoRA adapters on the base model, or merge them
+`model`        configuration, tokenizer, the weights that the architecture expects, LoRA adapters
 `export`       write a folder for `from_pretrained` and vLLM: complete and verified, or nothing
 `verify`       compare the exported with the trained model
 `contents`     select the files of a Hub repository; refuse secrets and links

@@ -7,7 +7,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -17,7 +17,6 @@ from jinja2 import ChainableUndefined, Environment, PackageLoader
 from rg_env.core.data.manifest import split_hash
 from rg_env.core.data.splits import Split
 from rg_env.core.hub import PushRequest
-from rg_env.core.run_folder import RunFolder
 from rg_env.core.statistics import with_interval
 from rg_env.core.text import counted, one_line
 from rg_env.errors import install_command
@@ -34,6 +33,7 @@ _PARTS = {
     "labelled": "Other questions, under their own labels",
 }
 _KINDS = {"sampled": "accuracy", "greedy": "greedy_accuracy"}
+_LICENSE = ("license", "license_name", "license_link")
 _PEAKS = ("memory/peak_gpu_gb", "memory/peak_rss_gb")
 _GRADING = {
     "hardened": "correct or not, by rg-env's own graders, which differ from Reasoning Gym's for some tasks "
@@ -43,87 +43,85 @@ _GRADING = {
 }
 
 
-@dataclass(frozen=True)
-class License:
-    """The license of a base model, under the keys of a model card's metadata."""
+def find_license(base: Base, api: HfApi | None = None) -> dict[str, str | None]:
+    """Find the license stated in the base model's card; requires `api` for a model on the Hub.
 
-    license: str | None = None
-    license_name: str | None = None
-    license_link: str | None = None
-    stated_by: str | None = None
-    """Source of the license, in words."""
-
-
-def find_license(base: Base, api: HfApi | None = None) -> License:
-    """Find the license stated in the base model's card; requires `api` for a model on the Hub."""
+    Returns:
+        Its keys in a model card's metadata, and `stated_by`, the source in words. Empty if the license is unknown.
+    """
     if base.name == TINY:
-        return License("apache-2.0", stated_by="the package that includes it")
+        return {"license": "apache-2.0", "stated_by": "the package that includes it"}
     try:
         if base.folder is not None:
             stated_by, data = "its own card", ModelCard.load(base.folder / "README.md").data
         elif api is not None and base.name is not None:
             stated_by, data = "its card on the Hub", api.model_info(base.name, timeout=10).card_data
         else:
-            return License()
+            return {}
     except Exception:  # for any error the license is unknown, which the card states
-        return License()
+        return {}
     if data is None or not isinstance(data.get("license"), str):
-        return License()
-    return License(data.get("license"), data.get("license_name"), data.get("license_link"), stated_by)
+        return {}
+    return {"stated_by": stated_by, **{key: data.get(key) for key in _LICENSE}}
 
 
-def card(request: PushRequest, checkpoint: Checkpoint, license: License, paths: Sequence[str]) -> str:
+def card(request: PushRequest, checkpoint: Checkpoint, license: Values, paths: Sequence[str]) -> str:
     """Render the card. `paths` are the other files in the repository."""
     run, step = checkpoint.run, checkpoint.step
-    steps = run.evaluation_steps() if run else []
-    before = read_results(run.evaluation_file(0)) if run and 0 in steps else None
-    after = read_results(run.evaluation_file(step)) if run and step is not None and step in steps else None
-    own = _own_data(run)
-    before, after = before and _named(before, own), after and _named(after, own)
-    name = request.repo_id.partition("/")[2]
-    return _TEMPLATE.render(
-        request=request,
-        checkpoint=checkpoint,
-        license=license,
-        metadata=_metadata(name, checkpoint, license, after),
-        name=name,
-        pinned=f', revision="{request.revision}"' if request.revision else "",
-        tiny=TINY,
-        curve=CURVE if CURVE in paths else None,
-        before=before,
-        after=after,
-        results=list(_results(before, after)),
-        run=run,
-        own_data=own,
-        install=install_command("train"),
-        **(_run_values(run, after or before) if run else {}),
-    )
+    config, arguments = (publishable(values) for values in (run.config(), run.arguments())) if run else ({}, {})
+    own = _own_data(config)
+    recorded: dict[int | None, Results] = {}
+    if run:
+        recorded = {at: _named(run.evaluation_file(at), own) for at in run.evaluation_steps() if at in (0, step)}
+    before, after = recorded.get(0), recorded.get(step)
+    shown = after or before
+    values: Values = {
+        "request": request,
+        "checkpoint": checkpoint,
+        "license": license,
+        "metadata": _metadata(request, checkpoint, license, after, own),
+        "name": request.repo_id.partition("/")[2],
+        "pinned": f', revision="{request.revision}"' if request.revision else "",
+        "tiny": TINY,
+        "curve": CURVE if CURVE in paths else None,
+        "before": before,
+        "after": after,
+        "results": list(_results(before, after)),
+        "run": run,
+        "own_data": own,
+        "install": install_command("train"),
+    }
+    if run:
+        environment, manifest, outcome = arguments.get("environment", {}), run.manifest(), run.results()
+        rows, grading, metrics = manifest.get("rows") or {}, environment.get("grading"), run.metrics()
+        sources: list[tuple[str, Values, Split]] = []
+        sources += [("training", rows, "train"), ("evaluation", rows, "eval")] if rows else []
+        sources += [("evaluation", each, "eval") for each in manifest.get("evaluation_rows", [])]
+        values |= {
+            "config": config,
+            "from_config": run.arguments_file.is_file(),
+            "environment": environment,
+            "chat": prompt if isinstance(prompt := environment.get("first_prompt"), list) else None,
+            "training": arguments.get("training", {}),
+            "manifest": manifest,
+            "gpus": Counter(manifest.get("hardware", {}).get("gpus", [])),
+            "peaks": {key: max((line[key] for line in metrics if line.get(key)), default=None) for key in _PEAKS},
+            "outcome": outcome,
+            "last_step": outcome["steps"] if outcome else None,
+            "tasks": rows.get("tasks", []),
+            "splits": [(name, each, each["splits"][split], split_hash(each, split)) for name, each, split in sources],
+            "grading": grading,
+            "grading_note": _GRADING.get(grading, "not recorded"),
+            "sampling": shown.sampling if shown else None,
+            "overall": shown.overall() if shown else None,
+            "held_out": shown.overall("held_out") if shown else None,
+            "asked": [f"{task.scores.n} of {code(name)}" for name, task in (shown.tasks if shown else {}).items()],
+        }
+    return _TEMPLATE.render(values)
 
 
-def _metadata(name: str, checkpoint: Checkpoint, license: License, after: Results | None) -> str:
-    """Render the card's YAML metadata, including `model-index`."""
-    run, base, is_adapter = checkpoint.run, checkpoint.base, bool(checkpoint.adapter)
-    own = _own_data(run)
-    trained = run is not None and run.arguments().get("training")
-    measured = after if after and not checkpoint.rounded_to else None  # rounded weights were not evaluated
-    data = ModelCardData(
-        license=license.license,
-        license_name=license.license_name,
-        license_link=license.license_link,
-        library_name="peft" if is_adapter else "transformers",
-        pipeline_tag="text-generation",
-        tags=["rg-env", *([] if own else ["reasoning-gym"]), "reinforcement-learning", *(["grpo"] if trained else [])],
-        base_model=base.name if base.on_hub else None,
-        base_model_relation=("adapter" if is_adapter else "finetune") if base.on_hub else None,
-        model_name=name if measured else None,
-        eval_results=list(_eval_results(measured, own)) if measured else None,
-    )
-    return str(data.to_yaml())
-
-
-def _own_data(run: RunFolder | None) -> str | None:
+def _own_data(config: Values) -> str | None:
     """The user's data that a run was trained on: file, dataset, or number of rows. None for Reasoning Gym tasks."""
-    config = publishable(run.config()) if run else {}
     data, environment = config.get("data"), config.get("environment") or {}
     if isinstance(data, dict):
         return str(data["path"])
@@ -132,26 +130,52 @@ def _own_data(run: RunFolder | None) -> str | None:
     return data if isinstance(data, str) and data else counted(environment["own_rows"], "own row")  # a script's --data
 
 
-def _named(results: Results, own_data: str | None) -> Results:
-    """Name the questions of the user's own data after it."""
+def _named(file: Path, own_data: str | None) -> Results:
+    """Read an evaluation; questions of the user's own data are named after it."""
+    results = read_results(file)
     if own_data is None:
         return results
     tasks = {own_data if task.part == "training" else name: task for name, task in results.tasks.items()}
     return results.model_copy(update={"tasks": tasks})
 
 
+def _metadata(
+    request: PushRequest, checkpoint: Checkpoint, license: Values, after: Results | None, own_data: str | None
+) -> str:
+    """Render the card's YAML metadata, including `model-index`."""
+    run, base, is_adapter = checkpoint.run, checkpoint.base, bool(checkpoint.adapter)
+    trained = run is not None and run.arguments().get("training")
+    measured = after if after and not checkpoint.rounded_to else None  # rounded weights were not evaluated
+    tags = [
+        "rg-env",
+        *([] if own_data else ["reasoning-gym"]),
+        "reinforcement-learning",
+        *(["grpo"] if trained else []),
+    ]
+    data = ModelCardData(
+        **{key: license.get(key) for key in _LICENSE},
+        library_name="peft" if is_adapter else "transformers",
+        pipeline_tag="text-generation",
+        tags=tags,
+        base_model=base.name if base.on_hub else None,
+        base_model_relation=("adapter" if is_adapter else "finetune") if base.on_hub else None,
+        model_name=request.repo_id.partition("/")[2] if measured else None,
+        eval_results=list(_eval_results(measured, own_data)) if measured else None,
+    )
+    return str(data.to_yaml())
+
+
 def _eval_results(evaluation: Results, own_data: str | None) -> Iterator[EvalResult]:
     for name, task in evaluation.tasks.items():
-        scores = task.scores
-        temperatures = {"sampled": task.sampling.temperature, "greedy": 0.0}
+        scores, title, is_own = task.scores, one_line(name), name == own_data
         for kind, figure in _KINDS.items():
             if figure not in scores.intervals:
                 continue
             yield EvalResult(
                 task_type="text-generation",
-                dataset_type=one_line(name) if name == own_data else "reasoning-gym",
-                dataset_name=one_line(name) if name == own_data else f"Reasoning Gym, {one_line(name)}",
-                dataset_config=None if name == own_data else one_line(name),
+                dataset_type=title if is_own else "reasoning-gym",
+                dataset_name=title if is_own else f"Reasoning Gym, {title}",
+                dataset_config=None if is_own else title,
                 dataset_split="eval",
                 dataset_args={"manifest_sha256": task.questions.manifest_sha256},
                 metric_type="accuracy",
@@ -160,7 +184,7 @@ def _eval_results(evaluation: Results, own_data: str | None) -> Iterator[EvalRes
                 metric_args={
                     "n": scores.n,
                     "standard_error": scores.errors[figure],
-                    "temperature": temperatures[kind],
+                    "temperature": task.sampling.temperature if kind == "sampled" else 0.0,
                     "max_tokens": task.sampling.max_tokens,
                 },
             )
@@ -169,17 +193,17 @@ def _eval_results(evaluation: Results, own_data: str | None) -> Iterator[EvalRes
 def _results(before: Results | None, after: Results | None) -> Iterator[tuple[str, list[list[str]]]]:
     """Yield the title and rows of each table."""
     sides = {name: side for name, side in (("before", before), ("after", after)) if side}
-    same = before and after and before.environments == after.environments
-    shown = together(sides) if same else None
+    if not (last := after or before):
+        return
+    shown = together(sides) if before and after and before.environments == after.environments else None
     columns = [f"after {counted(each.step, 'step')}" if each.step else "before" for each in sides.values()]
     head = ["accuracy", "questions", *columns, *(["difference", "p"] if shown else [])]
     for part, title in _PARTS.items():
-        last = after or before
-        tasks = [name for name, task in last.tasks.items() if task.part == part] if last else []
+        tasks = [name for name, task in last.tasks.items() if task.part == part]
         rows: list[list[str]] = []
         if part == "training" and len(tasks) > 1:
             means = [next(iter(side.models.values())) for side in sides.values()]
-            n = sum(last.tasks[name].scores.n for name in tasks) if last else 0
+            n = sum(last.tasks[name].scores.n for name in tasks)
             rows += _row("mean of the tasks", n, means, "sampled", shown.comparisons if shown else ())
         for name in tasks:
             scores = [side.tasks[name].scores for side in sides.values() if name in side.tasks]
@@ -202,39 +226,6 @@ def _row(
         for found in compared:
             cells += [with_interval(found.difference, found.interval, sign=True), f"{found.p_value:.4f}"]
         yield [f"{name}, {kind}", str(n), *(cell.replace("[", "\\[").replace("]", "\\]") for cell in cells)]
-
-
-def _run_values(run: RunFolder, evaluation: Results | None) -> Values:
-    """Template values from a run's files."""
-    config, arguments = publishable(run.config()), publishable(run.arguments())
-    manifest, outcome, metrics = run.manifest(), run.results(), run.metrics()
-    environment, rows = arguments.get("environment", {}), manifest.get("rows") or {}
-    sources: list[tuple[str, Values, Split]] = []
-    sources += [("training", rows, "train"), ("evaluation", rows, "eval")] if rows else []
-    sources += [("evaluation", each, "eval") for each in manifest.get("evaluation_rows", [])]
-    grading = environment.get("grading")
-    return {
-        "config": config,
-        "from_config": run.arguments_file.is_file(),
-        "environment": environment,
-        "chat": prompt if isinstance(prompt := environment.get("first_prompt"), list) else None,
-        "training": arguments.get("training", {}),
-        "manifest": manifest,
-        "gpus": Counter(manifest.get("hardware", {}).get("gpus", [])),
-        "peaks": {key: max((line[key] for line in metrics if line.get(key)), default=None) for key in _PEAKS},
-        "outcome": outcome,
-        "last_step": outcome["steps"] if outcome else None,
-        "tasks": rows.get("tasks", []),
-        "splits": [(name, each, each["splits"][split], split_hash(each, split)) for name, each, split in sources],
-        "grading": grading,
-        "grading_note": _GRADING.get(grading, "not recorded"),
-        "sampling": evaluation.sampling if evaluation else None,
-        "overall": evaluation.overall() if evaluation else None,
-        "held_out": evaluation.overall("held_out") if evaluation else None,
-        "asked": [
-            f"{task.scores.n} of {code(name)}" for name, task in (evaluation.tasks if evaluation else {}).items()
-        ],
-    }
 
 
 def code(value: object, most: int = 300) -> str:

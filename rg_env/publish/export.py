@@ -28,8 +28,7 @@ from rg_env.core.text import counted
 from rg_env.errors import ExportError, InputError, OutputFolderError, RGEnvError
 from rg_env.publish import verify
 from rg_env.publish.checkpoint import Checkpoint, find_checkpoint, has_weights
-from rg_env.publish.lora import adapted, merged, read_adapters
-from rg_env.publish.model import Architecture, Companions
+from rg_env.publish.model import Architecture, Companions, adapted, merged, read_adapters
 from rg_env.publish.weights import Weights, in_memory, read_weights
 from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS
 

@@ -17,7 +17,7 @@ from rg_env.core.hub import PushRequest, repo_problem, revision_problem
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.text import one_line
 from rg_env.errors import HubError, InputError
-from rg_env.publish.card import License, card, find_license
+from rg_env.publish.card import Values, card, find_license
 from rg_env.publish.checkpoint import Checkpoint, find_checkpoint
 from rg_env.publish.contents import CURVE, Files, check_secrets, published_files
 from rg_env.publish.repository import CARD, MARKER, Marker, Remote, Repository, git_hash
@@ -37,9 +37,10 @@ def preview(request: PushRequest) -> str:
         more = " and the model's"
         notes += _export_notes(checkpoint)
     license = find_license(checkpoint.base)
-    if license.license is None and checkpoint.base.on_hub:
+    if not license and checkpoint.base.on_hub:
         notes.append(f"the license of {checkpoint.base.name} is looked up on upload")
-    files = _with_card(request, checkpoint, files, license, run_id(checkpoint.run) if checkpoint.run else "0" * 64)
+    run = run_id(checkpoint.run) if checkpoint.run else "0" * 64
+    files = _completed(request, checkpoint, files, license, run)
     text = bytes(files[CARD]).decode()
     sizes = {path: _size(content) for path, content in files.items()}
     target = request.repo_id + (", private" if request.private else "")
@@ -148,13 +149,12 @@ def _send(
     files = published_files(checkpoint, full=request.full)
     run = _weights_id(files) if checkpoint.run is None else run_id(checkpoint.run)
     _check_remote(request, remote, run)
-    license = find_license(checkpoint.base, repository.api)
-    files = _with_card(request, checkpoint, files, license, run, repository.token)
-
     pushed = remote.marker if remote else None
-    if remote and pushed and remote.files.get(CARD, pushed.card) != pushed.card:
+    kept_card = pushed.card if remote and pushed and remote.files.get(CARD, pushed.card) != pushed.card else None
+    if kept_card:
         say(f"{CARD} was edited on the Hub and is kept: delete it there to regenerate it")
-        files = _with_marker({path: each for path, each in files.items() if path != CARD}, run, checkpoint, pushed.card)
+    license = find_license(checkpoint.base, repository.api)
+    files = _completed(request, checkpoint, files, license, run, token=repository.token, kept_card=kept_card)
     if pushed and pushed.step is not None and checkpoint.step is not None and pushed.step > checkpoint.step:
         say(f"step {checkpoint.step} replaces the later step {pushed.step}")
 
@@ -178,18 +178,21 @@ def _send(
     return repository.url
 
 
-def _with_card(
-    request: PushRequest, checkpoint: Checkpoint, files: Files, license: License, run: str, token: str | None = None
+def _completed(
+    request: PushRequest,
+    checkpoint: Checkpoint,
+    files: Files,
+    license: Values,
+    run: str,
+    *,
+    token: str | None = None,
+    kept_card: str | None = None,
 ) -> Files:
-    """Add the card and the marker to the files, and check for secrets."""
+    """Add the marker and the card, unless the one on the Hub with the Git hash `kept_card` stays; check for secrets."""
     text = card(request, checkpoint, license, list(files)).encode()
     check_secrets({**files, CARD: text}, token)
-    return _with_marker({**files, CARD: text}, run, checkpoint, git_hash(text))
-
-
-def _with_marker(files: Files, run: str, checkpoint: Checkpoint, card: str) -> Files:
-    paths = [path for path in files if path != MARKER]
-    marker = Marker(run=run, step=checkpoint.step, card=card, files=paths)
+    files = files if kept_card else {**files, CARD: text}
+    marker = Marker(run=run, step=checkpoint.step, card=kept_card or git_hash(text), files=list(files))
     return {**files, MARKER: (marker.model_dump_json(indent=1) + "\n").encode()}
 
 

@@ -56,7 +56,7 @@ def in_memory(tensors: Mapping[str, Any]) -> Weights:
     for name, value in tensors.items():
         if not isinstance(name, str) or not isinstance(value, torch.Tensor) or value.is_meta or value.is_sparse:
             raise TypeError(f"{name} is not a dense tensor")
-        found[name] = Weight(tuple(value.shape), value.dtype, partial(_itself, value))
+        found[name] = Weight(tuple(value.shape), value.dtype, value.detach)
     return found
 
 
@@ -88,10 +88,6 @@ def _guarded(folder: Path, read: Callable[[], T]) -> T:
     except Exception as error:  # damaged files can raise any exception
         reason = one_line(f"{type(error).__name__}: {error}", 400)
         raise InputError(f"{folder} has damaged files, or files in an unknown format ({reason})") from error
-
-
-def _itself(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
 
 
 def _plain(folder: Path) -> tuple[str, Weights]:
@@ -138,7 +134,7 @@ def _deepspeed(folder: Path) -> tuple[str, Weights]:
         lazy = get_fp32_state_dict_from_zero_checkpoint(str(folder.parent), folder.name, lazy_mode=True)
     stage = int(contents[optimizer[0]]["optimizer_state_dict"]["zero_stage"])
     found = {name: Weight(tuple(each.shape), each.dtype, each.contiguous) for name, each in lazy.items()}
-    return f"ZeRO-{stage} shards of {_processes(len(optimizer))}", found
+    return f"ZeRO-{stage} shards of {counted(len(optimizer), 'process')}", found
 
 
 @contextlib.contextmanager
@@ -231,7 +227,7 @@ def _dtensor(folder: Path) -> tuple[str, Weights]:
     for name in parts[0].keys() - found.keys():
         pieces = [part[name] for part in parts]
         found[name] = Weight(tuple(pieces[0]._spec.shape), pieces[0].dtype, partial(_joined, name, pieces))
-    return f"sharded tensors of {_processes(size)}", found
+    return f"sharded tensors of {counted(size, 'process')}", found
 
 
 def _joined(name: str, parts: list[Any]) -> torch.Tensor:
@@ -259,10 +255,6 @@ def _joined(name: str, parts: list[Any]) -> torch.Tensor:
 
     fill(whole, list(spec.placements), spec.mesh.mesh)
     return whole
-
-
-def _processes(count: int) -> str:
-    return f"{count} process{'' if count == 1 else 'es'}"
 
 
 _READERS: dict[Kind, Callable[[Path], tuple[str, Weights]]] = {

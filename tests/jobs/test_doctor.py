@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rg_env.jobs.doctor import PlannedRun, diagnose, software
+from rg_env.jobs.doctor import PlannedRun, diagnose, machine
 
 CONFIG = (
     "model: {name: tiny}\ntasks: {leg_counting: {}}\nsplits: {num_train_examples: 16, num_eval_examples: 4}\n"
@@ -21,13 +21,13 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture(scope="session")
 def torch_here() -> tuple[dict[str, Any] | None, str]:
     """What torch sees on this machine, measured once, because it takes seconds."""
-    return software.ask_torch()
+    return machine.ask_torch()
 
 
 @pytest.fixture
 def doctor(rg_env: Run, monkeypatch: pytest.MonkeyPatch, torch_here: Any) -> Run:
     """Runs the command in an empty folder; gives exit code, standard output and standard error."""
-    monkeypatch.setattr(software, "ask_torch", lambda: torch_here)
+    monkeypatch.setattr(machine, "ask_torch", lambda: torch_here)
     return lambda *arguments: rg_env("doctor", *arguments)
 
 
@@ -118,7 +118,7 @@ def test_a_missing_default_model_is_replaced(monkeypatch: pytest.MonkeyPatch, tm
     device = {"index": 0, "capability": [8, 0], "free": 80 * 2**30, "problem": ""}
     probe = {"version": "2.8.0", "cuda": "12.8", "devices": [device], "apart": []}
     monkeypatch.setattr("rg_env.inference.models.DEFAULT_GPU_MODEL", str(tmp_path / "nowhere"))
-    monkeypatch.setattr(software, "ask_torch", lambda: (probe, ""))
+    monkeypatch.setattr(machine, "ask_torch", lambda: (probe, ""))
     model, batch = [check for check in diagnose(PlannedRun.of_options({})) if check.name in ("model", "batch")]
     assert model.status == "warning"
     assert "the tiny policy is used instead" in model.finding

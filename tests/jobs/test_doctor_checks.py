@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from rg_env.core.processes import Finished
-from rg_env.jobs.doctor import Check, PlannedRun, closing_line, machine, software
+from rg_env.jobs.doctor import Check, PlannedRun, closing_line, machine
 from rg_env.jobs.doctor.model import (
     Model,
     PromptLengths,
@@ -62,12 +62,12 @@ VLLM = planned(engine="vllm")
 NOT_REQUESTED = PlannedRun.of_options({})
 
 
-def smi(output: str, code: int | None = 0) -> software.Smi:
-    return software.parse_smi(Finished(code, output))
+def smi(output: str, code: int | None = 0) -> machine.Smi:
+    return machine.parse_smi(Finished(code, output))
 
 
 def probe(*devices: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """What `torch_probe` prints on a machine with `devices`."""
+    """What `probe_torch` returns on a machine with `devices`."""
     whole = {"capability": [8, 0], "free": 80 * GIB, "problem": ""}
     all_devices = [{"index": index, **whole, **device} for index, device in enumerate(devices)]
     basics = {"version": "2.8.0", "cuda": "12.8", "mps": False, "problem": ""}
@@ -80,23 +80,23 @@ def is_like(check: Check, pattern: str) -> None:
 
 
 def driver(output: str, code: int | None = 0, run: PlannedRun = VLLM) -> Check:
-    return software.check_driver(smi(output, code), run)
+    return machine.check_driver(smi(output, code), run)
 
 
 def torch(found: dict[str, Any], driver_output: str = TWO_GPUS, visible: str | None = None) -> Check:
-    return software.check_torch(found, "", smi(driver_output, 0 if driver_output else None), planned(), visible)
+    return machine.check_torch(found, "", smi(driver_output, 0 if driver_output else None), planned(), visible)
 
 
 def no_torch(finished: Finished, run: PlannedRun) -> Check:
-    return software.check_torch(None, finished.reason, smi(""), run)
+    return machine.check_torch(None, finished.reason, smi(""), run)
 
 
 def count(run: PlannedRun, seen: int) -> Check:
-    return software.check_count(probe(*[{}] * seen), smi(TWO_GPUS), run, server_runs=False)
+    return machine.check_count(probe(*[{}] * seen), smi(TWO_GPUS), run, server_runs=False)
 
 
 def python(version: str) -> Check:
-    return software.check_python(version, ">=3.11", ["3.11", "3.12"])
+    return machine.check_python(version, ">=3.11", ["3.11", "3.12"])
 
 
 REQUIREMENTS = [
@@ -112,7 +112,7 @@ REQUIREMENTS = [
 
 
 def packages(installed: dict[str, str], *extras: str) -> Check:
-    return software.check_packages(REQUIREMENTS, ["train", *extras], lambda name: installed.get(name, ""))
+    return machine.check_packages(REQUIREMENTS, ["train", *extras], lambda name: installed.get(name, ""))
 
 
 def batch(processes: int = 1, **options: int) -> Check:
@@ -158,11 +158,11 @@ APART = probe({}, {}, apart=[[0, 1]])
         (python("3.13.1"), "warning *outside the tested set*fix: use Python 3.11 or 3.12"),
         (python("3.10.4"), "failed *requires >=3.11*fix: "),
         # WSL 2 counts as Linux
-        (software.check_system("Linux", "6.8.0-45-generic", HERE), "ok *Linux"),
-        (software.check_system("Darwin", "23.5.0", HERE), "ok *macOS"),
-        (software.check_system("Linux", "5.15.153.1-microsoft-standard-WSL2", HERE), "ok *WSL 2"),
-        (software.check_system("Linux", "5.15.153.1-microsoft-standard-WSL2", Path("/mnt/c")), "warning *slow*fix: "),
-        (software.check_system("Linux", "4.4.0-19041-Microsoft", HERE), "warning *WSL 1*no GPUs*--set-version"),
+        (machine.check_system("Linux", "6.8.0-45-generic", HERE), "ok *Linux"),
+        (machine.check_system("Darwin", "23.5.0", HERE), "ok *macOS"),
+        (machine.check_system("Linux", "5.15.153.1-microsoft-standard-WSL2", HERE), "ok *WSL 2"),
+        (machine.check_system("Linux", "5.15.153.1-microsoft-standard-WSL2", Path("/mnt/c")), "warning *slow*fix: "),
+        (machine.check_system("Linux", "4.4.0-19041-Microsoft", HERE), "warning *WSL 1*no GPUs*--set-version"),
         # each range counts; packages of other extras and platforms only if they are installed
         (packages(HAVE), "ok *all 2 within"),
         (packages(HAVE, "vllm"), "warning *not installed: vllm*./setup.sh --gpu"),
@@ -189,10 +189,10 @@ APART = probe({}, {}, apart=[[0, 1]])
         (torch(probe({}, {"problem": "out of memory"})), "failed *GPU 1 does not compute*CUDA_VISIBLE_DEVICES"),
         (torch(probe({"capability": [7, 5]})), "warning *no native bf16*bf16=False"),
         (torch(probe(), visible=""), "warning *CUDA_VISIBLE_DEVICES hides*unset"),
-        (software.check_peers(probe({})), "skipped *fewer than two"),
-        (software.check_peers(probe({}, {})), "ok *all 2"),
-        (software.check_peers(APART), "warning *0 and 1*NCCL_P2P_DISABLE=1"),
-        (software.check_peers(APART, p2p_disabled=True), "ok *NCCL_P2P_DISABLE=1 is set"),
+        (machine.check_peers(probe({})), "skipped *fewer than two"),
+        (machine.check_peers(probe({}, {})), "ok *all 2"),
+        (machine.check_peers(APART), "warning *0 and 1*NCCL_P2P_DISABLE=1"),
+        (machine.check_peers(APART, p2p_disabled=True), "ok *NCCL_P2P_DISABLE=1 is set"),
         # a missing torch fails requested training only, a broken one always
         (no_torch(NO_TORCH, planned()), "failed *not installed*rg-env?train? @ git+"),
         (no_torch(NO_TORCH, NOT_REQUESTED), "warning *not installed*rg-env?train? @ git+"),
@@ -204,8 +204,8 @@ APART = probe({}, {}, apart=[[0, 1]])
         (count(VLLM, 2), "ok *2 for 1"),
         (count(planned(2, engine="vllm", host="10.0.0.2"), 2), "ok *2 for 2"),
         (count(planned(), 0), "skipped *no GPU"),
-        (software.judge_import("vllm", Finished(0), "reinstall"), "ok "),
-        (software.judge_import("vllm", IMPORT_ERROR, "reinstall"),
+        (machine.judge_import("vllm", Finished(0), "reinstall"), "ok "),
+        (machine.judge_import("vllm", IMPORT_ERROR, "reinstall"),
          "failed *cannot be imported: ImportError: libcudart.so.12: cannot open; fix: reinstall"),
         # the batch must be divisible over all processes
         (batch(), "ok *128 rollouts per step: 16 prompts x 8, in 2 micro-batches on each of 1 process"),
@@ -265,9 +265,9 @@ def test_a_trainer_that_cannot_be_imported() -> None:
     code = """
 import sys
 sys.modules["accelerate"] = None
-from rg_env.jobs.doctor import PlannedRun, software
+from rg_env.jobs.doctor import PlannedRun, machine
 for given in ({"model.name": "org/model"}, {}):
-    print(software.check_trainer(PlannedRun.of_options(given)).line())
+    print(machine.check_trainer(PlannedRun.of_options(given)).line())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     failed, warning = done.stdout.splitlines()

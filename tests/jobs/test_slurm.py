@@ -24,9 +24,9 @@ from slurm_cluster import CONFIG, EVALUATION, JOB, JOBS, PORT, REPOSITORY, Clust
 
 from rg_env.core.config import yaml12
 from rg_env.errors import ConfigError, InputError
+from rg_env.jobs.comparison import compare
 from rg_env.jobs.slurm import SlurmJob, sbatch_script
-from rg_env.jobs.sweep.comparison import compare
-from rg_env.jobs.sweep.grid import load_sweep
+from rg_env.jobs.sweep import load_sweep
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -297,17 +297,17 @@ def test_the_card_of_a_scripts_run_on_own_rows(make_trainer: Any, tmp_path: Path
 
 def test_the_license_is_what_the_base_models_card_states(tmp_path: Path) -> None:
     """Unknown if there is no card, it does not state one, or it is damaged."""
-    assert find_license(Base("tiny")).license == "apache-2.0"
-    assert find_license(Base("org/base", on_hub=True)).license is None, "without a connection"
+    assert find_license(Base("tiny"))["license"] == "apache-2.0"
+    assert find_license(Base("org/base", on_hub=True)) == {}, "without a connection"
     base = Base("base", folder=tmp_path)
-    assert find_license(base).license is None
+    assert find_license(base) == {}
     card = tmp_path / "README.md"
-    card.write_text("---\nlicense: other\nlicense_name: llama3.2\nlicense_link: LICENSE\n---\n# x\n")
-    found = find_license(base)
-    assert (found.license, found.license_name, found.license_link) == ("other", "llama3.2", "LICENSE")
+    named = {"license": "other", "license_name": "llama3.2", "license_link": "LICENSE"}
+    card.write_text(f"---\n{yaml.safe_dump(named)}---\n# x\n")
+    assert find_license(base) == {**named, "stated_by": "its own card"}
     for damaged in (b"---\n\t: [\n---\n", b"---\nlicense: " + b"[" * 20_000 + b"\n---\n", b"---\n\xff\n---\n"):
         card.write_bytes(damaged)
-        assert find_license(base).license is None
+        assert find_license(base) == {}
 
 
 def test_folders_of_the_machine_are_left_out_of_settings() -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import RGEnvError
-from rg_env.jobs.doctor import machine, software
+from rg_env.jobs.doctor import machine
 from rg_env.jobs.doctor.checks import Check, PlannedRun, as_json, closing_line
 
 if TYPE_CHECKING:
@@ -40,20 +40,20 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
     """
     if planned.config.data is None:
         Mixture.parse(planned.config.gym)
-    yield _named("system", lambda: software.check_system(platform.system(), platform.release(), Path.cwd()))
-    yield _named("python", software.python_here)
-    yield _named("packages", lambda: software.packages_here(planned))
-    smi = software.ask_driver()
-    yield _named("gpus", lambda: software.check_driver(smi, planned))
-    probe, reason = software.ask_torch()
+    yield _named("system", lambda: machine.check_system(platform.system(), platform.release(), Path.cwd()))
+    yield _named("python", machine.python_here)
+    yield _named("packages", lambda: machine.packages_here(planned))
+    smi = machine.ask_driver()
+    yield _named("gpus", lambda: machine.check_driver(smi, planned))
+    probe, reason = machine.ask_torch()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    yield _named("torch", lambda: software.check_torch(probe, reason, smi, planned, visible))
-    yield _named("vllm", lambda: software.check_vllm(planned))
-    yield _named("flash-attn", software.check_flash_attn)
+    yield _named("torch", lambda: machine.check_torch(probe, reason, smi, planned, visible))
+    yield _named("vllm", lambda: machine.check_vllm(planned))
+    yield _named("flash-attn", machine.check_flash_attn)
     yield _named("hugging face", lambda: machine.check_hub(planned))
     yield _named("shared memory", lambda: machine.check_shared_memory(planned, machine.shared_memory_size()))
     yield _named("ports", lambda: machine.check_ports(planned))
-    trainer = software.check_trainer(planned) if probe else Check("skipped", "torch does not work")
+    trainer = machine.check_trainer(planned) if probe else Check("skipped", "torch does not work")
     yield _named("trainer", lambda: trainer)
     if probe is None or trainer.status != "ok":
         for name in ("model", "batch", "prompts", "memory"):
@@ -74,8 +74,8 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
     tokens = longest_sequence(run.config, lengths.others if lengths else ())
     server = machine.check_server(run, model.name if model else None, tokens)
     yield _named("server", lambda: server)
-    yield _named("gpu count", lambda: software.check_count(probe, smi, run, server_runs=server.status == "ok"))
-    yield _named("peer access", lambda: software.check_peers(probe, os.environ.get("NCCL_P2P_DISABLE") == "1"))
+    yield _named("gpu count", lambda: machine.check_count(probe, smi, run, server_runs=server.status == "ok"))
+    yield _named("peer access", lambda: machine.check_peers(probe, os.environ.get("NCCL_P2P_DISABLE") == "1"))
     yield _named("batch", lambda: models.check_batch(run))
     yield _named("prompts", lambda: prompts)
     if model is None:

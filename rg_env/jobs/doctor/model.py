@@ -135,7 +135,7 @@ def check_batch(planned: PlannedRun) -> Check:
         finding, _, sizes = message.partition("; try ")
         return Check("failed", f"{key}: {finding}", f"training.{key}={sizes}")
     parts = args.accumulation(processes)
-    micro_batches = f"{parts} micro-batch{'es' * (parts > 1)} on each of {processes} process{'es' * (processes > 1)}"
+    micro_batches = f"{counted(parts, 'micro-batch')} on each of {counted(processes, 'process')}"
     prompts = f"{counted(args.prompts_per_step, 'prompt')} x {args.num_generations}"
     return Check("ok", f"{args.rollouts_per_step} rollouts per step: {prompts}, in {micro_batches}")
 

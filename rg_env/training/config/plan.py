@@ -11,6 +11,7 @@ from rg_env.core.config.files import leaves
 from rg_env.core.config.yaml12 import to_yaml
 from rg_env.core.processes import world_size
 from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.text import counted
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.config.schema import TrainConfig
 from rg_env.training.config.sections import evaluation_steps
@@ -133,8 +134,7 @@ def _every(steps: int) -> str:
 
 def _parts(training: GRPOConfig, processes: int) -> str:
     parts = training.accumulation(processes)
-    several = f"{processes} process{'es' if processes > 1 else ''} x {parts} micro-batch{'es' if parts > 1 else ''}"
-    return f"{several} of {training.micro_batch(processes)}"
+    return f"{counted(processes, 'process')} x {counted(parts, 'micro-batch')} of {training.micro_batch(processes)}"
 
 
 def _upload(config: TrainConfig) -> str:

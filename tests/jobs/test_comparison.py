@@ -16,7 +16,7 @@ import pytest
 from matplotlib.image import imread
 
 from rg_env.errors import InputError, OutputFolderError
-from rg_env.jobs.sweep.comparison import Comparison, compare, print_comparison, write_comparison
+from rg_env.jobs.comparison import Comparison, compare, print_comparison, write_comparison
 
 T95 = {3: 4.303}
 """Two-sided 95% of Student's t, from a printed table, by the number of values."""

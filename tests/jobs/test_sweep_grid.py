@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from rg_env.core.config import yaml12
 from rg_env.errors import ConfigError, InputError
-from rg_env.jobs.sweep.grid import MOST_CHARACTERS, Axis, difference, grid, load_sweep, override, parse_axes
-from rg_env.jobs.sweep.runs import train_command
+from rg_env.jobs.sweep import MOST_CHARACTERS, difference, grid, load_sweep, override, parse_axes, train_command
 from rg_env.training.config.load import load_train_config
 
 CONFIG = "model: {name: tiny}\ntasks: {leg_counting: {}, chain_sum: {}}\ntraining: {max_steps: 20}\n"
@@ -52,17 +51,17 @@ def as_yaml(value: Any) -> str:
 def test_values_are_split_where_yaml_ends_them(given_values: list[Any], separator: str) -> None:
     """Commas within brackets, braces and quotes are theirs; the override of a run has the same value again."""
     assume(len({json.dumps(value, sort_keys=True) for value in given_values}) == len(given_values))
-    (axis,) = parse_axes([f"a.b={separator.join(map(as_yaml, given_values))}"])
-    assert json.dumps(axis.values, sort_keys=True) == json.dumps(given_values, sort_keys=True)
-    texts = [override("a.b", value).partition("=")[2] for value in axis.values]
-    assert [yaml12.load(text) for text in texts] == list(axis.values)
+    swept = parse_axes([f"a.b={separator.join(map(as_yaml, given_values))}"])["a.b"]
+    assert json.dumps(swept, sort_keys=True) == json.dumps(given_values, sort_keys=True)
+    texts = [override("a.b", value).partition("=")[2] for value in swept]
+    assert [yaml12.load(text) for text in texts] == swept
 
 
 @given(st.text() | st.from_regex(r"[a-z.]{0,6}=[\[\]{}:,&*!#a-z0-9 '\"-]{0,14}", fullmatch=True))
 def test_no_word_makes_anything_but_an_input_error(word: str) -> None:
     with suppress(InputError):
-        (axis,) = parse_axes([word])
-        assert len(axis.values) > 0
+        (swept,) = parse_axes([word]).values()
+        assert len(swept) > 0
 
 
 def test_the_grid_is_the_product_with_seeds_innermost() -> None:
@@ -76,20 +75,16 @@ def test_the_grid_is_the_product_with_seeds_innermost() -> None:
     assert [point.number for point in points] == list(range(1, 13))
 
 
-axes = st.lists(
-    st.builds(
-        lambda key, values: Axis(key, tuple(values)),
-        st.lists(st.text("abAB.-é", min_size=1, max_size=5), min_size=1, max_size=3).map(".".join),
-        st.lists(values | st.text(max_size=120), min_size=1, max_size=4),
-    ),
+axes = st.dictionaries(
+    st.lists(st.text("abAB.-é", min_size=1, max_size=5), min_size=1, max_size=3).map(".".join),
+    st.lists(values | st.text(max_size=120), min_size=1, max_size=4),
     min_size=1,
     max_size=3,
-    unique_by=lambda axis: axis.key,
 )
 
 
 @given(axes)
-def test_names_are_folders_anywhere_and_no_two_the_same(axes: list[Axis]) -> None:
+def test_names_are_folders_anywhere_and_no_two_the_same(axes: dict[str, list[Any]]) -> None:
     """Also on case-insensitive file systems; names have only safe characters and are short."""
     names = [point.name for point in grid(axes)]
     assert len({name.lower() for name in names}) == len(names)

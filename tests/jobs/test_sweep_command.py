@@ -18,7 +18,7 @@ pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
 from rg_env.core.config import yaml12
 from rg_env.core.processes import entered
 from rg_env.core.text import counted
-from rg_env.jobs.sweep.grid import load_sweep
+from rg_env.jobs.sweep import load_sweep
 from rg_env.training import load_train_config, run_config
 
 Run = Callable[..., tuple[int, str, str]]
@@ -83,7 +83,7 @@ def test_a_dry_run_is_quick_and_imports_nothing_heavy() -> None:
     code = f"""
 import json, sys, time
 from rg_env.cli.main import run
-import rg_env.jobs.sweep.runs, rg_env.training.config.load
+import rg_env.jobs.sweep, rg_env.training.config.load
 start = time.process_time()
 run({arguments!r})
 heavy = {{"torch", "reasoning_gym", "verifiers", "transformers", "matplotlib", "psutil", "rich"}}

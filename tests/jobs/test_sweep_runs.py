@@ -17,8 +17,7 @@ pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
 import psutil
 
 from rg_env.errors import InputError, OutputFolderError
-from rg_env.jobs.sweep.grid import load_sweep
-from rg_env.jobs.sweep.runs import refuse_sweep, status_of, sweep_folder
+from rg_env.jobs.sweep import load_sweep, refuse_sweep, status_of, sweep_folder
 
 pytestmark = pytest.mark.slow  # some 20 processes, which wait for each other
 
@@ -28,16 +27,15 @@ SWEEP = """
 import sys
 from pathlib import Path
 from rg_env.commands import run_command
-from rg_env.jobs import supervisor
-from rg_env.jobs.sweep import runs as sweep_runs
-from rg_env.jobs.sweep.grid import load_sweep
+from rg_env.jobs import supervisor, sweep as sweeps
+from rg_env.jobs.sweep import load_sweep
 
 supervisor.GRACE_S, supervisor.HURRY_S = 1.0, 0.2
 def command(point, folder, goes_on):
     return [sys.executable, "trainer.py", str(folder), str(point.values["seed"]), str(goes_on)]
 sweep = load_sweep("run.yaml", ["output.dir=sweep"], sys.argv[1:])
-folder = sweep_runs.sweep_folder(sweep, "run", resume=True)
-run_command(lambda: sweep_runs.run_sweep(sweep, folder, again="the same again", command=command))
+folder = sweeps.sweep_folder(sweep, "run", resume=True)
+run_command(lambda: sweeps.run_sweep(sweep, folder, again="the same again", command=command))
 """
 # What a run leaves, so far as a sweep looks at it; a file `does-SEED` tells how it goes.
 TRAINER = """

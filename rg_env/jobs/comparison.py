@@ -25,7 +25,7 @@ from rg_env.errors import OutputFolderError
 from rg_env.evaluation.plots.curves import plot_curves, read_curve
 from rg_env.evaluation.plots.style import COLORS, GREY, error_bars, label_rows, save, short_names
 from rg_env.evaluation.tables import TableConsole, markdown_table, print_table
-from rg_env.jobs.sweep.runs import read_points, status_of
+from rg_env.jobs.sweep import read_points, status_of
 
 _EVALUATED = {
     "accuracy_before": ("accuracy before", "eval_before", "accuracy"),

@@ -1,0 +1,434 @@
+"""Sweeps: a grid of validated configs, and its runs, one after another, each in its own process.
+
+    sweep = load_sweep("configs/train/tiny.yaml", [], ["training.learning_rate=1e-6,2e-6", "seed=0,1,2"])
+    folder = sweep_folder(sweep, "tiny", resume=False)
+    code = run_sweep(sweep, folder, again="rg-env train ... --resume auto")
+
+Values are YAML, as in a config, split at commas outside brackets and quotes. The grid is their product in the given
+order, with seeds innermost. A sweep has one resumable folder:
+
+config.yaml         resolved config shared by all points, from which the runs are started
+sweep.yaml          swept values and points
+NAME/               run of a point (see `RunFolder`)
+logs/NAME.log       output of the run
+logs/NAME.failed    reason, if it failed
+comparison.*        comparison: a table as .json and .md, a plot as .png (see `jobs.comparison`)
+
+The sweep continues if a point fails or is stopped by a monitor; a stopped point is not rerun when the sweep is resumed.
+Ctrl-C, SIGTERM and SIGHUP let the current run save, then end the sweep.
+"""
+
+import contextlib
+import itertools
+import json
+import math
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from rg_env.core.config import yaml12
+from rg_env.core.config.files import COMMAND_LINE, Document, leaves, overridden, read_config
+from rg_env.core.processes import Command
+from rg_env.core.run_folder import RunFolder, damaged, locked, read_yaml, write_aside
+from rg_env.core.text import counted, one_line, short_keys, shortened, shown
+from rg_env.errors import ConfigError, InputError, OutputFolderError
+from rg_env.jobs.supervisor import Supervisor
+from rg_env.training.config.load import checked_config
+from rg_env.training.config.plan import without_effect
+from rg_env.training.config.schema import TrainConfig
+
+SWEEP_FILE, CONFIG_FILE, LOGS = "sweep.yaml", "config.yaml", "logs"
+SEED = "seed"
+MOST_POINTS = 1000
+"""Maximum number of points: the jobs of a Slurm array with the default MaxArraySize."""
+MOST_CHARACTERS = 80
+"""Maximum length of a point's name."""
+_DIFFERENCES = 3
+"""Maximum number of differences between two sweeps in an error."""
+_FREE = ("output", "logging", "hub", "engine.host", "engine.port")
+"""Keys that may change when a sweep is resumed."""
+
+
+Axes = dict[str, list[Any]]
+"""Swept key -> its values, in the order of the grid."""
+Status = Literal["finished", "stopped", "failed", "not finished", "not started"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One run of a sweep."""
+
+    number: int
+    """Number from 1, in the order of the grid."""
+    name: str
+    """Folder name: at most `MOST_CHARACTERS` ASCII letters, digits and any of . _ = + -"""
+    values: dict[str, Any]
+    """Swept key -> value."""
+    overrides: tuple[str, ...]
+    """Config overrides: "key=value"."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Points of a grid with a validated config per point."""
+
+    axes: Axes
+    points: tuple[Point, ...]
+    configs: tuple[TrainConfig, ...]
+    """Configs, in the order of the points."""
+
+    def base(self) -> dict[str, Any]:
+        """Resolved config shared by all points, as plain values without the swept keys and `output.dir`."""
+        values = self.configs[0].resolved()
+        for key in (*self.axes, "output.dir"):
+            _remove(values, key.split("."))
+        return values
+
+    def described(self) -> dict[str, Any]:
+        """Content of sweep.yaml as plain values: the values of each swept key, and the points."""
+        return {"swept": self.axes, "points": {point.name: point.values for point in self.points}}
+
+
+def load_sweep(
+    file: str | Path, overrides: Sequence[str], words: Sequence[str], *, processes: int | None = None
+) -> Sweep:
+    """Load the config in `file` with `overrides` and sweep it over `words` ("key=value,value").
+
+    Raises:
+        InputError: a file cannot be read; a word is not "key=value,value"; a value is repeated; a key is both swept
+            and overridden; there are too many points; two points would be published to one repository.
+        ConfigError: configs of points are invalid; the message has one line per mistake.
+    """
+    axes = parse_axes(words)
+    document = read_config(file, overrides)
+    for key in axes:
+        if _is_overridden(document, tuple(key.split("."))):
+            raise InputError(f"{key} is both swept and overridden: remove one")
+    points = grid(axes)
+    configs: list[TrainConfig] = []
+    mistakes: dict[str, list[str]] = {}
+    for point in points:
+        try:
+            configs.append(checked_config(overridden(document, point.overrides), processes=processes))
+        except InputError as error:
+            lines = str(error).splitlines()
+            for line in lines[1:] if len(lines) > 1 else lines:  # the first line is only a count
+                mistakes.setdefault(line.strip(), []).append(point.name)
+    if mistakes:
+        raise _all_of(mistakes, len(points), file)
+    seen: dict[str, str] = {}
+    for point, config in zip(points, configs, strict=True):
+        if (other := seen.setdefault(_canonical(config.resolved()), point.name)) != point.name:
+            raise InputError(f"{other} and {point.name} are the same run: remove one")
+    published = [config.hub.repo_id for config in configs if config.hub.enabled]
+    if len(set(published)) < len(published):
+        raise InputError(
+            "hub.enabled: a repository holds one run, but several points have the same hub.repo_id: publish the best "
+            "one with rg-env push, or sweep hub.repo_id as well"
+        )
+    return Sweep(axes, points, tuple(configs))
+
+
+def parse_axes(words: Sequence[str]) -> Axes:
+    """Parse the swept keys in grid order: as given, with the seed last. Raises `InputError` like `load_sweep`."""
+    axes: Axes = {}
+    for key, values in map(_axis, words):
+        for other in axes:
+            if key == other:
+                raise InputError(f"{key} is swept twice: list it once with all values")
+            if f"{other}.".startswith(f"{key}.") or f"{key}.".startswith(f"{other}."):
+                raise InputError(f"{other} and {key} are both swept, but one is part of the other: sweep one")
+        axes[key] = values
+    if (count := math.prod(map(len, axes.values()))) > MOST_POINTS:
+        sizes = " x ".join(str(len(values)) for values in axes.values())
+        raise InputError(f"the sweep has {count:,} points ({sizes}), more than {MOST_POINTS:,}: sweep fewer values")
+    return dict(sorted(axes.items(), key=lambda axis: axis[0] == SEED))
+
+
+def fixed_and_swept(overrides: Sequence[str], words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Separate the words after `--sweep`: a key with one value is an override, as if it came before `--sweep`.
+
+    Returns:
+        All overrides, and the words to sweep.
+
+    Raises:
+        InputError: a word is invalid, a key is given before and after `--sweep`, or no key has several values.
+    """
+    fixed = [word for word in words if len(_axis(word)[1]) == 1]
+    given = {each.partition("=")[0].strip() for each in overrides}
+    if twice := next((key for word in fixed if (key := word.partition("=")[0].strip()) in given), None):
+        raise InputError(f"{twice} is given twice, in and outside --sweep: remove one")
+    if len(fixed) == len(words):
+        raise InputError(f"--sweep {shortened(words[0])}: no key has several values, such as seed=0,1,2")
+    return [*overrides, *fixed], [word for word in words if word not in fixed]
+
+
+def grid(axes: Axes) -> tuple[Point, ...]:
+    """Return the product of the axes, the last one innermost."""
+    points = [dict(zip(axes, each, strict=True)) for each in itertools.product(*axes.values())]
+    return tuple(
+        Point(number, name, each, tuple(override(*item) for item in each.items()))
+        for number, (name, each) in enumerate(zip(_names(points), points, strict=True), 1)
+    )
+
+
+def override(key: str, value: Any) -> str:
+    """Format the config override "key=value"; text is quoted only if YAML would read it as another type."""
+    with contextlib.suppress(yaml.YAMLError, ValueError):
+        if isinstance(value, str) and yaml12.load(value) == value:
+            return f"{key}={value}"
+    return f"{key}={json.dumps(value)}"
+
+
+def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Describe the differences between two configs (`Sweep.base`) or two `swept`; empty if they are equal.
+
+    Ignores output, logging and the server's address.
+    """
+    one, other = dict(leaves(there)), dict(leaves(here))
+    paths = [path for path in {**one, **other} if one.get(path) != other.get(path)]
+    paths = [path for path in paths if not f"{path}.".startswith(tuple(f"{free}." for free in _FREE))]
+
+    def of(values: Mapping[str, Any], path: str) -> str:
+        return shortened(values[path]) if path in values else "not given"
+
+    found = [f"{path} is {of(one, path)} there and {of(other, path)} here" for path in paths]
+    more = [f"{len(found) - _DIFFERENCES} more"] if len(found) > _DIFFERENCES else []
+    return "; ".join([*found[:_DIFFERENCES], *more])
+
+
+def some_of(names: Sequence[str], points: int) -> str:
+    """Format the names of some points, shortened; `points` is the total number."""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return "every point" if 1 < len(names) == points else f"{names[0]}{more}"
+
+
+def _axis(word: str) -> tuple[str, list[Any]]:
+    key, separator, text = word.partition("=")
+    key, option = key.strip(), f"--sweep {shortened(word)}"
+    if not separator or not all(key.split(".")):
+        raise InputError(f"{option} is not of the form section.key=value,value")
+    if not text.strip():
+        raise InputError(f"{option} has no value: use values such as {key}=1,2")
+    if text.rstrip().endswith(","):
+        raise InputError(f"{option}: the value after the last comma is empty; '' is an empty text, null is None")
+    try:
+        values = yaml12.load(f"[{text}]")
+    except (ValueError, yaml.YAMLError) as error:
+        remedy = "leave no value empty, and quote text"
+        raise InputError(f"{option} is not a list of values ({one_line(error)}): {remedy}") from error
+    seen = [_canonical(value) for value in values]
+    if repeated := next((each for number, each in enumerate(seen) if each in seen[:number]), None):
+        raise InputError(f"{option}: {shortened(json.loads(repeated))} is repeated")
+    if key in ("output", "output.dir") and len(values) > 1:
+        raise InputError(f"{option}: each point gets its own folder in output.dir: set output.dir to a single value")
+    return key, values
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _is_overridden(document: Document, path: tuple[str, ...]) -> bool:
+    """Whether an override on the command line sets a value that a sweep over `path` would replace."""
+    if any(given[: len(path)] == path and where == COMMAND_LINE for given, where in document.origins.items()):
+        return True
+    return document.get(path) is not None and document.origin(path) == COMMAND_LINE
+
+
+def _all_of(mistakes: Mapping[str, list[str]], points: int, file: str | Path) -> ConfigError:
+    """Combine all mistakes into one error, each with the points that have it."""
+    lines = [f"{some_of(names, points)}: {line}" for line, names in mistakes.items()]
+    head = [] if len(lines) == 1 else [f"{file}: {len(lines)} mistakes in the {points} points of the sweep"]
+    return ConfigError("\n  ".join([*head, *lines]))
+
+
+def _names(points: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a name per point, prefixed with its number if names are too long, or equal on some file systems."""
+    labels = short_keys(points[0])
+    texts = ["_".join(f"{labels[key]}={shown(each)}" for key, each in point.items()) for point in points]
+    names = [re.sub(r"[^A-Za-z0-9._=+-]+", "-", text).lstrip("-.") for text in texts]
+    if max(map(len, names)) <= MOST_CHARACTERS and len({name.lower() for name in names}) == len(names):
+        return names
+    width = len(str(len(names)))
+    return [f"{number:0{width}}_{name}"[:MOST_CHARACTERS] for number, name in enumerate(names, 1)]
+
+
+def _remove(values: Any, path: Sequence[str]) -> None:
+    for key in path[:-1]:
+        values = values.get(key) if isinstance(values, dict) else None
+    if isinstance(values, dict):
+        values.pop(path[-1], None)
+
+
+# Runs and their folder
+
+
+def status_of(folder: Path, name: str) -> tuple[Status, str]:
+    """Status of the run `name` of the sweep in `folder`, and the reason, if known, if it is not finished."""
+    results = RunFolder(folder / name).results()
+    if results and not results["interrupted"] and not results["error"]:
+        rule = results.get("stopped_by")
+        return ("stopped", f"by monitor {rule} after {counted(results['steps'], 'step')}") if rule else ("finished", "")
+    if (file := _failure_file(folder, name)).is_file():
+        return "failed", one_line(file.read_text(encoding="utf-8", errors="replace"))
+    if results and results["error"]:
+        return "failed", one_line(results["error"])
+    if results:
+        return "not finished", f"interrupted after {counted(results['steps'], 'step')}"
+    return ("not finished" if _has_files(folder / name) else "not started"), ""
+
+
+def read_points(folder: Path) -> dict[str, dict[str, Any]]:
+    """Read the swept values of each point of the sweep in `folder`, by name.
+
+    Raises:
+        InputError: `folder` is not a sweep, or sweep.yaml is damaged.
+    """
+    file = folder / SWEEP_FILE
+    if not file.is_file():
+        raise InputError(f"{folder} is not a sweep: it has no {SWEEP_FILE}; pass the output.dir of a sweep")
+    points = read_yaml(file).get("points")
+    if not points or not isinstance(points, dict) or not all(isinstance(each, dict) for each in points.values()):
+        raise damaged(file, "it has no points")
+    return points
+
+
+def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
+    """Return the folder of the sweep, checked but not yet created: `output.dir`, or a new one for `name`.
+
+    Raises:
+        OutputFolderError: it is not writable, has files (without `resume`), or holds another sweep (with `resume`).
+    """
+    folder = RunFolder.choose(sweep.configs[0].output.dir, f"{name}-sweep", "auto" if resume else None)
+    if not _has_files(folder):
+        return folder
+    if not (folder / SWEEP_FILE).is_file():
+        raise OutputFolderError(f"{folder} does not hold a sweep: it has no {SWEEP_FILE}")
+    points = read_points(folder)
+    reason = difference(read_yaml(folder / SWEEP_FILE).get("swept", {}), sweep.described()["swept"])
+    if not reason and list(points) != [point.name for point in sweep.points]:
+        reason = "its swept keys are in another order"
+    if not reason and (folder / CONFIG_FILE).is_file():  # missing if Slurm's jobs created the folder
+        reason = difference(read_yaml(folder / CONFIG_FILE), sweep.base())
+    if reason:
+        raise OutputFolderError(f"{folder} holds another sweep: {reason}; use the same values, or another output.dir")
+    return folder
+
+
+def refuse_sweep(folder: str | None) -> None:
+    """Raise `OutputFolderError` if a single run is about to resume in the folder of a sweep."""
+    if folder is not None and (Path(folder) / SWEEP_FILE).is_file():
+        raise OutputFolderError(f"{folder} holds a sweep: add its --sweep ..., or pass the folder of one of its runs")
+
+
+def run_sweep(
+    sweep: Sweep, folder: Path, *, again: str, command: Callable[[Point, Path, bool], Sequence[str]] | None = None
+) -> int:
+    """Run the unfinished points, one after another.
+
+    Args:
+        folder: result of `sweep_folder`.
+        again: command that resumes the sweep, for the message to the user.
+        command: makes the command line of a point from its folder and whether it resumes; default: `rg-env train`.
+
+    Returns:
+        0; 1 if a point failed or was stopped by a monitor; 128 + N if signal N ended the sweep.
+    """
+    try:
+        (folder / LOGS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputFolderError(f"cannot write to {folder}: {error.strerror}") from error
+    supervisor = Supervisor()
+    busy = f"another process is running the sweep in {folder}: wait for it or stop it"
+    with supervisor.noting_signals(), locked(folder, busy):
+        for name, values in ((SWEEP_FILE, sweep.described()), (CONFIG_FILE, sweep.base())):
+            write_aside(folder / name, yaml12.to_yaml(values))
+        failed = False
+        for point in sweep.points:
+            if not supervisor.signals:
+                failed |= not _run_point(supervisor, sweep, point, folder, command or train_command)
+        if supervisor.signals:
+            supervisor.say(f"the sweep was interrupted; resume it with: {again}")
+            return 128 + supervisor.signals[0]
+    return int(failed)
+
+
+def _run_point(
+    supervisor: Supervisor,
+    sweep: Sweep,
+    point: Point,
+    folder: Path,
+    command: Callable[[Point, Path, bool], Sequence[str]],
+) -> bool:
+    """Run a point until it ends or a signal ends it; returns False if it failed or was stopped by a monitor."""
+    head, place = f"[{point.number}/{len(sweep.points)}]", folder / point.name
+    status, reason = status_of(folder, point.name)
+    if status in ("finished", "stopped"):
+        supervisor.say(f"{head} {point.name} is already {' '.join([status, reason]).strip()}")
+        return status == "finished"
+    failure, log = _failure_file(folder, point.name), folder / LOGS / f"{point.name}.log"
+    failure.unlink(missing_ok=True)
+    resumes = _has_files(place)
+    supervisor.say(f"{head} {point.name}{' resumes' if resumes else ''}")
+    start = time.monotonic()
+    with supervisor.ending_programs():
+        program = supervisor.start(Command(tuple(command(point, place, resumes))), log, lambda line: f"{head} {line}")
+        if not supervisor.wait_until(lambda: program.code is not None):
+            supervisor.let_save(program, "interrupted: the run", interrupt=True)
+    status, reason = status_of(folder, point.name)
+    if status == "finished":
+        supervisor.say(f"{head} {point.name} finished after {time.monotonic() - start:.0f} s")
+    elif status == "stopped":
+        supervisor.say(f"{head} {point.name} was stopped {reason}; the sweep continues")
+    elif not supervisor.signals:
+        last = " ".join(program.last_lines(1))
+        reason = f"exit code {program.code}: {one_line(last or reason or 'no output', 300)}"
+        failure.write_text(reason + "\n", encoding="utf-8")
+        supervisor.say(f"{head} {point.name} failed, {reason} (see {log}); the sweep continues")
+    return status == "finished"
+
+
+def train_command(point: Point, folder: Path, resumes: bool) -> list[str]:
+    """Command line of `rg-env train` in this interpreter, without imports from the working folder."""
+    settings = [str(folder.parent / CONFIG_FILE), *point.overrides, override("output.dir", str(folder))]
+    resume = ["--resume", "auto"] if resumes else []
+    return [sys.executable, "-P", "-m", "rg_env.cli.main", "train", *settings, *resume]
+
+
+def plan_lines(sweep: Sweep, folder: Path) -> list[str]:
+    """Describe the grid, one line per point, and keys without effect."""
+    lines = [f"{counted(len(sweep.points), 'run')}, one after another, in {folder}/"]
+    width = max(len(point.name) for point in sweep.points)
+    for point, config in zip(sweep.points, sweep.configs, strict=True):
+        status, _ = status_of(folder, point.name)
+        state = "" if status == "not started" else f", {status}"
+        steps = config.in_updates().training.max_steps
+        lines.append(f"{point.number:>4}  {point.name:<{width}}  {counted(steps, 'step')}{state}")
+    return [*lines, *notes(sweep)]
+
+
+def notes(sweep: Sweep) -> list[str]:
+    """Describe keys without effect: one line per set of keys, with its points."""
+    found: dict[str, list[str]] = {}
+    last, line = sweep.configs[0], without_effect(sweep.configs[0])
+    for point, config in zip(sweep.points, sweep.configs, strict=True):
+        if config.model_copy(update={"seed": last.seed}) != last:  # computing it takes a millisecond
+            last, line = config, without_effect(config)
+        if line:
+            found.setdefault(line, []).append(point.name)
+    return [f"{some_of(names, len(sweep.points))}: {line}" for line, names in found.items()]
+
+
+def _failure_file(folder: Path, name: str) -> Path:
+    return folder / LOGS / f"{name}.failed"
+
+
+def _has_files(folder: Path) -> bool:
+    return folder.is_dir() and any(folder.iterdir())

@@ -1,1 +1,0 @@
-"""Sweeps: runs over a grid of settings, and their comparison."""
