@@ -32,7 +32,8 @@ BUILT = {
     ("rg_env.core.grading.graders.expressions", ""): r"\s*(exp|x|e|\d+(?:\.\d*)?|\.\d+|\*\*|[-+*/^()|])",
     ("rg_env.core.grading.graders.algebra", ""): r"x(?:_?\{?\d\}?)?",
     ("rg_env.core.config.files", ""): r"(?:^|/)(?:external_(?:benchmarks|generalisation)/math\w*)$",
-    ("rg_env.core.data.problem_keys.tasks", "pattern"): r"orange\ juice|orange|red",
+    ("rg_env.core.data.problem_keys", ""): r"^(.*)= *\?$",  # in `parts`; `uses` finds the patterns of its calls
+    ("rg_env.core.data.problem_keys", "pattern"): r"orange\ juice|orange|red",
 }
 """Patterns that are built at run time, as they are for a variable named x, by module and variable."""
 
@@ -80,8 +81,10 @@ def uses() -> list[Use]:
 
 
 def _pattern_of(call: ast.Call) -> tuple[str, int, frozenset[str]] | None:
-    """Pattern, flags and method of `re.split("...", text)`."""
+    """Pattern, flags and method of `re.split("...", text)`, and of `parts("...", text)`, which finds all matches."""
     function = call.func
+    if isinstance(function, ast.Name) and function.id == "parts" and isinstance(call.args[0], ast.Constant):
+        return call.args[0].value, re.MULTILINE, frozenset({"findall"})
     if not (isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "re"):
         return None
     if function.attr not in FUNCTIONS - {"compile"} or not isinstance(call.args[0], ast.Constant):

@@ -17,9 +17,9 @@ from drawn_items import Draws
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rg_env.core.data.canonical import Bag, Name, canonical, equation, expression
 from rg_env.core.data.dataset import build_splits
 from rg_env.core.data.problem_keys import DIGITS, KEPT, KEYS, WHOLE, problem_key
-from rg_env.core.data.problem_keys.forms import Bag, Name, canonical, equation, expression
 from rg_env.core.data.splits import question_hash
 from rg_env.core.tasks.task_table import load_table, shipped_table, working_levels
 from rg_env.errors import TooFewQuestionsError

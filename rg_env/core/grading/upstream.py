@@ -109,11 +109,11 @@ def _puzzle24(answer: str, entry: Mapping[str, Any], config: Mapping[str, Any]) 
 _FORMULAS: dict[str, _Formula] = {
     "binary_matrix": _listed(_gold, _lines, 0.1),
     "countdown": _countdown,
-    "intermediate_integration": algebra.GRADERS["intermediate_integration"],
+    "intermediate_integration": algebra.antiderivative,
     "n_queens": _listed(lambda entry: entry["metadata"]["valid_answers"], _lines, 0.5),
-    "polynomial_multiplication": algebra.GRADERS["polynomial_multiplication"],
+    "polynomial_multiplication": algebra.polynomial_multiplication,
     "puzzle24": _puzzle24,
-    "simple_integration": algebra.GRADERS["simple_integration"],
+    "simple_integration": algebra.antiderivative,
     "spiral_matrix": _listed(_stripped_gold, lambda row: " ".join(str(cell) for cell in row), 0.1),
     "string_insertion": _listed(_gold, "".join, 0.1),
 }

@@ -31,8 +31,8 @@ from typing import Any
 
 from rg_env.core.grading.graders.games import captures
 from rg_env.core.grading.graders.gold import syllogism_follows
-from rg_env.core.grading.graders.graphs import is_shortest_lock
 from rg_env.core.grading.graders.logic import Premises
+from rg_env.core.grading.graders.move_games import is_shortest_lock
 from rg_env.core.tasks import library
 
 _WHOSE_SISTERS = re.compile(r"How many sisters does (\w+)'s brother have")

@@ -11,7 +11,7 @@ from grader_cases import Row, entry, row, table
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rg_env.core.grading.graders import arc, grade
+from rg_env.core.grading.graders import common, grade
 
 # 12 + 3 = 15, and others
 PUZZLE = entry("A=1,B=2,C=3,D=5", words_letters=["AB", "C"], result_letters="AD", allow_leading_zero=False)
@@ -307,7 +307,7 @@ def lines(grid: Grid) -> str:
 @given(grid=GRIDS)
 def test_a_grid_is_read_in_every_form(write: Any, grid: Grid) -> None:
     """Forms change, numbers and shape do not."""
-    assert arc.grade_grid(write(grid), grid) == 1.0
+    assert common.grade_grid(write(grid), grid) == 1.0
 
 
 @given(grid=GRIDS, data=st.data())
@@ -316,16 +316,20 @@ def test_one_changed_number_is_not_right(grid: Grid, data: st.DataObject) -> Non
     row, column = data.draw(st.integers(0, len(grid) - 1)), data.draw(st.integers(0, len(grid[0]) - 1))
     changed = [list(cells) for cells in grid]
     changed[row][column] += 1
-    assert 0.0 <= arc.grade_grid(lines(changed), grid, given=grid) < 1.0
+    assert 0.0 <= common.grade_grid(lines(changed), grid, given=grid) < 1.0
 
 
 def test_the_right_numbers_in_another_shape_are_wrong_and_trivial_boards_are_worth_nothing() -> None:
     """Progress counts from the best of the unchanged board and a constant one."""
     for text in ("1 2 3 4", "[1, 2, 3, 4]", "1 2\n3", "1 2\n3 4\n5 6", "1 2 3\n4", "[[1, 2], [3, 4]], 0"):
-        assert arc.grade_grid(text, [[1, 2], [3, 4]]) == 0.0
+        assert common.grade_grid(text, [[1, 2], [3, 4]]) == 0.0
     gold, unchanged = [[0, 0, 0, 1], [1, 1, 0, 0]], [[0, 0, 1, 1], [1, 0, 0, 0]]
-    assert arc.grade_grid(lines(unchanged), gold, unchanged) == arc.grade_grid("0 0 0 0\n" * 2, gold, unchanged) == 0.0
-    assert arc.grade_grid("0 0 0 1\n1 0 0 0", gold, unchanged) == pytest.approx(0.5)  # 7 of 8, where copying gets 6
+    assert (
+        common.grade_grid(lines(unchanged), gold, unchanged)
+        == common.grade_grid("0 0 0 0\n" * 2, gold, unchanged)
+        == 0.0
+    )
+    assert common.grade_grid("0 0 0 1\n1 0 0 0", gold, unchanged) == pytest.approx(0.5)  # 7 of 8, where copying gets 6
 
 
 @given(value=st.integers(0, 900), below=st.integers(1, 81))
@@ -356,7 +360,7 @@ def test_every_partition_into_palindromes_is_counted(text: str) -> None:
 def test_word_lists_are_read_without_importing_the_library() -> None:
     """A ladder and a sentence of the story are graded while reasoning_gym stays out of the process."""
     code = (
-        "import sys; from rg_env.core.grading.graders.algorithmic import GRADERS as graders;"
+        "import sys; from rg_env.core.grading.graders import GRADERS as graders;"
         "entry = {'question': ': ask. we what', 'answer': 'what we ask.', 'metadata':"
         " {'start_word': 'COLD', 'end_word': 'CORD'}};"
         "assert graders['word_ladder']('COLD,CORD', entry, {}) == 1;"

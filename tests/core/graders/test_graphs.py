@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rg_env.core.grading.graders import grade
-from rg_env.core.grading.graders.graphs import is_shortest_lock
+from rg_env.core.grading.graders.move_games import is_shortest_lock
 
 MAZE = entry(
     "", matrix=[["*", "O", "O"], ["O", "X", "O"], ["O", "O", "#"]], solution=["right", "right", "down", "down"]

@@ -8,25 +8,32 @@ would call right, and less only for measurable partial progress. `core.grading.u
 from collections.abc import Mapping
 from typing import Any
 
-from rg_env.core.grading.graders import (
-    algebra,
-    algorithmic,
-    arc,
-    arithmetic,
-    cognition,
-    games,
-    graphs,
-    logic,
-    move_games,
-)
+from rg_env.core.grading.graders import algebra, algorithmic, arithmetic, cognition, common, games, logic, move_games
 from rg_env.core.grading.graders.common import Grader
 from rg_env.core.grading.graders.forms import candidates
 from rg_env.core.grading.graders.gold import SOLVED, STORED_ELSEWHERE, corrected
 from rg_env.core.grading.graders.gold import gold_answer as gold_answer
+from rg_env.core.tasks.task_table import shipped_table
 
-_CATEGORIES = algebra, algorithmic, arc, arithmetic, cognition, games, graphs, logic, move_games
-GRADERS: dict[str, Grader] = {task: grader for category in _CATEGORIES for task, grader in category.GRADERS.items()}
-"""Each task's grader."""
+_SHARED: Mapping[Grader, str] = {
+    algebra.antiderivative: "intermediate_integration simple_integration",
+    algorithmic.counts: "string_splitting string_synthesis",
+    algorithmic.matrix: "binary_matrix manipulate_matrix rotate_matrix",
+    algorithmic.signs: "string_insertion string_manipulation",
+    cognition.arc_2d: "arc_agi rearc",
+    common.exact_number: "aiw binary_alternation chain_sum circuit_logic count_primes gcd largest_island lcm "
+    "letter_counting maze number_sequence products rectangle_count rotten_oranges self_reference",
+    common.fraction: "basic_arithmetic dice",
+    common.text: "bf",
+    common.truth: "isomorphic_strings ransom_note",
+    common.word: "course_schedule emoji_mystery mahjong_puzzle syllogism zebra_puzzles",
+}
+_MODULES = algebra, algorithmic, arithmetic, cognition, games, logic, move_games
+GRADERS: dict[str, Grader] = {
+    **{task: grader for grader, tasks in _SHARED.items() for task in tasks.split()},
+    **{task: grader for module in _MODULES for task, grader in vars(module).items() if task in shipped_table()},
+}
+"""Each task's grader: the function with the task's name, or one that several tasks share."""
 QUOTED = frozenset({"codeio"})
 """Tasks where quotes turn the answer into a different value, a string."""
 COMPOSED = frozenset({

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from rg_env.core.grading.graders import forms
 from rg_env.core.grading.graders.calculus import Integrand, is_antiderivative
-from rg_env.core.grading.graders.common import Config, Entry, Grader
+from rg_env.core.grading.graders.common import Config, Entry
 from rg_env.core.grading.graders.expressions import MAX_CHARS, Node, exact, parse, parse_stored
 
 Complex = tuple[Fraction, Fraction]
@@ -93,7 +93,7 @@ def _close(value: Complex, right: Complex) -> bool:
     )
 
 
-def _antiderivative(answer: str, entry: Entry, config: Config) -> float:
+def antiderivative(answer: str, entry: Entry, config: Config) -> float:
     """Any antiderivative of the integrand, with or without constants of integration under any common name.
 
     An initial `F(x) =` is ignored, and so is the letter case of the variable, because questions say `dx` even for `X`.
@@ -253,13 +253,3 @@ def simple_equations(answer: str, entry: Entry, config: Config) -> float:
     if value is None or (equals and name.strip() != variable):
         return 0.0
     return float(exact(left, {variable: value}) == exact(right, {variable: value}))
-
-
-GRADERS: dict[str, Grader] = {
-    "complex_arithmetic": complex_arithmetic,
-    "intermediate_integration": _antiderivative,
-    "polynomial_equations": polynomial_equations,
-    "polynomial_multiplication": polynomial_multiplication,
-    "simple_equations": simple_equations,
-    "simple_integration": _antiderivative,
-}

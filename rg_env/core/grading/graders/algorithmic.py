@@ -13,19 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rg_env.core.grading.graders import arc, forms
-from rg_env.core.grading.graders.common import (
-    Config,
-    Entry,
-    Grader,
-    exact_number,
-    in_order,
-    progress,
-    squeezed,
-    too_long,
-    truth,
-    word,
-)
+from rg_env.core.grading.graders import common, forms
+from rg_env.core.grading.graders.common import Config, Entry, in_order, progress, squeezed, too_long, truth, word
 
 _EMPTY = ("", '""', "''", "``", "[]", "empty", "(empty)", "empty string", "the empty string", "nothing")
 _PREFIXES = {2: "0b", 8: "0o", 16: "0x"}
@@ -146,13 +135,13 @@ def matrix(answer: str, entry: Entry, config: Config) -> float:
 
     In binary_matrix many do, because a cell of 0 has distance 0, and most cells of 1 have distance 1.
     """
-    return arc.grade_grid(answer, entry["metadata"]["solution"], entry["metadata"]["matrix"])
+    return common.grade_grid(answer, entry["metadata"]["solution"], entry["metadata"]["matrix"])
 
 
 def game_of_life(answer: str, entry: Entry, config: Config) -> float:
     """All cells of the last board; partial credit for right cells beyond an empty board and the first board."""
     board = entry["question"].rpartition("\n\n")[2].removesuffix(".")
-    return arc.grade_grid(answer, json.loads(entry["answer"]), json.loads(board))
+    return common.grade_grid(answer, json.loads(entry["answer"]), json.loads(board))
 
 
 def game_of_life_halting(answer: str, entry: Entry, config: Config) -> float:
@@ -162,7 +151,7 @@ def game_of_life_halting(answer: str, entry: Entry, config: Config) -> float:
 
 def pool_matrix(answer: str, entry: Entry, config: Config) -> float:
     """All cells, correct to at least two decimal places; partial credit for right cells beyond a constant matrix."""
-    return arc.grade_grid(answer, entry["metadata"]["solution"], entry["metadata"]["matrix"], _is_near)
+    return common.grade_grid(answer, entry["metadata"]["solution"], entry["metadata"]["matrix"], _is_near)
 
 
 def _is_near(cell: str, value: float) -> bool:
@@ -171,7 +160,7 @@ def _is_near(cell: str, value: float) -> bool:
 
 def spiral_matrix(answer: str, entry: Entry, config: Config) -> float:
     """The numbers in spiral order; partial credit for right ones beyond those of the matrix read row by row."""
-    return arc.grade_line(answer, entry["metadata"]["solution"], arc.flat(entry["metadata"]["matrix"]))
+    return common.grade_line(answer, entry["metadata"]["solution"], common.flat(entry["metadata"]["matrix"]))
 
 
 def graph_color(answer: str, entry: Entry, config: Config) -> float:
@@ -204,7 +193,7 @@ def _colors(value: Any) -> dict[str, int | None] | None:
     """A mapping from vertex to color; None if `value` is not one, or has a vertex twice, as `0` and as `"0"`."""
     if not isinstance(value, dict):
         return None
-    colors = {str(vertex).strip(): arc.whole(str(color).strip()) for vertex, color in value.items()}
+    colors = {str(vertex).strip(): common.whole(str(color).strip()) for vertex, color in value.items()}
     return colors if len(colors) == len(value) else None
 
 
@@ -436,41 +425,3 @@ def _library_file(name: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("reasoning_gym is not installed")
     return Path(next(iter(spec.submodule_search_locations))) / "data" / name
-
-
-GRADERS: dict[str, Grader] = {
-    "ab": ab,
-    "base_conversion": base_conversion,
-    "binary_alternation": exact_number,
-    "count_primes": exact_number,
-    "cryptarithm": cryptarithm,
-    "isomorphic_strings": truth,
-    "letter_counting": exact_number,
-    "number_filtering": number_filtering,
-    "number_sorting": number_sorting,
-    "ransom_note": truth,
-    "string_insertion": signs,
-    "string_manipulation": signs,
-    "string_splitting": counts,
-    "string_synthesis": counts,
-    "binary_matrix": matrix,
-    "game_of_life": game_of_life,
-    "game_of_life_halting": game_of_life_halting,
-    "graph_color": graph_color,
-    "jugs": jugs,
-    "manipulate_matrix": matrix,
-    "pool_matrix": pool_matrix,
-    "rotate_matrix": matrix,
-    "rotten_oranges": exact_number,
-    "spiral_matrix": spiral_matrix,
-    "caesar_cipher": caesar_cipher,
-    "group_anagrams": group_anagrams,
-    "letter_jumble": letter_jumble,
-    "palindrome_generation": palindrome_generation,
-    "palindrome_partitioning": palindrome_partitioning,
-    "sentence_reordering": sentence_reordering,
-    "spell_backward": spell_backward,
-    "word_ladder": word_ladder,
-    "word_sequence_reversal": word_sequence_reversal,
-    "word_sorting": word_sorting,
-}

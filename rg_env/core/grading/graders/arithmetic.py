@@ -8,7 +8,7 @@ from fractions import Fraction
 from math import ceil, floor
 
 from rg_env.core.grading.graders import calculus, forms
-from rg_env.core.grading.graders.common import Config, Entry, Grader, exact_number, fraction, word
+from rg_env.core.grading.graders.common import Config, Entry, word
 from rg_env.core.grading.graders.expressions import exact, exact_value, parse
 
 _DECIMAL_PRECISION = 12
@@ -373,28 +373,3 @@ def simple_geometry(answer: str, entry: Entry, config: Config) -> float:
     """The angle, with or without a unit."""
     value = forms.number(_without_unit(answer, _DEGREES))
     return float(value is not None and value == forms.number(entry["answer"]))
-
-
-GRADERS: dict[str, Grader] = {
-    "basic_arithmetic": fraction,
-    "bitwise_arithmetic": bitwise_arithmetic,
-    "calendar_arithmetic": calendar_arithmetic,
-    "chain_sum": exact_number,
-    "count_bits": count_bits,
-    "decimal_arithmetic": decimal_arithmetic,
-    "decimal_chain_sum": decimal_chain_sum,
-    "dice": fraction,
-    "fraction_simplification": fraction_simplification,
-    "gcd": exact_number,
-    "gsm_symbolic": gsm_symbolic,
-    "lcm": exact_number,
-    "leg_counting": leg_counting,
-    "number_format": number_format,
-    "power_function": power_function,
-    "prime_factorization": prime_factorization,
-    "products": exact_number,
-    "time_intervals": time_intervals,
-    "coin_flip": coin_flip,
-    "advanced_geometry": advanced_geometry,
-    "simple_geometry": simple_geometry,
-}

@@ -1,10 +1,11 @@
-"""Graders of the cognition, code and induction tasks.
+"""Graders of the cognition, code, induction and arc tasks.
 
 rubiks_cube treats turns of a cube of any size as permutations of stickers. A sticker is a point: the cube's center is
 the origin, x goes right, y up, z to the front, and layers are 2 apart, so a cube of size n has stickers at ±n on one
 axis and at -(n-1), ..., n-1 on the two others. All turns are quarter turns of a run of layers around one axis.
 """
 
+import operator
 import re
 from collections.abc import Callable
 from functools import cache, lru_cache
@@ -12,8 +13,8 @@ from math import isclose
 from operator import itemgetter
 from typing import Any
 
-from rg_env.core.grading.graders import arc, common, forms
-from rg_env.core.grading.graders.common import Config, Entry, Grader
+from rg_env.core.grading.graders import common, forms
+from rg_env.core.grading.graders.common import Config, Entry
 
 _QUOTES = "\"'“”‘’"
 _EMOJI_STYLE = "\N{VARIATION SELECTOR-16}"
@@ -52,7 +53,7 @@ def figlet_font(answer: str, entry: Entry, config: Config) -> float:
 def modulo_grid(answer: str, entry: Entry, config: Config) -> float:
     """All signs of the grid, with or without separators."""
     gold = entry["answer"].splitlines()
-    rows = arc.rows(answer.replace(_EMOJI_STYLE, ""), sum(map(len, gold)))
+    rows = common.rows(answer.replace(_EMOJI_STYLE, ""), sum(map(len, gold)))
     return float(rows is not None and ["".join(row) for row in rows] == gold)
 
 
@@ -220,16 +221,37 @@ def list_functions(answer: str, entry: Entry, config: Config) -> float:
     return float(numbers == forms.numbers(entry["answer"]))
 
 
-GRADERS: dict[str, Grader] = {
-    "color_cube_rotation": color_cube_rotation,
-    "figlet_font": figlet_font,
-    "modulo_grid": modulo_grid,
-    "needle_haystack": needle_haystack,
-    "number_sequence": common.exact_number,
-    "rectangle_count": common.exact_number,
-    "rubiks_cube": rubiks_cube,
-    "bf": common.text,
-    "codeio": codeio,
-    "acre": acre,
-    "list_functions": list_functions,
-}
+_DIGITS = [str(digit) for digit in range(10)]
+_LABEL = re.compile(r"\A\s*output(?: grid)?:", re.IGNORECASE)
+"""Label before each output grid in the questions."""
+
+
+def arc_1d(answer: str, entry: Entry, config: Config) -> float:
+    """All numbers of the output; partial credit for right ones beyond those of the unchanged input."""
+    example = entry["metadata"]["test_example"]
+    return common.grade_line(_LABEL.sub("", answer), example["output"], example["input"])
+
+
+def arc_2d(answer: str, entry: Entry, config: Config) -> float:
+    """All cells of the output in the question's signs; partial credit for right ones beyond the unchanged input.
+
+    A board may use the question's format (option `board_format_opts`) or any format `common.rows` can read.
+    """
+    if forms.same_text(answer, entry["answer"]):
+        return 1.0
+    options: dict[str, Any] = config.get("board_format_opts") or {}
+    signs: list[str] = options.get("alphabet", _DIGITS)
+    gold, given = ([[signs[cell] for cell in row] for row in entry["metadata"][board]] for board in ("output", "input"))
+    text = _LABEL.sub("", answer)
+    boards = (text, _usual_form(text, options)) if options else (text,)
+    return max(common.grade_grid(board, gold, given, operator.eq) for board in boards)
+
+
+def _usual_form(text: str, options: dict[str, Any]) -> str:
+    """A board with the user's delimiters as lines of cells with spaces between them."""
+    row_delimiter: str = options.get("row_delimiter", "\n")
+    column_delimiter: str = options.get("col_delimiter", " ")
+    lines = text.split(row_delimiter) if row_delimiter else [text]
+    if column_delimiter:
+        return "\n".join(line.replace(column_delimiter, " ") for line in lines)
+    return "\n".join(" ".join(line.strip().strip("[]")) for line in lines)

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, cast
 
-from rg_env.core.grading.graders import arc, common, forms
-from rg_env.core.grading.graders.common import Config, Entry, Grader
+from rg_env.core.grading.graders import common, forms
+from rg_env.core.grading.graders.common import Config, Entry
 from rg_env.core.grading.graders.expressions import Node, exact, parse
 
 Grid = list[list[int]]
@@ -116,11 +116,11 @@ def _grid(text: str, n_rows: int, n_columns: int, one_digit: bool = True) -> Gri
 
     With `one_digit`, digits in a row need no separators. Rulers between rows are skipped.
     """
-    rows = [row for row in arc.rows(text, n_rows * n_columns) or [] if set("".join(row)) - set("-+=:")]
+    rows = [row for row in common.rows(text, n_rows * n_columns) or [] if set("".join(row)) - set("-+=:")]
     if one_digit:
         rows = [list("".join(row)) for row in rows]
-    grid = [[0 if cell == "_" else arc.whole(cell) for cell in row] for row in rows]
-    return None if [len(row) for row in grid] != [n_columns] * n_rows or None in arc.flat(grid) else cast(Grid, grid)
+    grid = [[0 if cell == "_" else common.whole(cell) for cell in row] for row in rows]
+    return None if [len(row) for row in grid] != [n_columns] * n_rows or None in common.flat(grid) else cast(Grid, grid)
 
 
 def _columns(grid: Grid) -> Grid:
@@ -154,7 +154,7 @@ def n_queens(answer: str, entry: Entry, config: Config) -> float:
     """Any full board with the given queens and no two attacking each other."""
     puzzle = entry["metadata"]["puzzle"]
     size = len(puzzle)
-    board = arc.rows(answer, size**2)
+    board = common.rows(answer, size**2)
     if board is None or len(board) != size:
         return 0.0
     rows = [list(row[0]) if len(row) == 1 else row for row in board]  # `_Q__` as well as `_ Q _ _`
@@ -286,19 +286,3 @@ def puzzle24(answer: str, entry: Entry, config: Config) -> float:
     allowed = set(named[1].replace(",", "").split() if named else "+-*/")
     stored = parse(str(entry["answer"]))  # the generator takes `-` where no division comes out even
     return float(_operators(node) <= allowed | (_operators(stored) if stored else set()))
-
-
-GRADERS: dict[str, Grader] = {
-    "futoshiki": futoshiki,
-    "kakurasu": kakurasu,
-    "maze": common.exact_number,
-    "mini_sudoku": mini_sudoku,
-    "sudoku": sudoku,
-    "survo": survo,
-    "emoji_mystery": common.word,
-    "mahjong_puzzle": common.word,
-    "n_queens": n_queens,
-    "tsumego": tsumego,
-    "countdown": countdown,
-    "puzzle24": puzzle24,
-}

@@ -24,8 +24,7 @@ from itertools import combinations
 from operator import and_, or_
 from typing import Any
 
-from rg_env.core.grading.graders import common
-from rg_env.core.grading.graders.common import Config, Entry, Grader
+from rg_env.core.grading.graders.common import Config, Entry
 
 Formula = tuple[Any, ...]
 MAX_TOKENS = 400
@@ -90,6 +89,12 @@ def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, b
             return None
         plural = plural or (word == "are" and bool(pending))
     return claims
+
+
+def family_relationships(answer: str, entry: Entry, config: Config) -> float:
+    """The relationship, in any letter case and with or without hyphens."""
+    words = answer.casefold().replace("-", " ").replace("‑", " ").split()
+    return float(words == str(entry["answer"]).replace("-", " ").split())
 
 
 def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
@@ -290,14 +295,3 @@ def flipped(column: int, variable: int) -> int:
     """The column after swapping the rows where a variable, given by its own column, is true and false."""
     width = (variable & -variable).bit_length() - 1
     return (column & variable) >> width | (column << width & variable)
-
-
-GRADERS: dict[str, Grader] = {
-    "aiw": common.exact_number,
-    "circuit_logic": common.exact_number,
-    "knights_knaves": knights_knaves,
-    "propositional_logic": propositional_logic,
-    "self_reference": common.exact_number,
-    "syllogism": common.word,
-    "zebra_puzzles": common.word,
-}

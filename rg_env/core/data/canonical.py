@@ -19,51 +19,8 @@ Sums and products are unordered, a sign belongs to its term, and names of variab
 
 import ast
 import json
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
-
-Entry = Mapping[str, Any]
-"""The library's entry after a round trip through JSON."""
-
-
-class Key(NamedTuple):
-    """Definition of a task's problem."""
-
-    asks: str
-    """Description of the problem."""
-    form: Callable[[Entry], Any]
-    """Function that returns the problem as a form for `canonical`."""
-
-
-def of(form: Callable[[Any], Any]) -> Callable[[Entry], Any]:
-    """A form computed from the metadata only."""
-    return lambda entry: form(entry["metadata"])
-
-
-def fields(*paths: str) -> Callable[[Entry], Any]:
-    """A form of these metadata fields, in this order.
-
-    `puzzle.target` is a nested field; the items of `numbers*` are unordered.
-    """
-
-    def form(metadata: Any) -> Any:
-        found = []
-        for path in paths:
-            value = metadata
-            for name in path.removesuffix("*").split("."):
-                value = value[name]
-            items = value.items() if isinstance(value, Mapping) else value
-            found.append(Bag(items) if path.endswith("*") else value)
-        return tuple(found)
-
-    return of(form)
-
-
-def parts(pattern: re.Pattern[str], text: str) -> list[Any]:
-    """All matches of the pattern; without any, the whole text, so that problems in an unknown format stay distinct."""
-    return pattern.findall(text) or [text.strip()]
-
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 _ROUNDS = 8
 """Maximum number of refinement rounds: a name is distinguished by its surroundings up to this many steps away."""
@@ -139,12 +96,6 @@ def _text(form: Any, labels: Mapping[str, str]) -> str:
     if isinstance(form, tuple):
         return "[" + ",".join([_text(part, labels) for part in form]) + "]"
     return json.dumps(form, sort_keys=True)
-
-
-def numbered(text: Iterable[str]) -> list[int]:
-    """Each character as the rank of its first occurrence, so texts that differ only in their alphabet become equal."""
-    numbers: dict[str, int] = {}
-    return [numbers.setdefault(sign, len(numbers)) for sign in text]
 
 
 def expression(text: str, variables: Collection[str] = ()) -> Any:

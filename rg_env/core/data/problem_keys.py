@@ -1,0 +1,629 @@
+"""Problem keys: hashes of what a question asks, ignoring irrelevant order, names, wording and layout.
+
+    problem_key("lcm", entry)       # the same for "LCM of 84, 87" and "LCM of 87, 84"
+
+The key determines the split (`core.data.splits`), so a problem is never in both splits, regardless of wording. `KEYS`
+defines the problem of each task. `WHOLE` lists tasks that use the whole question as the key. `KEPT` lists tasks whose
+key keeps ignorable details, because too few problems would remain without them. The user's own tasks use the question.
+
+A function with the name of a task returns the task's problem as a form (`core.data.canonical`), and the first paragraph
+of its docstring describes the problem for users. Problems that are plain fields of the metadata are in `_FIELDS`.
+
+Keys do not recognize problems that have the same solution for a deeper reason, such as equal integrands in different
+forms, mirrored boards, or a number sequence with another rule. Rotations and mirror images of a grid are different
+problems, because their answers are different grids or paths.
+"""
+
+import hashlib
+import inspect
+import re
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from rg_env.core.data.canonical import Bag, Name, canonical, equation, expression
+from rg_env.core.data.splits import question_hash
+from rg_env.core.grading.graders import logic
+from rg_env.core.grading.graders.gold import CARDS, STATEMENT
+from rg_env.core.tasks.task_table import shipped_table
+
+Entry = Mapping[str, Any]
+"""The library's entry after a round trip through JSON."""
+
+ALIKE = {"basic_arithmetic": "chain_sum", "products": "chain_sum", "intermediate_integration": "simple_integration"}
+"""Tasks that can pose the same problems as another task. They share its keys, so a mixture of both has a problem in
+only one split."""
+
+WHOLE = {"self_reference": "there is only one wording, and the statements refer to each other by number"}
+"""Tasks that use the whole question as the key, with the reason."""
+
+KEPT = {
+    "family_relationships": "names: without them there are only 80 problems, and they indicate who is male or female",
+    "mahjong_puzzle": "letters: their alphabetical order matters",
+    "palindrome_generation": "letters: without them, only their counts would remain, a few dozen problems",
+    "path_star": "node labels: without them, only degree and length would remain, a few problems",
+    "string_splitting": "the order of the machines: each kind has its own rules",
+    "string_synthesis": "the order of the blocks: each kind has its own rules",
+    "syllogism": "terms: without them, there are about 200 forms, half of which share an answer",
+    "tower_of_hanoi": "peg numbers: without them, there are about ten problems",
+}
+"""Details a task's key could ignore but keeps, with the reason."""
+
+DIGITS = 32
+"""Length of a key in hexadecimal digits: 128 bits."""
+
+
+class Key(NamedTuple):
+    """Definition of a task's problem."""
+
+    asks: str
+    """Description of the problem."""
+    form: Callable[[Entry], Any]
+    """Function that returns the problem as a form for `canonical`."""
+
+
+def described(task: str) -> str:
+    """A description of what a task's problem key covers."""
+    if task not in KEYS:
+        return f"the whole question ({WHOLE.get(task, 'your own task')})"
+    kept = f" (with {KEPT[task]})" if task in KEPT else ""
+    return f"{KEYS[task].asks}{kept}"
+
+
+def problem_key(task: str, entry: Entry) -> str:
+    """The problem key of a library entry (after a round trip through JSON).
+
+    It is the same on every machine and under every hash seed, config and level.
+    """
+    try:
+        form = KEYS[task].form(entry)
+    except (KeyError, IndexError, TypeError, ValueError):  # no form, or an entry of a later release
+        return question_hash(entry["question"])[:DIGITS]
+    text = f"{ALIKE.get(task, task)}:{canonical(form)}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
+
+
+def parts(pattern: str, text: str) -> list[Any]:
+    """All matches of the pattern; without any, the whole text, so that problems in an unknown format stay distinct."""
+    return re.findall(pattern, text, re.MULTILINE) or [text.strip()]
+
+
+def numbered(text: Iterable[str]) -> list[int]:
+    """Each character as the rank of its first occurrence, so texts that differ only in their alphabet become equal."""
+    numbers: dict[str, int] = {}
+    return [numbers.setdefault(sign, len(numbers)) for sign in text]
+
+
+def _fields(entry: Entry, paths: str) -> tuple[Any, ...]:
+    """A form of these metadata fields, separated by spaces, in this order.
+
+    `puzzle.target` is a nested field; the items of `numbers*` are unordered.
+    """
+    found = []
+    for path in paths.split():
+        value = entry["metadata"]
+        for name in path.removesuffix("*").split("."):
+            value = value[name]
+        items = value.items() if isinstance(value, Mapping) else value
+        found.append(Bag(items) if path.endswith("*") else value)
+    return tuple(found)
+
+
+def _expression(entry: Entry, field: str) -> Any:
+    """An expression's form, ignoring variable names."""
+    metadata = entry["metadata"]
+    return expression(metadata[field], metadata.get("variables") or metadata.get("variable", ""))
+
+
+# Arithmetic and algebra
+
+
+def advanced_geometry(entry: Entry) -> Any:
+    """The corners in any order and the quantity asked for, ignoring wording.
+
+    An angle is the one at B; otherwise the corners are interchangeable.
+    """
+    metadata = entry["metadata"]
+    ends = Bag([metadata["A"], metadata["C"]])
+    triangle = (ends, metadata["B"]) if metadata["task_type"] == "angle_measure" else Bag([*ends, metadata["B"]])
+    return (metadata["task_type"], triangle)
+
+
+def calendar_arithmetic(entry: Entry) -> Any:
+    """Dates, numbers and the quantity asked for, ignoring wording."""
+    hidden = ("source_dataset", "source_index", "difficulty", "is_leap")
+    return Bag((name, value) for name, value in entry["metadata"].items() if name not in hidden)
+
+
+def complex_arithmetic(entry: Entry) -> Any:
+    """The operation and the numbers, which can be in any order for sums and products."""
+    operation, *numbers = _fields(entry, "operation num1 num2")
+    return (operation, Bag(numbers) if operation in "+*" else tuple(numbers))
+
+
+def decimal_arithmetic(entry: Entry) -> Any:
+    """The expression, with the terms of sums and the factors of products in any order, and the number of decimal
+    places."""
+    return (entry["metadata"]["decimal_places"], *map(expression, parts(r"^(.*)= *\?$", entry["question"])))
+
+
+def dice(entry: Entry) -> Any:
+    """The dice in any order, and the target."""
+    puzzle = entry["metadata"]["puzzle"]
+    return (Bag(re.findall(r"(?<!\d)\d+d\d+", puzzle["dice_str"])), puzzle["target"])
+
+
+def gsm_symbolic(entry: Entry) -> Any:
+    """The story's numbers and their meaning, ignoring the names of people and things.
+
+    The variable names of a template identify it; text values are names of people and things.
+    """
+    variables, answer = _fields(entry, "variables answer_value")
+    listed = {name: value if isinstance(value, list) else [value] for name, value in variables.items()}
+    numbers = {name: [each for each in values if isinstance(each, int | float)] for name, values in listed.items()}
+    return (Bag(variables), Bag(each for each in numbers.items() if each[1]), answer)
+
+
+def number_filtering(entry: Entry) -> Any:
+    """The numbers in any order, the bound, and the side that is kept.
+
+    Keeping the larger numbers is the same as removing the smaller ones.
+    """
+    numbers, bound, operation = _fields(entry, "original_numbers filter_value operation")
+    return (Bag(map(float, numbers)), float(bound), operation in ("keep_smaller", "remove_larger"))
+
+
+def number_sorting(entry: Entry) -> Any:
+    """The numbers in any order, and the direction."""
+    return (Bag(map(float, entry["metadata"]["original_numbers"])), entry["metadata"]["direction"])
+
+
+def power_function(entry: Entry) -> Any:
+    """Base and exponent."""
+    return (repr(entry["metadata"]["base"]), entry["metadata"]["exponent"])
+
+
+def simple_equations(entry: Entry) -> Any:
+    """The equation: the expression, with the terms of sums and the factors of products in any order, ignoring the
+    variable name; the sides in any order."""
+    return equation(entry["metadata"]["equation"], [entry["metadata"]["variable"]])
+
+
+# Logic and graphs
+
+_LITERAL = re.compile(r"([A-Za-z]\w*)('?)")
+
+
+def acre(entry: Entry) -> Any:
+    """The results in any order and the test case, ignoring the names of things."""
+    results = parts(r"^(.+) → (\w+)$", entry["question"])
+    (tested,) = parts(r"New test case:\n(.*)", entry["question"])
+    seen = Bag((Bag(map(Name, things.split(", "))), light) for things, light in results)
+    return (seen, Bag(map(Name, tested.split(", "))))
+
+
+def aiw(entry: Entry) -> Any:
+    """The kind of circle and its numbers, ignoring names and wording."""
+    counts = parts(r"(?<!\d)(\d+) (brothers|sisters|male|female)", entry["question"])
+    kind = entry["metadata"]["task_type"]
+    return (kind, counts if kind == "colleagues" else Bag(counts))
+
+
+def circuit_logic(entry: Entry) -> Any:
+    """The gates and the values of their inputs in any order, ignoring names.
+
+    An input is identified by its value and its gates; unconnected inputs do not matter.
+    """
+    metadata = entry["metadata"]
+    gates, used = [], set()
+    for term in metadata["term_strings"]:
+        literals = _LITERAL.findall(term)
+        used |= {name for name, _ in literals}
+        kind = "".join(sorted(set(_LITERAL.sub("", term))))
+        gates.append((kind, Bag((Name(name), negated) for name, negated in literals)))
+    values = Bag((Name(name), metadata["assignments"][name]) for name in used)
+    return (metadata["final_gate"], Bag(gates), values)
+
+
+def course_schedule(entry: Entry) -> Any:
+    """The prerequisites in any order, ignoring course numbers."""
+    courses, prerequisites = _fields(entry, "courses prerequisites")
+    return (len(courses), Bag((Name(course), Name(before)) for course, before in prerequisites))
+
+
+def cryptarithm(entry: Entry) -> Any:
+    """The sum in any order, ignoring its letters."""
+    words, result, leading_zero = _fields(entry, "words_letters result_letters allow_leading_zero")
+    return (Bag(tuple(map(Name, word)) for word in words), tuple(map(Name, result)), leading_zero)
+
+
+def family_relationships(entry: Entry) -> Any:
+    """The families in any order, and both people in the question."""
+    couples = parts(
+        r"(?<!\S)(\S+) is married to (\S+)\.(?: They have (?:a child|children) called ([^.]+)\.)?", entry["question"]
+    )
+    families = [(Bag(couple), Bag(re.split(", | and ", children))) for *couple, children in couples]
+    return (Bag(families), *_fields(entry, "person1 person2"))
+
+
+def graph_color(entry: Entry) -> Any:
+    """The graph, ignoring vertex numbers."""
+    puzzle = entry["metadata"]["puzzle"]
+    edges = Bag(Bag(Name(vertex) for vertex in edge) for edge in puzzle["edges"])
+    return (len(puzzle["vertices"]), puzzle["num_colors"], edges)
+
+
+def knights_knaves(entry: Entry) -> Any:
+    """The claims, ignoring names, roles, order and wording."""
+    return Bag((Name(who), _claim(claim)) for who, claim in enumerate(entry["metadata"]["statements"]))
+
+
+def _claim(claim: Any) -> Any:
+    kind, *said = claim
+    if kind in ("telling-truth", "lying"):
+        return (kind, Name(said[0]))
+    inner = map(_claim, said)
+    return (kind, tuple(inner) if kind == "->" else Bag(inner))
+
+
+def path_star(entry: Entry) -> Any:
+    """The edges in any order, start and goal."""
+    ((edges, start, goal),) = parts(r"^(\|\S+ \d+(?:\|\d+ \d+)*)/(\d+) (\d+) = *$", entry["question"])
+    return (Bag(edges.strip("|").split("|")), start, goal)
+
+
+def propositional_logic(entry: Entry) -> Any:
+    """The premises in any order, ignoring variable names."""
+    variables, premises = _fields(entry, "variables premises")
+    return Bag(_formula(logic.parse(text, variables, max_tokens=20_000)) for text in premises)
+
+
+def _formula(formula: Any) -> Any:
+    kind, *inner = formula
+    if kind == "var":
+        return Name(inner[0])
+    shown = map(_formula, inner)
+    return (kind, tuple(shown) if kind in ("implies", "not") else Bag(shown))
+
+
+def quantum_lock(entry: Entry) -> Any:
+    """The start, the target, and the buttons in any order."""
+    buttons = entry["metadata"]["buttons"]
+    shown = Bag((each["type"], each["value"], each["active_state"]) for each in buttons)
+    return (shown, *_fields(entry, "initial_state initial_value target_value"))
+
+
+def syllogism(entry: Entry) -> Any:
+    """The premises in any order, and the conclusion.
+
+    `Some A are B` and `No A are B` are symmetric.
+    """
+    first, second, claim = map(_quantified, _fields(entry, "premise1 premise2 conclusion"))
+    return (Bag([first, second]), claim)
+
+
+def _quantified(text: str) -> Any:
+    ((quantifier, subject, negated, predicate),) = STATEMENT.findall(text)
+    either_way = quantifier in ("Some", "No") and not negated
+    return (quantifier, negated, Bag([subject, predicate]) if either_way else (subject, predicate))
+
+
+def zebra_puzzles(entry: Entry) -> Any:
+    """The clues in any order, ignoring names and wording.
+
+    Values of a category exclude each other; their names do not matter. A child may have a person's name.
+    """
+    question = re.sub(r"(?:child is named|mother of) (?=\w)", "child-", entry["question"])
+    categories = []
+    for line, values in parts("^ - (.*): (.*)$", question):
+        child = "child-" if "child" in line else ""
+        categories.append([f"{child}{value}" for value in values.split(", ")])
+    known = sorted((value for values in categories for value in values), key=lambda value: (-len(value), value))
+    pattern = re.compile("|".join(map(re.escape, known)))
+    clues = Bag(_clue(text, pattern) for text in parts(r"^\d+\. (.*)$", question))
+    return (Bag(Bag(map(Name, values)) for values in categories), clues, parts("^What is .*$", question))
+
+
+def _clue(text: str, values: re.Pattern[str]) -> Any:
+    found = [Name(value) for value in values.findall(text.casefold())]
+    if relation := re.search("next to each other|one house between|two houses between", text):
+        return (relation[0], Bag(found))
+    if relation := re.search(r"directly left|to the left|to the right|is not in the \w+|is in the \w+", text):
+        return (relation[0], *found)
+    return Bag(found)
+
+
+# Grids, games and induction
+
+
+def arc_1d(entry: Entry) -> Any:
+    """The examples in any order, and the input."""
+    examples, test = _fields(entry, "train_examples test_example")
+    return (Bag((each["input"], each["output"]) for each in examples), test["input"])
+
+
+def boxnet(entry: Entry) -> Any:
+    """The squares of boxes and targets, ignoring colors.
+
+    A color is identified by where its boxes and its targets are.
+    """
+    rows, columns, squares = _fields(entry, "row_num column_num initial_state")
+    places: dict[str, list[tuple[str, str]]] = {}
+    for square, things in squares.items():
+        for thing in things:
+            kind, _, color = thing.partition("_")
+            places.setdefault(color, []).append((kind, square))
+    return (rows, columns, Bag(map(Bag, places.values())))
+
+
+def game_of_life(entry: Entry) -> Any:
+    """The board and the number of steps."""
+    question = entry["question"]
+    board = question[question.rindex("[[") :].rstrip(". \n")  # the last one: an empty board precedes it as an example
+    return (board.split(), entry["metadata"]["simulation_steps"])
+
+
+def game_of_life_halting(entry: Entry) -> Any:
+    """The board, ignoring the position of its patterns, and the number of steps.
+
+    The board wraps around, so the position of a pattern does not matter.
+    """
+    lines = parts(r"^ *\[+([01](?: [01])*)\]+$", entry["question"])
+    rows = [[cell == "1" for cell in line.split()] for line in lines]
+    return (len(rows), len(rows[0]), _shifted(rows), entry["metadata"]["simulation_steps"])
+
+
+def _shifted(rows: Sequence[Sequence[bool]]) -> list[list[int]]:
+    """The living cells of a board that wraps around, relative to one of them; independent of the position."""
+    height, width = len(rows), len(rows[0])
+    cells = [(y, x) for y, row in enumerate(rows) for x, alive in enumerate(row) if alive]
+
+    def seen_from(y: int, x: int) -> list[list[int]]:
+        return sorted([(down - y) % height, (right - x) % width] for down, right in cells)
+
+    def around(y: int, x: int) -> list[bool]:
+        near = range(-2, 3)
+        return [rows[(y + down) % height][(x + right) % width] for down in near for right in near]
+
+    lowest = min((around(y, x) for y, x in cells), default=[])  # only these few cells are tried
+    return min((seen_from(y, x) for y, x in cells if around(y, x) == lowest), default=[])
+
+
+def list_functions(entry: Entry) -> Any:
+    """The examples in any order, and the input."""
+    examples = parts(r"^Input \d+: (.*)\nOutput \d+: (.*)$", entry["question"])
+    return (Bag(examples), parts("^Input: (.*)$", entry["question"])[-1])
+
+
+def mahjong_puzzle(entry: Entry) -> Any:
+    """The cards in hand in any order, and the rounds."""
+    rounds = [(each["add"], each["remove"]) for each in entry["metadata"]["rounds"]]
+    return (Bag(parts(CARDS.pattern, entry["question"])[0]), rounds)
+
+
+def manipulate_matrix(entry: Entry) -> Any:
+    """The matrix and the operations, ignoring wording."""
+    matrix, operations = _fields(entry, "matrix operations")
+    return (matrix, [{key: value for key, value in step.items() if key != "instruction"} for step in operations])
+
+
+def maze(entry: Entry) -> Any:
+    """The grid, ignoring its symbols and the direction.
+
+    The way back has the same length.
+    """
+    wall, path, start, goal, grid = _fields(entry, "wall path start goal grid")
+    signs = {wall: "#", path: ".", start: "@", goal: "@"}
+    return [[signs.get(sign, sign) for sign in row] for row in grid]
+
+
+def modulo_grid(entry: Entry) -> Any:
+    """The complete grid, ignoring the position of the gaps."""
+    return entry["answer"].split()
+
+
+def rectangle_count(entry: Entry) -> Any:
+    """The picture, ignoring its position."""
+    return [line.rstrip() for line in textwrap.dedent(entry["metadata"]["puzzle"]).strip("\n").splitlines()]
+
+
+def rotate_matrix(entry: Entry) -> Any:
+    """The matrix and the angle, ignoring full turns."""
+    return (entry["metadata"]["matrix"], entry["metadata"]["num_rotations"] % 4)
+
+
+def rubiks_cube(entry: Entry) -> Any:
+    """The state of the cube, ignoring wording."""
+    rows = parts(r"^ *((?:[WYROGB](?: +|$))+)$", entry["question"])
+    return (entry["metadata"]["cube_size"], [row.split() for row in rows])
+
+
+def rush_hour(entry: Entry) -> Any:
+    """The board, ignoring the names of the cars.
+
+    A is the car to free; the names of the others do not matter.
+    """
+    board = entry["metadata"]["board_config"]
+    others = iter(numbered(sign for sign in board if sign.isupper() and sign != "A"))
+    return [next(others) if sign.isupper() and sign != "A" else sign for sign in board]
+
+
+def sokoban(entry: Entry) -> Any:
+    """The board."""
+    return entry["metadata"]["gamestr"].split("\n")
+
+
+def sudoku(entry: Entry) -> Any:
+    """The grid, up to a renaming of its digits."""
+    cells = [cell for row in entry["metadata"]["puzzle"] for cell in row]
+    digits = iter(numbered(str(cell) for cell in cells if cell))
+    return [next(digits) + 1 if cell else 0 for cell in cells]
+
+
+mini_sudoku = sudoku
+
+
+# Strings, words and code
+
+
+def ab(entry: Entry) -> Any:
+    """The program, up to swapping the letters.
+
+    The rules treat both letters alike.
+    """
+    (program,) = parts(r"following program:\s*(?=\S)([AB# ]+)", entry["question"])
+    return min(program.strip(), program.strip().translate(str.maketrans("AB", "BA")))
+
+
+def binary_alternation(entry: Entry) -> Any:
+    """The string, up to reversal and swapping 0 and 1.
+
+    The number of swaps is the same with the signs exchanged, and for the reversed string.
+    """
+    string = entry["metadata"]["string"]
+    exchanged = string.translate(str.maketrans("01", "10"))
+    return min(string, exchanged, string[::-1], exchanged[::-1])
+
+
+def caesar_cipher(entry: Entry) -> Any:
+    """The text, ignoring the shift."""
+    return entry["metadata"]["clear_text"].casefold()
+
+
+def codeio(entry: Entry) -> Any:
+    """The code with its input and output, whichever is requested.
+
+    The same pair answers a question for the input and one for the output.
+    """
+    code = parts(r"(?s)copy spans of code directly\.\s*(.*)", entry["question"])
+    return (*code, *_fields(entry, "input_data output_data"))
+
+
+def emoji_mystery(entry: Entry) -> Any:
+    """The sentence, ignoring the emoji."""
+    return entry["answer"]
+
+
+def figlet_font(entry: Entry) -> Any:
+    """The word, ignoring font and spacing."""
+    return entry["answer"].casefold()
+
+
+def isomorphic_strings(entry: Entry) -> Any:
+    """The pattern of repeated letters in both strings, in any order."""
+    return Bag(map(numbered, entry["metadata"]["words"]))
+
+
+def leg_counting(entry: Entry) -> Any:
+    """The animals with their numbers, in any order."""
+    return Bag(entry["metadata"]["animals"].items())
+
+
+def letter_jumble(entry: Entry) -> Any:
+    """The letters of each word in any order."""
+    return tuple(Bag(word.casefold()) for word in entry["metadata"]["original_words"])
+
+
+def needle_haystack(entry: Entry) -> Any:
+    """The statements in any order, and the question."""
+    return Bag(each.strip() for each in parts(r"(?<![^.?])[^.?]+[.?]", entry["question"]))
+
+
+def palindrome_partitioning(entry: Entry) -> Any:
+    """The pattern of repeated letters in the string."""
+    return numbered(entry["metadata"]["string"])
+
+
+def ransom_note(entry: Entry) -> Any:
+    """The required and available count of each letter, ignoring which letter it is."""
+    wanted, there = (Counter(text) for text in _fields(entry, "ransom_note magazine"))
+    return Bag((wanted[letter], there[letter]) for letter in {*wanted, *there})
+
+
+def sentence_reordering(entry: Entry) -> Any:
+    """The words in any order."""
+    return Bag(entry["answer"].casefold().split())
+
+
+def word_ladder(entry: Entry) -> Any:
+    """Both words, in any order, because a ladder works in both directions."""
+    return Bag(_fields(entry, "start_word end_word"))
+
+
+_TERMS = "the expression, with the terms of sums and the factors of products in any order"
+_EXPRESSIONS = {
+    "basic_arithmetic": (_TERMS, "expression"),
+    "bitwise_arithmetic": (f"{_TERMS}; the same for and, or and xor", "problem"),
+    "chain_sum": ("the terms with their signs, in any order", "expression"),
+    "decimal_chain_sum": ("the terms with their signs, in any order", "expression"),
+    "intermediate_integration": (f"the integrand: {_TERMS}, ignoring the variable name", "integrand"),
+    "polynomial_equations": (f"{_TERMS}, ignoring the variable name", "polynomial_expr"),
+    "polynomial_multiplication": (f"{_TERMS}, ignoring variable names", "polynomial_expr"),
+    "products": ("the factors in any order", "expression"),
+    "simple_integration": (f"the integrand: {_TERMS}, ignoring the variable name", "integrand"),
+}
+"""Tasks whose problem is an expression: the description, and the field of the metadata that has it."""
+
+_FIELDS = {
+    "arc_agi": ("the ARC task, ignoring rotation, reflection, colors and order", "task_id"),
+    "base_conversion": ("the number and both bases", "source_repr source_base target_base"),
+    "bf": ("the program, ignoring wording", "bf_program"),
+    "binary_matrix": ("the matrix", "matrix"),
+    "coin_flip": ("the numbers of flips and heads, ignoring wording", "num_trials k_heads problem_type"),
+    "color_cube_rotation": ("the rotations and the side asked for, ignoring colors", "rotations target_side"),
+    "count_bits": ("the number", "number"),
+    "count_primes": ("both ends of the range", "start end"),
+    "countdown": ("the numbers in any order, and the target", "numbers* target"),
+    "fraction_simplification": ("the fraction, ignoring notation", "numerator denominator"),
+    "futoshiki": ("the grid, and the constraints in any order", "puzzle constraints*"),
+    "gcd": ("the numbers in any order", "numbers*"),
+    "group_anagrams": ("the words in any order", "words*"),
+    "jugs": ("the jugs in any order, and the target", "puzzle.jug_capacities* puzzle.target"),
+    "kakurasu": ("the sums of rows and columns", "row_sums col_sums"),
+    "knight_swap": ("the squares with their pieces, and the player to move", "pieces* start_turn"),
+    "largest_island": ("the grid", "grid"),
+    "lcm": ("the numbers in any order", "numbers*"),
+    "letter_counting": ("the letter and the words in any order", "target_letter span*"),
+    "n_queens": ("the board", "puzzle"),
+    "number_format": ("the numbers in any order and notation, and which one is requested", "candidates* size"),
+    "number_sequence": ("the numbers shown", "sequence"),
+    "palindrome_generation": ("the letters in any order", "letters*"),
+    "pool_matrix": ("the matrix, the kind of pooling and its size", "matrix pool_type pool_size"),
+    "prime_factorization": ("the number", "number"),
+    "puzzle24": ("the numbers in any order", "numbers*"),
+    "rearc": ("the task and the input, ignoring the examples", "task_id input"),
+    "rotten_oranges": ("the grid", "matrix"),
+    "shortest_path": ("the grid", "matrix"),
+    "simple_geometry": ("the known angles in any order, ignoring wording", "n_sides known_angles*"),
+    "spell_backward": ("the word", "word"),
+    "spiral_matrix": ("the matrix", "matrix"),
+    "string_insertion": ("the string", "string"),
+    "string_manipulation": ("the string and the rules, in order", "string selected_rules"),
+    "string_splitting": ("the initial machines", "initial_machines"),
+    "string_synthesis": ("the initial blocks", "initial_blocks"),
+    "survo": ("the matrix, and the numbers to fill in, in any order", "puzzle candidate_numbers*"),
+    "time_intervals": ("both times, ignoring notation", "start_time end_time"),
+    "tower_of_hanoi": (
+        "the number of disks and pegs, and the start and target pegs",
+        "num_disks num_pegs start_peg target_peg",
+    ),
+    "tsumego": ("the board", "board"),
+    "word_sequence_reversal": ("the words, in order", "words"),
+    "word_sorting": ("the words in any order, and the direction", "transformed_words* direction"),
+}
+"""Tasks whose problem is some fields of the metadata: the description, and the fields as `_fields` reads them."""
+
+
+def _key(form: Callable[[Entry], Any]) -> Key:
+    """The key of a function, described by the first paragraph of its docstring."""
+    asks = " ".join((inspect.getdoc(form) or "").partition("\n\n")[0].split()).rstrip(".")
+    return Key(asks[:1].lower() + asks[1:], form)
+
+
+KEYS: dict[str, Key] = {
+    **{task: Key(asks, partial(_expression, field=field)) for task, (asks, field) in _EXPRESSIONS.items()},
+    **{task: Key(asks, partial(_fields, paths=paths)) for task, (asks, paths) in _FIELDS.items()},
+    **{task: _key(form) for task, form in globals().items() if task in shipped_table()},
+}
