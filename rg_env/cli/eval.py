@@ -1,4 +1,4 @@
-"""Options of `rg-env eval`, which is implemented in `rg_env.evaluation`."""
+"""Options of `rg-env eval`, implemented in `rg_env.evaluation`."""
 
 import argparse
 import json
@@ -17,9 +17,9 @@ def add(commands: Any) -> None:
         usage="rg-env eval [CONFIG] [section.key=value ...] [--models MODEL ...] [--tasks TASK ...] "
         "[--data FILE] [--external BENCHMARK ...] [options]",
         epilog="A MODEL is a folder, a name on the Hugging Face Hub, 'tiny', or NAME@URL of an OpenAI-compatible "
-        "endpoint (its API key is read from OPENAI_API_KEY); models.NAME=MODEL renames it. Settings that are not given "
-        "default to those of a checkpoint's training run. docs/reference/evaluation.md lists all keys. Runs anywhere: "
-        "rg-env eval --models tiny --tasks leg_counting --max-tokens 90 -n 20",
+        "endpoint (its API key is read from OPENAI_API_KEY); models.NAME=MODEL renames it. Missing settings "
+        "default to those from a checkpoint's training run. docs/reference/evaluation.md lists all keys. Runs "
+        "anywhere: rg-env eval --models tiny --tasks leg_counting --max-tokens 90 -n 20",
     )
     option = parser.add_argument
     option(
@@ -122,7 +122,7 @@ def _take_overrides_out_of_lists(options: argparse.Namespace) -> None:
 
 
 def _given(options: argparse.Namespace) -> list[str]:
-    """Config overrides that are equivalent to the options."""
+    """Config overrides equivalent to the options."""
     named: dict[str, Any] = {
         "models": options.models,
         "tasks": options.tasks,

@@ -5,14 +5,14 @@ rg-env tasks --audit                 show the audit of the tasks' graders
 rg-env train CONFIG [key=value ...]  train from a config; --dry-run prints the plan, --sweep runs a grid
 rg-env compare FOLDER                compare the runs of a sweep
 rg-env eval CONFIG [key=value ...]   evaluate models (endpoints, checkpoints, adapters) on tasks
-rg-env probe --model M --tasks T ... find the tasks and levels that a model can learn from
+rg-env probe --model M --tasks T ... find tasks and levels a model can learn from
 rg-env plot FILE... [--title T]      plot results or learning curves
 rg-env report RUN_OR_RESULTS         write an HTML report of a run or an evaluation, including rollouts
 rg-env export CHECKPOINT             export a checkpoint as a Hugging Face model folder and verify it
 rg-env push RUN --repo-id USER/NAME  publish a trained model on the Hugging Face Hub with a generated model card
 rg-env serve --model DIR [--port N]  serve a model with the embedded engine, OpenAI-compatible, on 127.0.0.1
 rg-env doctor [CONFIG] [...]         check that a training run can start here; print a fix for each problem
-rg-env vllm MODEL [...]              start a vLLM server that a training run can send weights to
+rg-env vllm MODEL [...]              start a vLLM server that accepts weights from a training run
 rg-env launch CONFIG|SCRIPT [...]    start a vLLM server and a training run that uses it
 rg-env slurm CONFIG --gpus N [...]   write an sbatch script for a run
 """

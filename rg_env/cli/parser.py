@@ -74,15 +74,15 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Suggest the right name of a misnamed option, which may be the required one that is missing; otherwise report
-        the error as argparse does."""
+        """Suggest the right name for a misnamed option, which may be the missing required one; otherwise report the
+        error like argparse."""
         for argument in self._arguments:
             if argument.startswith("--") and self._called(argument):
                 raise self.unknown(argument)
         super().error(message)
 
     def unknown(self, argument: str) -> InputError:
-        """Return the error for an argument that the command does not accept."""
+        """Return the error for an unknown argument."""
         flag, _, value = argument.partition("=")
         if not flag.startswith("-"):
             return InputError(f"{self.prog}: unexpected argument {argument!r}; see `{self.prog} --help`")

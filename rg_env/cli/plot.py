@@ -1,4 +1,4 @@
-"""Options of `rg-env plot`, which is implemented in `rg_env.evaluation.plots.files`."""
+"""Options of `rg-env plot`, implemented in `rg_env.evaluation.plots.files`."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Options of `rg-env probe`, which is implemented in `rg_env.evaluation.probe`."""
+"""Options of `rg-env probe`, implemented in `rg_env.evaluation.probe`."""
 
 import argparse
 import json
@@ -12,9 +12,9 @@ def add(commands: Any) -> None:
     """Add `rg-env probe` to the subcommands."""
     parser = commands.add_parser(
         "probe",
-        help="find the tasks and levels that a model can learn from",
-        epilog="Checkpoints are prompted as in training. Writes the files of an evaluation and mixture.yaml, "
-        "which a training config can extend.",
+        help="find tasks and levels a model can learn from",
+        epilog="Checkpoints are prompted as in training. Writes an evaluation's files, and mixture.yaml "
+        "for a training config to extend.",
         examples=["rg-env probe --model Qwen/Qwen2.5-1.5B-Instruct --tasks chain_sum,leg_counting --levels 0 1 2"],
     )
     option = parser.add_argument

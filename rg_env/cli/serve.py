@@ -1,4 +1,4 @@
-"""Options of `rg-env serve`, which is implemented in `rg_env.inference.embedded.server`."""
+"""Options of `rg-env serve`, implemented in `rg_env.inference.embedded.server`."""
 
 import argparse
 import json
@@ -25,8 +25,7 @@ def add(commands: Any) -> None:
     option(
         "--system-prompt",
         metavar="TEXT",
-        help="system prompt for chats without one; default: the one that the checkpoint was trained with, if any; "
-        "'': none",
+        help="system prompt for chats without one; default: the checkpoint's training prompt, if any; '': none",
     )
     serve.set_defaults(run=run)
 

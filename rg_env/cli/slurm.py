@@ -1,4 +1,4 @@
-"""Options of `rg-env slurm`, which is implemented in `rg_env.jobs.slurm`."""
+"""Options of `rg-env slurm`, implemented in `rg_env.jobs.slurm`."""
 
 import argparse
 import shlex

@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def compare_runs(folder: Path) -> int:
-    """Write and print the comparison of the sweep in `folder`; returns the exit code."""
+    """Write and print the comparison for the sweep in `folder`; returns the exit code."""
     for package in _COMPARING:
         require(package, "eval")
     from rg_env.jobs.comparison import compare, print_comparison, write_comparison

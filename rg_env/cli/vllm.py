@@ -1,4 +1,4 @@
-"""Options of `rg-env vllm`, which starts a vLLM server that a trainer can send weights to."""
+"""Options of `rg-env vllm`, which starts a vLLM server that accepts weights from a trainer."""
 
 import argparse
 import os
@@ -12,7 +12,7 @@ def add(commands: Any) -> None:
     """Add `rg-env vllm` to the subcommands."""
     parser = commands.add_parser(
         "vllm",
-        help="start a vLLM server that a training run can send weights to",
+        help="start a vLLM server that accepts weights from a training run",
         usage="rg-env vllm MODEL [--host HOST] [--port N] [vLLM options]",
         examples=["rg-env vllm Qwen/Qwen2.5-7B-Instruct --port 8000 --max-model-len 2048 --tensor-parallel-size 2"],
     )

@@ -1,4 +1,4 @@
-"""Comparison of a sweep: metrics of its runs and means over seeds with intervals, as a table and plots.
+"""A sweep's comparison: the runs' metrics, and means over seeds with intervals, as a table and plots.
 
     comparison = compare(Path("outputs/tiny-sweep-20250101-120000"))
     comparison.groups[0].figures["accuracy_after"]      # Figure(mean=0.97, interval=(0.94, 0.99))
@@ -40,7 +40,7 @@ _HEADS = {name: head for name, (head, *_) in _EVALUATED.items()} | {"seconds": "
 _SHARES = ("accuracy_before", "accuracy_after", "greedy_after", "held_out_after")
 _MOST_VALUE = 40
 """Maximum characters of a value in the table; comparison.json has the full value."""
-_LEGEND = "Means over finished runs with 95% intervals: over seeds, or over the questions of a single run."
+_LEGEND = "Means over finished runs with 95% intervals: over seeds, or over a single run's questions."
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class Run:
     """One point of the sweep. Only finished runs have figures."""
 
     number: int
-    """Number from 1, in the order of the sweep."""
+    """Number from 1, in sweep order."""
     name: str
-    """Name of its folder."""
+    """Folder name."""
     values: dict[str, Any]
     """Swept key -> value."""
     status: str
@@ -69,7 +69,7 @@ class Run:
     questions: int = 0
     """Number of questions in its last evaluation, of the training tasks or, without any, of held-out tasks."""
     evaluated: tuple[str, str] = ("", "")
-    """Questions and sampling settings of its evaluations, as text."""
+    """The evaluations' questions and sampling settings, as text."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Group:
 
     @property
     def over(self) -> str:
-        """Sample of the intervals: several seeds, or the questions of a single run."""
+        """What the intervals are over: several seeds, or a single run's questions."""
         if not (done := self.finished):
             return ""
         return f"{len(done)} seeds" if len(done) > 1 else counted(done[0].questions, "question")
@@ -96,7 +96,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All groups of a sweep, in the order of its points."""
+    """A sweep's groups, in point order."""
 
     folder: Path
     keys: tuple[str, ...]
@@ -113,7 +113,7 @@ class Comparison:
 
     @property
     def notes(self) -> list[str]:
-        """Caveats of the comparison, and the runs that are not in it."""
+        """Caveats, and the runs left out of the comparison."""
         notes = [
             f"The runs were evaluated with different {cause}, so their figures differ for that reason too."
             for part, cause in enumerate(("questions", "sampling settings"))
@@ -131,10 +131,10 @@ class Comparison:
 
 
 def compare(folder: Path) -> Comparison:
-    """Compare the runs of the sweep in `folder` that have finished so far.
+    """Compare the runs finished so far in the sweep in `folder`.
 
     Raises:
-        InputError: `folder` is not a sweep, or one of its files is damaged.
+        InputError: `folder` is not a sweep, or contains a damaged file.
     """
     runs = [_run(folder, number, *point) for number, point in enumerate(read_points(folder).items(), 1)]
     groups: dict[str, list[Run]] = {}
@@ -197,7 +197,7 @@ def write_comparison(comparison: Comparison) -> list[str]:
     """Write comparison.md, comparison.json and, if a run has finished, comparison.png and curves.png.
 
     Returns:
-        Names of the files, which are in the sweep's folder.
+        Names of the files in the sweep's folder.
 
     Raises:
         OutputFolderError: a file cannot be written.
@@ -222,7 +222,7 @@ def write_comparison(comparison: Comparison) -> list[str]:
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """Print the table, and the runs that are not in it."""
+    """Print the table, and the runs left out of it."""
     print(f"Sweep {one_line(comparison.folder)}", flush=True)
     print_table(TableConsole(highlight=False), *_cells(comparison))
     for line in [_LEGEND, *comparison.notes]:

@@ -48,7 +48,7 @@ _NOTICES = re.compile(
     r"|DeepSpeed \S+ built successfully"
     r"|\[Gloo\] Rank \d+ is connected"
 )
-"""Library messages that are written to the log but not shown."""
+"""Library messages to write to the log but not show."""
 TAIL = 20
 """Number of server log lines shown if the server does not start."""
 
@@ -64,7 +64,7 @@ class LaunchOptions:
     script_arguments: tuple[str, ...] = ()
     """Further arguments of the script, or overrides and options of `rg-env train` for a config."""
     vllm_gpus: tuple[str, ...] | None = None
-    """GPUs for vLLM; default: the first GPU that the trainer does not use."""
+    """GPUs for vLLM; default: the first GPU not used by the trainer."""
     gpus: tuple[str, ...] | None = None
     """GPUs for training; default: all that vLLM does not use."""
     processes: int | None = None
@@ -159,10 +159,10 @@ def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
 
 
 def longest_sequence(config: TrainConfig, prompts: Iterable[int] | None = None) -> int:
-    """Maximum tokens (prompt plus completion) that a server must accept for all tasks.
+    """Context length a server needs for all tasks: prompt plus completion, in tokens.
 
     Args:
-        prompts: token counts of the prompts of held-out and labeled tasks, which `max_prompt_length` does not bound.
+        prompts: token counts of prompts for held-out and labeled tasks, to which `max_prompt_length` does not apply.
             Default: measured here. If the tokenizer cannot be loaded here, the trainer checks them.
     """
     training, new_tokens = config.training, config.evaluation.max_tokens or config.training.max_tokens
@@ -172,7 +172,7 @@ def longest_sequence(config: TrainConfig, prompts: Iterable[int] | None = None) 
 
 
 def _evaluation_prompts(config: TrainConfig) -> list[int]:
-    """Token counts of the prompts of held-out and labeled tasks."""
+    """Token counts of prompts for held-out and labeled tasks."""
     if not (environments := config.evaluation_environments()):
         return []
     from transformers import AutoTokenizer
@@ -247,7 +247,7 @@ def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) 
 
 
 def guessed_sizes(model: str, gpus: int) -> list[str]:
-    """Warning that the default of `parallel_sizes` on `gpus` GPUs is a guess, if the model cannot be read here."""
+    """Warning that `parallel_sizes` is guessing on `gpus` GPUs, if the model cannot be read here."""
     if gpus < 2 or _text_config(model):
         return []
     return [
@@ -257,7 +257,7 @@ def guessed_sizes(model: str, gpus: int) -> list[str]:
 
 
 def _heads_problem(model: str, tensor_parallel: int) -> str:
-    """Describe attention heads that are not divisible among the GPUs. Empty if they are, or if the model's
+    """Describe attention heads not divisible among the GPUs. Empty if they are, or if the model's
     configuration is not on this machine: vLLM will report it."""
     sizes = _text_config(model)
     heads, groups = (
@@ -304,7 +304,7 @@ def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, lis
 
 
 def _script_batch(arguments: Sequence[str], processes: int) -> list[str]:
-    """Check that a script's rollouts per step, given as an option or by the run to resume, can be divided.
+    """Check that a script's rollouts per step, from an option or the run to resume, can be divided.
 
     Returns:
         A note if they are unknown and there are several processes.
@@ -454,7 +454,7 @@ def supervise(commands: Commands, options: LaunchOptions, folder: Path, healthy:
 
 
 def _is_ready(supervisor: Supervisor, server: ProcessGroup, healthy: Callable[[], bool], timeout_s: float) -> bool:
-    """Wait until the server is healthy; False if a signal came first. Prints the end of its log on an error."""
+    """Wait until the server is healthy; False if a signal came first. On an error, prints the end of the log."""
     start, shown = time.monotonic(), 0.0
     while supervisor.wait_until(lambda: server.code is not None, HEALTH_EVERY_S):
         seconds, problem = time.monotonic() - start, ""

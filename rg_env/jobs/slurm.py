@@ -88,7 +88,7 @@ class SlurmJob:
 
     @property
     def name(self) -> str:
-        """Name of the job and of its output folder."""
+        """Name of the job and its output folder."""
         return self.job_name or re.sub(r"[^A-Za-z0-9_.+-]+", "-", Path(self.config).stem).lstrip("-.+")[:64] or "rg-env"
 
     @property
@@ -98,7 +98,7 @@ class SlurmJob:
 
     @property
     def served_gpus(self) -> int:
-        """Number of GPUs of the first node used by vLLM."""
+        """Number of GPUs used by vLLM on the first node."""
         return self.vllm_gpus or 1
 
     def check(self) -> None:
@@ -142,10 +142,10 @@ Values = dict[str, Any]
 
 
 def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
-    """Return the text of the script.
+    """Return the script's text.
 
     Args:
-        checkout: folder with `.venv` and `configs` in which the job runs; default: the working folder.
+        checkout: folder to run the job in, with `.venv` and `configs`; default: the working folder.
 
     Raises:
         InputError: the job cannot work, or its config is invalid (`ConfigError`).

@@ -46,7 +46,7 @@ from rg_env.training.config.schema import TrainConfig
 SWEEP_FILE, CONFIG_FILE, LOGS = "sweep.yaml", "config.yaml", "logs"
 SEED = "seed"
 MOST_POINTS = 1000
-"""Maximum number of points: the jobs of a Slurm array with the default MaxArraySize."""
+"""Maximum number of points: the size of a Slurm array with the default MaxArraySize."""
 MOST_CHARACTERS = 80
 """Maximum length of a point's name."""
 _DIFFERENCES = 3
@@ -65,7 +65,7 @@ class Point:
     """One run of a sweep."""
 
     number: int
-    """Number from 1, in the order of the grid."""
+    """Number from 1, in grid order."""
     name: str
     """Folder name: at most `MOST_CHARACTERS` ASCII letters, digits and any of . _ = + -"""
     values: dict[str, Any]
@@ -81,7 +81,7 @@ class Sweep:
     axes: Axes
     points: tuple[Point, ...]
     configs: tuple[TrainConfig, ...]
-    """Configs, in the order of the points."""
+    """Configs, in point order."""
 
     def base(self) -> dict[str, Any]:
         """Resolved config shared by all points, as plain values without the swept keys and `output.dir`."""
@@ -170,7 +170,7 @@ def fixed_and_swept(overrides: Sequence[str], words: Sequence[str]) -> tuple[lis
 
 
 def grid(axes: Axes) -> tuple[Point, ...]:
-    """Return the product of the axes, the last one innermost."""
+    """Return the product of the axes, with the last one innermost."""
     points = [dict(zip(axes, each, strict=True)) for each in itertools.product(*axes.values())]
     return tuple(
         Point(number, name, each, tuple(override(*item) for item in each.items()))
@@ -236,7 +236,7 @@ def _canonical(value: Any) -> str:
 
 
 def _is_overridden(document: Document, path: tuple[str, ...]) -> bool:
-    """Whether an override on the command line sets a value that a sweep over `path` would replace."""
+    """Whether an override on the command line sets a value that sweeping over `path` would replace."""
     if any(given[: len(path)] == path and where == COMMAND_LINE for given, where in document.origins.items()):
         return True
     return document.get(path) is not None and document.origin(path) == COMMAND_LINE
@@ -271,7 +271,7 @@ def _remove(values: Any, path: Sequence[str]) -> None:
 
 
 def status_of(folder: Path, name: str) -> tuple[Status, str]:
-    """Status of the run `name` of the sweep in `folder`, and the reason, if known, if it is not finished."""
+    """Status of the run `name` in the sweep in `folder`, and, if it is not finished, the reason, if known."""
     results = RunFolder(folder / name).results()
     if results and not results["interrupted"] and not results["error"]:
         rule = results.get("stopped_by")
@@ -286,7 +286,7 @@ def status_of(folder: Path, name: str) -> tuple[Status, str]:
 
 
 def read_points(folder: Path) -> dict[str, dict[str, Any]]:
-    """Read the swept values of each point of the sweep in `folder`, by name.
+    """Read each point's swept values for the sweep in `folder`, by name.
 
     Raises:
         InputError: `folder` is not a sweep, or sweep.yaml is damaged.
@@ -301,7 +301,7 @@ def read_points(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
-    """Return the folder of the sweep, checked but not yet created: `output.dir`, or a new one for `name`.
+    """Return the sweep's folder, checked but not yet created: `output.dir`, or a new one for `name`.
 
     Raises:
         OutputFolderError: it is not writable, has files (without `resume`), or holds another sweep (with `resume`).
@@ -323,7 +323,7 @@ def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
 
 
 def refuse_sweep(folder: str | None) -> None:
-    """Raise `OutputFolderError` if a single run is about to resume in the folder of a sweep."""
+    """Raise `OutputFolderError` if a single run is about to resume in a sweep's folder."""
     if folder is not None and (Path(folder) / SWEEP_FILE).is_file():
         raise OutputFolderError(f"{folder} holds a sweep: add its --sweep ..., or pass the folder of one of its runs")
 

@@ -58,7 +58,7 @@ def find_license(base: Base, api: HfApi | None = None) -> dict[str, str | None]:
             stated_by, data = "its card on the Hub", api.model_info(base.name, timeout=10).card_data
         else:
             return {}
-    except Exception:  # for any error the license is unknown, which the card states
+    except Exception:  # after any error, the card reports an unknown license
         return {}
     if data is None or not isinstance(data.get("license"), str):
         return {}
@@ -121,7 +121,7 @@ def card(request: PushRequest, checkpoint: Checkpoint, license: Values, paths: S
 
 
 def _own_data(config: Values) -> str | None:
-    """The user's data that a run was trained on: file, dataset, or number of rows. None for Reasoning Gym tasks."""
+    """The user data a run was trained on: file, dataset, or number of rows. None for Reasoning Gym tasks."""
     data, environment = config.get("data"), config.get("environment") or {}
     if isinstance(data, dict):
         return str(data["path"])

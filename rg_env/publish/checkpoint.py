@@ -33,7 +33,7 @@ BIN = "pytorch_model.bin"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
 """Tokenizer files; every tokenizer has at least one of them."""
 _STEP = re.compile(r"checkpoint-(\d+)(?:-.+)?|global_step_?(\d+)")
-"""Folder names of checkpoints, and of exports of checkpoints."""
+"""Folder names of checkpoints and their exports."""
 _KINDS = (
     f"a model folder ({WEIGHTS} or {BIN}), adapters (adapter_config.json), DeepSpeed's global_stepN, "
     "model_world_size_N_rank_R.pt, .distcp files with their .metadata, or a run with checkpoint-N"
@@ -78,13 +78,13 @@ class Checkpoint:
     parts: dict[Kind, Path]
     """Format -> folder of the weights. The first is exported."""
     step: int | None
-    """Training step after which the weights were saved; None: unknown."""
+    """Training step the weights were saved after; None: unknown."""
     run: RunFolder | None
     """Run that trained the weights; None: unknown."""
     near: tuple[Path, ...]
     """Folders that may contain configuration and tokenizer, nearest first."""
     state: Path | None
-    """Folder with the optimizer state, from which training can resume; None: only weights."""
+    """Folder with the optimizer state, needed to resume training; None: only weights."""
     trained_from: str | None = None
     """Base model, if given by the caller."""
     note: str | None = None
@@ -140,7 +140,7 @@ class Checkpoint:
 
     @property
     def rounded_to(self) -> str | None:
-        """Dtypes to which an export rounded the weights; None: these are the weights that the run evaluated."""
+        """Dtypes an export rounded the weights to; None: these are the weights evaluated in the run."""
         if not self.is_ready or (self.folder / "trainer_state.json").is_file():
             return None
         dtypes: set[str] = set()

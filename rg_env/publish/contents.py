@@ -66,8 +66,8 @@ def published_files(checkpoint: Checkpoint, *, full: bool) -> Files:
 
 
 def check_secrets(files: Files, token: str | None = None) -> None:
-    """Raise `InputError` if a text file contains `token`, the value of a variable whose name ends in KEY, TOKEN, SECRET
-    or PASSWORD, or a string that looks like a key."""
+    """Raise `InputError` if a text file contains `token`, the value of a variable with a name ending in KEY, TOKEN,
+    SECRET or PASSWORD, or a string that looks like a key."""
     secrets = {f"${name}": value for name, value in os.environ.items() if name.upper().endswith(_SECRET_NAMES)}
     secrets |= {"the Hub's token": token or ""}
     for path, content in files.items():
@@ -83,10 +83,10 @@ def check_secrets(files: Files, token: str | None = None) -> None:
 
 
 def publishable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values` of a config or of results without local folders and without the section `hub`.
+    """Return `values` from a config or results without local folders and without the section `hub`.
 
-    Other paths are reduced to their last part. `hub` is removed so that a config that others train with does not
-    publish to the author's repository.
+    Other paths are reduced to their last part. `hub` is removed so that others who train with the config do not publish
+    to the author's repository.
     """
     plain: dict[str, Any] = _without_paths({key: value for key, value in values.items() if key != "hub"})
     for section, key in _FOLDERS:
@@ -134,7 +134,7 @@ def _check_link(file: Path, roots: Sequence[Path]) -> None:
 
 
 def _model_file(checkpoint: Checkpoint, file: Path) -> Path | bytes:
-    """Return a file; adapter_config.json without the path of a local base model."""
+    """Return a file; adapter_config.json without a local base model's path."""
     if file.name != "adapter_config.json":
         return file
     values = publishable(read_json(file))
@@ -144,7 +144,7 @@ def _model_file(checkpoint: Checkpoint, file: Path) -> Path | bytes:
 
 
 def _record(run: RunFolder, file: Path) -> bytes:
-    """Return the content of a run's file without local paths. It is read now, because a live run appends to it."""
+    """Return a run file's contents without local paths. It is read now, because a live run appends to it."""
     if file.suffix == ".yaml":
         return to_yaml(publishable(read_yaml(file))).encode()
     if file == run.results_file:

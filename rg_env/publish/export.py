@@ -52,7 +52,7 @@ class ExportRequest:
     out: Path | None = None
     """New output folder; default: next to the checkpoint, with "-export" appended."""
     dtype: str | None = None
-    """Dtype of the weights: "bf16", "fp16" or "fp32"; default: the dtype of the run or of config.json."""
+    """Dtype of the weights: "bf16", "fp16" or "fp32"; default: the run's dtype, or that in config.json."""
     merge_lora: bool = False
     """Whether to merge adapters into the base model instead of exporting only the adapters."""
     verify: bool = True
@@ -155,7 +155,7 @@ def _export_adapters(request: ExportRequest, checkpoint: Checkpoint, aside: Path
 
 
 def _merged(checkpoint: Checkpoint, weights: Weights, prompts: torch.Tensor) -> tuple[torch.Tensor, Weights]:
-    """Return the logits of the base model with the adapters (computed by PEFT), and its weights with them merged."""
+    """Return the logits of the base model with adapters (computed by PEFT), and the merged weights."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copyfile(checkpoint.weights / "adapter_config.json", Path(folder) / "adapter_config.json")
         _write(weights, None, Path(folder), ADAPTER, lambda _: None)
@@ -253,7 +253,7 @@ def _name(dtype: torch.dtype) -> str:
 
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to `out` that is renamed to it at the end, or removed on an error.
+    """Yield a temporary folder next to `out`, which becomes `out` at the end or is removed on an error.
 
     Raises:
         OutputFolderError: `out` exists or cannot be written.

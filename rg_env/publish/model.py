@@ -38,7 +38,7 @@ _WRAPPERS = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.
 
 
 class Companions:
-    """Configuration, tokenizer, chat template and generation settings of the checkpoint, or of its base model.
+    """Configuration, tokenizer, chat template and generation settings, from the checkpoint or its base model.
 
     Raises:
         InputError: configuration or tokenizer is missing.
@@ -64,7 +64,7 @@ class Companions:
 
     @property
     def dtype(self) -> str | None:
-        """Dtype in which the run loaded the weights, or the configuration's, such as "bfloat16"."""
+        """Dtype the run loaded the weights in, or the configuration's, such as "bfloat16"."""
         asked = self._checkpoint.trained_model.get("dtype")
         if asked in ("float32", "bfloat16"):
             return str(asked)
@@ -157,12 +157,12 @@ class Architecture:
 
     @cached_property
     def wanted(self) -> dict[str, tuple[int, ...]]:
-        """Name -> shape of all weights in a file of this model, in model order; tied weights appear once."""
+        """Name -> shape of all weights in this model's file, in model order; tied weights appear once."""
         state = self.model.state_dict()
         return {name: tuple(value.shape) for name, value in state.items() if name not in self.aliases}
 
     def match(self, weights: Weights) -> tuple[Weights, list[str]]:
-        """Match `weights` to the model; returns its weights, and the names of those that are not part of it.
+        """Match `weights` to the model; returns the model's weights, and the names of all others.
 
         Raises:
             ExportError: a weight is missing, empty, ambiguous, wrongly tied, or has another shape or model.
@@ -211,7 +211,7 @@ class Architecture:
                 check_type(name, weight.dtype)
 
     def _prefix(self, names: Mapping[str, str]) -> str:
-        """Prefix that a trainer's wrappers add to all names: "", "model.", "module.", ..."""
+        """Prefix added to all names by a trainer's wrappers: "", "model.", "module.", ..."""
         probe = next((name for name in self.wanted if name.count(".") > 1), list(self.wanted)[-1])
         prefixes = {name.removesuffix(probe) for name in names if name.endswith(probe)}
         prefixes = {prefix for prefix in prefixes if prefix.endswith(".")} | {""}
@@ -222,7 +222,7 @@ class Architecture:
         return min(sorted(prefixes), key=lambda prefix: (-fitting(prefix), len(prefix)))
 
     def _left_out(self, own: Sequence[str] | Weights) -> list[str]:
-        """Names that are not part of the model, such as a value head's; an error if they look like the model's own."""
+        """Names not in the model, such as a value head's; an error if they look like the model's own."""
         ignored = [re.compile(key) for key in self.model._keys_to_ignore_on_load_unexpected or ()]
         ignored.append(re.compile(r"\.rotary_emb\.inv_freq$"))  # stored by earlier releases
         buffers = {name for name, _ in self.model.named_buffers()}
@@ -302,7 +302,7 @@ def adapted(checkpoint: Checkpoint, folder: Path) -> Any:
 
 
 def merged(model: Any) -> dict[str, torch.Tensor]:
-    """Merge the adapters and return the weights of the plain model. Raises `InputError` if they cannot be merged."""
+    """Merge the adapters and return the plain model's weights. Raises `InputError` if they cannot be merged."""
     if reason := unmergeable(model):
         raise InputError(f"the adapters cannot be merged: {reason}, or export without --merge-lora")
     tensors: dict[str, torch.Tensor] = model.merge_and_unload().state_dict()

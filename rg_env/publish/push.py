@@ -75,9 +75,9 @@ def push(request: PushRequest, say: Callable[[str], None] = print) -> str:
 
 
 def run_id(run: RunFolder) -> str:
-    """Identifier of a run, independent of its folder and constant while it continues.
+    """A run's identifier, independent of the folder and constant as the run continues.
 
-    Hex SHA-256 of its rows and of the first line of its metrics, which contains times.
+    Hex SHA-256 of the rows and the first line of metrics, which contains times.
     """
     digest = hashlib.sha256(json.dumps(run.manifest().get("rows"), sort_keys=True).encode())
     digest.update(json.dumps(next(iter(run.metrics()), {}), sort_keys=True).encode())
@@ -214,7 +214,7 @@ def _check_remote(request: PushRequest, remote: Remote | None, run: str) -> None
 
 
 def _weights_id(files: Files) -> str:
-    """Identifier of weights without a run: a hash of the names and contents of their files."""
+    """Identifier for weights without a run: a hash of file names and contents."""
     digest = hashlib.sha256()
     for path, content in sorted(files.items()):
         if path.endswith(".safetensors") and isinstance(content, Path):

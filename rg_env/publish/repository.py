@@ -1,11 +1,11 @@
 """Read a branch of a model repository on the Hugging Face Hub, and commit to it.
 
 huggingface_hub uploads large files first (Xet), then commits all files at once: a repository never shows a partial
-upload. Data that is already on the Hub, such as from an interrupted upload, is not sent again. Every error is one line
+upload. Data already on the Hub, such as from an interrupted upload, is not sent again. Every error is one line
 without tokens.
 
-`rg_env.json` (`Marker`) records the run of a repository and the files that were pushed. A later push uses it to decide
-whether it may write there and which files it may delete.
+`rg_env.json` (`Marker`) records a repository's run and the pushed files. A later push uses it to decide whether it may
+write there and which files it may delete.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from rg_env.errors import HubError, InputError, RGEnvError
 
 CARD, MARKER = "README.md", "rg_env.json"
 TIMEOUT_S = 300.0
-"""Seconds without data after which a request fails. huggingface_hub itself would wait forever."""
+"""A request fails after this many seconds without data. huggingface_hub itself would wait forever."""
 _REFUSALS: dict[int, tuple[type[RGEnvError], str]] = {
     401: (InputError, f"the Hub rejected the token{{because}}: {LOGIN}"),
     403: (
@@ -46,7 +46,7 @@ _REFUSALS: dict[int, tuple[type[RGEnvError], str]] = {
     412: (HubError, "{repo} was changed by someone else during the upload{because}"),
 }
 _BY_HUB = ".gitattributes"
-"""File that the Hub creates with a repository."""
+"""File created by the Hub in a new repository."""
 
 
 class Marker(BaseModel):
@@ -58,7 +58,7 @@ class Marker(BaseModel):
     card: str
     """Git hash of the pushed card; a card with another hash was edited on the Hub."""
     files: list[str]
-    """Paths that were pushed."""
+    """Pushed paths."""
     format: Literal["rg_env.pushed/1"] = "rg_env.pushed/1"
 
 
@@ -72,7 +72,7 @@ class Remote:
     """Path -> Git hash."""
     marker: Marker | None
     is_copy: bool
-    """Whether all files are from the main branch, because the branch does not exist yet or has no push of its own."""
+    """Whether all files are from the main branch, because the branch does not exist yet or has not been pushed to."""
 
 
 class Repository:

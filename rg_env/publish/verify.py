@@ -5,7 +5,7 @@ differ within the rounding error of the export's dtype.
 
 A run's `eval_results/eval_step_N.json` records, for each frozen problem, whether the greedy answer after step N was
 right. The first 20 problems of the training tasks are rebuilt from the run's files, their hash is checked, and the
-export answers them. Code that a run's config imports is not executed; its answers are not compared.
+export answers them. Code imported by a run's config is not executed; such a run's answers are not compared.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -39,7 +39,7 @@ PROMPTS = (
 """Fixed prompts; each is truncated to `PROMPT_TOKENS`."""
 PROMPT_TOKENS = 8
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
-"""Maximum difference of logits by dtype: RMS of the differences relative to the RMS of the centered logits."""
+"""Maximum difference between logits by dtype: RMS of the differences, relative to that of the centered logits."""
 PROBLEMS = 20
 SLACK = 2
 """Number of verdicts that may differ if the weights were rounded, or if engine or device differ."""
@@ -72,7 +72,7 @@ def load(folder: Path, architecture: Architecture, dtype: torch.dtype) -> Any:
     """Load the exported model with `from_pretrained`.
 
     Raises:
-        ExportError: the model cannot be loaded, or the files do not contain all of its weights.
+        ExportError: the model cannot be loaded, or the files lack some of its weights.
     """
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "output_loading_info": True}
     try:
@@ -108,7 +108,8 @@ def trained_model(architecture: Architecture, values: Iterable[tuple[str, torch.
 
 
 def check_logits(trained: torch.Tensor, written: torch.Tensor, tolerance: float) -> float:
-    """Relative difference of two sets of logits (L, vocabulary). Raises `ExportError` if it exceeds `tolerance`."""
+    """Relative difference between two sets of logits (L, vocabulary). Raises `ExportError` if it exceeds
+    `tolerance`."""
     # Logits are defined up to a constant.
     one, other = (each - each.mean(dim=-1, keepdim=True) for each in (trained, written))
     difference = float(torch.dist(one, other) / one.norm().clamp(min=1e-30))
@@ -163,7 +164,7 @@ def _greedy(results: Results) -> list[dict[str, Any]]:
 
 
 def _environment(run: RunFolder, recorded: Environment) -> ReasoningGym:
-    """Rebuild the environment whose evaluation rows were used."""
+    """Rebuild the environment that provided the evaluation rows."""
     if run.config().get("imports"):
         raise _NotComparable("its problems need custom code (imports), which is not executed here")
     settings, rows = run.arguments()["environment"], run.manifest().get("rows")

@@ -1,4 +1,4 @@
-"""The trainer, its configuration, and the files of a run. Needs the `train` extra.
+"""The trainer, its configuration, and a run's files. Needs the `train` extra.
 
 Names are imported on first use, so that `import rg_env.training` is cheap.
 """

@@ -21,7 +21,7 @@ def on_main(accelerator: Accelerator | PartialState, act: Callable[[], T]) -> T:
     """Call `act()` on the main process and return its result on all processes.
 
     Raises:
-        StoppedTogether: on all processes, with the message of the error that `act()` raised. A single process raises
+        StoppedTogether: on all processes, with the message of the error raised by `act()`. A single process raises
             the error itself.
     """
     if accelerator.num_processes == 1:
@@ -52,7 +52,7 @@ def same_everywhere(processes: Accelerator | PartialState, value: str, complaint
 
 
 def agree(accelerator: Accelerator, problem: str | None, cause: BaseException | None = None) -> None:
-    """Raise the first `problem` of any process on all of them, as `StoppedTogether`; as `TrainingError` on a single
+    """Raise any process's first `problem` on all of them, as `StoppedTogether`; as `TrainingError` if there is only one
     process."""
     if accelerator.num_processes == 1:
         if problem is not None:
@@ -78,13 +78,12 @@ def choose_folder(output_dir: str | Path | None, name: str, resume: str | Path |
 
 
 STALE_S = 600.0
-"""Seconds without a change in a lock's folder after which the lock is stale. Compiling takes a minute or two."""
+"""A lock is stale after this many seconds without a change in its folder. Compiling takes a minute or two."""
 
 
 def clear_stale_locks(root: Path) -> None:
-    """Remove the locks of processes that were killed while DeepSpeed compiled into `root`, torch's folder of compiled
-    extensions. Otherwise, every later run would wait for them forever, without a message. All processes of a run may
-    call this."""
+    """Remove locks of processes killed while DeepSpeed compiled into `root`, torch's folder for compiled extensions.
+    Otherwise, every later run would wait for them forever, without a message. All processes of a run may call this."""
     now = time.time()
     with contextlib.suppress(OSError):  # the folder is missing or unreadable: torch reports that
         for lock in [*root.glob("*/lock"), *root.glob("*/*/lock")]:

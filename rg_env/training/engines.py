@@ -1,4 +1,4 @@
-"""Engines, which sample the trainer's rollouts: the model that is trained (`Embedded`), or a vLLM server (`Vllm`).
+"""Engines sample the trainer's rollouts: from the model being trained (`Embedded`), or a vLLM server (`Vllm`).
 
 The trainer sends new weights to the server after each step. Then, the server's log-probabilities of a fixed prompt are
 compared with the model's. Wrong, missing or misplaced weights end the run, instead of silently making it learn worse.
@@ -35,9 +35,9 @@ from rg_env.training.weight_sync.transfer import NcclTransfer, SharedMemoryTrans
 T = TypeVar("T")
 
 RETRIES = 4
-"""Number of retries after a transient failure of a request (connection, timeout, 5xx), with growing pauses."""
+"""Number of retries, with growing pauses, after a transient request failure (connection, timeout, 5xx)."""
 PROOF_TOKENS = 64
-"""Maximum number of tokens of the prompt whose log-probabilities are compared."""
+"""Maximum number of prompt tokens to compare log-probabilities for."""
 TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.15, torch.float16: 0.05}
 """Largest mean absolute difference of log-probabilities that rounding explains, by the server's data type."""
 
@@ -47,7 +47,7 @@ class Engine(ABC):
 
     name: str
     max_context: int
-    """Maximum number of tokens of prompt and completion together."""
+    """Maximum number of tokens in prompt plus completion."""
     end_ids: frozenset[int]
     """Ids of the tokens that end a completion."""
 
@@ -77,7 +77,7 @@ class Engine(ABC):
         """Restore a state that `random_state` returned."""
 
     def aside(self) -> AbstractContextManager[Any]:
-        """Context in which sampling does not advance the random numbers of training."""
+        """Context manager that keeps sampling from advancing training's random numbers."""
         return nullcontext()
 
     def metrics(self) -> dict[str, float]:
@@ -89,7 +89,7 @@ class Engine(ABC):
 
 
 class Embedded(Engine):
-    """The model that is being trained, in this process."""
+    """The model being trained, in this process."""
 
     name = "embedded"
 
@@ -133,7 +133,7 @@ class Vllm(Engine):
 
     Args:
         proof: token ids of the prompt `messages`, to check that the server's tokenizer is the same.
-        longest: maximum number of tokens of prompt and completion together.
+        longest: maximum number of tokens in prompt plus completion.
 
     Raises:
         ServerError, InputError: the server or the model is unusable. With several processes, `StoppedTogether`.
@@ -142,7 +142,7 @@ class Vllm(Engine):
     name = "vllm"
     health_every_s = 5.0
     sick_s = 30.0
-    """Seconds that a server may be unhealthy during generation."""
+    """Maximum time a server may be unhealthy during generation, in seconds."""
     pause_s = 0.5
     """Seconds before the first retry."""
 

@@ -5,10 +5,10 @@
     train(trainer, evaluation=plan)
     results = evaluate_only(trainer, "outputs/AFTERWARDS", plan)   # without training: a checkpoint, or any model
 
-The environment `env` of a plan has questions of the training tasks. Environments in `held_out` contain tasks that are
-not trained on. Environments in `labelled` can be anything, such as a training task at another difficulty. Overall
-figures (`eval/accuracy`) include the training tasks only. The held-out tasks together, each task and each label have
-their own figures (`eval/held_out/accuracy`, `eval/<task>/accuracy`, `eval/<label>/accuracy`).
+A plan's environment `env` has questions from the training tasks. Environments in `held_out` contain tasks not used for
+training. Environments in `labelled` can be anything, such as a training task at another difficulty. Overall figures
+(`eval/accuracy`) include the training tasks only. The held-out tasks together, each task and each label have their own
+figures (`eval/held_out/accuracy`, `eval/<task>/accuracy`, `eval/<label>/accuracy`).
 
 For every question, `evaluation.runner` samples answers (`accuracy`, `reward`) and generates a greedy one
 (`greedy_accuracy`) with the trainer's engine. `evaluate_only` reproduces the greedy answers of an evaluation in
@@ -52,11 +52,11 @@ class EvaluationPlan(EvaluationSettings):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     env: AnyEnvironment | None = None
-    """Environment whose evaluation rows are those of the training tasks. Default: the trainer's environment."""
+    """Environment with the training tasks' evaluation rows. Default: the trainer's environment."""
     held_out: Annotated[tuple[AnyEnvironment, ...], Field(strict=False)] = ()
-    """Environments of held-out tasks, whose evaluation rows are also evaluated."""
+    """Environments of held-out tasks, evaluated on their evaluation rows."""
     labelled: dict[str, AnyEnvironment] = Field(default_factory=dict)
-    """Environments whose evaluation rows are reported under a label and not included in overall figures."""
+    """Environments with evaluation rows reported under a label and not included in overall figures."""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -163,7 +163,7 @@ class FixedEvaluation:
             if progress:
                 progress(len(records), self.answers)
 
-        with self.trainer.engine.aside():  # so that an evaluation does not change training
+        with self.trainer.engine.aside():  # so an evaluation does not change training
             works = [
                 work
                 for each in self._questions
@@ -183,7 +183,7 @@ def evaluate_only(
     Args:
         trainer: trainer with the model and the engine. A vLLM server receives the model's weights first.
         plan: questions and sampling; the schedule is ignored. Default: the default of `train`.
-        step: N. Default: the step of the checkpoint folder that the model was loaded from, or 0.
+        step: N. Default: the step of the checkpoint folder the model was loaded from, or 0.
 
     Raises:
         InputError: the plan is invalid, there is nothing to evaluate, or several processes were launched.
@@ -209,7 +209,7 @@ def evaluate_only(
 
 
 def metrics_of(results: Results) -> dict[str, float]:
-    """The metrics that a run logs: `eval/accuracy`, `eval/<task>/accuracy`, `eval/held_out/accuracy`,
+    """The metrics logged by a run: `eval/accuracy`, `eval/<task>/accuracy`, `eval/held_out/accuracy`,
     `eval/<label>/accuracy`."""
     named = {f"eval/{name}": task.scores for name, task in results.tasks.items()}
     for prefix, overall in (("eval", results.overall()), ("eval/held_out", results.overall("held_out"))):

@@ -48,8 +48,8 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
 
 
 def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Results":
-    """Run only the evaluation that `config` describes, on its model or on a `checkpoint`: a model folder, or adapters
-    that were trained on that model.
+    """Run only the evaluation described by `config`, on its model or a `checkpoint`: a model folder, or adapters
+    trained on that model.
 
     Raises:
         InputError: the checkpoint does not exist, or there is nothing to evaluate.
@@ -116,7 +116,7 @@ def make_trainer(
 
 
 def evaluation_plan(config: TrainConfig, policy: "Policy") -> "EvaluationPlan":
-    """The plan of the section `evaluation`, with one environment for the held-out tasks and one for each label."""
+    """The plan from the section `evaluation`, with one environment for the held-out tasks and one for each label."""
     from rg_env.core.environment import ReasoningGym
     from rg_env.training.evaluation import EvaluationPlan
 
@@ -131,7 +131,7 @@ def evaluation_plan(config: TrainConfig, policy: "Policy") -> "EvaluationPlan":
 
 
 def lora(config: TrainConfig) -> Any:
-    """The `peft.LoraConfig` of the section `lora`; None if all weights are trained."""
+    """The `peft.LoraConfig` from the section `lora`; None if all weights are trained."""
     if config.lora is None:
         return None
     from peft import LoraConfig

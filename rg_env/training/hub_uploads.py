@@ -25,9 +25,9 @@ from rg_env.training.preflight import check_hub
 FINISH_TIMEOUT_S = 3600.0
 """Timeout of an upload after training, in seconds."""
 _GRACE_S = 10.0
-"""Seconds that a terminated upload gets to remove its exported files before it is killed."""
+"""Seconds for a terminated upload to remove its exported files before it is killed."""
 _WORKSPACE = ".hub-upload"
-"""Subfolder of the run with its copy and the output of a running upload."""
+"""Subfolder of the run for its copy and a running upload's output."""
 
 
 class Uploads(TrainerCallback):
@@ -47,7 +47,7 @@ class Uploads(TrainerCallback):
         self._due: int | None = None
         self._process: ProcessGroup | None = None
         self._path = folder
-        """The run or checkpoint that the running upload publishes."""
+        """The run or checkpoint being uploaded."""
         if self._active:
             shutil.rmtree(self._workspace, ignore_errors=True)  # from a killed run
             atexit.register(self.stop)
@@ -58,7 +58,7 @@ class Uploads(TrainerCallback):
             self._due = state.global_step
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start an upload that is due. Not done in `on_save`, because the evaluation of that step comes after it."""
+        """Start an upload if one is due. Not done in `on_save`, because the evaluation of that step comes after it."""
         if self._process and self._process.code is not None:
             self._report()
         if self._due is None:
@@ -121,7 +121,7 @@ class Uploads(TrainerCallback):
     def _report(self, *, followed: bool = False) -> None:
         """Wait for the running upload and report its outcome.
 
-        `followed` is whether the upload of the whole run comes next. Completing this one later would then replace the
+        `followed` is whether an upload of the whole run comes next. Completing this one later would then replace the
         run with an earlier step.
         """
         if self._process is None:

@@ -1,4 +1,4 @@
-"""Estimates of a run's memory from sizes alone. The README's table and `rg-env doctor` use these formulas.
+"""Estimates of a run's memory, based only on sizes, for docs/reference/gpu-memory.md and `rg-env doctor`.
 
     shape = ModelShape(parameters=1_543_714_304, layers=28, hidden=1536, vocabulary=151_936, kv_width=256)
     estimate(shape, micro_batch=8, tokens=2048, logit_tokens=1024).total
@@ -19,10 +19,10 @@ LOGIT_BYTES = 12
 LOGITS_PER_CHUNK = 2**27
 """Maximum number of logits in memory at once (`algorithms.logprobs`), enough to keep a GPU busy."""
 HEAD_BYTES = 8
-"""Additional bytes of a trained weight of the LM head: float32 gradients of one chunk and of the previous chunks."""
+"""Additional bytes per trained LM head weight: float32 gradients of one chunk and of the previous chunks."""
 KEPT_PER_LAYER = 17
-"""Numbers per token and hidden unit that a layer keeps for the backward pass without checkpointing, excluding attention
-scores (Korthikanti et al., 2022, arXiv:2205.05198, section 4.1: 34 bytes at 2 bytes each)."""
+"""Numbers kept per layer, token and hidden unit for the backward pass without checkpointing, excluding attention scores
+(Korthikanti et al., 2022, arXiv:2205.05198, section 4.1: 34 bytes at 2 bytes each)."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ModelShape:
 
     @classmethod
     def of(cls, config: Any, parameters: int) -> "ModelShape":
-        """The shape of a transformers configuration."""
+        """The shape in a transformers configuration."""
         config = config.get_text_config(decoder=True)
         heads = config.num_attention_heads
         head = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -55,7 +55,7 @@ class Estimate:
     gathered: int
     """With ZeRO-3, the gathered bf16 weights of the active layer."""
     logits: int
-    """Logits of one chunk, and the gradient of a trained LM head during accumulation."""
+    """One chunk's logits, and a trained LM head's gradient during accumulation."""
     activations: int
     resting_state: int
     cache: int
@@ -63,12 +63,12 @@ class Estimate:
 
     @property
     def passes(self) -> int:
-        """Memory that a micro-batch adds."""
+        """Memory added by a micro-batch."""
         return self.logits + self.activations
 
     @property
     def total(self) -> int:
-        """The larger of the two peaks: the backward pass, and the end of generation."""
+        """The larger of two peaks: the backward pass, and the end of generation."""
         return max(self.state + self.gathered + self.passes, self.resting_state + self.cache)
 
 
@@ -87,11 +87,11 @@ def estimate(
     cached_tokens: int = 0,
     offloaded: bool = False,
 ) -> Estimate:
-    """Estimate the memory of one device.
+    """Estimate a device's memory.
 
     Args:
         micro_batch: number of rollouts in one pass.
-        tokens: number of tokens of the longest rollout, including the prompt.
+        tokens: number of tokens in the longest rollout, including the prompt.
         logit_tokens: positions per rollout with logits: `max_tokens` plus the spread of prompt lengths.
         shards: number of devices over which ZeRO-3 divides the state.
         checkpointing: whether only the inputs of layers are kept and activations are recomputed.
@@ -100,7 +100,7 @@ def estimate(
         adapter_parameters: number of trained parameters with LoRA, where the weights are frozen; 0 without LoRA.
         frozen_bytes: bytes of a frozen weight: 4 in float32, 2 in bfloat16 (see `load_policy`).
         offloaded: whether `optim` is adamw_offload, with weights of `frozen_bytes` and gradients in float32.
-        cached_tokens: number of tokens of all rollouts that the embedded engine decodes at once; 0 with a server.
+        cached_tokens: number of tokens in all rollouts the embedded engine decodes at once; 0 with a server.
     """
     element = 2 if bf16 else 4
     if adapter_parameters:

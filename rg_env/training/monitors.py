@@ -7,9 +7,9 @@
 
     GRPOTrainer(..., callbacks=[MonitorCallback(MonitorsConfig(stop_on=["reward_hacking"]))])
 
-`train` adds a `MonitorCallback` to every run. The monitors of a resumed run continue from the logs in its state, so
-that earlier alarms are not reported again. A rule whose metrics are not logged never fires. Averages are over a window,
-and noise is the variation from step to step.
+`train` adds a `MonitorCallback` to every run. A resumed run's monitors continue from the logs in its state, so earlier
+alarms are not reported again. A rule never fires if its metrics are not logged. Averages are over a window, and noise
+is the variation from step to step.
 """
 
 import math
@@ -30,7 +30,7 @@ _HUGE = 1e30
 
 
 class History:
-    """The metrics of a run's steps so far. A window is `window` consecutive values of a metric."""
+    """Metrics for a run's steps so far. A window is `window` consecutive values of a metric."""
 
     def __init__(self, window: int):
         self.window = window
@@ -40,7 +40,7 @@ class History:
         self._values: dict[str, list[float]] = defaultdict(list)
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Add the metrics of a step."""
+        """Add a step's metrics."""
         step = _number(record.get("step"))
         self.step = self.step + 1 if step is None else int(step)
         for name, value in record.items():
@@ -87,7 +87,7 @@ def _number(value: object) -> float | None:
 
 
 def rise(old: list[float], new: list[float]) -> float:
-    """The rise of the mean from `old` to `new`, in standard errors of the difference; negative if it falls."""
+    """The mean's rise from `old` to `new`, in standard errors of the difference; negative if it falls."""
 
     def error(values: list[float]) -> float:
         return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
@@ -103,7 +103,7 @@ TOO_EASY, TOO_HARD = 0.8, 0.2
 KL_FLOOR, RATIO_FLOOR = 0.1, 10.0
 """Minimum KL (nats per token) and ratio of a spike, because they start near zero and one."""
 _SURE, _NOISE = 3.0, 1.0
-"""Number of standard errors above which a change of a mean is certain, and below which it is noise."""
+"""A change in a mean is certain above this many standard errors, and noise below."""
 _LENGTH, _CUT = "completions/mean_length", "completions/clipped_ratio"
 _LENGTH_REWARDS = ("length", "brevity", "cosine", "overlong_penalty")
 
@@ -269,7 +269,7 @@ RULES: dict[str, Callable[[History, float], str | None]] = {
 
 
 def _rises(values: list[float]) -> bool:
-    """Whether the mean of the second half is above that of the first by more than noise."""
+    """Whether the second half's mean is above the first half's by more than noise."""
     half = len(values) // 2
     return half > 0 and rise(values[:half], values[-half:]) > 2 * _NOISE
 
@@ -331,13 +331,13 @@ class Alarm:
 
 
 class Monitors:
-    """The active rules of `config` and the history of metrics."""
+    """The active rules in `config` and the metrics so far."""
 
     def __init__(self, config: MonitorsConfig):
         self._history = History(config.window)
         self._thresholds: dict[str, float] = {name: getattr(config, name) for name in config.active()}
         self._calm: dict[str, int] = {}
-        """For each rule that has fired, the number of consecutive records since in which its condition was false."""
+        """For each rule that has fired, the number of consecutive records since then with its condition false."""
 
     def see(self, record: Mapping[str, Any]) -> list[Alarm]:
         """Add a record of metrics and return the alarms that it raises. Records without a loss are ignored, because
@@ -361,8 +361,7 @@ class Monitors:
 
 
 class MonitorCallback(TrainerCallback):
-    """Applies the monitors of `config` to logged metrics. Adds `monitor/RULE` to the metrics of a step in which a rule
-    fires.
+    """Applies the monitors of `config` to logged metrics. Adds `monitor/RULE` to a step's metrics when a rule fires.
 
     Args:
         config: rules and thresholds. Default: all rules with their default thresholds.

@@ -32,7 +32,7 @@ class Start:
     """Training and evaluation rows of the section `data`; None without that section, or if they are not downloaded
     yet."""
     notes: list[str] = field(default_factory=list)
-    """Messages about requirements that are missing now and needed only when the run starts."""
+    """Messages about missing requirements that are needed only when the run starts."""
 
     @property
     def train_rows(self) -> int | None:
@@ -43,7 +43,7 @@ class Start:
 def check_start(
     config: TrainConfig, *, resume: str | None = None, checkpoint: str | None = None, wait: bool = True
 ) -> Start:
-    """Check everything that a run of `config` needs, except the model itself. With several processes, only the first
+    """Check everything a run of `config` needs, except the model itself. With several processes, only the first
     one checks.
 
     Args:

@@ -7,10 +7,9 @@
 Training uses exactly the sampled tokens: completions are never tokenized again.
 
 `GroupFilter` replaces groups without a learning signal ("dynamic sampling", Yu et al., 2025, DAPO, arXiv:2503.14476,
-section 3.2). A group whose answers are all right or all wrong has no advantage. Other prompts are sampled, in rounds,
-until the batch consists of mixed groups or the rounds are used up. Groups that were not replaced are left out of the
-loss. Only accuracy decides: rewards for form or length nearly always vary within a group, and a filter on them would
-teach form.
+section 3.2). A group with only right or only wrong answers has no advantage. Other prompts are sampled, in rounds,
+until the batch consists of mixed groups or the rounds are used up. Groups not replaced are left out of the loss. Only
+accuracy decides: rewards for form or length nearly always vary within a group, and a filter on them would teach form.
 """
 
 import math
@@ -32,7 +31,7 @@ from rg_env.inference.protocol import Generates, Sampling
 from rg_env.training.data.batches import TokenBatch
 
 Group: TypeAlias = "tuple[Rollouts, range]"
-"""The rollouts of one prompt: a batch and the range of their rows in it."""
+"""One prompt's rollouts: a batch, and the range of their rows in it."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Rollouts:
 
     @property
     def truncated(self) -> list[int]:
-        """Indices of rollouts that the token limit cut off."""
+        """Indices of rollouts cut off by the token limit."""
         return [row for row, rollout in enumerate(self.rollouts) if rollout.truncated]
 
     def tokens(self) -> TokenBatch:
@@ -102,7 +101,7 @@ class RolloutSampler:
         self._ahead = ThreadPoolExecutor(1, "rg-env-rollouts")
         self._pending: dict[int, Future[Rollouts]] = {}
         self.scoring = threading.Lock()
-        """Lock that is held while rollouts are scored."""
+        """Lock held while scoring rollouts."""
 
     def sample(self, rows: Sequence[Row], sampling: Sampling) -> Rollouts:
         """Sample and score one completion for each row.
@@ -154,7 +153,7 @@ class RolloutSampler:
 
 
 EMPTY_BATCHES = 3
-"""Consecutive batches without a single mixed group after which a run ends."""
+"""A run ends after this many consecutive batches without a single mixed group."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ class Filtered:
     empty: list[int]
     """Indices of rollouts in `batch` that do not contribute to the loss."""
     prompted: int
-    """Number of prompts that were sampled, including those of the original batch."""
+    """Number of sampled prompts, including those in the original batch."""
     mixed: int
     """Number of sampled prompts with mixed groups."""
 
@@ -180,7 +179,7 @@ class Filtered:
 
 
 class GroupFilter:
-    """Replaces the groups of a batch that are not mixed.
+    """Replaces a batch's groups that are not mixed.
 
     Args:
         num_generations: number of rollouts in a group.
@@ -191,7 +190,7 @@ class GroupFilter:
         self._size, self._rounds, self._empty_batches = num_generations, rounds, 0
 
     def __call__(self, batch: Rollouts, sample: Callable[[int, int], Rollouts]) -> Filtered:
-        """Replace the groups of `batch` that are not mixed.
+        """Replace the groups in `batch` that are not mixed.
 
         Args:
             sample: called with a round (from 0) and a number of prompts n; returns rollouts of at most n prompts.
@@ -206,7 +205,7 @@ class GroupFilter:
             missing = len(own) - len(mixed)
             if missing <= 0:
                 break
-            # The number that is expected to suffice, by the share of mixed groups so far.
+            # The number expected to suffice, from the share of mixed groups so far.
             count = min(len(own), math.ceil(missing * prompted / len(mixed))) if mixed else len(own)
             found = self._groups(sample(number, count))
             prompted += len(found)

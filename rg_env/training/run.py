@@ -73,9 +73,9 @@ class Recorder(TrainerCallback):
         self.evaluated = False
         """Whether this run has made an evaluation; known on all processes."""
         self.alarms: list[str] = []
-        """Lines of monitors to print after the line of the step."""
+        """Monitor lines to print after the step's line."""
         self.on_examples: Callable[[int, list[dict[str, Any]]], Any] = lambda step, records: None
-        """Called with the examples that are printed."""
+        """Called with the printed examples."""
         self._writes = bool(trainer.accelerator.is_main_process)
         self._evaluated_at: int | None = None
         self._written: Any = None
@@ -90,7 +90,7 @@ class Recorder(TrainerCallback):
         self._evaluate_if_due(state)
 
     def _resume(self, step: int) -> int | None:
-        """Read the files of the run up to `step` and delete later records. Returns the step of the last evaluation."""
+        """Read the run's files up to `step` and delete later records. Returns the last evaluation's step."""
         self.folder.cut_after(step)
         self.evaluations = read_evaluations(self.folder, step)
         self.console.line(f"resuming after step {step}")
@@ -121,7 +121,7 @@ class Recorder(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.evaluation.plan.after and not self.interrupted():
             if state.global_step > self._first:
-                self.trainer.save_checkpoint()  # so that a run killed in its last evaluation can be resumed
+                self.trainer.save_checkpoint()  # so a run killed in its last evaluation can be resumed
             self.evaluate(state.global_step)
 
     def _evaluate_if_due(self, state: Any) -> None:
@@ -152,7 +152,7 @@ class Recorder(TrainerCallback):
         return metrics
 
     def before_and_after(self, first: int) -> tuple[Results | None, Results | None]:
-        """The evaluation before step `first + 1` and the last one since; None for one that was not made."""
+        """The evaluation before step `first + 1` and the last one since; None if missing."""
         made = self.evaluations
         before = made[0] if made and self.evaluation.plan.before and (made[0].step or 0) <= first else None
         return before, made[-1] if made and made[-1] is not before else None
@@ -184,7 +184,7 @@ def train(
 
     Args:
         trainer: the trainer. Files are written to `trainer.args.output_dir` (see `RunFolder`).
-        config: the config of the trainer, saved as `config.yaml` so that the run can be repeated.
+        config: the trainer's config, saved as `config.yaml` so the run can be repeated.
         settings: without a config, additional contents of `config.yaml` next to the trainer's arguments.
         evaluation: questions, sampling and schedule of the evaluation. Default: one sampled and one greedy answer for
         each evaluation row of the trainer's environment, every fifth of the run.
@@ -201,8 +201,8 @@ def train(
         InputError: the trainer cannot continue from `resume`, a service cannot be started, or the evaluation is
             invalid.
         TrainingError: the run ended without a step although it was not interrupted.
-        KeyboardInterrupt: the run was interrupted before it had anything to save, in which case it leaves no files, or
-            it was interrupted twice.
+        KeyboardInterrupt: the run was interrupted before it had anything to save (it then leaves no files), or it was
+            interrupted twice.
         Exception: any error that ended the run, raised after the results so far have been saved.
     """
     checkpoint = None if resume is None else on_main(trainer.accelerator, lambda: _checkpoint(trainer, resume))
@@ -311,7 +311,8 @@ def _noting_with(failure: Exception | None) -> Iterator[None]:
 
 
 def _resume_command(folder: Path, config: TrainConfig | None, settings: dict[str, Any]) -> str:
-    """The command that resumes a run of a config, or of a script whose options (`settings`) include --resume."""
+    """The command that resumes a run started from a config, or from a script with --resume among its options
+    (`settings`)."""
     if config is not None:
         command = [entered("rg-env"), "train", str(folder / "config.yaml"), f"output.dir={folder}"]
     elif settings.keys() >= {"resume", "output_dir"}:
@@ -404,9 +405,9 @@ TOGETHER_S = 1.0
 
 
 class _Interruption(TrainerCallback):
-    """Ends a run on SIGINT and SIGTERM, by `KeyboardInterrupt`, but not in the middle of an update.
+    """Ends a run on SIGINT and SIGTERM with `KeyboardInterrupt`, but not in the middle of an update.
 
-    A second signal ends the run at once; if that is in the middle of an update, nothing is saved. Several processes end
+    A second signal ends the run at once; in the middle of an update, nothing is then saved. Several processes end
     together after the step. Otherwise, each would stop at a different point and wait for the others forever.
     """
 
@@ -420,7 +421,7 @@ class _Interruption(TrainerCallback):
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Context in which this object handles the signals."""
+        """Context manager that lets this object handle the signals."""
         # Python delivers signals to the main thread only.
         here = threading.current_thread() is threading.main_thread()
         kinds = [signal.SIGINT, signal.SIGTERM] if here else []

@@ -51,18 +51,18 @@ SCALER_FILE = "scaler.pt"
 
 Sharding = Literal["none", "zero1", "zero2", "zero3", "fsdp2"]
 FSDP_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd")
-"""Optimizers whose state is tensors only, so that a checkpoint needs no pickle."""
+"""Optimizers with only tensors in their state, so a checkpoint needs no pickle."""
 SHARDED_WEIGHTS = ("zero3", "fsdp2")
-"""Shardings in which no process holds the whole model."""
+"""Shardings that leave no process with the whole model."""
 
 LossOf = Callable[[Any], torch.Tensor]
-"""Computes the loss of a micro-batch."""
+"""Computes a micro-batch's loss."""
 Updating = Callable[[], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """The outcome of an optimizer step."""
+    """An optimizer step's outcome."""
 
     loss: float
     """Mean loss over micro-batches and processes."""
@@ -75,7 +75,7 @@ class StepResult:
 class DataParallel:
     """A full copy of the model on each process, with averaged gradients (DDP). Also used for a single process.
 
-    The base of the other strategies. All methods are collective operations.
+    Base of the other strategies. All methods are collective operations.
     """
 
     sharding: Sharding = "none"
@@ -91,7 +91,7 @@ class DataParallel:
         return self._model, self._optimizer
 
     def prepare_reference(self, model: Any) -> Any:
-        """Distribute a second model, which is not trained, in the same way."""
+        """Distribute a second, untrained model in the same way."""
         return self._accelerator.prepare_model(model, evaluation_mode=True)
 
     def step(self, loss_of: LossOf, parts: list[Any], rates: Sequence[float], updating: Updating) -> StepResult:
@@ -104,7 +104,7 @@ class DataParallel:
         return StepResult(loss, norm, None if not skipped else "gradient" if math.isfinite(loss) else "loss")
 
     def _backward(self, loss_of: LossOf, part: Any, updating: Updating, is_last: bool) -> torch.Tensor:
-        """Accumulate the gradient of a micro-batch and return its loss."""
+        """Accumulate a micro-batch's gradient and return its loss."""
         with self._accelerator.accumulate(self._model):
             loss = loss_of(part)
             self._accelerator.backward(loss)
@@ -124,7 +124,7 @@ class DataParallel:
         return norm, not math.isfinite(norm)
 
     def gathered(self, parameters: list[Any]) -> AbstractContextManager[Any]:
-        """Context in which these parameters are unsharded on all processes."""
+        """Context manager that unshards these parameters on all processes."""
         return nullcontext()
 
     def whole(self, parameter: Any) -> torch.Tensor:
@@ -136,14 +136,14 @@ class DataParallel:
         return self._accelerator.unwrap_model(self._model).state_dict()
 
     def save(self, folder: Path) -> None:
-        """Save the optimizer's state and other state of this strategy that a resumed run needs."""
+        """Save the optimizer's state and anything else a resumed run needs from this strategy."""
         if self._accelerator.is_main_process:
             torch.save(self._optimizer.state_dict(), folder / OPTIMIZER_FILE)
             if self._accelerator.scaler is not None:
                 torch.save(self._accelerator.scaler.state_dict(), folder / SCALER_FILE)
 
     def load(self, folder: Path) -> None:
-        """Load the weights of a checkpoint and the state that `save` wrote."""
+        """Load a checkpoint's weights and the state written by `save`."""
         load_weights(folder, self._accelerator.unwrap_model(self._model))
         self._optimizer.load_state_dict(torch.load(folder / OPTIMIZER_FILE, map_location="cpu", weights_only=True))
         if self._accelerator.scaler is not None and (folder / SCALER_FILE).exists():
@@ -253,7 +253,7 @@ class FullySharded(DataParallel):
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._model = self._sharded(model)
         sharded = dict(model.named_parameters())
-        for group in optimizer.param_groups:  # it still has the parameters that the shards replaced
+        for group in optimizer.param_groups:  # it still has the parameters replaced by the shards
             group["params"] = [sharded[names[id(parameter)]] for parameter in group["params"]]
         self._optimizer = optimizer
         return self._model, self._optimizer
@@ -262,8 +262,8 @@ class FullySharded(DataParallel):
         return self._sharded(model)
 
     def _sharded(self, model: Any) -> Any:
-        """Shard `model`. Each layer is a unit that is gathered only while it computes; the rest (embedding, head) is
-        another unit."""
+        """Shard `model`. Each layer is a unit, gathered only while it computes; the rest (embedding, head) is another
+        unit."""
         half = torch.bfloat16 if self._accelerator.mixed_precision == "bf16" else None
         policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
         base = model.get_base_model() if hasattr(model, "peft_config") else model

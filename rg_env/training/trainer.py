@@ -10,8 +10,8 @@ rollouts (`rollouts`), an objective that computes their loss (`objective`), a st
 processes and makes the optimizer step (`strategy`), checkpoints (`checkpointing`) and transformers callbacks.
 `run.train` adds evaluations, files, trackers and the handling of Ctrl-C.
 
-Callbacks receive every event except `on_predict` and `on_prediction_step`; `on_evaluate` receives the metrics of an
-evaluation. Of `control`, `should_training_stop` and `should_save` have an effect. They must be equal on all processes.
+Callbacks receive every event except `on_predict` and `on_prediction_step`; `on_evaluate` receives an evaluation's
+metrics. Of `control`, `should_training_stop` and `should_save` have an effect. They must be equal on all processes.
 """
 
 import dataclasses
@@ -61,18 +61,18 @@ class GRPOTrainer:
     """Group-relative policy optimization (Shao et al., 2024, arXiv:2402.03300).
 
     Args:
-        model: a causal language model of transformers, which is trained in place.
-        env: a `ReasoningGym` or other `Environment` of rg_env, a `ReasoningGymEnv`, or a single-turn environment of
-            Verifiers.
+        model: a causal language model from transformers, trained in place.
+        env: a `ReasoningGym` or other rg_env `Environment`, a `ReasoningGymEnv`, or a single-turn Verifiers
+            environment.
         args: training settings.
-        processing_class: tokenizer of the model.
+        processing_class: the model's tokenizer.
         callbacks: transformers callbacks (`TrainerCallback`).
-        optimizers: your own optimizer and learning rate scheduler; None selects those that `args` describes. Without a
-            scheduler, the learning rates of your optimizer are peaks that follow the schedule of `args`.
+        optimizers: your own optimizer and learning rate scheduler; None selects those described by `args`. Without a
+            scheduler, your optimizer's learning rates are peaks, and follow the schedule in `args`.
         peft_config: a PEFT `LoraConfig`, to train adapters instead of all weights.
         engine: `"embedded"` to sample from the model in this process, `"vllm"` to sample from a server, or an
             `EngineConfig`.
-        curriculum: curriculum that changes the levels of tasks of `env` during training.
+        curriculum: curriculum that changes task levels in `env` during training.
 
     Raises:
         InputError: settings exclude each other, a prompt is longer than `args.max_prompt_length`, or the tokenizer has
@@ -146,7 +146,7 @@ class GRPOTrainer:
         self.rollouts: Rollouts | None = None
         """The batch being trained on; on the main process only."""
         self.callbacks: list[TrainerCallback] = []
-        """Callbacks, in the order in which they are called."""
+        """Callbacks, in calling order."""
         for callback in callbacks or []:
             self.add_callback(callback)
         self._batch_tokens = 0
@@ -157,7 +157,7 @@ class GRPOTrainer:
         self.notify("on_init_end")
 
     def _reset(self) -> None:
-        """Set the state of a run to that before its first step."""
+        """Reset a run's state to before its first step."""
         args, main, local = self.args, self.accelerator.is_main_process, self.accelerator.is_local_main_process
         self.state = TrainerState(is_world_process_zero=main, is_local_process_zero=local)
         self.control = TrainerControl()
@@ -190,7 +190,7 @@ class GRPOTrainer:
             while state.global_step < args.max_steps and not self.control.should_training_stop:
                 self.guard.end_if_hopeless(self.model, state.global_step)
                 self._begin_step()
-                with self.phases("backward"):  # counts everything that has no phase of its own
+                with self.phases("backward"):  # counts everything without its own phase
                     parts = self._next_micro_batches()
                     self._look_back(parts)
                     result = self.strategy.step(self._loss, parts, self._learning_rates(), self._updating)
@@ -247,7 +247,7 @@ class GRPOTrainer:
         return repeated(rows, self.args.num_generations)
 
     def _more(self, number: int, round_: int, prompts: int) -> Rollouts:
-        """Rollouts of prompts that are not in batch `number`."""
+        """Rollouts for prompts outside batch `number`."""
         rows = [self.env.train_rows[index] for index in self._order.more(number, round_, prompts)]
         return self._counted(self.sampler.sample(repeated(rows, self.args.num_generations), self.sampling))
 

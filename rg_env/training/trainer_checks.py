@@ -1,4 +1,4 @@
-"""Checks that the trainer makes before it starts: settings, engine, kernels and prompt lengths."""
+"""The trainer's checks before it starts: settings, engine, kernels and prompt lengths."""
 
 import importlib
 from collections.abc import Mapping, Sequence
@@ -74,16 +74,16 @@ def check_prompts(env: Environment, encoder: PromptEncoder, limit: int) -> None:
 
 
 def prompt_lengths(env: Environment, encoder: PromptEncoder) -> dict[str, list[int]]:
-    """Number of tokens of each prompt, for each split ("training", "evaluation") that has rows."""
+    """Number of tokens in each prompt, for each non-empty split ("training", "evaluation")."""
     splits = (("training", env.train_rows), ("evaluation", env.eval_rows))
     return {split: [len(encoder(row["prompt"])) for row in rows] for split, rows in splits if rows}
 
 
 def longest_prompt(env: Environment, encoder: PromptEncoder) -> int:
-    """Number of tokens of the longest prompt in either split."""
+    """Number of tokens in the longest prompt of either split."""
     return max(length for lengths in prompt_lengths(env, encoder).values() for length in lengths)
 
 
 def fitting_rows(rows: Sequence[Mapping[str, Any]], encoder: PromptEncoder, limit: int) -> list[dict[str, Any]]:
-    """Rows whose prompt has at most `limit` tokens."""
+    """Rows with prompts of at most `limit` tokens."""
     return [dict(row) for row in rows if len(encoder(row["prompt"])) <= limit]

@@ -5,7 +5,7 @@
 
 The doctor does not train, downloads only a model's configuration and tokenizer, and writes only the row cache. It
 checks that tokens exist and never shows them. "failed" means that the run would not start. A missing `train` extra
-fails only if options or a config describe a run, because the environment alone does not need it.
+fails only if options or a config describe a run, because the environment itself does not need it.
 
 Importing this module is cheap: modules that need torch are imported after a subprocess has shown that torch works.
 """
@@ -91,7 +91,7 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
 
 
 def _model(planned: PlannedRun, has_gpu: bool) -> "tuple[Check, PlannedRun, Model | None]":
-    """Return the check of the model, the run with the model that it would use, and the model if it can be measured."""
+    """Return the model's check, the run with the model it would use, and the model if it can be measured."""
     from rg_env.inference.models import DEFAULT_GPU_MODEL, TINY
     from rg_env.jobs.doctor.model import check_model
 

@@ -1,4 +1,4 @@
-"""Input and output of the doctor: a `PlannedRun`, and one `Check` per aspect that was examined."""
+"""Input and output of the doctor: a `PlannedRun`, and one `Check` per aspect."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from rg_env.training.config.schema import TrainConfig
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A training run that is planned for this machine."""
+    """A training run planned for this machine."""
 
     config: TrainConfig
     processes: int = 1

@@ -78,7 +78,7 @@ def packages_here(planned: PlannedRun) -> Check:
 
 
 def check_packages(needs: Iterable[Requirement], extras: Sequence[str], installed: Callable[[str], str]) -> Check:
-    """Check versions of base packages and those of `extras`; packages of other extras only if installed.
+    """Check the versions of packages in the base and in `extras`; those in other extras only if installed.
 
     The result is at worst a warning, because importing the trainer shows whether training works anyway.
     """
@@ -236,7 +236,7 @@ def check_count(probe: dict[str, Any], smi: Smi, planned: PlannedRun, *, server_
 
 
 def check_peers(probe: dict[str, Any], p2p_disabled: bool = False) -> Check:
-    """Check that the GPUs can access each other's memory, which NCCL uses unless NCCL_P2P_DISABLE=1."""
+    """Check that the GPUs can access each other's memory, as NCCL does unless NCCL_P2P_DISABLE=1."""
     if len(probe["devices"]) < 2:
         return Check("skipped", "fewer than two GPUs")
     if not probe["apart"]:
@@ -331,7 +331,7 @@ def check_server(planned: PlannedRun, model: str | None, tokens: int) -> Check:
 
 
 def check_ports(planned: PlannedRun, port: int = LAUNCH_PORT) -> Check:
-    """Check that the rendezvous port of the run's processes is free."""
+    """Check that the processes' rendezvous port is free."""
     if planned.processes == 1:
         return Check("skipped", "a single process does not need one")
     if taken := port_problem(port):
@@ -344,7 +344,7 @@ def check_open_files(connections: int, limits: tuple[int, int] | None = None) ->
     """Check the limit of open files.
 
     Args:
-        connections: rollouts that a server generates concurrently.
+        connections: number of rollouts a server generates concurrently.
         limits: soft and hard limit; default: those of this process.
     """
     soft, hard = limits or resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -374,7 +374,7 @@ def shared_memory_size() -> int | None:
 
 
 def memory_free() -> int:
-    """Memory in bytes that this process can still allocate, within the limit of its container."""
+    """Memory this process can still allocate, in bytes, within its container's limit."""
     import psutil
 
     free: int = psutil.virtual_memory().available

@@ -37,10 +37,10 @@ _TIGHT = 0.9
 
 @dataclass(frozen=True)
 class Model:
-    """Properties of a model that are known without its weights."""
+    """Model properties known without the weights."""
 
     name: str
-    """Name under which a server serves it."""
+    """Name used by a server."""
     tokenizer: Any
     shape: ModelShape
     context: int
@@ -210,7 +210,7 @@ def cached_tokens(planned: PlannedRun, lengths: PromptLengths | None) -> tuple[i
 
 
 def run_estimate(planned: PlannedRun, model: Model, lengths: PromptLengths | None, micro_batch: int) -> Estimate:
-    """Estimate the memory of one process; `lengths` is None if the prompts could not be measured."""
+    """Estimate a process's memory; `lengths` is None if the prompts could not be measured."""
     config, training = planned.config, planned.config.training
     longest = max(lengths.own) if lengths else training.max_prompt_length
     spread = longest - min(lengths.own) if lengths else 0
@@ -267,7 +267,7 @@ def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
 
 
 def preset_for(config: TrainConfig, free: int, folder: Path = Path("configs/models")) -> list[Path]:
-    """Return the best preset in `folder` for `free` bytes of GPU memory, preceded by its model if that is another one.
+    """Return the best preset in `folder` for `free` bytes of GPU memory, preceded by its model if that differs.
 
     Presets of the same model, and with adapters only if `config` has them, are preferred, then those for larger GPUs.
     """

@@ -1,15 +1,14 @@
 """Log-probabilities of completions under the model being trained, with gradients.
 
-Most of a GRPO batch is repetition, because each prompt occurs once for each of its completions. Here, the completions
-of a prompt share it. They form one sequence, `[prompt | completion | completion | ...]`, each at the positions that it
-would have alone, with a mask that lets each see the prompt and itself (Liu et al., 2025, "Prefix Grouper",
-arXiv:2506.05433). Log-probabilities and gradients equal those of separate rows, for a fraction of the tokens.
+Most of a GRPO batch is repetition, because each prompt occurs once per completion. Here, a prompt's completions share
+it. They form one sequence, `[prompt | completion | completion | ...]`, each at the positions it would have by itself,
+with a mask that lets it see only the prompt and itself (Liu et al., 2025, "Prefix Grouper", arXiv:2506.05433).
+Log-probabilities and gradients equal those of separate rows, for a fraction of the tokens.
 
-Logits take most of the memory of a pass: with a vocabulary of 150,000, 600 KB for each position. Here, the LM head only
-processes the positions whose tokens are needed, `logits_per_chunk` logits at a time, and recomputes them in the
-backward pass. The model is called as usual, through all its wrappers (DDP, DeepSpeed, PEFT), with the head's `forward`
-replaced during the call. It remains one call of one module, so that ZeRO-3 gathers and frees weights in the same way on
-all ranks.
+Logits take most of a pass's memory: with a vocabulary of 150,000, 600 KB per position. Here, the LM head only processes
+the positions that are needed, `logits_per_chunk` logits at a time, and recomputes them in the backward pass. The model
+is called as usual, through all its wrappers (DDP, DeepSpeed, PEFT), with the head's `forward` replaced during the call.
+It remains a single call to one module, so ZeRO-3 gathers and frees weights in the same way on all ranks.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,9 +36,10 @@ def token_logps(
 
     Args:
         inputs: inputs of the model, including `logits_to_keep`.
-        chosen: mask `(P, K) bool` of the kept positions that are needed; N are true.
+        chosen: mask `(P, K) bool` of the needed positions among the kept ones; N are true.
         tokens: `(N,) int64`, one for each chosen position.
-        temperature: divisor of the logits. logits_per_chunk: maximum number of logits in memory at once.
+        temperature: divisor of the logits.
+        logits_per_chunk: maximum number of logits in memory at once.
     """
     return _token_values(model, inputs, chosen, tokens, temperature, False, logits_per_chunk)[:, 0]
 
@@ -63,8 +63,7 @@ def _token_values(
             shown = model(**inputs).logits
         values = head.outputs[0][0]
         # The model has processed these values as if they were logits. If the result differs from that of `_processed`,
-        # the model does something else to its logits, and the values are recomputed in the way that is right for any
-        # model.
+        # the model does something else to its logits, and the values are recomputed in a way that works for any model.
         expected = _processed(causal, values.detach()).float().flatten()
         shown = shown.detach().flatten().float()
         if shown.shape == expected.shape and torch.allclose(shown, expected, rtol=1e-2, atol=1e-2, equal_nan=True):
@@ -74,7 +73,7 @@ def _token_values(
 
 @dataclass
 class _Head:
-    """Replacement of the LM head of `causal` that returns the values `(1, N, 1 or 2)` of tokens instead of logits."""
+    """Replacement for the LM head of `causal` that returns tokens' values `(1, N, 1 or 2)` instead of logits."""
 
     causal: PreTrainedModel
     chosen: torch.Tensor
@@ -91,7 +90,7 @@ class _Head:
         own = vars(module).get("forward")
         logits_of = module.forward
         module.forward = lambda hidden: self._forward(module, logits_of, hidden)
-        # Runs after other hooks: DeepSpeed's hook wraps the output so that the backward pass gathers the weights.
+        # Runs after other hooks: DeepSpeed's hook wraps the output to gather the weights in the backward pass.
         hook = module.register_forward_hook(lambda module, inputs, output: self.outputs.append(output))
         try:
             yield
@@ -153,21 +152,21 @@ Arrangement = Literal["shared", "by_length", "in_order"]
 "in_order" is for ranks that must make the same number of passes for any data."""
 
 _COMPLETION_PER_PROMPT = 4
-"""Maximum completion tokens in a pack per prompt token. Attention costs the square of a pack's length."""
+"""Maximum completion tokens in a pack per prompt token. Attention's cost grows with the square of a pack's length."""
 _FIXED_COST_ROWS = 8
 """Minimum completions in a pass before shorter ones start another, because a pass has a fixed cost."""
 _SIMILAR = 0.75
-"""Minimum length of a pack as a fraction of the longest in its pass, to which it is padded."""
+"""Minimum length of a pack, as a fraction of the longest in its pass. Packs are padded to that length."""
 
 
 @dataclass
 class _Pack:
-    """Completions (rows of the batch) after a common prefix of `prefix` tokens."""
+    """Completions (batch rows) after a common prefix of `prefix` tokens."""
 
     prefix: int
     rows: list[int]
     length: int
-    """Number of tokens of the prefix and all completions."""
+    """Number of tokens in the prefix and all completions."""
 
 
 def completion_logps(
@@ -181,7 +180,7 @@ def completion_logps(
     entropy: bool = False,
     logits_per_chunk: int = LOGITS_PER_CHUNK,
 ) -> torch.Tensor:
-    """Log-probability of each token that contributes to the loss, given the preceding tokens of its row.
+    """Log-probability of each token that contributes to the loss, given the preceding tokens in its row.
 
     Args:
         ids: `(B, L) int64`, padded on the right.
@@ -193,7 +192,7 @@ def completion_logps(
 
     Returns:
         `(B, L - 1) float32`, 0 where the mask is 0. With `entropy`, `(2, B, L - 1)`: log-probabilities, and the entropy
-        in nats of the distribution of each token.
+        of each token's distribution, in nats.
     """
     positions = torch.arange(loss_mask.shape[1], device=ids.device)
     starts = torch.where(loss_mask, positions, loss_mask.shape[1] - 1).amin(dim=1).tolist()
@@ -240,7 +239,7 @@ def can_share_prompts(model: Any) -> bool:
 
 
 def _packs(ids: torch.Tensor, spans: list[tuple[int, int]], max_rows: int) -> list[_Pack]:
-    """Group rows with equal prompts, up to the size at which sharing pays off."""
+    """Group rows with equal prompts, up to the size where sharing pays off."""
     packs: list[_Pack] = []
     open_packs: dict[tuple[int, ...], _Pack] = {}
     # The prompt's last token predicts a completion's first, so that it is part of each completion, not of the prefix.
@@ -274,7 +273,7 @@ def _by_length(packs: list[_Pack], max_rows: int) -> Iterator[list[_Pack]]:
 def _layout(
     packs: list[_Pack], spans: list[tuple[int, int]], device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Row, column and segment of each token of the packed sequences, each `(P, S) int64`.
+    """Row, column and segment of each token in the packed sequences, each `(P, S) int64`.
 
     Segments are 0 for the shared prefix, 1, 2, ... for the completions and -1 for padding.
     """

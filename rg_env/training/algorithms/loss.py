@@ -1,10 +1,10 @@
 """Advantages and the GRPO loss as functions of rewards and log-probabilities, independent of model and trainer.
 
 `L = -min(r A, clip(r) A) w + beta KL`, averaged by `loss_type`: "grpo" over each row's tokens and then over rows (Shao
-et al., 2024, arXiv:2402.03300), "bnpo" over the micro-batch's tokens, "dapo" over the tokens of the whole batch of
-rollouts (Yu et al., 2025, arXiv:2503.14476, section 3.3), so that tokens have the same weight in every micro-batch,
-"dr_grpo" over rows times a constant length (Liu et al., 2025, arXiv:2503.20783). `w` corrects for rollouts that were
-sampled from a policy other than the trained one.
+et al., 2024, arXiv:2402.03300), "bnpo" over the micro-batch's tokens, "dapo" over all tokens in the step's rollouts (Yu
+et al., 2025, arXiv:2503.14476, section 3.3), so tokens have the same weight in every micro-batch, "dr_grpo" over rows
+times a constant length (Liu et al., 2025, arXiv:2503.20783). `w` corrects for rollouts sampled from a policy other than
+the trained one.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _EPS = 1e-4
 
 
 def equal_rewards(groups: torch.Tensor) -> torch.Tensor:
-    """Mask `(G,) bool` of the `groups (G, n)` whose rewards are all equal. They provide no learning signal."""
+    """Mask `(G,) bool` of the `groups (G, n)` with equal rewards. They provide no learning signal."""
     return (groups.amax(dim=1) - groups.amin(dim=1)) < _EQUAL
 
 
@@ -55,7 +55,7 @@ class Clipping:
 
 @dataclass(frozen=True)
 class Normaliser:
-    """Divisor of the loss. It counts the whole micro-batch, including rows that are excluded from the loss."""
+    """Divisor of the loss. It counts the whole micro-batch, including rows excluded from the loss."""
 
     loss_type: str
     rows: int
@@ -103,7 +103,7 @@ def policy_terms(
 def off_policy_rows(
     logps: torch.Tensor, sampler_logps: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor, threshold: float
 ) -> torch.Tensor:
-    """Mask `(B,) bool` of rows with a negative advantage that the policy has already moved away from.
+    """Mask `(B,) bool` of rows with a negative advantage the policy has already moved away from.
 
     The policy has moved away from a row if the mean of `log(p_sampler / p)` over its tokens, an estimate of KL(sampler
     || policy), is above `threshold` (DeepSeek-AI, 2025, DeepSeek-V3.2, arXiv:2512.02556, "off-policy sequence

@@ -1,4 +1,4 @@
-"""The loss of a micro-batch, from log-probabilities under the policy and the reference model (terms: `loss`)."""
+"""A micro-batch's loss, from log-probabilities under the policy and the reference model (terms: `loss`)."""
 
 from typing import Any
 
@@ -72,7 +72,7 @@ class Objective:
 
     @torch.no_grad()
     def old_logps(self, tensors: dict[str, Any]) -> torch.Tensor | None:
-        """Log-probabilities before the first of several updates. None for a single update, whose loss computes them
+        """Log-probabilities before the first of several updates. None for a single update, where the loss computes them
         itself."""
         if self._args.num_iterations == 1:
             return None

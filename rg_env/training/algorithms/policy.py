@@ -1,4 +1,4 @@
-"""Preparation of the policy (adapters, gradient checkpointing, no dropout), and the references of a KL term.
+"""Preparation of the policy (adapters, gradient checkpointing, no dropout), and references for a KL term.
 
 The reference is the initial model (`reference_of`) or the policy before its last update (`PreviousPolicy`,
 `kl_reference="previous"`). A KL term to the initial model keeps a run near its start. A KL term to the previous policy
@@ -78,7 +78,7 @@ def weights_file(process: int) -> str:
 
 
 class PreviousPolicy:
-    """A copy of the trained weights of `model`, or of this process's shards of them."""
+    """A copy of the trained weights in `model`, or of this process's shards."""
 
     def __init__(self, model: Any):
         self._parameters = {name: each for name, each in model.named_parameters() if each.requires_grad}
@@ -87,7 +87,7 @@ class PreviousPolicy:
 
     @property
     def known(self) -> bool:
-        """Whether there is a previous policy, which is the case after the first update."""
+        """Whether there is a previous policy (after the first update)."""
         return bool(self._kept)
 
     def keep(self) -> None:
@@ -95,12 +95,12 @@ class PreviousPolicy:
         self._candidate = {name: held(parameter).clone() for name, parameter in self._parameters.items()}
 
     def advance(self) -> None:
-        """Make the weights of the last `keep` those of the previous policy."""
+        """Use the weights from the last `keep` as the previous policy."""
         self._kept, self._candidate = self._candidate, {}
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Context in which the model has the previous weights. A collective operation."""
+        """Context manager that gives the model the previous weights. A collective operation."""
         self._swap()
         try:
             yield

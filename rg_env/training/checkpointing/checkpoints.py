@@ -4,7 +4,7 @@ complete.
 model*.safetensors, config.json, ...   weights (of LoRA: the adapter), tokenizer
 optimizer.pt, or a folder              the optimizer's state: DeepSpeed's folder, or `optimizer` with FSDP2
 trainer_state.json                     step and logged metrics
-resume.json                            settings that a resumed run must share, and the size of each file
+resume.json                            settings a resumed run must share, and the size of each file
 curriculum.json                        the levels of a curriculum
 scaler.pt                              the loss scaler of fp16
 resume_state_N.pt                      random numbers and current batch of process N
@@ -42,24 +42,24 @@ STATE = "trainer_state.json"
 ASIDE = "checkpoint.part"
 _READ = (".safetensors", ".pt", ".distcp")
 _READ_TOO = (CURRICULUM, "latest", ".metadata", "model.safetensors.index.json")
-"""Files that resuming reads, by suffix or name. The tokenizer, the scripts that DeepSpeed adds and `STATE`, whose size
-depends on the clock, are not included."""
+"""Files that resuming reads, by suffix or name. The tokenizer, the scripts added by DeepSpeed and `STATE` (its size
+depends on the clock) are not included."""
 
 
 def state_file(process: int) -> str:
-    """Name of the file with the state of process `process`."""
+    """Name of the file with process `process`'s state."""
     return f"resume_state_{process}.pt"
 
 
 def rows_hash(env: Environment) -> dict[str, str | None]:
-    """Hash of the prompts and answers of each split, in order; None for a split without rows."""
+    """Hash of each split's prompts and answers, in order; None for a split without rows."""
     splits = (("training", env.train_rows), ("evaluation", env.eval_rows))
     return {split: hash_of_rows(rows) if rows else None for split, rows in splits}
 
 
 class Facts(BaseModel, frozen=True, extra="forbid"):
-    """The contents of `resume.json`: settings that a resumed run must share, so that the rows have the same order and
-    the files fit."""
+    """The contents of `resume.json`: settings a resumed run must share, so the rows have the same order and the files
+    fit."""
 
     processes: int
     rows: dict[str, str | None]
@@ -97,19 +97,19 @@ class Facts(BaseModel, frozen=True, extra="forbid"):
 
     @classmethod
     def read(cls, checkpoint: Path) -> "Facts":
-        """The facts of a checkpoint. Raises `InputError` if the file is damaged."""
+        """A checkpoint's facts. Raises `InputError` if the file is damaged."""
         try:
             return cls.model_validate_json((checkpoint / FACTS).read_bytes())
         except (OSError, ValidationError) as error:
             raise damaged(checkpoint / FACTS, "it is not the description of a checkpoint of this release") from error
 
     def settings(self) -> dict[str, Any]:
-        """The settings that are compared one by one."""
+        """Settings to compare one by one."""
         return self.model_dump(exclude={"processes", "rows", "curriculum", "files"})
 
 
 class Checkpoints:
-    """Writes and reads the checkpoints of one trainer."""
+    """Writes and reads a trainer's checkpoints."""
 
     def __init__(self, trainer: Any, folder: str | Path) -> None:
         self._trainer, self.folder, self._is_main = trainer, Path(folder), bool(trainer.accelerator.is_main_process)
@@ -119,8 +119,8 @@ class Checkpoints:
         self._curriculum = ""
 
     def note(self) -> None:
-        """Record the state that `save` saves, at the end of a step or at the start of the run. An interrupt arrives in
-        the middle of the next step, which has already used random numbers and is repeated."""
+        """Record the state for `save`, at the end of a step or the start of the run. An interrupt arrives during the
+        next step, which has already used random numbers and will be repeated."""
         trainer = self._trainer
         self._noted = {
             "random": random_numbers(),
@@ -245,7 +245,7 @@ def finite_weights(model: Any) -> bool:
 
 
 def random_numbers() -> dict[str, Any]:
-    """State of the generators of Python, NumPy and torch, as values that `torch.load(weights_only=True)` can read."""
+    """State of Python's, NumPy's and torch's generators, as values readable by `torch.load(weights_only=True)`."""
     numbers: Any = np.random.get_state()
     kind, keys, *rest = numbers
     state = {

@@ -1,4 +1,4 @@
-"""Inspection of the weights in a folder by the headers of its safetensors files.
+"""Inspection of a folder's weights by their safetensors headers.
 
 Does not import torch, so that commands that publish or inspect a folder start quickly.
 """
@@ -36,7 +36,7 @@ def weight_files(folder: Path, name: str) -> list[Path]:
     If a folder has both, the single file is used, as in transformers.
 
     Raises:
-        InputError: the index is damaged, or lists files that are missing or in another folder.
+        InputError: the index is damaged, or lists files in another folder or missing ones.
     """
     index = folder / f"{name}.index.json"
     if (folder / name).is_file():
@@ -98,7 +98,7 @@ def weights_problem(folder: Path, model: Any) -> str | None:
 
 
 def weights_name(model: Any) -> str:
-    """Name of the file with the weights of `model` in a checkpoint."""
+    """Name of the file with `model`'s weights in a checkpoint."""
     return WEIGHTS if getattr(model, "peft_config", None) is None else ADAPTER
 
 
@@ -108,7 +108,7 @@ def full_shape(parameter: Any) -> tuple[int, ...]:
 
 
 def stored_parameters(model: Any) -> dict[str, Any]:
-    """Parameters by their names in the weights file; tied parameters are under each of their names."""
+    """Parameters by name in the weights file; tied parameters appear under each name."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     if getattr(model, "peft_config", None) is None:
         return parameters

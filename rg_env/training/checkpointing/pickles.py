@@ -45,7 +45,7 @@ def load(file: Path) -> Any:
 
 
 def safe_classes() -> list[Any]:
-    """Classes in checkpoints of FSDP and of DeepSpeed, for `torch.serialization.safe_globals`."""
+    """Classes in FSDP and DeepSpeed checkpoints, for `torch.serialization.safe_globals`."""
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor, Replicate, Shard
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
@@ -74,7 +74,7 @@ class _Stage(int):
 
 
 def read_metadata(folder: Path) -> metadata.Metadata:
-    """Read the metadata of a torch.distributed.checkpoint folder, and check the folder's files against it.
+    """Read a torch.distributed.checkpoint folder's metadata, and check the files against it.
 
     Raises:
         InputError: a file is missing or damaged, or the metadata contains unknown classes.
@@ -108,7 +108,7 @@ def read_metadata(folder: Path) -> metadata.Metadata:
 
 
 def non_tensors(folder: Path) -> list[str]:
-    """Names of entries in a torch.distributed.checkpoint folder that are pickles, which loading would execute. Raises
+    """Names of pickled entries in a torch.distributed.checkpoint folder, which loading would execute. Raises
     the errors of `read_metadata`."""
     entries = read_metadata(folder).state_dict_metadata
     return [one_line(name) for name, entry in entries.items() if not isinstance(entry, metadata.TensorStorageMetadata)]

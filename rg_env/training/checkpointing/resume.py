@@ -21,8 +21,7 @@ from rg_env.training.strategy import OPTIMIZER_FOLDER
 
 
 def chosen(resume: str | Path, folder: Path) -> tuple[Path | None, list[str]]:
-    """The checkpoint that `resume` selects for a run in `folder`, and lines about damaged checkpoints that were
-    skipped.
+    """The checkpoint selected by `resume` for a run in `folder`, and lines about skipped damaged checkpoints.
 
     Raises:
         InputError: `resume` is not a checkpoint, or `folder` has newer checkpoints, which would conflict with new ones.
@@ -75,14 +74,14 @@ def check_fit(trainer: Any, path: Path) -> None:
 
 
 def final_results(run: RunFolder, step: int) -> dict[str, Any] | None:
-    """The results of a run that ended after `step`; None for one that was killed in its last evaluation."""
+    """The results of a run that ended after `step`; None if it was killed in its last evaluation."""
     results = run.results() or {}
     ended = results.get("steps") == step and not (results["interrupted"] or results["error"])
     return results if ended else None
 
 
 def _damage(path: Path) -> str | None:
-    """The reason why a folder is not a complete checkpoint that is safe to load; None if it is."""
+    """Why a folder is not a complete checkpoint that is safe to load; None if it is."""
     if not path.is_dir():
         return "there is no such folder: pass a folder checkpoint-N of a run"
     if not (path / FACTS).is_file():

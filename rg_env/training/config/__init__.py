@@ -1,1 +1,1 @@
-"""The configuration of a run: schema, files, checks, conversion."""
+"""Run configuration: schema, files, checks, conversion."""

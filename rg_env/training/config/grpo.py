@@ -30,7 +30,7 @@ OWNED_ELSEWHERE = {
     "save_total_limit": "output.save_total_limit",
     "seed": "seed",
 }
-"""Fields of `GRPOConfig` that are set in another section of a config file, with the key to use there."""
+"""Fields of `GRPOConfig` set in another section of a config file, with the key to use there."""
 
 
 class GRPOConfig(Section):
@@ -51,7 +51,7 @@ class GRPOConfig(Section):
     lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
     """Learning rate schedule. "linear" and "cosine" decay to 0 at the last step, after the warmup."""
     warmup_steps: Count = 10
-    """Number of steps over which the learning rate rises linearly to its peak. "constant" has no warmup."""
+    """Number of steps for the learning rate to rise linearly to its peak. "constant" has no warmup."""
     optim: Literal[
         "adamw_torch", "adamw_torch_fused", "adamw_offload", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"
     ] = "adamw_torch_fused"
@@ -67,30 +67,30 @@ class GRPOConfig(Section):
     adam_epsilon: Above0 = 1e-8
     """AdamW epsilon, added to the denominator for numerical stability."""
     max_grad_norm: From0 = 0.2
-    """Maximum norm of the gradient, which is clipped to it. 0 turns clipping off."""
+    """Maximum gradient norm; larger gradients are clipped. 0 turns clipping off."""
     rollouts_per_step: Positive = 128
     """Number of rollouts per optimizer step, over all processes: prompts times `num_generations`. It must be divisible
     by `num_generations`, and must divide evenly into micro-batches on each process."""
     per_device_train_batch_size: Positive = 8
     """Maximum number of rollouts per micro-batch on each process. A process with fewer rollouts per step computes all
-    of them at once. It affects memory and speed, but not the size of a step."""
+    of them at once. It affects memory and speed, but not step size."""
     num_generations: Annotated[int, Field(ge=2)] = 8
     """Number of rollouts per prompt. Advantages are relative to this group (Shao et al., 2024,
     arXiv:2402.03300)."""
     num_iterations: Positive = 1
-    """Number of optimizer steps on each batch of rollouts."""
+    """Number of optimizer steps per batch of rollouts."""
     loss_type: Literal["bnpo", "grpo", "dr_grpo", "dapo"] = "bnpo"
-    """Averaging of the token losses. "bnpo" averages over the tokens of the micro-batch. "grpo" averages over the
+    """Averaging of the token losses. "bnpo" averages over the micro-batch's tokens. "grpo" averages over the
     tokens of each rollout, then over rollouts (Shao et al., 2024, arXiv:2402.03300). "dr_grpo" divides by a constant
-    length (Liu et al., 2025, arXiv:2503.20783). "dapo" averages over the tokens of all rollouts of the step (Yu et al.,
+    length (Liu et al., 2025, arXiv:2503.20783). "dapo" averages over all tokens in the step's rollouts (Yu et al.,
     2025, arXiv:2503.14476, section 3.3)."""
     mask_truncated_completions: bool = False
-    """Whether rollouts that `max_tokens` cut off are left out of the loss. They still count in the mean of their group
+    """Whether rollouts that `max_tokens` cut off are left out of the loss. They still count in their group's mean
     ("overlong filtering", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.4)."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
-    """Scale of the advantages. They are divided by the standard deviation of the rewards in the "group" (Shao et al.,
-    2024, arXiv:2402.03300), by that of the whole "batch" (Liu et al., 2025, arXiv:2508.08221), or not at all ("none";
-    Liu et al., 2025, arXiv:2503.20783)."""
+    """Scale of the advantages. They are divided by the standard deviation of rewards in the "group" (Shao et al., 2024,
+    arXiv:2402.03300), by that in the whole "batch" (Liu et al., 2025, arXiv:2508.08221), or not at all ("none"; Liu et
+    al., 2025, arXiv:2503.20783)."""
     beta: From0 = 0.0
     """Weight of the KL term in the loss. 0 turns it off."""
     kl_reference: Literal["initial", "previous"] = "initial"
@@ -102,29 +102,29 @@ class GRPOConfig(Section):
     the loss) times this weight is subtracted from the loss (Schulman et al., 2017, PPO, arXiv:1707.06347, equation 9).
     0 turns it off. Values around 0.001 slow down the collapse to a single answer."""
     off_policy_mask_threshold: Above0 | None = None
-    """Off-policy masking threshold, in nats per token. Rollouts with a negative advantage whose mean log-probability
-    has fallen by more than this since sampling get no policy loss (DeepSeek-V3.2, arXiv:2512.02556). Default: no
+    """Off-policy masking threshold, in nats per token. Rollouts with a negative advantage get no policy loss if their
+    mean log-probability has fallen by more than this since sampling (DeepSeek-V3.2, arXiv:2512.02556). Default: no
     masking."""
     filter_groups: bool = False
-    """Whether groups whose answers are all right or all wrong are replaced with groups of other prompts ("dynamic
+    """Whether groups with only right or only wrong answers are replaced with groups for other prompts ("dynamic
     sampling", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.2)."""
     filter_groups_rounds: Annotated[int, Field(ge=1, le=100)] = 3
-    """Maximum number of replacement rounds per batch. Groups that are not replaced by then are left out of the loss."""
+    """Maximum number of replacement rounds per batch. Groups not replaced by then are left out of the loss."""
     epsilon: Share = 0.2
     """Clipping range of the probability ratio, as a distance from 1. It has no effect if `num_iterations` is 1, because
     the ratio is then always 1."""
     epsilon_high: From0 | None = None
     """Clipping range above 1 ("clip-higher", DAPO, section 3.1), at least `epsilon`. Default: `epsilon`."""
     delta: Above0 | None = None
-    """Upper bound of the ratio in the unclipped term of the loss (two-sided clipping). Default: no bound."""
+    """Upper bound on the ratio in the loss's unclipped term (two-sided clipping). Default: no bound."""
     temperature: Above0 = 1.0
     """Sampling temperature of rollouts. The loss uses log-probabilities at the same temperature."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Nucleus sampling: sample from the most likely tokens whose probabilities add up to this value. 1 turns it off."""
+    """Nucleus sampling: sample only from the most likely tokens, up to this total probability. 1 turns it off."""
     top_k: Count = 0
     """Number of most likely tokens to sample from. 0 turns it off."""
     min_p: Share = 0.0
-    """Exclude tokens whose probability is below this fraction of the most likely token's. 0 turns it off."""
+    """Exclude tokens less likely than this fraction of the most likely token's probability. 0 turns it off."""
     repetition_penalty: Above0 = 1.0
     """Multiplicative penalty on tokens that occur in the prompt or in the completion so far. 1 turns it off."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
@@ -161,7 +161,7 @@ class GRPOConfig(Section):
     def _accept_other_names(cls, values: Any) -> Any:
         if isinstance(values, dict) and is_count(given := values.get("max_new_tokens")) and given:
             return {name: value for name, value in values.items() if name != "max_new_tokens"} | {"max_tokens": given}
-        return values  # an error about a wrong value has to name the key that was given
+        return values  # an error about a wrong value has to name the given key
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -203,7 +203,7 @@ class GRPOConfig(Section):
 
     @property
     def max_seq_len(self) -> int:
-        """Maximum number of tokens of a prompt and its completion together."""
+        """Maximum number of tokens in a prompt plus its completion."""
         return self.max_prompt_length + self.max_tokens
 
     def accumulation(self, processes: int) -> int:
@@ -213,7 +213,7 @@ class GRPOConfig(Section):
 
     def micro_batch(self, processes: int) -> int:
         """Number of rollouts per micro-batch on each of `processes`: `per_device_train_batch_size`, or a process's
-        share of a step if that is smaller."""
+        share of a step if smaller."""
         return max(1, min(self.per_device_train_batch_size, self.rollouts_per_step // processes))
 
 

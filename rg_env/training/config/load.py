@@ -1,4 +1,4 @@
-"""Reading and checking the config of a training run.
+"""Reading and checking a training config.
 
     config = load_train_config("configs/train/tiny.yaml", ["training.learning_rate=2e-6"])
 
@@ -27,7 +27,7 @@ from rg_env.training.config.sections import FIGURES, CurriculumConfig, EngineCon
 
 
 def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, processes: int | None = None) -> TrainConfig:
-    """Read, resolve and check the config of a run with `processes` training processes (default: the launcher's number).
+    """Read, resolve and check a config for `processes` training processes (default: the launcher's number).
 
     Raises:
         InputError: a file cannot be read, or `processes` is not given and the launcher's value is not a number.
@@ -60,7 +60,7 @@ def _names(config: TrainConfig) -> Iterator[Problem]:
 
 
 def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
-    """Values that are invalid, alone or in combination, in a run with `processes` training processes."""
+    """Values that are invalid, individually or in combination, with `processes` training processes."""
     for key, message in batch_problems(config.training, processes):
         yield Problem(("training", key), message)
     yield from _rows(config)

@@ -1,4 +1,4 @@
-"""Keys of other tools and of earlier releases, with the remedy that the error message gives."""
+"""Keys from other tools and earlier releases, with the remedy for the error message."""
 
 GRPO_KEYS = {
     "lr": "it is called learning_rate",
@@ -43,7 +43,7 @@ GRPO_KEYS = {
     "vllm_importance_sampling_cap": "use engine.importance_sampling_cap (in Python: EngineConfig(...))",
     "gradient_checkpointing_kwargs": "leave it out",
 }
-"""Keys of other trainers that are not fields of `GRPOConfig`."""
+"""Other trainers' keys that are not fields of `GRPOConfig`."""
 
 RUN_KEYS = {
     "_base_": "it is called extends",
@@ -118,7 +118,7 @@ RUN_KEYS = {
     "n_gpus_per_node": "use the option --gpus of `rg-env launch` or `rg-env slurm`",
     "nnodes": "use the option --nodes of `rg-env slurm`",
 }
-"""Sections and keys of other tools, wherever they are in a config."""
+"""Other tools' sections and keys, anywhere in a config."""
 
 OTHER_SECTIONS = (
     "actor_rollout_ref",

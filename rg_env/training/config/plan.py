@@ -1,4 +1,4 @@
-"""The plan of a run, and the keys that have no effect: `rg-env train CONFIG --dry-run`.
+"""A run's plan, and keys without effect: `rg-env train CONFIG --dry-run`.
 
 Imports neither torch nor reasoning_gym.
 """
@@ -61,8 +61,8 @@ _UNUSED: list[tuple[str, Callable[[TrainConfig], Any], str]] = [
 def without_effect(config: TrainConfig) -> str:
     """One line with the keys that have no effect and the reasons; empty if there are no such keys.
 
-    Such keys are not errors, so that an override like `engine.kind=embedded` works on a config for a server. Only keys
-    with a value other than the default are reported, and not those that turn off a feature that is off anyway.
+    Such keys are not errors, so an override like `engine.kind=embedded` works on a config for a server. Only keys with
+    non-default values are reported, except those that turn off a disabled feature.
     """
     given = [key for key, value in leaves(config.model_dump(mode="json", exclude_defaults=True)) if value]
     reasons: dict[str, list[str]] = {}
@@ -86,16 +86,16 @@ def _reasons(config: TrainConfig) -> Iterator[tuple[str, str]]:
 
 
 def describe(config: TrainConfig, own_rows: int | None = None) -> str:
-    """The resolved config as YAML, followed by the plan of the run as comments."""
+    """The resolved config as YAML, followed by the run's plan as comments."""
     comments = (f"#   {line}" for line in plan(config, own_rows=own_rows))
     return "\n".join([to_yaml(config.resolved()).rstrip(), "", "# The plan", *comments])
 
 
 def plan(config: TrainConfig, processes: int | None = None, own_rows: int | None = None) -> list[str]:
-    """The plan of a run: one line for each aspect.
+    """A run's plan: one line per aspect.
 
     Args:
-        processes: number of training processes. Default: the number that the launcher has started.
+        processes: number of training processes. Default: the number started by the launcher.
         own_rows: number of training rows in `data`, if known.
     """
     unused, config = without_effect(config), config.in_updates(own_rows)

@@ -32,7 +32,7 @@ from rg_env.training.config.sections import (
 
 
 class TrainConfig(Section):
-    """The config of a training run."""
+    """A training run's config."""
 
     renamed: ClassVar = RUN_KEYS
     other_sections: ClassVar = OTHER_SECTIONS
@@ -59,7 +59,7 @@ class TrainConfig(Section):
     splits: SplitsConfig = SplitsConfig()
     prompt: PromptConfig = PromptConfig()
     rewards: Rewards = Field(default_factory=default_rewards)
-    """Reward functions, by name. The reward of a rollout is their weighted sum."""
+    """Reward functions, by name. A rollout's reward is their weighted sum."""
     engine: EngineConfig = EngineConfig()
     training: GRPOConfig = GRPOConfig()
     lora: LoraConfig | None = None
@@ -86,7 +86,7 @@ class TrainConfig(Section):
 
     @property
     def trained_on(self) -> list[str]:
-        """Names of the training tasks, or of the data file, for the name of the run."""
+        """Names of the training tasks, or of the data file, for the run's name."""
         return [Path(self.data.path).stem] if self.data else list(self.tasks)
 
     def prompt_arguments(self) -> dict[str, Any]:
@@ -114,8 +114,8 @@ class TrainConfig(Section):
         }
 
     def evaluation_environments(self) -> list[tuple[str | None, dict[str, Any]]]:
-        """Environments that are evaluated in addition to the training tasks: the label of each and its arguments of
-        `ReasoningGym`. The held-out tasks share one environment, whose label is None."""
+        """Environments to evaluate in addition to the training tasks: each one's label, and its arguments to
+        `ReasoningGym`. The held-out tasks share one environment, with None as the label."""
         evaluation = self.evaluation
         parts: list[tuple[str | None, list[str]]] = [(None, evaluation.held_out)] if evaluation.held_out else []
         parts += [(label, [label]) for label in evaluation.labels]

@@ -1,4 +1,4 @@
-"""The sections of a training config, each a frozen schema with a docstring under every field.
+"""A training config's sections, each a frozen schema with a docstring under every field.
 
 The section `training` is `grpo.GRPOConfig`, and the whole config is `schema.TrainConfig`;
 `docs/reference/configuration.md` is generated from all of them. Imports neither torch nor reasoning_gym.
@@ -36,14 +36,14 @@ class ModelConfig(Section):
     attention: Literal["auto", "flash_attention_2", "sdpa", "eager"] = "auto"
     """Attention implementation. "auto" uses flash-attn if it works on this machine, and PyTorch's SDPA otherwise."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Data type of the weights. "bfloat16" is meant for LoRA, where it halves the memory of the frozen weights."""
+    """Data type of the weights. "bfloat16" is meant for LoRA, where it halves the memory for frozen weights."""
 
 
 class TaskConfig(TaskOptions):
     """One training task. The key is the task's name."""
 
     weight: Annotated[float, Field(gt=0, le=1e100)] = 1.0
-    """Share of the training questions, relative to the weights of the other tasks."""
+    """Share of training questions, relative to the other tasks' weights."""
 
 
 class SplitsConfig(Section):
@@ -60,7 +60,7 @@ class SplitsConfig(Section):
     """Seed of the evaluation questions. It is independent of the run's `seed`, so runs with different seeds are
     evaluated on the same questions."""
     by: SplitBy = "problem"
-    """Unit that is assigned to either training or evaluation. "problem" keeps all wordings of a problem on one side.
+    """Unit assigned to either training or evaluation. "problem" keeps all wordings of a problem on one side.
     "question" assigns each text by itself, so the same problem can be on both sides; it reproduces runs of earlier
     releases and yields more rows for tasks with few problems."""
     manifest: Text | None = None
@@ -82,19 +82,19 @@ class EngineConfig(Section):
     """"embedded" samples from the model being trained, in the training process. "vllm" samples from a vLLM server,
     which `rg-env vllm` and `rg-env launch` start."""
     max_batch_size: Positive = 512
-    """Maximum number of sequences that the embedded engine decodes at once. Lower values use less memory and take more
+    """Maximum number of sequences the embedded engine decodes at once. Lower values use less memory and take more
     time."""
     host: Text = "127.0.0.1"
     """Host of the vLLM server."""
     port: Annotated[int, Field(ge=1, le=65535)] = 8000
     """Port of the vLLM server."""
     connect_timeout: Above0 = 5.0
-    """Seconds to wait for the vLLM server at the start of a run."""
+    """Seconds to wait for the vLLM server when a run starts."""
     generation_timeout: Above0 = 600.0
     """Timeout for generating one batch of rollouts, in seconds ("vllm" only)."""
     num_batches_ahead: Count = 0
-    """Number of batches that are generated while an earlier one is trained on ("vllm" only). 0 alternates generation
-    and training; 1 overlaps them, with rollouts that are one step off-policy."""
+    """Number of batches generated while an earlier one is trained on ("vllm" only). 0 alternates generation and
+    training; 1 overlaps them, with rollouts one step off-policy."""
     importance_sampling_correction: bool = False
     """Whether each token's policy loss is weighted by min(p_trainer / p_sampler, cap), which corrects for the
     difference between the server's probabilities and the trainer's ("vllm" only; Yao et al., 2025, "Your Efficient RL
@@ -114,7 +114,7 @@ class EngineConfig(Section):
 
 
 class LoraConfig(Section):
-    """Low-rank adapters, which are trained instead of all weights (Hu et al., 2021, arXiv:2106.09685)."""
+    """Low-rank adapters, trained instead of all weights (Hu et al., 2021, arXiv:2106.09685)."""
 
     renamed: ClassVar = {
         "bias": "biases are not trained: leave it out",
@@ -128,21 +128,21 @@ class LoraConfig(Section):
     dropout: Share = 0.0
     """Dropout probability of the adapters' input. 0 turns it off."""
     target_modules: Annotated[list[Text], Field(min_length=1)] = ["all-linear"]  # noqa: RUF012
-    """Names of the layers that get an adapter. "all-linear", alone in the list, means all linear layers except the LM
+    """Names of the layers that get an adapter. "all-linear", as the only entry, means all linear layers except the LM
     head."""
     use_rslora: bool = False
     """Whether the scale is alpha / sqrt(r) instead of alpha / r (rsLoRA)."""
 
 
 class CurriculumTask(Section):
-    """A task whose difficulty level changes during training. The key is the task's name."""
+    """A task with a difficulty level that changes during training. The key is the task's name."""
 
     attributes: list[Text] = Field(default_factory=list)
     """Attributes of the task that change with the level. Default: all."""
     start: Count = 0
     """Level at the start of training."""
     highest: Count | None = None
-    """Highest level that the curriculum may reach. Default: the task's highest level."""
+    """Highest level the curriculum can reach. Default: the task's highest level."""
 
 
 class CurriculumConfig(Section):
@@ -151,18 +151,18 @@ class CurriculumConfig(Section):
     renamed: ClassVar = {"last_k": "it is called window"}
 
     tasks: dict[str, CurriculumTask]
-    """Training tasks whose level changes. The levels of other tasks stay fixed."""
+    """Training tasks with changing levels. The levels of other tasks stay fixed."""
     success_threshold: Share = 0.7
-    """Accuracy over the window above which the level is raised."""
+    """The level is raised if accuracy over the window exceeds this."""
     failure_threshold: Share = 0.1
-    """Accuracy over the window below which the level is lowered."""
+    """The level is lowered if accuracy over the window falls below this."""
     window: Positive = 20
-    """Number of prompts of the task, at its current level, over which accuracy is measured. The level does not change
+    """Number of prompts, for one task at its current level, to measure accuracy over. The level does not change
     until the window is full."""
     check_every: Positive = 1
-    """Number of steps between checks of the accuracy."""
+    """Number of steps between accuracy checks."""
     step: Positive = 1
-    """Number of levels by which a change raises or lowers the level."""
+    """Number of levels per change."""
     schedule: dict[str, Count] | None = None
     """Level by training step, such as {0: 0, 100: 1, 200: 2}, instead of the thresholds. Default: levels follow the
     accuracy."""
@@ -189,17 +189,17 @@ class LoggingConfig(Section):
         BeforeValidator(lambda names: [] if names in ("none", ["none"]) else names),
     ] = Field(default_factory=list)
     """Services that receive the metrics, by name. Default, or "none": no service. Metrics are only uploaded to services
-    that are listed here."""
+    listed here."""
     project: Text = "rg-env"
     """Project of the run at wandb and trackio."""
     run_name: Text | None = None
-    """Name of the run at wandb and trackio. Default: the name of the output folder."""
+    """Name of the run at wandb and trackio. Default: the output folder's name."""
     examples_every: Count = 10
     """Number of steps between examples (questions and answers) on the console. 0 turns them off."""
     num_examples: Positive = 2
     """Number of examples printed each time."""
     rollouts_kept: Count = 32
-    """Number of rollouts per step that are written to rollouts.jsonl."""
+    """Number of rollouts per step to write to rollouts.jsonl."""
     completion_tables: bool = True
     """Whether the examples on the console are also sent to wandb and trackio, as tables."""
 
@@ -219,8 +219,8 @@ class HubConfig(Section):
     """Optimizer state in the upload. "full" includes it, so that training can resume from the repository. "none" leaves
     it out."""
     every: Count = 0
-    """Number of steps between uploads of checkpoints during training, a multiple of `output.save_every`. 0 uploads at
-    the end only."""
+    """Number of steps between checkpoint uploads during training, a multiple of `output.save_every`. 0 uploads only at
+    the end."""
 
     renamed: ClassVar = {
         "organization": "put it into repo_id: ORGANIZATION/NAME",
@@ -289,7 +289,7 @@ class EvaluationConfig(EvaluationSettings):
     """The fixed evaluation, which uses the same questions before, during and after training."""
 
     tasks: dict[str, EvaluationTask] = Field(default_factory=dict)
-    """Tasks that are evaluated in addition to the training tasks. The key of a held-out task is its name. Any task,
+    """Tasks to evaluate in addition to the training tasks. A held-out task's key is its name. Any task,
     such as a training task at another difficulty, can be listed under a label instead; its results do not count in the
     overall metrics."""
     num_held_out_examples: Positive = 50
@@ -301,7 +301,7 @@ class EvaluationConfig(EvaluationSettings):
 
     @property
     def held_out(self) -> list[str]:
-        """Keys of `tasks` that are names of tasks."""
+        """Keys of `tasks` that are task names."""
         return [name for name, entry in self.tasks.items() if entry.task in (None, name)]
 
     @property
@@ -332,9 +332,9 @@ class MonitorsConfig(Section):
     been false for a whole window."""
 
     window: Annotated[int, Field(ge=2, le=10_000)] = 10
-    """Number of steps over which a rule averages. No rule fires before the first window is full."""
+    """Number of steps to average over in a rule. No rule fires before the first window is full."""
     off: list[str] = Field(default_factory=list)
-    """Rules that are turned off. [all] turns off every rule."""
+    """Rules to turn off. [all] turns off every rule."""
     stop_on: list[str] = Field(default_factory=list)
     """Rules that end the run when they fire. The run still makes a final evaluation, saves a checkpoint and writes all
     results; its exit code is 1."""
@@ -351,8 +351,7 @@ class MonitorsConfig(Section):
     """Fires when the mean length of completions has grown or shrunk by this factor since the first window, and accuracy
     has not risen."""
     entropy_collapse: Share = 0.1
-    """Fires when the entropy is below this fraction of its mean over the first window, accuracy is below 0.8, and
-    accuracy is not rising."""
+    """Fires when entropy is below this fraction of its first-window mean, and accuracy is below 0.8 and not rising."""
     reward_hacking: Above0 = 0.1
     """Fires when the mean reward has risen by this much since the previous or the first window, beyond noise, and
     accuracy has not risen. If accuracy has fallen, half of this rise is enough."""
@@ -362,7 +361,7 @@ class MonitorsConfig(Section):
     """Fires when the largest probability ratio of any token is this many times its median over the window, and above
     10."""
     grader_timeouts: Share = 0.02
-    """Fires when the grading of at least this fraction of answers timed out."""
+    """Fires when grading timed out for at least this fraction of answers."""
     ungradable: Share = 0.02
     """Fires when at least this fraction of answers could not be graded."""
 
@@ -378,9 +377,9 @@ class MonitorsConfig(Section):
 
     @classmethod
     def rule_names(cls) -> list[str]:
-        """All rules, in the order in which they are checked."""
+        """All rules, in checking order."""
         return [name for name in cls.model_fields if name not in ("window", "off", "stop_on")]
 
     def active(self) -> list[str]:
-        """Names of the rules that are on."""
+        """Names of the active rules."""
         return [] if ALL in self.off else [name for name in self.rule_names() if name not in self.off]

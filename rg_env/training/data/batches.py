@@ -1,7 +1,7 @@
-"""The rows of each batch of rollouts, and the tensors of a training step.
+"""Rows for each batch of rollouts, and tensors for a training step.
 
-The order of rows is a function of seed and batch number, so that a run can resume at any step. Each epoch is a
-permutation that is divided into batches of prompts. Rows that do not fill a batch are left out of the epoch.
+Row order is a function of seed and batch number, so a run can resume at any step. Each epoch is a permutation, divided
+into batches of prompts. Rows that do not fill a batch are left out of the epoch.
 """
 
 import random
@@ -18,7 +18,7 @@ from rg_env.errors import InputError
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """The tokens of one batch of N rollouts, equal on all processes. Rollouts of a prompt are next to each other."""
+    """The tokens in a batch of N rollouts, equal on all processes. Rollouts of a prompt are next to each other."""
 
     prompt_ids: list[list[int]]
     completion_ids: list[list[int]]
@@ -33,7 +33,7 @@ class TokenBatch:
         return sum(map(sum, self.loss_masks))
 
     def entropy(self) -> float:
-        """Mean entropy per token of the distribution that was sampled from, in nats: `-mean(log p(token))`.
+        """Mean entropy per token of the sampling distribution, in nats: `-mean(log p(token))`.
 
         This estimate from samples (Cover & Thomas, 2006, section 2.1) is unbiased, and noisy with few rollouts.
         """
@@ -41,7 +41,7 @@ class TokenBatch:
         return -sum(map(sum, kept)) / max(1, self.tokens())
 
     def without_loss(self, rows: Iterable[int]) -> "TokenBatch":
-        """A copy of the batch in which the rollouts `rows` do not contribute to the loss."""
+        """A copy of the batch where the rollouts `rows` do not contribute to the loss."""
         masks = list(self.loss_masks)
         for row in rows:
             masks[row] = [0] * len(masks[row])
@@ -104,13 +104,13 @@ class BatchOrder:
         self._permutation = lru_cache(maxsize=2)(self._permute)
 
     def batch(self, number: int) -> list[int]:
-        """Indices of the rows of batch `number`, counted from the start of the run; one per prompt."""
+        """Row indices for batch `number`, counted from the start of the run; one per prompt."""
         epoch, position = divmod(number, self.batches)
         first = position * self._prompts
         return self._permutation(epoch)[first : first + self._prompts]
 
     def more(self, number: int, round_: int, prompts: int) -> list[int]:
-        """Indices of random rows that are not in batch `number`, one per prompt. Every call returns the same rows.
+        """Indices of random rows outside batch `number`, one per prompt. Every call returns the same rows.
 
         Returns all other rows if there are fewer than `prompts`, and rows of the batch if there are no others.
         """

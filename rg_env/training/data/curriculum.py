@@ -1,24 +1,24 @@
-"""Curriculum: tasks whose level of difficulty changes during training.
+"""Curriculum: tasks with a difficulty level that changes during training.
 
     config = CurriculumConfig.model_validate({"tasks": {"chain_sum": {"start": 0, "highest": 4}}})
     curriculum = Curriculum(config, env, seed=0)
     trainer = GRPOTrainer(model=model, env=env, args=args, processing_class=tokenizer, curriculum=curriculum)
 
 Each prompt of a curriculum task is replaced with a new question of that task at its current level. Other tasks, the
-shares of the tasks and the evaluation do not change. A level rises by `step` when the accuracy over the last `window`
-prompts at that level is above `success_threshold`, and falls by `step` when it is below `failure_threshold`; or it
-follows a `schedule`. Each change of level resets the window.
+tasks' shares and the evaluation do not change. A level rises by `step` when the accuracy over the last `window` prompts
+at that level is above `success_threshold`, and falls by `step` when it is below `failure_threshold`; or it follows a
+`schedule`. Each change of level resets the window.
 
-The available levels are those from 0 to `highest` that work. A level that is broken in the library is skipped in the
-direction of the change. If it turns out during training that a level has no questions, that level and all levels above
-it are dropped with a message, and the task returns to the level below. If there is no lower level, the run ends.
+The available levels are those from 0 to `highest` that work. A level broken in the library is skipped in the direction
+of the change. If a level turns out to have no questions, it is dropped with all levels above it, with a message, and
+the task returns to the level below. If there is no lower level, the run ends.
 
 Task options come from the environment's tasks, the level and `gym` (the user's own options), with increasing
 precedence. Without `gym`, all options of the environment count as the user's.
 
 All of this happens on the main process. The levels depend only on `state`, which is plain data and saved with each
-checkpoint, so that a run resumes as if it had never stopped. A batch that was prompted keeps its questions and counts
-for the level at which it was prompted.
+checkpoint, so a run resumes as if it had never stopped. A sampled batch keeps its questions and counts toward the level
+it was sampled at.
 """
 
 import math
@@ -52,7 +52,7 @@ class QuestionPool:
         spec: the task, as `Mixture.parse` takes it.
         seed: seed of the questions.
         split_by: unit that is assigned to training or evaluation (`core.data.splits`).
-        prepare: turns questions into training rows, and leaves out those that are too long.
+        prepare: turns questions into training rows, without those that are too long.
         end: number of distinct questions, if known from an earlier run. The search for more is limited by time, so the
             number depends on the machine, and a resumed run must start over at the same question.
         say: called with each line for the user.
@@ -125,7 +125,7 @@ class QuestionPool:
 
 
 class TaskState(BaseModel):
-    """State of one task."""
+    """A task's state."""
 
     level: NonNegativeInt
     levels: list[NonNegativeInt]
@@ -147,20 +147,20 @@ class CurriculumState(BaseModel):
 
     tasks: dict[str, TaskState]
     looked: NonNegativeInt = 0
-    """Step of the last check of the accuracies."""
+    """Step of the last accuracy check."""
     prompted: dict[NonNegativeInt, list[CurriculumQuestion | None]] = {}
-    """Questions of each batch whose rollouts are pending, by batch number; None for a prompt of another task."""
+    """Questions in each batch with pending rollouts, by batch number; None for another task's prompt."""
 
 
 class Curriculum:
-    """Levels of some tasks of an environment, and the questions at these levels.
+    """Levels for some of an environment's tasks, and the questions at these levels.
 
     Args:
-        config: tasks whose levels change, and the rules of change.
+        config: tasks with changing levels, and the rules for changes.
         env: environment that prompts and grades the questions.
         seed: seed of the questions.
-        gym: tasks with the options that the user set (anything that `Mixture.parse` accepts), which override those of
-            the levels. Default: all options of the environment's tasks.
+        gym: tasks with the user's options (anything `Mixture.parse` accepts), which override those of the levels.
+            Default: all options of the environment's tasks.
 
     Raises:
         InputError: a task is not trained on, has no working level, or has options that no level changes.
@@ -173,7 +173,7 @@ class Curriculum:
         self.say: Callable[[str], Any] = lambda line: print(line, flush=True)
         """Takes lines for the user."""
         self.prepare: Prepare = env.to_examples
-        """Turns questions into training rows. The trainer replaces it to exclude rows that are too long."""
+        """Turns questions into training rows. The trainer replaces it to exclude overlong rows."""
         given = {task.name: task for task in env.mixture.tasks}
         own = {task.name: task for task in Mixture.parse(env.mixture if gym is None else gym).tasks}
         self._options: dict[str, dict[int, dict[str, Any]]] = {}
@@ -194,7 +194,7 @@ class Curriculum:
         self.start()
 
     def start(self, state: CurriculumState | None = None) -> None:
-        """Start over, or resume from the `state` of a curriculum with the same `facts`."""
+        """Start over, or resume from the `state` of another curriculum with the same `facts`."""
         if state is not None:
             self._pools = {}
         self.state = state or CurriculumState(
@@ -205,7 +205,7 @@ class Curriculum:
         )
 
     def facts(self) -> dict[str, Any]:
-        """Settings that a resumed run must share, as JSON values."""
+        """Settings a resumed run must share, as JSON values."""
         options = {
             name: {str(level): options for level, options in by_level.items()}
             for name, by_level in self._options.items()
@@ -234,7 +234,7 @@ class Curriculum:
         return [row if asked is None else self._put(row, *asked) for row, asked in zip(rows, planned, strict=True)]
 
     def measure(self, number: int, accuracies: Iterable[float]) -> None:
-        """Record the accuracy of each prompt of batch `number`."""
+        """Record the accuracy on each prompt in batch `number`."""
         for asked, accuracy in zip(self.state.prompted.pop(number), accuracies, strict=True):
             if asked is None or asked[1] != self.state.tasks[asked[0]].level:
                 continue
@@ -242,7 +242,7 @@ class Curriculum:
             task.window = [*task.window, accuracy][-self.config.window :]
 
     def update_levels(self, step: int) -> None:
-        """Change the levels that are due after `step` optimizer steps, and print a line for each."""
+        """Change the levels due after `step` optimizer steps, and print a line for each."""
         if self.config.schedule is None and step - self.state.looked < self.config.check_every:
             return
         self.state.looked = step
@@ -322,10 +322,10 @@ class Curriculum:
 
 
 def _up(levels: Sequence[int], wanted: int) -> int:
-    """The lowest of `levels` (ascending) that is at least `wanted`, or else the highest."""
+    """The lowest of `levels` (ascending) at or above `wanted`, or else the highest."""
     return next((level for level in levels if level >= wanted), levels[-1])
 
 
 def _down(levels: Sequence[int], wanted: int) -> int:
-    """The highest of `levels` (ascending) that is at most `wanted`, or else the lowest."""
+    """The highest of `levels` (ascending) at or below `wanted`, or else the lowest."""
     return next((level for level in reversed(levels) if level <= wanted), levels[0])

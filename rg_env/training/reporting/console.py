@@ -28,11 +28,11 @@ from rg_env.evaluation.scores import together
 from rg_env.evaluation.tables import print_results
 
 QUESTION_LENGTH, COMPLETION_LENGTH, ANSWER_LENGTH = 200, 400, 100
-"""Maximum number of characters of the parts of an example."""
+"""Maximum number of characters for each part of an example."""
 WIDE = 100
 """Minimum terminal width, in columns, for a progress bar."""
 SAMPLES = 3
-"""Number of questions whose answers before and after training are printed in the summary."""
+"""Number of questions printed in the summary with answers from before and after training."""
 LABELS_IN_LINE = 3
 _PROGRESS_EVERY_S = 15.0
 _COLORS = {True: "green", False: "red", None: ""}
@@ -80,7 +80,7 @@ class RunConsole:
         self._progress.update(self._task, completed=step, figures=gap.join(figures), refresh=True)
 
     def evaluating(self, made: int, wanted: int) -> None:
-        """Report the progress of an evaluation, one line every 15 seconds."""
+        """Report an evaluation's progress, one line every 15 seconds."""
         if made < wanted and time.monotonic() - self._shown > _PROGRESS_EVERY_S:
             self.line(f"evaluating: {made:,} of {wanted:,} answers")
 
@@ -125,13 +125,13 @@ def shorten(text: str, length: int) -> str:
 
 
 def _printable(text: str, stream: TextIO) -> str:
-    """Replace characters that the stream's encoding lacks, which would raise an error."""
+    """Replace characters missing from the stream's encoding, which would raise an error."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "replace").decode(encoding)
 
 
 def _example(record: dict[str, Any]) -> list[list[tuple[str, str]]]:
-    """The lines of an example, each as parts of text and style."""
+    """An example's lines, each as parts of text and style."""
     status = record.get("status") or {True: "correct", False: "wrong", None: ""}[record["correct"]]
     reward = "none" if record["reward"] is None else f"{record['reward']:.2f}"
     head = [(f"  {status}", _COLORS[record["correct"]])] if status else []
@@ -193,7 +193,7 @@ def _measured(scores: Scores) -> str:
 def print_summary(
     folder: Path, results: dict[str, Any], before: Results | None, after: Results | None, console: Console | None = None
 ) -> None:
-    """Print the summary of a run: scores before and after training, sample rollouts and files."""
+    """Print a run's summary: scores before and after training, sample rollouts and files."""
     console = console or Console(highlight=False)
     ended = "Interrupted" if results["interrupted"] else "Trained"
     if rule := results.get("stopped_by"):

@@ -28,7 +28,7 @@ from rg_env.training.rollouts import Rollouts
 class Phases:
     """Accumulates seconds by phase since the last `take`, each without the time of nested phases.
 
-    Work on a GPU counts in the phase in which the CPU waits for it.
+    GPU work counts toward the phase where the CPU waits for it.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Phases:
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[None]:
-        """Context whose time counts as phase `name`."""
+        """Context manager that times phase `name`."""
         self._turn()
         self._open.append(name)
         try:
@@ -76,15 +76,15 @@ class StepMeter:
         self._has_nvml = torch.cuda.is_available()
 
     def begin_step(self) -> None:
-        """Start the measurement of a step."""
+        """Start measuring a step."""
         self._start = time.perf_counter()
 
     def batch(self, tokens: int) -> None:
-        """Set the number of tokens in the batch of the next steps."""
+        """Set the number of tokens in the next steps' batch."""
         self._tokens = tokens
 
     def end_step(self) -> dict[str, float]:
-        """End the measurement and return the metrics of the step."""
+        """End the measurement and return the step's metrics."""
         import resource  # not on Windows
 
         seconds = time.perf_counter() - self._start
@@ -125,7 +125,7 @@ class StepMetrics:
 
 
 def batch_metrics(found: Rollouts, num_generations: int) -> dict[str, float]:
-    """Rewards, accuracies, statuses and lengths of a batch of rollouts."""
+    """Rewards, accuracies, statuses and lengths for a batch of rollouts."""
     groups = torch.tensor(found.rewards, dtype=torch.float32).view(-1, num_generations)
     result = {
         "reward": groups.mean().item(),

@@ -32,7 +32,7 @@ STEP = "train/global_step"
 _COLUMNS = ("task", "question", "completion", "answer", "reward", "correct", "status")
 """Columns of a completion table after the step column."""
 FOLDERS = ("tensorboard", "wandb")
-"""Subfolders of the run in which services may write."""
+"""Subfolders of the run that services may write to."""
 _WANDB = {
     "WANDB_CONSOLE": "off",  # otherwise all console output, including progress and model output, is uploaded
     "WANDB_INIT_TIMEOUT": "60",  # seconds to wait for the server when a run starts
@@ -82,7 +82,7 @@ class Trackers(TrainerCallback):
         try:
             if name == "tensorboard":
                 self._running[name].log(values(), step=step)
-            else:  # with its own step, wandb would drop everything after the steps of a caller's run
+            else:  # with its own step, wandb would drop everything logged after a caller's own steps
                 self._running[name].log({**values(), STEP: step})
         except Exception as error:
             del self._running[name]

@@ -1,1 +1,1 @@
-"""The weights that are sent to a vLLM server, and their transfer."""
+"""The weights sent to a vLLM server, and their transfer."""

@@ -1,8 +1,8 @@
-"""The tensors of a model that are sent to the server, and their division into buckets.
+"""The tensors sent to the server, and their division into buckets.
 
 With LoRA, the merged weights of adapted layers (base + update) are sent. They are computed on a copy, because merging
-and unmerging the model itself would leave rounding errors. Tied weights are sent under each of their names, because
-vLLM silently keeps the old LM head if it only receives the embedding.
+and unmerging the model itself would leave rounding errors. Tied weights are sent under each name, because vLLM silently
+keeps the old LM head if it only receives the embedding.
 """
 
 import math
@@ -18,8 +18,7 @@ from rg_env.inference.vllm.shared_weights import ALIGNMENT
 
 BUCKET_BYTES = 128 * 2**20
 _WITHOUT_HEAD = ("cohere", "cohere2", "gemma2", "gemma3n_text")
-"""Model types with tied weights for which vLLM 0.32 rejects the head's weights, because it has no module of that
-name."""
+"""Model types with tied weights where vLLM 0.32 rejects the head's weights, because it lacks a module of that name."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ def _itself(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def sources(model: nn.Module, whole: Callable[[Any], torch.Tensor] = _itself) -> list[Source]:
-    """All weights of `model`; tied weights are included under each of their names.
+    """All weights of `model`; tied weights are included under each name.
 
     Args:
         whole: returns the unsharded tensor of a parameter (`DataParallel.whole`).
@@ -75,7 +74,7 @@ def sources(model: nn.Module, whole: Callable[[Any], torch.Tensor] = _itself) ->
 
 
 def check_sendable(model: Any) -> None:
-    """Raise `InputError` if the weights of a plain model cannot represent `model`."""
+    """Raise `InputError` if a plain model's weights cannot represent `model`."""
     if reason := unmergeable(model):
         raise InputError(f"the vLLM engine cannot serve what is trained: {reason}")
 
@@ -136,7 +135,7 @@ def buckets(found: Sequence[Source], num_bytes: int = BUCKET_BYTES) -> Iterator[
 
 
 def largest_bucket(found: Sequence[Source]) -> int:
-    """Maximum size in bytes of a bucket of these sources, including alignment."""
+    """Maximum bucket size for these sources in bytes, including alignment."""
     return max((sum(source.num_bytes + ALIGNMENT for source in bucket) for bucket in buckets(found)), default=0)
 
 

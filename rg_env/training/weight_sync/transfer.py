@@ -34,10 +34,10 @@ class TensorMeta(NamedTuple):
 
 
 class Weights:
-    """The weights of a model to send, with the interface of vLLM's `WeightSource`.
+    """A model's weights to send, with the interface of vLLM's `WeightSource`.
 
     Iteration is a collective operation if weights are sharded. If the consumer fails, `drain` completes the iteration,
-    so that the other processes do not wait forever.
+    so the other processes do not wait forever.
     """
 
     def __init__(self, model: PreTrainedModel, strategy: DataParallel):

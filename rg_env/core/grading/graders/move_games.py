@@ -55,7 +55,7 @@ _Squares = dict[str, list[str]]
 def _shortest(
     start: _S, moves: Callable[[_S], Iterable[tuple[str, _S]]], done: Callable[[_S], bool]
 ) -> list[str] | None:
-    """The moves on a shortest path to a `done` state; None if there is none, or too many states."""
+    """The moves on a shortest path to a `done` state; None if no path exists, or there are too many states."""
     came_from: dict[_S, tuple[_S, str] | None] = {start: None}
     queue = deque([start])
     while queue and len(came_from) < _MAX_STATES:
