@@ -25,7 +25,7 @@ from datasets import Dataset
 
 from rg_env.adapters.scoring import raising_reward_errors, watch
 from rg_env.core.data.selection import Row as DrawnRow
-from rg_env.core.environment import Environment, PromptOptions, ReasoningGym, Row, prompted_rows, unknown_parameter
+from rg_env.core.environment import Environment, PromptOptions, ReasoningGym, Row, prompted_rows, unknown_parameters
 from rg_env.core.grading.extraction import completion_text, extract
 from rg_env.core.grading.rubric import Rubric, Scored, offered
 from rg_env.core.grading.scoring import UNNAMED_TASK, Rollout, score_extraction_async
@@ -171,9 +171,9 @@ def _check_keywords(kwargs: Mapping[str, Any]) -> None:
     for name in kwargs:
         if name in _MADE_HERE:
             raise InputError(f"{name!r} cannot be set: this environment builds it from gym and rewards")
-        if name not in parents:
-            own = {*inspect.signature(ReasoningGymEnv).parameters, *inspect.signature(ReasoningGym).parameters}
-            raise unknown_parameter(name, (own | parents) - {*_MADE_HERE, "kwargs"})
+    if unknown := [name for name in kwargs if name not in parents]:
+        own = {*inspect.signature(ReasoningGymEnv).parameters, *inspect.signature(ReasoningGym).parameters}
+        raise unknown_parameters(unknown, (own | parents) - {*_MADE_HERE, "kwargs"})
 
 
 def make_rubric(rubric: Rubric, parser: vf.Parser) -> vf.Rubric:

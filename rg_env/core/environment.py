@@ -12,7 +12,7 @@ The trainer accepts it directly; `rg_env.adapters` converts it for other framewo
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast, get_args
@@ -27,6 +27,7 @@ from rg_env.core.grading.scoring import Grading, Rollout
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages, fold_system
 from rg_env.core.rewards import WeightedReward, check_offered, resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.tasks.task_table import is_task_option
 from rg_env.core.text import shortened
 from rg_env.errors import InputError, UnknownNameError, unknown_name
 
@@ -203,10 +204,17 @@ _OTHER_NAMES = {
 """Names of parameters in other environments, with ours."""
 
 
-def unknown_parameter(name: str, known: Iterable[str]) -> UnknownNameError:
-    """The error for an unknown parameter of an environment."""
-    hint = f"it is {_OTHER_NAMES[name]!r} here" if name in _OTHER_NAMES else ""
-    return unknown_name("parameter of the environment", name, known, hint=hint)
+def unknown_parameters(names: Iterable[str], known: Collection[str]) -> UnknownNameError:
+    """The error for parameters that an environment does not have."""
+
+    def hint(name: str) -> str:
+        if name in _OTHER_NAMES:
+            return f"it is {_OTHER_NAMES[name]!r} here"
+        option = f"it is an option of a task, use gym={{'name': TASK, 'config': {{{name!r}: VALUE}}}}"
+        return option if is_task_option(name) else ""
+
+    kind = "parameter of the environment"
+    return UnknownNameError("; ".join(str(unknown_name(kind, name, known, hint=hint(name))) for name in names))
 
 
 def _checked_names(init: Callable[..., None]) -> Callable[..., None]:
@@ -215,9 +223,8 @@ def _checked_names(init: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(init)
     def call(*args: Any, **kwargs: Any) -> None:
-        for name in kwargs:
-            if name not in known:
-                raise unknown_parameter(name, known)
+        if unknown := [name for name in kwargs if name not in known]:
+            raise unknown_parameters(unknown, known)
         init(*args, **kwargs)
 
     return call

@@ -37,6 +37,7 @@ UPLOADED = ["hub.enabled=true", "hub.repo_id=me/legs"]
 MISTAKES = [
     # keys
     ("training.max_step=3", "unknown key 'max_step': did you mean 'max_steps'"),
+    ("tasks.leg_counting.max_animals=20", "is an option of the task, use config: {max_animals: VALUE}"),
     ("prompt.zzz=x", "unknown key 'zzz': available: placement, preamble, system_prompt"),
     ("_base_=base.yaml", "it is called extends"),
     ("hf_upload.organization=me", "put it into repo_id: ORGANIZATION/NAME (in hub)"),

@@ -105,6 +105,7 @@ def test_the_rows_of_own_data(here: Path, capsys: pytest.CaptureFixture[str]) ->
     [
         ("script: examples/train_minimal.py --seed 3\nenvironment: {}\n", "this records a run of a script"),
         ("models: [tiny]\ntasks: [maze]\n", "this is the config of an evaluation: rg-env eval"),
+        ("distributed_type: 'NO'\nuse_cpu: true\n", "this is an accelerate config: pass it to `accelerate launch"),
     ],
 )
 def test_configs_of_another_kind_are_refused_in_one_line(here: Path, text: str, words: str) -> None:

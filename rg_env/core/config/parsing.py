@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from rg_env.core.config.files import COMMAND_LINE, Document, Keys, counterpart, leaves, without_key
 from rg_env.core.config.files import read_config as read_config
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement
-from rg_env.core.tasks.task_table import load_table
+from rg_env.core.tasks.task_table import is_task_option, load_table
 from rg_env.core.text import shortened
 from rg_env.errors import ConfigError, InputError, nearest, unknown_name
 
@@ -172,6 +172,8 @@ def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
     kind = "key" if len(path) > 1 else kind
     if text := _renamed(section, name):
         return text
+    if issubclass(section, TaskOptions) and is_task_option(name):
+        return f"is an option of the task, use config: {{{name}: VALUE}}"
     places = {place: each for place, each in [((), schema), *_sections(schema)] if each is not section}
     there = [".".join((*place, name)) for place, each in places.items() if name in each.model_fields]
     if there:

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from rg_env.core.tasks.library import NOT_A_TASK, to_plain
-from rg_env.core.tasks.task_table import SET_BY_ROWS, load_table, resolve_levels
+from rg_env.core.tasks.task_table import SET_BY_ROWS, is_task_option, load_table, resolve_levels
 from rg_env.core.text import counted, is_number, shortened
 from rg_env.errors import InputError, unknown_name
 
@@ -129,7 +129,8 @@ def _parse_task(item: object) -> TaskSpec:
         raise InputError(f"a task must be a name or a mapping with {', '.join(_KEYS)}, not {item!r}")
     for key in item:
         if key not in _KEYS:
-            raise unknown_name("key of a task", key, _KEYS)
+            hint = f"it is an option of the task, use config: {{{key!r}: {item[key]!r}}}"
+            raise unknown_name("key of a task", key, _KEYS, hint=hint if is_task_option(key) else "")
     if "name" not in item:
         raise InputError(f"a task needs a name: {dict(item)!r}")
     name = _name(item["name"])

@@ -66,6 +66,11 @@ def is_user_task(task: str) -> bool:
     return task in _user_tasks
 
 
+def is_task_option(name: str) -> bool:
+    """Whether any task has an option `name`."""
+    return any(name in entry["options"] for entry in load_table().values())
+
+
 def make_entry(task: str, category: str, broken: dict[str, str]) -> TaskEntry:
     """Build a registered task's entry from its classes. Errors of these classes propagate."""
     from rg_env.core.tasks import library

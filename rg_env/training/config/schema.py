@@ -38,6 +38,8 @@ class TrainConfig(Section):
     other_sections: ClassVar = OTHER_SECTIONS
     mistaken: ClassVar = {
         "reasoning_gym": "this is a config of Reasoning Gym's own trainer: configs/train/paper has the paper's runs",
+        "distributed_type": "this is an accelerate config: pass it to `accelerate launch --config-file`, or to "
+        "`rg-env launch --accelerate-config`",
         "models": "this is the config of an evaluation: rg-env eval",
         "script": "this records a run of a script, and is not a config: run the script again, with the options in it",
     }
