@@ -222,7 +222,7 @@ def split_gpus(
 
 def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) -> tuple[int, int]:
     """Return tensor and data parallel sizes for a server on `gpus` GPUs (0: CPU). By default, tensor parallelism is as
-    large as the model's attention heads allow.
+    large as the model's attention heads allow; if they are not known, the largest power of two.
 
     Raises:
         InputError: the product is not the number of GPUs, or the heads are not divisible.
@@ -230,7 +230,8 @@ def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) 
     gpus = gpus or 1
     if tensor is None:
         each = gpus // data if data else gpus
-        fitting = [size for size in range(1, each + 1) if gpus % size == 0 and not _heads_problem(model, size)]
+        sizes = range(1, each + 1) if _text_config(model) else (1, 2, 4, 8)
+        fitting = [size for size in sizes if size <= each and gpus % size == 0 and not _heads_problem(model, size)]
         tensor = each if data else max(fitting, default=1)
     data = data or max(1, gpus // tensor)
     if tensor * data != gpus:
@@ -250,9 +251,10 @@ def guessed_sizes(model: str, gpus: int) -> list[str]:
     """Warning that `parallel_sizes` is guessing on `gpus` GPUs, if the model cannot be read here."""
     if gpus < 2 or _text_config(model):
         return []
+    tensor, data = parallel_sizes(None, None, gpus, model)
     return [
-        f"warning: tensor parallelism {gpus} is a guess, because the configuration of {model} is not on this machine: "
-        "if its attention heads are not divisible by it, use --tensor-parallel-size and --data-parallel-size"
+        f"warning: tensor parallelism {tensor} x data parallelism {data} is a guess, because the configuration of "
+        f"{model} is not on this machine; set --tensor-parallel-size and --data-parallel-size if vLLM rejects it"
     ]
 
 

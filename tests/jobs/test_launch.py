@@ -211,10 +211,11 @@ def test_gpus_of_the_server_are_divided_as_the_heads_allow(
 @pytest.mark.parametrize("model", ["org/model", "no such folder", "x" * 300, "../.."])
 def test_heads_of_a_model_that_is_not_here_are_not_checked(model: str) -> None:
     """The plan says that the size is a guess, unless it was given."""
-    assert parallel_sizes(None, None, 7, model) == (7, 1)
+    assert parallel_sizes(None, None, 7, model) == (1, 7)
+    assert parallel_sizes(None, None, 6, model) == (2, 3)
     two = options(model=model, vllm_gpus=("0", "1"))
     (guess,) = [line for line in make_commands(two, NODE).plan if line.startswith("warning: ")]
-    assert "tensor parallelism 2 is a guess" in guess
+    assert "tensor parallelism 2 x data parallelism 1 is a guess" in guess
     for given in (options(model="tiny", vllm_gpus=("0", "1")), replace(two, tensor_parallel_size=2), options()):
         assert "a guess" not in "".join(make_commands(given, NODE).plan)
 

@@ -198,7 +198,7 @@ def test_gpus_that_stay_idle_are_named(checkout: Path) -> None:
     assert embedded in sbatch_script(JOBS["8 GPUs, embedded"])
     two = sbatch_script(job(gpus=8, nodes=2, vllm_gpus=2, overrides=("model.name=org/model",)))
     assert "\n# warning: 2 of the 8 GPUs idle on all nodes but the first\n" in two
-    assert "\n# warning: tensor parallelism 2 is a guess, because the configuration of org/model is not on this" in two
+    assert "\n# warning: tensor parallelism 2 x data parallelism 1 is a guess, because the config" in two
     assert "# warning:" not in sbatch_script(JOBS["8 GPUs"])
 
 

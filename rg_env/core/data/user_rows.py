@@ -133,7 +133,8 @@ def split_rows(
     questions, so that added rows change few of them. Raises `InputError` if no training rows are left."""
     if num_eval >= len(rows):
         raise InputError(
-            f"{counted(num_eval, 'evaluation question')} would leave nothing to train on: the data has {len(rows)}"
+            f"{counted(num_eval, 'evaluation question')} would leave nothing to train on: the data has {len(rows)}, "
+            f"so use at most {len(rows) - 1}"
         )
     order = in_order(rows, seed)
     chosen = {row["question"] for row in order[:num_eval]}
