@@ -46,6 +46,20 @@ MISTAKES = [
     ("output_dir=x", "use output.dir"),
     ("hub.organization=me", "put it into repo_id"),
     ("training.lr=1e-5", "it is called learning_rate"),
+    *[
+        (f"{key}=1", text)
+        for key, text in {
+            # the course's and the benchmarking framework's, which similar names of ours would mislead
+            "eval_temperature": "use evaluation.temperature",
+            "eval_num_examples_to_print": "use logging.num_examples",
+            "per_device_eval_batch_size": "use engine.max_batch_size",
+            "save_strategy": "use output.save_every",
+            "lora_r": "use lora.r",
+            "training.use_lora": "use a section lora",
+            "training.lora_r": "use lora.r",
+            "model.torch_dtype": "it is called dtype",
+        }.items()
+    ],
     # types
     ("training.kl_reference=previous", "training.kl_reference = 'previous' @ command line: beta is 0"),
     # names of other trainers and of earlier releases, and keys of other sections

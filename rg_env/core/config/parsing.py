@@ -180,7 +180,8 @@ def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
         return f"unknown key {name!r}: did you mean {' or '.join(there[:3])}?"
     for place, each in places.items():
         if text := _renamed(each, name):
-            return f"{text} (in {'.'.join(place)})" if place else text
+            clear = not place or "leave it out" in text or re.search(r"[a-z]\.[a-z]", text)
+            return text if clear else f"{text} (in {'.'.join(place)})"
     if not nearest(name, section.model_fields):
         for place, each in places.items():
             if near := nearest(name, each.model_fields, 0.8):
