@@ -100,7 +100,7 @@ class CommandParser(argparse.ArgumentParser):
         elif near := difflib.get_close_matches(flag, self._names(), n=1, cutoff=0.8):
             hint = f"did you mean {near[0]}?"
         elif any(action.nargs == argparse.REMAINDER for action in self._actions):
-            model = self._value("model") or 'MODEL'
+            model = self._value("model") or "MODEL"
             hint = f"the model comes first, then vLLM's options: {self.prog} {model} ..."
         elif key := self._key({"steps": "max_steps"}.get(name, name)):
             hint = f"it is a config key, write {key}={value or 'VALUE'}"

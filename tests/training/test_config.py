@@ -57,7 +57,7 @@ MISTAKES = [
             "lora_r": "use lora.r",
             "training.use_lora": "use a section lora",
             "training.lora_r": "use lora.r",
-            "model.torch_dtype": "it is called dtype",
+            "model.torch_dtype": "use model.dtype",
         }.items()
     ],
     # types

@@ -30,12 +30,6 @@ class ModelConfig(Section):
     """The policy to train. Plain text is its name: `model: tiny`."""
 
     short = "name"
-    renamed: ClassVar = {
-        "torch_dtype": "it is called dtype",
-        "attn_implementation": "it is called attention",
-        "name_or_path": "it is called name",
-        "low_cpu_mem_usage": "leave it out",
-    }
 
     name: Text
     """A folder, a model name on the Hugging Face Hub, or "tiny" for the tiny policy that ships with the package."""
