@@ -407,7 +407,9 @@ def load_eval_config(file: str | Path, overrides: Sequence[str] = ()) -> EvalCon
         InputError: a file cannot be read.
         ConfigError: keys, types, ranges, names or combinations are invalid; reports all of them.
     """
-    return checked_eval_config(read_config(file, overrides))
+    document = read_config(file, overrides)
+    _select(document, read_config(file).get(("tasks",)) or {})
+    return checked_eval_config(document)
 
 
 def eval_config_of(overrides: Sequence[str]) -> EvalConfig:
@@ -420,9 +422,64 @@ def checked_eval_config(document: Document) -> EvalConfig:
     _take_held_out(document)
     config = parse_config(document, EvalConfig, _names)
     checks = (_names, _models, _sampling, _external, _published)
+    config = _without_unmeasured(document, config)
     if found := [problem for check in checks for problem in check(config)]:
         raise config_error(document, found)
     return config
+
+
+def _by_name(tasks: Any) -> dict[str, Any] | None:
+    """A value of `tasks` as entries by name; None if the schema will refuse it."""
+    try:
+        entries = _BY_NAME(tasks)
+    except ValueError:
+        return None
+    return entries if isinstance(entries, dict) else None
+
+
+def _select(document: Document, tasks: Any) -> None:
+    """Give tasks that are named on the command line the options in the config: those of its `tasks` and of tasks under
+    `evaluation`. A category selects the config's tasks of this category, if there are any."""
+    names = document.get(("tasks",))
+    names = [names] if isinstance(names, str) else names
+    entries = (_by_name(tasks) or {}) | (_by_name(document.get(("evaluation", "tasks")) or {}) or {})
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or not _replaced(document):
+        return
+    selected: dict[str, Any] = {}
+    for name in names:
+        of_category = {label: entry for label, entry in entries.items() if _category(label, entry) == name}
+        selected |= of_category or {name: entries.get(name, {})}
+    document.set(("tasks",), selected, COMMAND_LINE)
+
+
+def _replaced(document: Document, section: str = "tasks") -> bool:
+    """Whether the command line sets the whole section."""
+    return document.origins.get((section,)) == COMMAND_LINE
+
+
+def _category(label: str, entry: Any) -> str | None:
+    task = (isinstance(entry, Mapping) and entry.get("task")) or label
+    return str(load_table()[task]["category"]) if task in load_table() else None
+
+
+def _without_unmeasured(document: Document, config: EvalConfig) -> EvalConfig:
+    """The config without published accuracies on tasks, or of models, that the command line left out."""
+    gone = {path[1] for path in document.nulls if path[0] == "models" and len(path) == 2}
+    published = {}
+    for name, table in config.published.items():
+        rows = {}
+        for row, figures in table.rows.items():
+            path = ("published", name, "rows", row, "accuracy")
+            given = {model for model in figures.accuracy if document.origin((*path, model)) == COMMAND_LINE}
+            kept = (
+                {*config.models, *given} if _replaced(document, "models") else figures.accuracy.keys() - (gone - given)
+            )
+            accuracy = {model: value for model, value in figures.accuracy.items() if model in kept}
+            if given or (accuracy and (not _replaced(document) or {*figures.names(row)} <= {*config.names})):
+                rows[row] = figures.model_copy(update={"accuracy": accuracy})
+        if rows:
+            published[name] = table.model_copy(update={"rows": rows})
+    return config.model_copy(update={"published": published})
 
 
 def _names(config: EvalConfig) -> Iterator[Problem]:
@@ -434,11 +491,15 @@ def _names(config: EvalConfig) -> Iterator[Problem]:
 def _take_held_out(document: Document) -> None:
     """Accept tasks under `evaluation`, as in files of held-out tasks for training, as `tasks`."""
     held_out = document.get(("evaluation",))
-    if isinstance(held_out, dict) and [*held_out] == ["tasks"]:
-        tasks, own = (_BY_NAME(each) for each in (held_out["tasks"], document.get(("tasks",)) or {}))
-        if isinstance(tasks, dict) and isinstance(own, dict):
-            del document.values["evaluation"]
-            document.values["tasks"] = {**tasks, **own}
+    if not isinstance(held_out, dict) or [*held_out] != ["tasks"]:
+        return
+    tasks, own = _by_name(held_out["tasks"]), _by_name(document.get(("tasks",)) or {})
+    if tasks is not None and own is not None:
+        del document.values["evaluation"]
+        if not _replaced(document):
+            both = [name for name in tasks if isinstance(tasks[name], dict) and isinstance(own.get(name), dict)]
+            own = {**tasks, **own, **{name: {**tasks[name], **own[name]} for name in both}}
+        document.values["tasks"] = own
 
 
 def _models(config: EvalConfig) -> Iterator[Problem]:

@@ -161,6 +161,41 @@ def test_a_category_means_all_its_tasks() -> None:
     assert list(eval_config_of(["models=other", "tasks={games: {task: maze}}"]).tasks) == ["games"]
 
 
+@pytest.mark.parametrize(
+    ("config", "names", "expected"),
+    [
+        ("paper_tables", ["spell_backward_4", "gcd"], {"spell_backward_4": {"min_word_len": 4, "max_word_len": 4}, "gcd": {}}),
+        ("paper_tables", ["arithmetic"], {"prime_factorization": {"min_value": 2, "max_value": 1000}}),
+        ("paper_inter", ["binary_matrix"], {"binary_matrix": {"min_n": 2, "max_n": 6}}),
+        ("paper_inter", ["geometry"], {"advanced_geometry": {}, "simple_geometry": {}}),
+        ("seven_tasks", ["geometry"], {"simple_geometry": {}}),
+    ],
+)  # fmt: skip
+def test_names_select_from_the_tasks_of_a_config(config: str, names: list[str], expected: dict[str, object]) -> None:
+    """With their options; published accuracies on other tasks are left out."""
+    selected = load_eval_config(REPOSITORY / "configs" / "eval" / f"{config}.yaml", [f"tasks={names}"])
+    assert {name: task.config for name, task in selected.tasks.items()} == expected
+    for table in selected.published.values():
+        assert {name for row, figures in table.rows.items() for name in figures.names(row)} <= expected.keys()
+
+
+def test_an_override_of_a_held_out_task_keeps_its_options() -> None:
+    paper = load_eval_config(
+        REPOSITORY / "configs" / "eval" / "paper_inter.yaml", ["tasks.binary_matrix.num_examples=5"]
+    )
+    assert len(paper.tasks) == 56
+    assert (paper.tasks["binary_matrix"].num_examples, paper.tasks["binary_matrix"].config["max_n"]) == (5, 6)
+
+
+def test_published_accuracies_of_models_that_are_left_out_are_too() -> None:
+    file = REPOSITORY / "configs" / "eval" / "paper_tables_trained.yaml"
+    fewer = load_eval_config(file, ["models.games=null"]).published["intra_domain"].rows
+    assert fewer["games"].accuracy == {"base": 0.0}
+    assert [*load_eval_config(file, ["models=tiny"]).published] == []
+    with pytest.raises(ConfigError, match="unknown model 'gone'"):
+        load_eval_config(file, ["models=tiny", "published.intra_domain.rows.games.accuracy={gone: 0.1}"])
+
+
 def test_files_of_held_out_tasks_are_evaluations_too(tmp_path: Path) -> None:
     """As they are written for training; tasks of the file itself add to them."""
     held_out = REPOSITORY / "configs" / "tasks" / "held_out" / "graphs.yaml"
