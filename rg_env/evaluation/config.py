@@ -471,9 +471,8 @@ def _without_unmeasured(document: Document, config: EvalConfig) -> EvalConfig:
         for row, figures in table.rows.items():
             path = ("published", name, "rows", row, "accuracy")
             given = {model for model in figures.accuracy if document.origin((*path, model)) == COMMAND_LINE}
-            kept = (
-                {*config.models, *given} if _replaced(document, "models") else figures.accuracy.keys() - (gone - given)
-            )
+            replaced = _replaced(document, "models")
+            kept = given | ({*config.models} if replaced else figures.accuracy.keys() - gone)
             accuracy = {model: value for model, value in figures.accuracy.items() if model in kept}
             if given or (accuracy and (not _replaced(document) or {*figures.names(row)} <= {*config.names})):
                 rows[row] = figures.model_copy(update={"accuracy": accuracy})

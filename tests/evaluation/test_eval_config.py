@@ -164,7 +164,8 @@ def test_a_category_means_all_its_tasks() -> None:
 @pytest.mark.parametrize(
     ("config", "names", "expected"),
     [
-        ("paper_tables", ["spell_backward_4", "gcd"], {"spell_backward_4": {"min_word_len": 4, "max_word_len": 4}, "gcd": {}}),
+        ("paper_tables", ["spell_backward_4"], {"spell_backward_4": {"min_word_len": 4, "max_word_len": 4}}),
+        ("paper_tables", ["maze", "gcd"], {"maze": {}, "gcd": {}}),
         ("paper_tables", ["arithmetic"], {"prime_factorization": {"min_value": 2, "max_value": 1000}}),
         ("paper_inter", ["binary_matrix"], {"binary_matrix": {"min_n": 2, "max_n": 6}}),
         ("paper_inter", ["geometry"], {"advanced_geometry": {}, "simple_geometry": {}}),
