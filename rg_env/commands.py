@@ -1,6 +1,7 @@
 """Helpers of commands and example scripts: one-line errors, keys from `.env`, quiet libraries."""
 
 import argparse
+import atexit
 import errno
 import io
 import logging
@@ -33,7 +34,6 @@ def run_command(main: Callable[[], Any]) -> None:
         prepare_process()
         try:
             code = main()
-            _leave_process_group()
         finally:  # also after --help
             sys.stdout.flush()  # at interpreter exit a failure would be a traceback and exit code 120
     except (Exception, KeyboardInterrupt) as error:
@@ -51,14 +51,27 @@ def run_command(main: Callable[[], Any]) -> None:
             code = error.exit_code
         else:
             raise
-    sys.exit(code if isinstance(code, int) else 0)
+    code = code if isinstance(code, int) else 0
+    _exit_from_process_group(code)
+    sys.exit(code)
 
 
-def _leave_process_group() -> None:
-    """Destroy torch's process group, if any: its threads can abort the process at interpreter exit."""
+def _exit_from_process_group(code: int) -> None:
+    """With several processes, exit without finalizing the interpreter, which gloo's threads can turn into an abort.
+
+    Such a thread may still have to release a Python tensor of the last collective operation. It needs the interpreter's
+    lock for that, and Python ends threads that ask for it during finalization: C++ then calls `std::terminate`.
+    Destroying the group would join the threads, but DistributedDataParallel keeps a reference to it.
+    """
     distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return
+    if code == 0:  # after an error the others may not answer
         distributed.destroy_process_group()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def say(line: str) -> None:

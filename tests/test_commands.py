@@ -190,3 +190,40 @@ def test_errors_are_printed_without_control_codes(capsys: pytest.CaptureFixture[
     with pytest.raises(SystemExit):
         run_command(lambda: fail(InputError("2 mistakes\n  'größe 語'\x1b[31m\r\x9b\u202e\ud800\u2028")))
     assert capsys.readouterr().err == "error: 2 mistakes\n  'größe 語'\\x1b[31m\\r\\x9b\\u202e\\ud800\\u2028\n"
+
+
+GROUP = """
+import atexit, os, tempfile, torch
+from rg_env.commands import run_command
+from rg_env.errors import InputError
+
+
+class Last:
+    def __del__(self, write=os.write):
+        write(1, b"finalized ")
+
+
+last = Last()
+
+
+def main():
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tempfile.mktemp()}", rank=0, world_size=1)
+    atexit.register(print, "at exit", end=" ")
+    return END
+
+
+run_command(main)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("end", "code"), [("3", 3), ("(_ for _ in ()).throw(InputError('bad'))", 2)], ids=["code", "error"]
+)
+def test_a_process_of_a_group_does_not_finalize_the_interpreter(end: str, code: int) -> None:
+    """gloo's threads could abort it there. What programs have registered for their exit is done."""
+    done = subprocess.run(
+        [sys.executable, "-c", GROUP.replace("END", end)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (code, "at exit "), done.stderr
+    assert done.stderr == ("error: bad\n" if code == 2 else "")
