@@ -140,10 +140,29 @@ def installed_version(package: str) -> str:
 
 
 def install_command(extra: str) -> str:
-    """The shell command that installs rg_env with `extra` from the repository in the package's metadata.
+    """The shell command that adds `extra` to this installation: from the folder, wheel, git repository or index that it
+    was installed from."""
+    import json
+    import shlex
+    from importlib.metadata import PackageNotFoundError, distribution
+    from pathlib import Path
+    from urllib.parse import unquote, urlsplit
 
-    rg_env is not published on a package index.
-    """
+    try:
+        origin = json.loads(distribution("rg-env").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:  # a source folder on PYTHONPATH
+        origin = {"url": Path(__file__).parents[1].as_uri()}
+    address = origin.get("url", "")
+    if address.startswith("file:") and "vcs_info" not in origin:
+        editable = "-e " if origin.get("dir_info", {}).get("editable") else ""
+        return f"pip install {editable}{shlex.quote(f'{unquote(urlsplit(address).path)}[{extra}]')}"
+    source = f" @ {'git+' if 'vcs_info' in origin else ''}{address}" if address else ""
+    return f"pip install 'rg-env[{extra}]{source}'"
+
+
+def repository_command(extra: str) -> str:
+    """The shell command that installs rg_env with `extra` on any machine, from the repository in the package's
+    metadata: rg_env is not published on a package index."""
     from importlib.metadata import PackageNotFoundError, metadata
 
     try:
@@ -160,14 +179,19 @@ def how_to_install(extra: str) -> str:
     return f"`{install_command(extra)}`, or `{script}` in a clone"
 
 
+_ALMOST_THE_SAME = 0.9
+
+
 def nearest(name: object, known: Iterable[str], cutoff: float = 0.65) -> list[str]:
-    """At most three `known` names similar to `name`, most similar first.
+    """At most three `known` names similar to `name`, most similar first; an almost equal one alone.
 
     Without any, those that have `name` as a word: `batch` suggests `batch_size`.
     """
     known = sorted(known)
-    words = [each for each in known if f"_{name}_" in f"_{each}_"]
-    return difflib.get_close_matches(str(name), known, n=3, cutoff=cutoff) or words[:3]
+    for least in (_ALMOST_THE_SAME, cutoff):
+        if found := difflib.get_close_matches(str(name), known, n=3, cutoff=least):
+            return found
+    return [each for each in known if f"_{name}_" in f"_{each}_"][:3]
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "") -> UnknownNameError:

@@ -100,7 +100,7 @@ def value_of(outcome: Outcome) -> Any:
 
 
 @contextlib.contextmanager
-def script(folder: Path, code: str) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+def script(folder: Path, code: str, wall_s: float = 0.5) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
     """A program that makes a pool, runs `code` and prints ids of processes; then it waits."""
     head = f"""
 import os, signal, sys, threading, time
@@ -108,7 +108,7 @@ sys.path.insert(0, {str(folder)!r})
 from rg_env.core.child_process import ParentPipe
 from rg_env.core.grading.workers import WorkerPool
 from rg_env.errors import RGEnvError
-pool = WorkerPool("worker_targets:do", workers=2, wall_s=0.5)
+pool = WorkerPool("worker_targets:do", workers=2, wall_s={wall_s})
 pids = [worker.process.pid for worker in pool._all]
 """
     command = [sys.executable, "-W", "ignore", "-c", head + code]

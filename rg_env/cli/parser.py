@@ -74,12 +74,12 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Suggest the right name for a misnamed option, which may be the missing required one; otherwise report the
-        error like argparse."""
+        """Suggest the right name for a misnamed option, which may be the missing required one; otherwise report
+        argparse's error in one line."""
         for argument in self._arguments:
             if argument.startswith("--") and self._called(argument):
                 raise self.unknown(argument)
-        super().error(message)
+        raise InputError(f"{self.prog}: {message}; see `{self.prog} --help`")
 
     def unknown(self, argument: str) -> InputError:
         """Return the error for an unknown argument."""

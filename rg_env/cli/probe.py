@@ -42,12 +42,12 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run `rg-env probe`; returns the exit code."""
     from rg_env.core.config.yaml12 import to_yaml
-    from rg_env.core.run_folder import write_aside
+    from rg_env.core.run_folder import free_folder, write_aside
     from rg_env.core.tasks.task_table import load_table
     from rg_env.errors import InputError
     from rg_env.evaluation.config import eval_config_of
     from rg_env.evaluation.from_config import run_evaluation
-    from rg_env.evaluation.probe import fitted, judge, labels, mixture, print_probed
+    from rg_env.evaluation.probe import LEAST_QUESTIONS, fitted, judge, labels, mixture, print_probed
     from rg_env.evaluation.trained import as_trained
 
     if options.rollouts_per_example < 2:
@@ -59,11 +59,16 @@ def run(options: argparse.Namespace) -> int:
         "num_examples": options.num_examples,
         "rollouts_per_example": options.rollouts_per_example,
     }
-    given |= {"output.dir": options.output_dir} if options.output_dir else {}
+    if options.output_dir or not options.resume:
+        given["output.dir"] = options.output_dir or str(free_folder(None, f"probe-{'+'.join(options.tasks[:3])}"))
     given |= {"sampling.max_tokens": options.max_tokens} if options.max_tokens else {}
     for package in ("scipy", "matplotlib"):  # before anything is generated
         require(package, "eval")
     config, _ = as_trained(eval_config_of([f"{key}={json.dumps(value)}" for key, value in given.items()]))
+    if options.num_examples < LEAST_QUESTIONS:
+        print(
+            f"note: -n {options.num_examples} is too few for a verdict and mixture.yaml, which need {LEAST_QUESTIONS}"
+        )
     with end_signals_as_ctrl_c():
         config, skipped = fitted(config)
         for line in skipped:
@@ -76,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         text = to_yaml(mixture(found))
     except InputError as error:
-        print(f"{error}; files in {folder}")
+        print(f"no mixture.yaml: {error}; files in {folder}")
         return 1
     file = Path(folder) / "mixture.yaml"
     head = f"# Made by rg-env probe for {options.model}: tasks that it can learn from, at the starting level."

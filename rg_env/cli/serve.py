@@ -11,7 +11,8 @@ def add(commands: Any) -> None:
     serve = commands.add_parser(
         "serve",
         help="serve a model over HTTP on 127.0.0.1, for any OpenAI client",
-        epilog="Endpoints: /v1/chat/completions, /v1/completions and /v1/models.",
+        epilog="Endpoints: /v1/chat/completions, /v1/completions and /v1/models. The model's name in requests is the "
+        "value of --model, or empty; any other name is an error (404).",
         examples=[
             "rg-env serve --model outputs/RUN",
             "lm_eval --model local-chat-completions --model_args model=outputs/RUN,"
@@ -56,6 +57,9 @@ def run(options: argparse.Namespace) -> int:
         engine = EmbeddedEngine(policy.model, policy.tokenizer, model_name=options.model, seed=options.seed)
         if trained and text is None:
             print(f"system prompt for chats without one, from training: {shortened(prompt.system_prompt)}")
-        print(f"serving {options.model!r} at http://{HOST}:{listener.getsockname()[1]}/v1 (Ctrl-C to stop)", flush=True)
+        address = f"http://{HOST}:{listener.getsockname()[1]}/v1"
+        print(
+            f"serving {options.model!r} at {address} (Ctrl-C to stop); that is the model's name for clients", flush=True
+        )
         serve(engine, listener, partial(with_prompt, prompt) if trained or text else list)
     return 0

@@ -34,7 +34,17 @@ def add(commands: Any) -> None:
         epilog="Prints the table and writes comparison.md, comparison.json, comparison.png and curves.png to FOLDER.",
     )
     compare.add_argument("folder", metavar="FOLDER", type=Path, help="sweep folder")
-    compare.set_defaults(run=lambda options: compare_runs(options.folder))
+    compare.add_argument("others", metavar="FOLDER", nargs="*", help=argparse.SUPPRESS)
+    compare.set_defaults(run=_compare)
+
+
+def _compare(options: argparse.Namespace) -> int:
+    if options.others:
+        raise InputError(
+            "rg-env compare takes one sweep; for several runs, `rg-env plot RUN RUN` draws their curves, and "
+            "`rg-env eval --models RUN RUN` compares their models"
+        )
+    return compare_runs(options.folder)
 
 
 def run(options: argparse.Namespace) -> int:

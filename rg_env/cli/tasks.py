@@ -133,6 +133,7 @@ def one_task(name: str, level: int | None = None, show: int = 0, seed: int = 0) 
     lines.append(f"problem key (determines the split): {problem_keys.described(spec.name)}")
     lines += ["measured with the default options:", f"  {audit.HEADER}"]
     lines += [f"  {text}" for text in audit.line(measured).splitlines()]
+    lines += [f"  {text}" for text in audit.LEGEND.splitlines()]
     for number, row in enumerate(build_rows(gym, "train", show, seed) if show else [], start=1):
         gold = row["answer"] or "(the library stores none)"
         lines += ["", f"example {number}:", row["question"].rstrip(), f"answer: {gold}"]
@@ -155,6 +156,8 @@ def show_audit(tasks: Sequence[str] = ()) -> bool:
     print(audit.HEADER)
     for result in audits:
         print(audit.line(result))
+    for text in audit.LEGEND.splitlines():
+        print(f"  {text}")
     golds = sum(result.items - result.without_gold for result in audits)
     wrong = sum(result.gold_wrong for result in audits)
     print(

@@ -45,7 +45,7 @@ from rg_env.core.rewards import resolve_rewards
 from rg_env.core.run_folder import RunFolder, checkpoint_step, is_missing_folder
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table
-from rg_env.core.text import counted, file_part
+from rg_env.core.text import counted
 from rg_env.core.user_code import import_user_code
 from rg_env.errors import unknown_name
 from rg_env.tiny import TASKS as TINY_TASKS
@@ -352,11 +352,8 @@ class EvalConfig(Section):
 
     @property
     def data_name(self) -> str | None:
-        """Name of `data` in results: its file's name. None without data."""
-        if self.data is None:
-            return None
-        name = file_part(Path(self.data.path).stem)
-        return f"{name}_data" if name in load_table() or name == _ALL_TASKS else name
+        """Name of `data` in results. None without data."""
+        return self.data.name if self.data else None
 
     @property
     def names(self) -> list[str]:

@@ -15,7 +15,7 @@ from rg_env.core.data.manifest import hash_of_rows, split_hash
 from rg_env.core.data.splits import question_hash
 from rg_env.core.data.user_rows import in_order
 from rg_env.core.environment import Environment, ReasoningGym, Row
-from rg_env.core.grading.scoring import UNNAMED_TASK, score
+from rg_env.core.grading.scoring import score, task_of
 from rg_env.evaluation import results
 from rg_env.evaluation.config import EvalConfig
 from rg_env.evaluation.results import Part
@@ -84,7 +84,7 @@ class Questions:
 
 
 def _task_of(row: Row) -> str:
-    return str(row["info"].get("rg_task", UNNAMED_TASK))
+    return task_of(row["info"])
 
 
 def question_of(row: Row) -> str:

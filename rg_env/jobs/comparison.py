@@ -41,6 +41,9 @@ _SHARES = ("accuracy_before", "accuracy_after", "greedy_after", "held_out_after"
 _MOST_VALUE = 40
 """Maximum characters of a value in the table; comparison.json has the full value."""
 _LEGEND = "Means over finished runs with 95% intervals: over seeds, or over a single run's questions."
+_LEAST_SEEDS = 3
+"""Minimum number of seeds for an interval: between two, nothing is known about the deviation (t = 12.7)."""
+_TWO_SEEDS = "Two seeds are too few for an interval: (a to b) are their two values."
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class Figure:
 
     mean: float
     interval: Interval | None
+    both: tuple[float, float] | None = None
+    """The values of two seeds, ascending, which have no interval."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +92,16 @@ class Group:
         return [run for run in self.runs if run.status == "finished"]
 
     @property
+    def too_few(self) -> str:
+        """Remark on a number of seeds that is too small for intervals; empty if it is not."""
+        return " (too few)" if 1 < len(self.finished) < _LEAST_SEEDS else ""
+
+    @property
     def over(self) -> str:
         """What the intervals are over: several seeds, or a single run's questions."""
         if not (done := self.finished):
             return ""
-        return f"{len(done)} seeds" if len(done) > 1 else counted(done[0].questions, "question")
+        return f"{len(done)} seeds{self.too_few}" if len(done) > 1 else counted(done[0].questions, "question")
 
 
 @dataclass(frozen=True)
@@ -119,6 +129,7 @@ class Comparison:
             for part, cause in enumerate(("questions", "sampling settings"))
             if len({run.evaluated[part] for run in self.finished}) > 1
         ]
+        notes += [_TWO_SEEDS] if any(group.too_few for group in self.groups) else []
         return notes + [
             f"not in the table: {run.number} {run.name}: {run.status}{f' ({run.reason})' if run.reason else ''}"
             for run in self.runs
@@ -174,8 +185,11 @@ def _run(folder: Path, number: int, name: str, values: dict[str, Any]) -> Run:
 
 
 def _over_seeds(name: str, runs: Sequence[Run]) -> Figure:
-    """Mean over several runs, with `runs_interval` for proportions and Student's interval otherwise."""
+    """Mean over several runs, with `runs_interval` for proportions and Student's interval otherwise; two runs have
+    none."""
     means = [run.figures[name].mean for run in runs]
+    if len(means) < _LEAST_SEEDS:
+        return Figure(fmean(means), None, (min(means), max(means)))
     if name not in _SHARES:
         return Figure(fmean(means), mean_interval([[mean] for mean in means]))
     return Figure(fmean(means), runs_interval(means, max(1, min(run.questions for run in runs))))
@@ -259,7 +273,10 @@ def _columns(comparison: Comparison) -> dict[str, list[str]]:
 
 
 def _cell(figure: Figure | None, digits: int) -> str:
-    return "–" if figure is None else with_interval(figure.mean, figure.interval, digits)
+    if figure is None:
+        return "–"
+    both = "" if figure.both is None else " ({:.{d}f} to {:.{d}f})".format(*figure.both, d=digits)
+    return with_interval(figure.mean, figure.interval, digits) + both
 
 
 def _plot(comparison: Comparison, output: Path) -> bool:
@@ -291,7 +308,7 @@ def _plot(comparison: Comparison, output: Path) -> bool:
         if len(group.finished) > 1:
             each = [run.figures[f"{kind}_after"].mean for run in group.finished]
             axes.plot(each, [row + 0.22] * len(each), color=GREY, marker="|", linestyle="none")
-    ticks = [f"{label}\ninterval over {group.over}" for label, group in drawn]
+    ticks = [f"{label}\n{'no ' if group.too_few else ''}interval over {group.over}" for label, group in drawn]
     label_rows(axes, ticks, size=8)
     axes.set(xlabel=f"{kind}, sampled, on the frozen problems (gray: each seed)")
     if kind == "accuracy":

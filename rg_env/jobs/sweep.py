@@ -293,7 +293,10 @@ def read_points(folder: Path) -> dict[str, dict[str, Any]]:
     """
     file = folder / SWEEP_FILE
     if not file.is_file():
-        raise InputError(f"{folder} is not a sweep: it has no {SWEEP_FILE}; pass the output.dir of a sweep")
+        hint = "pass the output.dir of a sweep"
+        if RunFolder.is_run(folder):
+            hint = "it is a single run: `rg-env plot` draws the curves of runs, `rg-env eval --models` compares models"
+        raise InputError(f"{folder} is not a sweep: it has no {SWEEP_FILE}; {hint}")
     points = read_yaml(file).get("points")
     if not points or not isinstance(points, dict) or not all(isinstance(each, dict) for each in points.values()):
         raise damaged(file, "it has no points")

@@ -19,7 +19,7 @@ from rg_env.core.data.splits import Split
 from rg_env.core.hub import PushRequest
 from rg_env.core.statistics import with_interval
 from rg_env.core.text import counted, one_line
-from rg_env.errors import install_command
+from rg_env.errors import repository_command
 from rg_env.evaluation.config import TINY
 from rg_env.evaluation.results import Accuracy, Paired, Results, read_results
 from rg_env.evaluation.scores import together
@@ -89,7 +89,7 @@ def card(request: PushRequest, checkpoint: Checkpoint, license: Values, paths: S
         "results": list(_results(before, after)),
         "run": run,
         "own_data": own,
-        "install": install_command("train"),
+        "install": repository_command("train"),
     }
     if run:
         environment, manifest, outcome = arguments.get("environment", {}), run.manifest(), run.results()

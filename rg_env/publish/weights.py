@@ -158,7 +158,7 @@ def _check_steps(contents: dict[Path, Any]) -> None:
     for suffix in ("model_states.pt", "optim_states.pt"):
         same = {file: step for file, step in steps.items() if file.name.endswith(suffix)}
         if len(set(same.values())) > 1:
-            named = ", ".join(f"{file.name} after {step} steps" for file, step in same.items())
+            named = ", ".join(f"{file.name} after {counted(step, 'step')}" for file, step in same.items())
             raise InputError(f"{next(iter(same)).parent} mixes files of different checkpoints: {named}")
 
 

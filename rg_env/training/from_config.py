@@ -30,10 +30,12 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     output = config.output if folder is None else config.output.model_copy(update={"dir": str(folder)})
     shown = config.model_copy(update={"output": output})
     print_once("\n".join([*plan(shown, own_rows=start.train_rows), f"loading {config.model.name} ..."]))
-    from rg_env.inference.models import load_policy
+    from rg_env.inference.models import TINY, load_policy
     from rg_env.training.run import train
 
     given, config = config, config.in_updates(start.train_rows)
+    if config.model.name != TINY:
+        _check_prompts(config, start)
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
     trainer = make_trainer(config, policy, start, folder=folder, resume=resume)
     return train(
@@ -45,6 +47,25 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
         hub=config.hub,
         resume=resume,
     )
+
+
+def _check_prompts(config: TrainConfig, start: Start) -> None:
+    """Raise `InputError` if a prompt is too long, before the weights are loaded, which can take minutes. The trainer
+    checks again; rows come from the cache then."""
+    from rg_env.inference.models import describe_model
+    from rg_env.inference.prompts import PromptEncoder
+    from rg_env.training.trainer_checks import check_prompts
+
+    encoder = PromptEncoder(describe_model(config.model.name).tokenizer)
+    check_prompts(_environment(config, start, config.gym), encoder, config.training.max_prompt_length)
+
+
+def _environment(config: TrainConfig, start: Start, gym: Any) -> "Environment":
+    from rg_env.core.environment import Environment, ReasoningGym
+
+    if start.rows is not None:
+        return Environment(*start.rows, **config.prompt_arguments())
+    return ReasoningGym(gym=gym, **config.environment_arguments())
 
 
 def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Results":
@@ -89,16 +110,11 @@ def make_trainer(
     config: TrainConfig, policy: "Policy", start: Start, *, folder: Path | None = None, resume: str | None = None
 ) -> "GRPOTrainer":
     """The trainer that `config` describes. `folder` is its output folder; default: the config's."""
-    from rg_env.core.environment import Environment, ReasoningGym
     from rg_env.training.collectives import choose_folder
     from rg_env.training.data.curriculum import Curriculum
     from rg_env.training.trainer import GRPOTrainer
 
-    env: Any
-    if start.rows is not None:
-        env = Environment(*start.rows, **config.prompt_arguments())
-    else:
-        env = ReasoningGym(gym=policy.mixture(config.gym), **config.environment_arguments())
+    env: Any = _environment(config, start, policy.mixture(config.gym) if start.rows is None else None)
     if folder is None:
         folder = choose_folder(config.output.dir, run_name(config.trained_on, policy.label), resume)
     curriculum = None

@@ -9,19 +9,22 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rg_env.core.data.manifest import read_manifest
 from rg_env.core.data.user_rows import split_rows
 from rg_env.core.hub import LOGIN, repo_problem
-from rg_env.core.run_folder import RunFolder
+from rg_env.core.run_folder import RunFolder, is_missing_folder
+from rg_env.core.text import counted
 from rg_env.errors import InputError
+from rg_env.evaluation.config import TINY
 from rg_env.inference.vllm.client import VllmServer
 from rg_env.training.config.schema import TrainConfig
 from rg_env.training.config.sections import EngineConfig, HubConfig, LoggingConfig
 
 AUTO = "auto"
 """Value of `resume` that selects the newest checkpoint."""
-Rows = Sequence[dict[str, str]]
+Rows = Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def check_start(
             a missing server is only noted.
 
     Raises:
-        InputError: the output folder, a checkpoint, the manifest, the data or a login is unusable.
+        InputError: the output folder, the model's folder, a checkpoint, the manifest, the data or a login is unusable.
         ServerError: the vLLM server does not respond.
     """
     data = config.data
@@ -61,6 +64,8 @@ def check_start(
     if os.environ.get("RANK", "0") != "0":
         return Start(own_rows(config) if read_data else None)
     RunFolder.choose(config.output.dir, "check", resume)
+    if checkpoint is None or not (Path(checkpoint) / "config.json").is_file():  # else the model is not loaded
+        check_model(config.model.name)
     if resume not in (None, AUTO):
         _check_folder(Path(str(resume)), "resume from", ("trainer_state.json",))
     if checkpoint is not None and (os.path.isdir(checkpoint) or checkpoint.startswith((".", "/", "~"))):
@@ -80,10 +85,19 @@ def own_rows(config: TrainConfig) -> tuple[Rows, Rows]:
     train, evaluation = split_rows(data.rows(), config.splits.num_eval_examples, config.splits.eval_seed)
     if len(train) < (prompts := config.training.prompts_per_step):
         raise InputError(
-            f"{data.path}: {len(train)} questions are left to train on, fewer than the {prompts} prompts of a step: "
+            f"{data.path}: the {counted(len(train), 'question')} left to train on are fewer than the "
+            f"{counted(prompts, 'prompt')} of a step: "
             "add questions, or lower splits.num_eval_examples or training.rollouts_per_step"
         )
     return train, evaluation
+
+
+def check_model(name: str) -> None:
+    """Raise `InputError` if the name of a model is the path of a folder that is missing or has no model."""
+    if is_missing_folder(name):
+        raise InputError(f"model.name: there is no folder {name}")
+    if name != TINY and os.path.isdir(name) and not (Path(name) / "config.json").is_file():
+        raise InputError(f"model.name: {name} is not a model folder: config.json and safetensors files are required")
 
 
 def check_hub(config: HubConfig) -> None:

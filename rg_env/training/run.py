@@ -23,6 +23,7 @@ from transformers import TrainerCallback
 from rg_env.core.processes import entered, print_once, world_size
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.text import counted
 from rg_env.errors import InputError, StoppedTogether, TrainingError, from_interrupt
 from rg_env.evaluation.plots.curves import plot_run
 from rg_env.evaluation.results import Results, read_evaluations
@@ -141,7 +142,7 @@ class Recorder(TrainerCallback):
     def _evaluate(self, step: int) -> dict[str, float]:
         start = time.monotonic()
         if not self.evaluations:  # the first output of a large model
-            self.console.line(f"evaluating: {self.evaluation.answers:,} answers ...")
+            self.console.line(f"evaluating: {counted(self.evaluation.answers, 'answer')} ...")
         result = self.evaluation.run(step, self.console.evaluating)
         seconds = time.monotonic() - start
         self.evaluations.append(result)

@@ -29,6 +29,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 
 from rg_env.adapters import as_environment
 from rg_env.core.environment import Environment
+from rg_env.core.run_folder import free_folder
 from rg_env.errors import InputError
 from rg_env.inference.models import processes
 from rg_env.inference.prompts import PromptEncoder
@@ -75,8 +76,8 @@ class GRPOTrainer:
         curriculum: curriculum that changes task levels in `env` during training.
 
     Raises:
-        InputError: settings exclude each other, a prompt is longer than `args.max_prompt_length`, or the tokenizer has
-            no chat template.
+        InputError: settings exclude each other, a prompt is longer than `args.max_prompt_length`, the tokenizer has no
+            chat template, or `args.output_dir` is not writable.
         ServerError: no server is usable within `engine.connect_timeout` seconds.
     """
 
@@ -98,6 +99,8 @@ class GRPOTrainer:
         self.processing_class, self.curriculum = processing_class, curriculum
         self.engine_config = engine if isinstance(engine, EngineConfig) else EngineConfig.of(engine)
         self.sampling = Sampling(**{each.name: getattr(args, each.name) for each in dataclasses.fields(Sampling)})
+        if args.output_dir is not None:
+            free_folder(args.output_dir, "", may_have_files=True)  # now, rather than when training begins
         self.accelerator = make_accelerator(args)
         check_options(args, self.engine_config, self.env, curriculum)
         check_liger(args, self.accelerator.device)

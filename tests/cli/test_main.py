@@ -59,6 +59,7 @@ def test_tasks_shows_one_at_a_level(rg_env: Run) -> None:
     """Options, levels, figures, and examples with their answers."""
     _, plain, _ = rg_env("tasks", "leg_counting")
     assert "max_animals: 10" in plain
+    assert "\n  gold: stored answers that score 1.0 " in plain
     code, harder, _ = rg_env("tasks", "leg_counting", "--level", "3", "--show", "2")
     assert code == 0
     assert "max_animals: 10\n" not in harder
@@ -114,6 +115,8 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
         (["plot", "x.json", "--titel", "y"], "no option '--titel': did you mean --title?"),
         (["report", "x", "y"], "rg-env report: unexpected argument 'y'"),
         (["probe", "--model", "tiny", "--tasks", ","], "expected at least one name"),
+        (["train"], "rg-env train: the following arguments are required: config"),
+        (["eval", "-n", "0"], "argument -n/--num-examples/--limit: 0 is less than 1; see `rg-env eval --help`"),
     ],
 )
 def test_mistakes_exit_with_code_2(rg_env: Run, arguments: list[str], words: str, tmp_path: Path) -> None:
@@ -125,6 +128,7 @@ def test_mistakes_exit_with_code_2(rg_env: Run, arguments: list[str], words: str
         code, _, errors = rg_env(*arguments)
     assert code == 2
     assert words in errors
+    assert errors.count("\n") == 1
 
 
 def test_a_folder_without_a_chat_template_is_refused(rg_env: Run, tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """The error tree."""
 
+import json
 import pickle
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,10 +39,35 @@ def test_the_command_that_installs_names_the_repository() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     address = project["urls"]["Repository"]
     assert f"  repository: {address}\n" in (Path(__file__).parents[2] / "mkdocs.yml").read_text()
-    command = errors.install_command("train")
-    assert errors.how_to_install("train") == f"`{command}`, or `./setup.sh` in a clone"
+    command = errors.repository_command("train")
     assert command.startswith("pip install 'rg-env[train] @ git+")
     assert set(re.findall(r"https://\S+?(?=')", command)) <= {address}
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        ({"url": "file:///src/rg%20env", "dir_info": {"editable": True}}, "pip install -e '/src/rg env[train]'"),
+        ({"url": "file:///src/rg_env", "dir_info": {}}, "pip install '/src/rg_env[train]'"),
+        ({"url": "file:///tmp/rg_env-0.1.0-py3-none-any.whl", "archive_info": {}},
+         "pip install '/tmp/rg_env-0.1.0-py3-none-any.whl[train]'"),
+        ({"url": "https://example.org/a/rg_env", "vcs_info": {"vcs": "git", "commit_id": "0"}},
+         "pip install 'rg-env[train] @ git+https://example.org/a/rg_env'"),
+        (None, "pip install 'rg-env[train]'"),
+    ],
+)  # fmt: skip
+def test_an_extra_is_installed_from_where_the_package_came_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: dict[str, Any] | None, command: str
+) -> None:
+    """The command has no placeholder, whatever the installer recorded (PEP 610)."""
+    info = tmp_path / "rg_env-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rg-env\nVersion: 0.1.0\n")
+    if origin is not None:
+        (info / "direct_url.json").write_text(json.dumps(origin))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert errors.install_command("train") == command
+    assert errors.how_to_install("train") == f"`{command}`, or `./setup.sh` in a clone"
 
 
 def test_a_missing_extra_is_an_error_without_a_chain() -> None:

@@ -1,5 +1,6 @@
 """Verdicts before training: what they say of a model, and the mixture that comes of them."""
 
+import contextlib
 import io
 import json
 import subprocess
@@ -166,3 +167,32 @@ def test_a_probe_of_the_tiny_policy_gives_a_config_that_trains(tmp_path: Path) -
         yaml.safe_dump({"extends": [str(CONFIGS / "train" / "tiny.yaml"), "probe/mixture.yaml"]})
     )
     assert load_train_config(tmp_path / "train.yaml").tasks["leg_counting"].level == 0
+
+
+@pytest.mark.slow
+def test_too_few_questions_are_reported_first(rg_env: Any, tmp_path: Path) -> None:
+    """Before anything is sampled, and at the end, which writes no mixture; the folder is named after the probe."""
+    arguments = [
+        "--model",
+        "tiny",
+        "--tasks",
+        "leg_counting",
+        "--levels",
+        "0",
+        "-n",
+        "2",
+        "-r",
+        "2",
+        "--max-tokens",
+        "4",
+    ]
+    with contextlib.chdir(tmp_path):
+        code, printed, _ = rg_env("probe", *arguments)
+    assert code == 1
+    first, *_, last = printed.splitlines()
+    assert first == "note: -n 2 is too few for a verdict and mixture.yaml, which need 16"
+    assert last.startswith(
+        "no mixture.yaml: too few questions to judge: probe with at least --num-examples 16; files in "
+    )
+    (folder,) = (tmp_path / "outputs").glob("probe-leg_counting-*")
+    assert not (folder / "mixture.yaml").exists()

@@ -10,6 +10,7 @@ import pytest
 from rg_env.cli.main import run as command
 from rg_env.core.config import yaml12
 from rg_env.core.data.dataset import build_splits
+from rg_env.core.run_folder import RunFolder
 from rg_env.errors import InputError
 from rg_env.evaluation.config import EvalConfig, eval_config_of, load_eval_config
 from rg_env.evaluation.from_config import run_evaluation
@@ -189,8 +190,9 @@ def test_a_run_on_own_data_is_evaluated_on_it(own: Path, tmp_path: Path) -> None
     """Without options, the results equal the run's own, and other models are evaluated with the same settings."""
     assert command(["eval", "--models", str(own / "run"), "tiny", "--output-dir", str(tmp_path / "e")]) == 0
     ours, theirs = _all(tmp_path / "e"), read_results(own / "run" / "eval_results" / "eval_step_1.json")
-    assert list(ours.tasks) == ["simple_equations", "sums"]
-    (recorded,) = theirs.tasks["default"].models.values()
+    assert list(ours.tasks) == sorted(theirs.tasks) == ["simple_equations", "sums"]
+    assert {each["task"] for each in RunFolder(own / "run").rollouts()} == {"sums"}
+    (recorded,) = theirs.tasks["sums"].models.values()
     checkpoint, base = ours.tasks["sums"].models.values()
     assert (checkpoint.correct, checkpoint.scores) == (recorded.correct, recorded.scores)
     assert checkpoint.correct.keys() == base.correct.keys()

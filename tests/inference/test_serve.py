@@ -61,5 +61,7 @@ def test_a_run_is_prompted_as_it_was_trained(tmp_path: Path) -> None:
     with served("--model", str(run)) as client:
         assert tokens(client, bare) == tokens(client, trained) == expected(trained)
         assert tokens(client, system) == expected(system)
+        with pytest.raises(openai.NotFoundError, match=f"this engine serves '{run}'"):
+            client.chat.completions.create(model="another", messages=bare, max_tokens=1)  # type: ignore[arg-type]
     with served("--model", str(run), "--system-prompt", "") as client:
         assert tokens(client, bare) == expected(bare)

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from rg_env.core.processes import entered
 from rg_env.errors import ServerError
 from rg_env.inference.vllm.client import BREAKS_OFF, ServerInfo, VllmServer, serve_command, start_hint, vllm_command
 
@@ -171,7 +172,7 @@ def test_the_printed_command_listens_on_this_machine_only() -> None:
     assert command[:3] == ["rg-env", "vllm", "org/model"]
     assert command[command.index("--host") + 1] == "127.0.0.1"
     assert command[command.index("--tensor-parallel-size") + 1] == "2"
-    assert start_hint("org/model").startswith("rg-env vllm org/model --host 127.0.0.1")
+    assert start_hint("org/model").startswith(f"{entered('rg-env')} vllm org/model --host 127.0.0.1")
 
 
 @pytest.mark.parametrize(("gpus", "backend"), [(0, "rg_env_shm"), (1, "rg_env_shm"), (2, "nccl")])

@@ -110,9 +110,8 @@ def test_figures_are_means_over_seeds_with_intervals(make: Callable[..., Folder]
 @pytest.mark.parametrize(
     ("accuracies", "low", "high"),
     [
-        ((0.0, 0.0), 0.0, 0.161),  # Wilson's of 0 of 20 questions
+        ((0.0, 0.0, 0.0), 0.0, 0.161),  # Wilson's of 0 of 20 questions
         ((1.0, 1.0, 1.0), 0.839, 1.0),
-        ((0.2, 0.3), 0.024, 0.817),  # two seeds show little: Wilson with 1.785 answers
         ((0.80, 0.82, 0.78, 0.81, 0.79), 0.711, 0.867),  # no narrower than that of 100 answers
     ],
 )
@@ -124,6 +123,20 @@ def test_the_interval_of_an_accuracy_over_seeds(
         sweep.leave(number, eval_after={"n": 20, "accuracy": accuracy, "intervals": {}})
     (group,) = compare(sweep.folder).groups
     assert group.figures["accuracy_after"].interval == pytest.approx((low, high), abs=0.005)
+
+
+def test_two_seeds_have_no_interval(make: Callable[..., Folder], printed: Printed) -> None:
+    """It would be almost as wide as the scale; the table has both values, and says so."""
+    sweep = make({"seed": 0}, {"seed": 1})
+    for number, accuracy in enumerate((0.3, 0.2)):
+        sweep.leave(number, eval_after={"n": 20, "accuracy": accuracy, "intervals": {}})
+    comparison = compare(sweep.folder)
+    figure = comparison.groups[0].figures["accuracy_after"]
+    assert (figure.mean, figure.interval, figure.both) == (0.25, None, (0.2, 0.3))
+    lines = printed(comparison)
+    assert any("0.250 (0.200 to 0.300)" in line and "2 seeds (too few)" in line for line in lines)
+    assert "Two seeds are too few for an interval: (a to b) are their two values." in lines
+    assert write_comparison(comparison)[-2:] == ["comparison.png", "curves.png"]
 
 
 def test_a_single_run_has_the_interval_over_its_questions(make: Callable[..., Folder]) -> None:
@@ -271,7 +284,9 @@ def test_runs_that_were_evaluated_differently_are_noted(make: Callable[..., Fold
     if "sampling settings" in kinds:
         evaluation["sampling"] = {"max_tokens": 5}
     sweep.leave(1, eval_after=evaluation)
-    assert compare(sweep.folder).notes == [
+    *found, too_few = compare(sweep.folder).notes
+    assert too_few.startswith("Two seeds are too few")
+    assert found == [
         f"The runs were evaluated with different {kind}, so their figures differ for that reason too." for kind in kinds
     ]
 

@@ -143,7 +143,7 @@ def test_records(doctor: Run) -> None:
         (["--port", "70000"], "engine.port = 70000 @ command line: must be at most 65535"),
         (["--num-generations", "1"], "training.num_generations = 1 @ command line: must be at least 2"),
         (["--processes", "0"], "0 is less than 1"),
-        (["--engine", "trl"], "invalid choice"),
+        (["--engine", "trl"], "rg-env doctor: argument --engine: invalid choice"),
         (["CONFIG", "training.max_tokens=x"], "training.max_tokens = 'x' @ command line: must be a whole number"),
         (["CONFIG", "--max-tokens", "3"], "training.max_tokens cannot be combined with a config"),
     ],

@@ -167,7 +167,7 @@ APART = probe({}, {}, apart=[[0, 1]])
         (packages(HAVE), "ok *all 2 within"),
         (packages(HAVE, "vllm"), "warning *not installed: vllm*./setup.sh --gpu"),
         (packages({**HAVE, "torch": "2.11.0", "vllm": "0.12", "winonly": "0"}),
-         "warning *torch 2.11.0 (<2.10,>=2.8), vllm 0.12 (<0.11.1); fix: *rg-env?train? @ git+"),
+         "warning *torch 2.11.0 (<2.10,>=2.8), vllm 0.12 (<0.11.1); fix: *pip install *?train?"),
         (packages({"torch": "2.8"}), "warning *not installed: verifiers"),
         # a broken driver stops a run with vLLM only: the embedded engine can use the CPU
         (driver(TWO_GPUS), "ok *1, NVIDIA A100-SXM4-80GB, 81920 MiB, 74211 MiB, 550.54.15"),
@@ -194,8 +194,8 @@ APART = probe({}, {}, apart=[[0, 1]])
         (machine.check_peers(APART), "warning *0 and 1*NCCL_P2P_DISABLE=1"),
         (machine.check_peers(APART, p2p_disabled=True), "ok *NCCL_P2P_DISABLE=1 is set"),
         # a missing torch fails requested training only, a broken one always
-        (no_torch(NO_TORCH, planned()), "failed *not installed*rg-env?train? @ git+"),
-        (no_torch(NO_TORCH, NOT_REQUESTED), "warning *not installed*rg-env?train? @ git+"),
+        (no_torch(NO_TORCH, planned()), "failed *not installed*pip install *?train?"),
+        (no_torch(NO_TORCH, NOT_REQUESTED), "warning *not installed*pip install *?train?"),
         (no_torch(Finished(-11), NOT_REQUESTED), "failed *SIGSEGV*reinstall"),
         # a GPU for each process, and one more for a server on this machine that does not run yet
         (count(planned(2), 2), "ok *2 for 2"),

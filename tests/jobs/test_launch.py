@@ -325,7 +325,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run.yaml --nnodes 2", "no option '--nnodes': `rg-env slurm --nodes N`"),
         ("SCRIPT --gpus 4", "it takes names such as 0,1, and --processes"),
         ("SCRIPT --processes 2 -- --rollouts-per-step=15", "15 rollouts per step are not divisible by 2 processes"),
-        ("run.yaml training.steps=3", "training.steps = 3 @ command line: unknown key"),
+        ("run.yaml training.steps=3", "training.steps = 3 @ command line: it is called max_steps"),
         ("run.yaml --processes 2 training.num_generations=7", "8 rollouts are not divisible by num_generations=7"),
         ("SCRIPT --port 65536 --dry-run", "port 65536 is out of range"),
         ("examples/train.py --model ' '", "--model is empty"),
@@ -342,7 +342,10 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mistakes_are_one_line_before_anything_starts(rg_env: Run, arguments: str, words: str) -> None:
     Path("taken").mkdir()
     Path("taken/vllm.log").touch()
-    code, printed, errors = rg_env("launch", *shlex.split(arguments.replace("SCRIPT", "examples/train.py --model m")))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    script, *rest = shlex.split(arguments.replace("SCRIPT", "examples/train.py --model m"))
+    code, printed, errors = rg_env("launch", script, "--port", str(port), *rest)
     assert (code, printed) == (2, "")
     assert words in errors
     assert not Path("logs").exists()

@@ -21,7 +21,7 @@ from rg_env.core.data.manifest import split_hash
 from rg_env.core.environment import Environment
 from rg_env.core.hub import PushRequest
 from rg_env.core.run_folder import RunFolder
-from rg_env.errors import install_command
+from rg_env.errors import repository_command
 from rg_env.evaluation import trained
 from rg_env.evaluation.config import eval_config_of
 from rg_env.evaluation.results import read_results
@@ -116,7 +116,7 @@ def test_what_a_reader_needs(trained: Path) -> None:
         "the tiny policy that is included in rg-env",
         "License of the base model: `apache-2.0`",
         "![Learning curve of the run](reward_curve.png)",
-        f"{install_command('train')} ",
+        f"{repository_command('train')} ",
         "hf download me/legs --local-dir legs\n",
         'AutoModelForCausalLM.from_pretrained("me/legs")',
         "rg-env train legs/run/config.yaml --eval-only --checkpoint legs ",
@@ -222,6 +222,15 @@ def test_the_command_evaluates_as_the_run_did(run: Path, hub: HubServer, pushed:
     assert {name: task.config for name, task in found.tasks.items()} == trained_on
     assert trained_on["leg_counting"]["max_animals"] == 3, "not the default"
     assert (found.prompt.system_prompt, found.sampling.max_tokens) == (prompt, 60)
+
+
+@pytest.mark.slow
+def test_code_that_the_commands_need_is_named(run: Path) -> None:
+    """A reward file of the author is not uploaded."""
+    assert "the author's own code" not in card_of(run)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump({**config, "imports": ["/home/me/my_rewards.py"]}))
+    assert "own code, `my_rewards.py`, which is not included: put its files into `legs/run/` first" in card_of(run)
 
 
 @pytest.mark.slow

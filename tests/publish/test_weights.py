@@ -194,7 +194,7 @@ def zeroed(file: Path) -> None:
         ("deepspeed", optimizer(0), rewritten({"else": 1}), "files in an unknown format"),
         ("deepspeed", optimizer(1), rewritten({"optimizer_state_dict": {"fp32_flat_groups": [torch.ones(3)]}}), "."),
         ("deepspeed", optimizer(0), steps(4, 8), "mixes files of different checkpoints: .* after 8 steps"),
-        ("deepspeed", MODEL, model_steps, "mixes files of different checkpoints: .* after 1 steps"),
+        ("deepspeed", MODEL, model_steps, "mixes files of different checkpoints: .* after 1 step"),
         ("deepspeed", "zero_pp_rank_0_mp_rank_01_model_states.pt", rewritten({}), "tensor parallelism"),
         ("dtensor", "model_world_size_3_rank_1.pt", Path.unlink, "has only 2 of 3 files"),
         ("dtensor", "model_world_size_3_rank_1.pt", cut, "rank_1.pt is truncated, damaged"),

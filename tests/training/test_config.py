@@ -5,12 +5,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rg_env.core.config.files import SHORT_FORMS
 from rg_env.core.config.parsing import Section
 from rg_env.core.config.yaml12 import to_yaml
 from rg_env.errors import ConfigError, InputError
@@ -36,7 +37,8 @@ def base(here: Path) -> Path:
 UPLOADED = ["hub.enabled=true", "hub.repo_id=me/legs"]
 MISTAKES = [
     # keys
-    ("training.max_step=3", "unknown key 'max_step': did you mean 'max_steps'"),
+    ("training.max_step=3", "unknown key 'max_step': did you mean 'max_steps'?"),
+    ("training.steps=3", "it is called max_steps"),
     ("tasks.leg_counting.max_animals=20", "is an option of the task, use config: {max_animals: VALUE}"),
     ("prompt.zzz=x", "unknown key 'zzz': available: placement, preamble, system_prompt"),
     ("_base_=base.yaml", "it is called extends"),
@@ -114,7 +116,7 @@ MISTAKES = [
     ("rewards={correctness: 0}", "every weight is 0"),
     ("rewards={}", "names no reward"),
     ("tasks={}", "is empty: name at least 1, or use your own questions (data)"),
-    ("training.warmup_steps=500", "more than the 200 steps of the run"),
+    ("training.warmup_steps=500", "more than the run's 200 steps"),
     ("training.epsilon_high=0.1", "training.epsilon_high = 0.1 @ command line: must be at least epsilon (0.2)"),
     ("training.optim=adamw_8bit", "needs bitsandbytes, which is not installed"),
     ("model.dtype=bfloat16", "without LoRA small updates round to nothing"),
@@ -345,12 +347,26 @@ def test_forms_that_stand_for_others(base: Path) -> None:
 )
 def test_plain_text_stands_for_a_section_or_a_list(base: Path, short: str, whole: str) -> None:
     assert load_train_config(base, [short]) == load_train_config(base, [whole])
-    with pytest.raises(
-        InputError, match=r"engine is 'vllm' \(command line\), which it would replace: set the whole section"
-    ):
-        load_train_config(base, ["engine=vllm", "engine.port=8001"])
-    config = load_train_config(base, ["tasks=null", "data=d.csv"])
-    assert (config.data.path if config.data else None, config.trained_on) == ("d.csv", ["d"])
+
+
+def test_a_section_given_as_plain_text_is_changed_by_key(base: Path) -> None:
+    engine = load_train_config(base, ["engine=vllm", "engine.port=8001"]).engine
+    assert (engine.kind, engine.port) == ("vllm", 8001)
+    config = load_train_config(base, ["tasks=null", "data=d.csv", "data.question_column=q", "data.path=e.csv"])
+    assert (config.data and (config.data.path, config.data.question_column), config.trained_on) == (
+        ("e.csv", "q"),
+        ["e"],
+    )
+    with pytest.raises(InputError, match=r"data\.file = 'e.csv' @ command line: it is called path"):
+        load_train_config(base, ["tasks=null", "data=d.csv", "data.file=e.csv"])
+    sections = {name: field.annotation for name, field in TrainConfig.model_fields.items()}
+    shorts = {name: short for name, kind in sections.items() if (short := _short(kind))}
+    assert shorts == SHORT_FORMS
+
+
+def _short(kind: Any) -> str:
+    """The key that plain text sets in a section of this type."""
+    return next((short for each in (kind, *get_args(kind)) if (short := getattr(each, "short", ""))), "")
 
 
 def test_the_resolved_config_reads_equal(base: Path) -> None:

@@ -119,6 +119,9 @@ def test_checkpoints_of_another_curriculum_are_refused(fresh: Any, tmp_path: Pat
     ):
         with pytest.raises(InputError, match=message):
             train(fresh(folder, curriculum), resume=tmp_path / folder / "checkpoint-1")
-    (tmp_path / "with" / "checkpoint-1" / "curriculum.json").write_text('{"tasks": ')
-    with pytest.raises(InputError, match=r"curriculum.* damaged"):
-        train(fresh("with", QUICK), resume=tmp_path / "with" / "checkpoint-1")
+    levels = tmp_path / "with" / "checkpoint-1" / "curriculum.json"
+    for text in ('{"tasks": ', "x" * levels.stat().st_size):  # truncated; of the same size
+        levels.write_text(text)
+        with pytest.raises(InputError, match=r"curriculum.* damaged") as caught:
+            train(fresh("with", QUICK), resume=tmp_path / "with" / "checkpoint-1")
+        assert "\n" not in str(caught.value)

@@ -86,9 +86,7 @@ def test_a_whole_plan(make_trainer: Any, unseen: Any, tmp_path: Path, capsys: py
     printed = capsys.readouterr().out
     for row in ("training tasks, accuracy", "training tasks, greedy accuracy", "held-out tasks, pass@4", "cut off"):
         assert row in printed
-    assert "leg_counting  after 1 steps - before" in " ".join(printed.split()).replace(
-        "leg_counting ", "leg_counting  "
-    )
+    assert "leg_counting  after 1 step - before" in " ".join(printed.split()).replace("leg_counting ", "leg_counting  ")
     assert (run / "reward_curve.png").exists()
 
 

@@ -27,7 +27,7 @@ def test_any_batch_can_be_asked_for() -> None:
 
 def test_fewer_rows_than_a_step_asks_are_refused() -> None:
     """There would be no batch at all."""
-    with pytest.raises(InputError, match="a step has 12 prompts, and there are 10 rows to train on"):
+    with pytest.raises(InputError, match="a step has 12 prompts, more than the 10 rows to train on"):
         order(prompts=12)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from rg_env.errors import InputError
-from rg_env.training import load_train_config
+from rg_env.tiny import POLICY_DIR
+from rg_env.training import load_train_config, run_config
 from rg_env.training.preflight import check_start
 
 HERE = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "HF_TOKEN", "RANK"))}
@@ -49,6 +51,8 @@ def train(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["--resume", "old"], "cannot resume from old: it is a run; name a checkpoint of it, such as old/checkpoint-5"),
         (["--resume", "old/checkpoint-5"], "it is not a checkpoint: it has no trainer_state.json"),
         (["--resume", "auto"], "--resume auto needs the output folder of the run"),
+        (["model=outputs/none/checkpoint-5"], "model.name: there is no folder outputs/none/checkpoint-5"),
+        (["model=old"], "old is not a model folder: config.json and safetensors files are required"),
         (["output.dir=old"], "old is not empty: it may hold another run"),
         (["--eval-only", "--checkpoint", "./nope"], "cannot evaluate nope: there is no such folder"),
         (["--eval-only", "--checkpoint", "old"], "cannot evaluate old: it is a run; name a checkpoint"),
@@ -57,7 +61,7 @@ def train(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["tasks=null", "data=missing.csv"], "missing.csv': No such file"),
         (["tasks=null", "data=cut.jsonl"], "cut.jsonl: line 1 is not JSON"),
         (["tasks=null", "data=data.jsonl"], "200 evaluation questions would leave nothing to train on"),
-        (["tasks=null", "data=data.jsonl", "splits.num_eval_examples=30"], "10 questions are left to train on, fewer"),
+        (["tasks=null", "data=data.jsonl", "splits.num_eval_examples=30"], "10 questions left to train on are fewer"),
     ],
 )  # fmt: skip
 def test_what_is_missing_is_one_line(here: Path, arguments: list[str], words: str, dry_run: list[str]) -> None:
@@ -65,6 +69,14 @@ def test_what_is_missing_is_one_line(here: Path, arguments: list[str], words: st
     assert done.returncode == 2, done.stdout + done.stderr
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_prompts_are_measured_before_weights_are_loaded(here: Path) -> None:
+    """Which takes minutes for a large model; this one has none."""
+    shutil.copytree(POLICY_DIR, here / "model", ignore=shutil.ignore_patterns("*.safetensors"))
+    config = load_train_config("run.yaml", ["model=model", "training.max_prompt_length=4"])
+    with pytest.raises(InputError, match="training prompts are longer than max_prompt_length=4 tokens"):
+        run_config(config)
 
 
 def test_a_server_that_is_not_there_yet(here: Path) -> None:

@@ -21,6 +21,8 @@ from rg_env.core.text import reason_of, shortened
 from rg_env.errors import InputError
 
 COMMAND_LINE = "command line"
+SHORT_FORMS = {"model": "name", "data": "path", "engine": "kind", "output": "dir"}
+"""Section that may be given as plain text -> the key that the text sets (`Section.short`)."""
 SUFFIXES = (".yaml", ".yml")
 _MAX_CHARS = 1_000_000
 
@@ -181,7 +183,8 @@ def _override(document: Document, text: str) -> None:
 
 
 def _open_lists(document: Document, path: Keys, shown: str) -> None:
-    """Turn a list of names, such as tasks, into a mapping of sections if the override sets a key within one of them.
+    """Turn a list of names, such as tasks, into a mapping of sections if the override sets a key within one of them,
+    and a section's plain text into a mapping.
 
     Raises:
         InputError: the value is plain text, a list of anything but names, or a list without this name, and would be
@@ -190,6 +193,9 @@ def _open_lists(document: Document, path: Keys, shown: str) -> None:
     for length in range(1, len(path)):
         above = path[:length]
         names, origin, where = document.get(above), document.origin(above), ".".join(above)
+        if isinstance(names, str) and (key := SHORT_FORMS.get(where)):
+            document.set(above, {key: names}, origin)
+            continue
         if isinstance(names, str) and names != path[length]:
             raise InputError(
                 f"{shown}: {where} is {shortened(names)} ({origin}), which it would replace: set the whole section, "

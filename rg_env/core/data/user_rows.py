@@ -21,11 +21,16 @@ from typing import Any, ClassVar
 
 from rg_env.core.config.parsing import Section, Text
 from rg_env.core.processes import print_once
-from rg_env.core.text import counted, one_line, reason_of, shortened
+from rg_env.core.tasks.task_table import load_table
+from rg_env.core.text import counted, file_part, one_line, reason_of, shortened
 from rg_env.errors import InputError
 
 FILES = (".csv", ".json", ".jsonl", ".parquet")
 """Suffixes of data files. Names with other suffixes are datasets on the Hub."""
+OWN_TASK = "own_task"
+"""Key of a row's `info` with the name of the data."""
+_TAKEN = ("all_tasks", "held_out", "status")
+"""Names with another meaning in results."""
 _Place = str
 """Location of a row: "line 3" in a text file, otherwise "row 3"."""
 
@@ -43,6 +48,7 @@ class DataConfig(Section):
         "name": "it is called config",
         "subset": "it is called config",
         "dataset": "it is called path",
+        "file": "it is called path",
         "prompt_key": "it is called question_column",
     }
 
@@ -61,14 +67,21 @@ class DataConfig(Section):
     the answer."""
 
     @property
+    def name(self) -> str:
+        """Name of the data in results, in place of a task's: that of the file or dataset."""
+        stem = file_part(Path(self.path).stem)
+        return f"{stem}_data" if stem in load_table() or stem in _TAKEN else stem
+
+    @property
     def is_file(self) -> bool:
         """Whether the data is a local file (existing or not), rather than a dataset on the Hub."""
         return os.path.exists(self.path) or self.path.lower().endswith(FILES)
 
-    def rows(self) -> list[dict[str, str]]:
-        """The rows; an unchanged file is read once. Raises like `load_rows`."""
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows, with the name of the data; an unchanged file is read once. Raises like `load_rows`."""
         file = Path(self.path)
-        return list(_rows_of(self, file.stat().st_mtime_ns if file.is_file() else 0))
+        found = _rows_of(self, file.stat().st_mtime_ns if file.is_file() else 0)
+        return [{**row, "info": {OWN_TASK: self.name}} for row in found]
 
 
 @lru_cache(maxsize=4)
@@ -127,8 +140,8 @@ def load_rows(
 
 
 def split_rows(
-    rows: Sequence[dict[str, str]], num_eval: int, seed: int = 0
-) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+    rows: Sequence[dict[str, Any]], num_eval: int, seed: int = 0
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Split rows into training rows and `num_eval` evaluation rows. The selection depends only on `seed` and the
     questions, so that added rows change few of them. Raises `InputError` if no training rows are left."""
     if num_eval >= len(rows):
@@ -141,7 +154,7 @@ def split_rows(
     return [row for row in rows if row["question"] not in chosen], order[:num_eval]
 
 
-def in_order(rows: Sequence[dict[str, str]], seed: int) -> list[dict[str, str]]:
+def in_order(rows: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
     """The rows in an order that depends only on `seed` and their questions. The first ones are for evaluation."""
     return sorted(rows, key=lambda row: hashlib.sha256(f"{seed}:{row['question']}".encode()).digest())
 

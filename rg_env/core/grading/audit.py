@@ -95,6 +95,13 @@ HEADER = (
     f"{'keys':>9} {'left out':>8} {'corrected':>9} {'draw ms':>8} {'grade us':>8}"
 )
 
+LEGEND = f"""\
+gold: stored answers that score 1.0    agrees: share of honest answers on which the library's grader agrees with ours
+dress: share of harmless forms of right answers that are accepted    partial: as exploit, with partial credit
+constant, exploit: accuracy of the best constant answer (*: above {GUESSABLE:g}), of the best reply that does not solve
+keys: distinct problems / questions drawn    left out, corrected: questions excluded, stored answers replaced
+draw ms, grade us: time to draw a question, and to grade an answer"""
+
 
 def grader_name(task: str) -> str:
     """Module and function of a task's grader."""

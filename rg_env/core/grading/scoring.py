@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple, get_args
 
+from rg_env.core.data.user_rows import OWN_TASK
 from rg_env.core.grading.extraction import Extraction, completion_text, extract
 from rg_env.core.grading.graders import fault_of, grade
 from rg_env.core.grading.graders.forms import candidates, rational, unwrap
@@ -69,6 +70,11 @@ class Score:
     """Why the answer could not be graded; empty otherwise."""
     progress: float | None = None
     """Value in [0, 1] returned by the user's own task, under any grading; None for other tasks."""
+
+
+def task_of(info: Mapping[str, Any]) -> str:
+    """The task of a row with this `info`, for results."""
+    return str(info.get("rg_task") or info.get(OWN_TASK) or UNNAMED_TASK)
 
 
 def score(completion: object, info: Mapping[str, Any] | str) -> Score:
@@ -176,8 +182,8 @@ class Rollout:
 
     @property
     def task(self) -> str:
-        """The Reasoning Gym task; `UNNAMED_TASK` for rows of other environments."""
-        return str(self.info.get("rg_task", UNNAMED_TASK))
+        """The Reasoning Gym task, or the name of the user's own data; `UNNAMED_TASK` for other rows."""
+        return task_of(self.info)
 
     # Not a `cached_property`: up to Python 3.11, its lock is shared by all rollouts and would serialize grading.
     @property

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import shlex
 import socket
 import sys
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from rg_env.core.processes import entered
 from rg_env.core.text import reason_of
 from rg_env.errors import RefusedError, ServerError
 from rg_env.inference.machine import OLDEST_VLLM
@@ -275,4 +277,4 @@ def _reason(response: Any) -> str:
 
 def start_hint(model: str = "MODEL", port: int = 8000) -> str:
     """Command that starts a server, as one line."""
-    return " ".join(serve_command(model, port=port))
+    return shlex.join([entered("rg-env"), *serve_command(model, port=port)[1:]])

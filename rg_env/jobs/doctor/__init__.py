@@ -53,7 +53,8 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
     yield _named("hugging face", lambda: machine.check_hub(planned))
     yield _named("shared memory", lambda: machine.check_shared_memory(planned, machine.shared_memory_size()))
     yield _named("ports", lambda: machine.check_ports(planned))
-    trainer = machine.check_trainer(planned) if probe else Check("skipped", "torch does not work")
+    why = "torch is not installed" if machine.NO_TORCH in reason else "torch does not work"
+    trainer = machine.check_trainer(planned) if probe else Check("skipped", why)
     yield _named("trainer", lambda: trainer)
     if probe is None or trainer.status != "ok":
         for name in ("model", "batch", "prompts", "memory"):

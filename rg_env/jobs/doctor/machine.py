@@ -37,6 +37,7 @@ _SPARE_FILES = 512
 """Number of files that libraries, data and logs keep open in addition to the connections."""
 SMI_S, TORCH_S, IMPORT_S = 10.0, 60.0, 90.0
 """Timeouts in seconds: nvidia-smi, the torch probe, imports."""
+NO_TORCH = "No module named 'torch'"
 INSTALL = how_to_install("train")
 _PYTHON = "Programming Language :: Python :: "
 _EXTRA = re.compile(r'extra == "([^"]+)"')
@@ -190,7 +191,7 @@ def check_torch(
 ) -> Check:
     """Check that torch can be imported and computes on the driver's GPUs. `visible` is CUDA_VISIBLE_DEVICES."""
     if probe is None:
-        if "No module named 'torch'" in reason:
+        if NO_TORCH in reason:
             finding = "not installed; the environment works without it, but training does not"
             return Check("failed" if planned.requested else "warning", finding, f"install it: {INSTALL}")
         return Check("failed", reason, f"reinstall it: {INSTALL}")

@@ -169,7 +169,7 @@ class Checkpoints:
         trainer.state.is_local_process_zero = trainer.accelerator.is_local_main_process
         trainer.strategy.load(checkpoint)
         if trainer.curriculum and self._is_main:
-            trainer.curriculum.start(CurriculumState.model_validate_json((checkpoint / CURRICULUM).read_bytes()))
+            trainer.curriculum.start(read_curriculum(checkpoint))
         if trainer.previous_policy is not None:
             trainer.previous_policy.read(checkpoint, process)
         noted = torch.load(checkpoint / state_file(process), map_location="cpu", weights_only=True)
@@ -236,6 +236,14 @@ class Checkpoints:
         reason = reason_of(error)
         full = not isinstance(error, OSError | TrainingError) and shutil.disk_usage(self.folder).free < 1 << 20
         return f"No space left on device ({reason})" if full else reason
+
+
+def read_curriculum(checkpoint: Path) -> CurriculumState:
+    """The levels in a checkpoint. Raises `InputError` if the file is damaged."""
+    try:
+        return CurriculumState.model_validate_json((checkpoint / CURRICULUM).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise damaged(checkpoint / CURRICULUM, "it does not have the levels of a curriculum") from error
 
 
 def finite_weights(model: Any) -> bool:

@@ -11,9 +11,10 @@ from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from rg_env.core.data.manifest import check_manifest
 from rg_env.core.run_folder import RunFolder, checkpoint_step
+from rg_env.core.text import counted
 from rg_env.errors import InputError
 from rg_env.training.algorithms.policy import weights_file
-from rg_env.training.checkpointing.checkpoints import FACTS, STATE, Facts
+from rg_env.training.checkpointing.checkpoints import FACTS, STATE, Facts, read_curriculum
 from rg_env.training.checkpointing.files import saved_step, weights_problem
 from rg_env.training.checkpointing.pickles import DEEPSPEED_TYPES, non_tensors
 from rg_env.training.preflight import AUTO
@@ -55,7 +56,7 @@ def check_fit(trainer: Any, path: Path) -> None:
         raise InputError(f"cannot resume from {path}: {reason}")
 
     if theirs.processes != ours.processes:
-        refuse(f"it was made by {theirs.processes} processes, not {ours.processes}: start {theirs.processes}")
+        refuse(f"it was made by {counted(theirs.processes, 'process')}, not {ours.processes}: start {theirs.processes}")
     if problem := weights_problem(path, trainer.accelerator.unwrap_model(trainer.model)):
         refuse(f"it is of another model: {problem}")
     if theirs.rows != ours.rows:
@@ -95,6 +96,8 @@ def _damage(path: Path) -> str | None:
                 return f"{name} is missing: copy it again"
             if (now := (path / name).stat().st_size) != size:
                 return f"{name} is truncated or damaged: it has {now:,} of {size:,} bytes"
+        if facts.curriculum is not None:
+            read_curriculum(path)
         if facts.sharding == "fsdp2" and (objects := non_tensors(path / OPTIMIZER_FOLDER)):
             return f"{OPTIMIZER_FOLDER} contains {objects[0]}, which is not a tensor; it was not executed"
     except InputError as error:

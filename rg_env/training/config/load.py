@@ -19,6 +19,7 @@ from rg_env.core.processes import world_size
 from rg_env.core.rewards import resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table, working_levels
+from rg_env.core.text import counted
 from rg_env.core.user_code import import_user_code
 from rg_env.errors import InputError, unknown_name
 from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig, batch_problems
@@ -139,11 +140,13 @@ def _rows(config: TrainConfig) -> Iterator[Problem]:
     if not config.tasks:
         yield Problem(("tasks",), "is empty: name at least 1, or use your own questions (data)")
     if splits.num_train_examples < (least := max(tasks, prompts)):
-        text = f"fewer than the {prompts} prompts of a step, or than the {tasks} tasks: use at least {least}"
+        sizes = f"{counted(prompts, 'prompt')} of a step, or than the {counted(tasks, 'task')}"
+        text = f"fewer than the {sizes}: use at least {least}"
         yield Problem(("splits", "num_train_examples"), text)
     if 0 < splits.num_eval_examples < tasks:
         yield Problem(
-            ("splits", "num_eval_examples"), f"fewer than the {tasks} tasks: use at least {tasks}, or 0 for none"
+            ("splits", "num_eval_examples"),
+            f"fewer than the {counted(tasks, 'task')}: use at least {tasks}, or 0 for none",
         )
 
 
@@ -174,11 +177,12 @@ def _evaluation(config: TrainConfig) -> Iterator[Problem]:
 
 def _evaluation_tasks(config: TrainConfig) -> Iterator[Problem]:
     evaluation, table = config.evaluation, load_table()
+    reserved = FIGURES | ({config.data.name: "the data"} if config.data else {})
     for name in evaluation.tasks:
         path: Keys = ("evaluation", "tasks", name)
         spec, hint = evaluation.gym(name), ""
         if name in evaluation.labels:
-            if text := label_problem(name, FIGURES):
+            if text := label_problem(name, reserved):
                 yield Problem(path, text)
             if spec["name"] not in table:
                 path = (*path, "task")
@@ -200,7 +204,7 @@ def _training(config: TrainConfig) -> Iterator[Problem]:
         yield Problem(("training", key), f"is set outside of training: {OWNED_ELSEWHERE[key]}")
     updates = config.in_updates().training
     if updates.lr_scheduler_type != "constant" and updates.warmup_steps > updates.max_steps:
-        yield Problem(("training", "warmup_steps"), f"more than the {updates.max_steps} steps of the run")
+        yield Problem(("training", "warmup_steps"), f"more than the run's {counted(updates.max_steps, 'step')}")
     packages: list[tuple[Keys, str]] = [(("logging", "report_to"), service) for service in config.logging.report_to]
     packages += [(("training", "optim"), "bitsandbytes")] if training.optim.endswith("8bit") else []
     packages += [(("training", "use_liger_kernel"), "liger-kernel")] if training.use_liger_kernel else []

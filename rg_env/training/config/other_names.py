@@ -2,6 +2,8 @@
 
 GRPO_KEYS = {
     "lr": "it is called learning_rate",
+    "steps": "it is called max_steps",
+    "step": "it is called max_steps",
     "kl_loss_coef": "it is called beta",
     "clip_ratio": "it is called epsilon",
     "grad_clip": "it is called max_grad_norm",

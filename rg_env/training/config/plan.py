@@ -105,8 +105,9 @@ def plan(config: TrainConfig, processes: int | None = None, own_rows: int | None
     how = "all weights" if config.lora is None else f"LoRA of rank {config.lora.r}"
     lines = [
         f"model       {config.model.name}, {how}; generation {place}",
-        f"steps       {training.max_steps} of {training.rollouts_per_step} rollouts: {training.prompts_per_step} "
-        f"prompts x {training.num_generations} ({_parts(training, processes or world_size())})",
+        f"steps       {training.max_steps} of {training.rollouts_per_step} rollouts: "
+        f"{counted(training.prompts_per_step, 'prompt')} x {training.num_generations} "
+        f"({_parts(training, processes or world_size())})",
         *_rows(config, drawn, own_rows),
         f"tokens      up to {training.max_prompt_length} of prompt and {training.max_tokens} of answer",
         f"rewards     {', '.join(f'{reward.weight:g} {name}' for name, reward in config.rewards.items())}"
@@ -179,4 +180,4 @@ def _evaluation(config: TrainConfig) -> str:
     when = ", ".join(name for name, wanted in times.items() if wanted) or "never"
     greedy = " and 1 greedy" if evaluation.greedy else ""
     answers = f"{evaluation.rollouts_per_example} sampled{greedy} for each"
-    return f"{config.splits.num_eval_examples} questions, answers: {answers}; {when}"
+    return f"{counted(config.splits.num_eval_examples, 'question')}, answers: {answers}; {when}"

@@ -89,7 +89,7 @@ class TrainConfig(Section):
     @property
     def trained_on(self) -> list[str]:
         """Names of the training tasks, or of the data file, for the run's name."""
-        return [Path(self.data.path).stem] if self.data else list(self.tasks)
+        return [self.data.name] if self.data else list(self.tasks)
 
     def prompt_arguments(self) -> dict[str, Any]:
         """Keyword arguments of any `Environment`: the prompt and the rewards."""

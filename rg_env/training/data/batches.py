@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from rg_env.core.text import counted
 from rg_env.errors import InputError
 
 
@@ -95,8 +96,8 @@ class BatchOrder:
     def __init__(self, rows: int, *, prompts: int, seed: int | None) -> None:
         if rows < prompts:
             raise InputError(
-                f"a step has {prompts} prompts, and there are {rows} rows to train on: more training examples, or a "
-                "smaller rollouts_per_step"
+                f"a step has {counted(prompts, 'prompt')}, more than the {counted(rows, 'row')} to train on: use more "
+                "training examples, or a smaller rollouts_per_step"
             )
         self._rows, self._prompts, self._seed = rows, prompts, seed
         self.batches = rows // prompts

@@ -22,7 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from rg_env.core.statistics import with_interval
-from rg_env.core.text import visible_line, without_controls
+from rg_env.core.text import counted, visible_line, without_controls
 from rg_env.evaluation.results import Results, Scores
 from rg_env.evaluation.scores import together
 from rg_env.evaluation.tables import print_results
@@ -175,10 +175,10 @@ def headline(evaluation: Results) -> str:
             parts += [] if value is None else [f"{name} {value:.2f}"]
         if scores.mean_completion_tokens is not None:
             parts.append(f"length {scores.mean_completion_tokens:.0f} tokens")
-        parts.append(f"on {scores.n} problems")
+        parts.append(f"on {counted(scores.n, 'problem')}")
     held_out, labelled = evaluation.overall("held_out"), list(evaluation.scores("labelled").items())
     others = [*([("held out", held_out)] if held_out else []), *labelled[:LABELS_IN_LINE]]
-    parts += [f"{name}: {_measured(other)}  on {other.n} problems" for name, other in others]
+    parts += [f"{name}: {_measured(other)}  on {counted(other.n, 'problem')}" for name, other in others]
     if (more := len(labelled) - LABELS_IN_LINE) > 0:
         parts.append(f"and {more} more")
     return "  ".join(parts)
@@ -198,11 +198,13 @@ def print_summary(
     ended = "Interrupted" if results["interrupted"] else "Trained"
     if rule := results.get("stopped_by"):
         ended = f"Stopped by monitor {rule}"
+    earlier = after and after.step != results["steps"]  # an interrupted run skips its last evaluation
+    last = f"; the last evaluation was after {counted(after.step or 0, 'step')}" if after and earlier else ""
     console.print(
-        f"\n{ended} after {results['steps']} steps in {results['seconds']:.0f} s "
-        f"({escape(str(results['model']))}, {results['engine']} engine)"
+        f"\n{ended} after {counted(results['steps'], 'step')} in {results['seconds']:.0f} s "
+        f"({escape(str(results['model']))}, {results['engine']} engine){last}"
     )
-    columns = {"before": before, f"after {after.step} steps" if after else "": after}
+    columns = {"before": before, f"after {counted(after.step or 0, 'step')}" if after else "": after}
     if made := {head: evaluation for head, evaluation in columns.items() if evaluation}:
         print_results(together(made), console)
     if before and after:
