@@ -28,53 +28,58 @@ If the parent is killed, idle workers end immediately (end of file), and busy on
 import atexit
 import contextlib
 import json
+import math
 import os
+import resource
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from importlib import import_module
+from typing import Any, Literal, NoReturn, Self
 
-from rg_env.core.grading.worker_process import DETAIL_CHARS
+from rg_env.core.child_process import ParentPipe
 from rg_env.core.processes import JsonProcess, bare_environment
 from rg_env.errors import InputError, RGEnvError
 
-Status = Literal["ok", "raised", "timed_out", "died"]
+MAX_REPLY_BYTES = 65_536
+"""Maximum size of a value as JSON; a larger one counts as raised. Reading a reply holds the GIL, so it is small."""
+MAX_REQUEST_BYTES = 16 * 2**20
+"""Maximum size of a call's arguments as JSON. From about 1 MB on, encoding them holds the GIL for over 5 ms."""
+DETAIL_CHARS = 300
+"""Maximum length of an outcome's detail in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """A call's result."""
 
-    status: Status
+    status: Literal["ok", "raised", "timed_out", "died"]
     """ok: the target returned. raised: it raised, or its value is not JSON or too large. timed_out: killed at the wall
     limit. died: the worker ended or violated the protocol during the call (twice, if it was killed externally), or
     no worker could be started."""
-    value: Any
+    value: Any = None
     """The target's value after a round trip through JSON; None unless ok. Untrusted: check its type."""
-    detail: str
+    detail: str = ""
     """The reason in one line of at most a few hundred characters; empty if ok."""
-    seconds: float
-    """Duration of the call in a worker in seconds, including the transfer of arguments and value."""
 
 
 class Worker:
-    """The parent's side of one worker. Only the thread that holds it may use it, except for `process.signal_kill`.
-
-    was_killed: whether a call ended because something else killed the process.
-    """
+    """The parent's side of one worker. Only the thread that holds it may use it, except for `process.signal_kill`."""
 
     was_killed = False
+    """Whether a call ended because something else killed the process."""
 
     def __init__(self, target: str, settings: bytes, environment: dict[str, str], start_s: float) -> None:
         self._target = target
         self._ready_by = time.monotonic() + start_s
         self._is_ready = False
-        self.process = JsonProcess("rg_env.core.grading.worker_process:serve", environment, folder=environment["HOME"])
+        self.process = JsonProcess("rg_env.core.grading.workers:serve", environment, folder=environment["HOME"])
         with contextlib.suppress(OSError):  # already dead; `wait_ready` reports it
             self.process.send_line(settings, self._ready_by)
 
@@ -82,55 +87,43 @@ class Worker:
         """Wait until the worker has started. Raises `InputError` or `RGEnvError`; the worker is then unusable."""
         if self._is_ready:
             return
-        try:
-            status, _, detail = self._reply(max(self._ready_by, time.monotonic() + 0.01))
-        except TimeoutError:
-            raise RGEnvError(f"a worker for {self._target} was not ready in time: raise start_s") from None
-        except (OSError, EOFError, ValueError, RecursionError):
-            self.process.kill()
-            end, message = self.process.end, self.process.last_error
-            raise RGEnvError(f"a worker for {self._target} ended during start-up: {end}: {message}") from None
-        if status != "ok":
-            raise InputError(f"workers for {self._target} cannot start: {detail}")
+        started = self._exchange(b"", max(self._ready_by, time.monotonic() + 0.01))
+        if started.status == "timed_out":
+            raise RGEnvError(f"a worker for {self._target} was not ready in time: raise start_s")
+        if started.status == "died":
+            end = f"{self.process.end}: {self.process.last_error}"
+            raise RGEnvError(f"a worker for {self._target} ended during start-up: {end}")
+        if started.status == "raised":
+            raise InputError(f"workers for {self._target} cannot start: {started.detail}")
         self._is_ready = True
 
     def call(self, request: bytes, wall_s: float) -> Outcome:
         """Make a call. After any outcome except ok and raised, the process has been killed and reaped."""
-        begin = time.monotonic()
-        status: Status = "timed_out"
-        detail = f"killed after {wall_s:g} s"
+        outcome = self._exchange(request, time.monotonic() + wall_s)
+        return Outcome("timed_out", None, f"killed after {wall_s:g} s") if outcome.status == "timed_out" else outcome
+
+    def _exchange(self, request: bytes, deadline: float) -> Outcome:
+        """Send `request`, if any, and wait for the reply."""
         try:
-            self.process.send_line(request, begin + wall_s)
-            status, value, detail = self._reply(begin + wall_s)
-            return Outcome(status, value, detail, time.monotonic() - begin)
+            if request:
+                self.process.send_line(request, deadline)
+            reply = self.process.receive(deadline, MAX_REPLY_BYTES + 12 * DETAIL_CHARS)
+            match [reply, self.process.unread]:
+                case [["ok", value], b""]:
+                    return Outcome("ok", value)
+                case [["raised", str(detail)], b""]:
+                    return Outcome("raised", None, detail[:DETAIL_CHARS])
+            raise ValueError("it has the wrong form, or there is more than one")
         except TimeoutError:
             self.process.kill()
+            return Outcome("timed_out")
         except (OSError, EOFError):
             self.process.kill()
-            status, detail = "died", f"the worker ended: {self.process.end}"
             self.was_killed = self.process.code in (-signal.SIGKILL, -signal.SIGTERM)
+            return Outcome("died", None, f"the worker ended: {self.process.end}")
         except (ValueError, RecursionError) as error:
             self.process.kill()
-            status, detail = "died", f"the worker sent no valid reply: {error}"[:DETAIL_CHARS]
-        return Outcome(status, None, detail, time.monotonic() - begin)
-
-    def _reply(self, deadline: float) -> tuple[Literal["ok", "raised"], Any, str]:
-        """Status, value and detail of a reply. Raises as `JsonProcess.receive`."""
-        reply = self.process.receive(deadline, MAX_REPLY_BYTES + 12 * DETAIL_CHARS)
-        if self.process.unread:
-            raise ValueError("there is more than one")
-        match reply:
-            case ["ok", value]:
-                return "ok", value, ""
-            case ["raised", str(detail)]:
-                return "raised", None, detail[:DETAIL_CHARS]
-        raise ValueError("it has the wrong form")
-
-
-MAX_REPLY_BYTES = 65_536
-"""Maximum size of a value as JSON; a larger one counts as raised. Reading a reply holds the GIL, so it is small."""
-MAX_REQUEST_BYTES = 16 * 2**20
-"""Maximum size of a call's arguments as JSON. From about 1 MB on, encoding them holds the GIL for over 5 ms."""
+            return Outcome("died", None, f"the worker sent no valid reply: {error}"[:DETAIL_CHARS])
 
 
 class WorkerPool:
@@ -164,7 +157,7 @@ class WorkerPool:
         workers = min(4, os.cpu_count() or 1) if workers is None else workers
         self.target, self.workers = target, workers
         self._wall_s, self._start_s = wall_s, start_s
-        settings = [target, warmup, list(warmup_args), wall_s, memory_mb, start_s, MAX_REPLY_BYTES]
+        settings = [target, warmup, list(warmup_args), wall_s, memory_mb, start_s]
         self._settings = json.dumps(settings).encode()
         self._pid = os.getpid()
         self._closed = False
@@ -202,10 +195,8 @@ class WorkerPool:
         if os.getpid() != self._pid:
             raise RGEnvError(f"the worker pool for {self.target} is the parent process's: make one after the fork")
         with self._slots:
-            if self._closed:
-                raise self._closed_error()
-            outcome, again = self._called(request)
-            if again:
+            outcome, was_killed = self._called(request)
+            if was_killed:
                 outcome, _ = self._called(request)
             if outcome.status == "died" and self._closed:
                 raise self._closed_error()
@@ -241,7 +232,7 @@ class WorkerPool:
         try:
             worker = self._taken()
         except (RGEnvError, OSError, IndexError) as error:
-            return Outcome("died", None, f"no worker could be started: {error}"[:DETAIL_CHARS], 0.0), not self._closed
+            return Outcome("died", None, f"no worker could be started: {error}"[:DETAIL_CHARS]), not self._closed
         lives = False
         try:
             outcome = worker.call(request, self._wall_s)
@@ -284,3 +275,95 @@ class WorkerPool:
     def _end(self, worker: Worker) -> None:
         worker.process.kill()
         self._all.discard(worker)
+
+
+# The worker's side
+
+_ALARM_MARGIN_S = 1.0
+_OPEN_FILES = 64
+_OS_ALLOWED = {"os.listdir", "os.scandir", "os.walk", "os.fwalk", "os.putenv", "os.unsetenv"}
+_REFUSED = ("os.", "subprocess.", "socket.", "shutil.", "pty.", "sqlite3.", "ctypes.dl")
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+def serve() -> NoReturn:
+    """The main function of a worker: it receives settings, replies "ready", and then answers each request."""
+    parent = ParentPipe()
+    target, warmup, warmup_args, wall_s, memory_mb, start_s = parent.receive()
+    signal.setitimer(signal.ITIMER_REAL, start_s + _ALARM_MARGIN_S)
+    try:
+        function = _imported(target)
+        if warmup:
+            _imported(warmup)(*warmup_args)
+    except BaseException as error:
+        parent.send(["raised", _line(error)])
+        os._exit(1)
+    _confine(memory_mb)
+    os.dup2(0, 2)  # discarded, like 0 and 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    parent.send(["ok", None])
+    while True:
+        request = parent.receive_line()
+        # The parent kills at wall_s; this limit applies if it is gone. The signal works even if the GIL is held.
+        signal.setitimer(signal.ITIMER_REAL, wall_s + _ALARM_MARGIN_S)
+        cpu_s = math.ceil(time.process_time() + wall_s) + 2  # the limit counts from the start of the process
+        _limit(resource.RLIMIT_CPU, cpu_s, is_final=False)
+        try:
+            reply = json.dumps(["ok", function(*json.loads(request))]).encode()
+            if len(reply) > MAX_REPLY_BYTES:
+                raise ValueError(f"the value has {len(reply)} bytes as JSON, more than {MAX_REPLY_BYTES}")
+        except BaseException as error:
+            reply = json.dumps(["raised", _line(error)]).encode()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        parent.send_line(reply)
+
+
+def _imported(name: str) -> Callable[..., Any]:
+    module, _, function = name.partition(":")
+    found = getattr(import_module(module), function)
+    if not callable(found):
+        raise TypeError(f"{name} is not callable")
+    return found
+
+
+def _confine(memory_mb: int) -> None:
+    """Apply the limits, after all imports, which need more files and memory than calls do, and write bytecode."""
+    sys.dont_write_bytecode = True
+    limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, _OPEN_FILES)]
+    if os.geteuid() != 0:  # the limit does not apply to root
+        limits.append((resource.RLIMIT_NPROC, 0))
+    if sys.platform == "linux":
+        with open("/proc/self/statm") as file:
+            used = int(file.read().split()[0]) * resource.getpagesize()
+        limits.append((resource.RLIMIT_AS, used + memory_mb * 2**20))
+    for limit, value in limits:
+        _limit(limit, value)
+    sys.addaudithook(_refuse)
+
+
+def _limit(which: int, value: int, *, is_final: bool = True) -> None:
+    _, hard = resource.getrlimit(which)
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(which, (value, value if is_final else hard))
+
+
+def _refuse(event: str, args: tuple[Any, ...]) -> None:
+    """The audit hook: raises PermissionError for operations a pure function does not need."""
+    if event == "open":
+        path, _, flags = args
+        if isinstance(path, int) or path is None:
+            return
+        where = os.path.realpath(os.fsdecode(path))
+        if not flags & _WRITES and not where.startswith("/proc/"):  # /proc exposes the parent's environment
+            return
+    elif event in _OS_ALLOWED or not event.startswith(_REFUSED) or (event, args[:1]) == ("os.killpg", (0,)):
+        return  # `ParentPipe` ends its own group
+    raise PermissionError(f"{event} is refused in a worker")
+
+
+def _line(error: BaseException) -> str:
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except BaseException:
+        text = "an error that cannot be printed"
+    return " ".join(text[:DETAIL_CHARS].split())

@@ -16,9 +16,7 @@ from rg_env.errors import InputError
 )
 def test_values_come_back(pool: WorkerPool, value: Any) -> None:
     """Arguments and values pass as they are, also null bytes and lone surrogates."""
-    outcome = pool.call("echo", value, 2)
-    assert outcome == Outcome("ok", [value, 2], "", outcome.seconds)
-    assert 0 < outcome.seconds < 0.5
+    assert pool.call("echo", value, 2) == Outcome("ok", [value, 2])
 
 
 @pytest.mark.parametrize(

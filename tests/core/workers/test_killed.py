@@ -20,9 +20,10 @@ from rg_env.core.grading.workers import WorkerPool
 def test_hanging_calls_are_killed_on_time(pool: WorkerPool, action: tuple[Any, ...]) -> None:
     """Also where the target never releases the GIL."""
     pid = value_of(pool.call("pid"))
+    begin = time.monotonic()
     outcome = pool.call(*action)
     assert (outcome.status, outcome.detail) == ("timed_out", "killed after 0.5 s")
-    assert 0.5 <= outcome.seconds < 0.9
+    assert 0.5 <= time.monotonic() - begin < 0.9
     assert stat_of(pid) == ""
     assert value_of(pool.call("echo", 1)) == [1]
 
