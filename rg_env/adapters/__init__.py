@@ -6,8 +6,7 @@ Core does not depend on any framework. `as_environment` imports only the adapter
 from typing import Any
 
 from rg_env.core.environment import Environment
-from rg_env.core.grading.rubric import OFFERED
-from rg_env.core.rewards import check_offered
+from rg_env.core.rewards import OFFERED, check_offered
 from rg_env.errors import InputError
 
 

@@ -37,10 +37,9 @@ from rg_env.core.data.selection import Row
 from rg_env.core.data.splits import SplitBy, question_hash
 from rg_env.core.environment import PromptOptions, ReasoningGym
 from rg_env.core.grading.extraction import extract
-from rg_env.core.grading.rubric import OFFERED, Rubric, metrics_of, needs_workers, offered
 from rg_env.core.grading.scoring import Rollout, score_extraction_async
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages
-from rg_env.core.rewards import check_offered, resolve_rewards
+from rg_env.core.rewards import OFFERED, Rubric, check_offered, offered, resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.user_code import import_user_code
 from rg_env.errors import InputError, unknown_name
@@ -242,7 +241,7 @@ def _parsed(text: str) -> tuple[Mixture, Rubric]:
     mixture, rewards = Mixture.parse(spec["gym"]), resolve_rewards(spec.get("rewards"))
     check_offered(rewards, OFFERED, "the v1 API")
     grading = spec.get("grading", "hardened")
-    return mixture, Rubric(rewards, metrics_of(rewards, mixture, grading), needs_workers(mixture, grading))
+    return mixture, Rubric.of_tasks(rewards, mixture, grading)
 
 
 def _at_level(gym: Any, level: int | None) -> Any:

@@ -22,10 +22,9 @@ from rg_env.core.data.manifest import Manifest
 from rg_env.core.data.selection import Row as DrawnRow
 from rg_env.core.data.splits import SplitBy
 from rg_env.core.data.user_rows import check_text, distinct, own_text
-from rg_env.core.grading.rubric import OFFERED, Rubric, Scored, metrics_of, metrics_of_rows, needs_workers
 from rg_env.core.grading.scoring import Grading, Rollout
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages, fold_system
-from rg_env.core.rewards import WeightedReward, check_offered, resolve_rewards
+from rg_env.core.rewards import OFFERED, Rubric, Scored, WeightedReward, check_offered, resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import is_task_option
 from rg_env.core.text import shortened
@@ -141,7 +140,7 @@ class Environment:
         self.eval_rows: Sequence[Row] = _own_rows(eval_rows, "eval_rows", self.prompt_options)
         if not self.train_rows and not self.eval_rows:
             raise InputError("train_rows and eval_rows are both empty: there is nothing to do")
-        self.rubric = Rubric(weighted, metrics_of_rows(weighted, [*self.train_rows, *self.eval_rows]))
+        self.rubric = Rubric.of_rows(weighted, [*self.train_rows, *self.eval_rows])
 
     def _resolved(self, rewards: Any) -> list[WeightedReward]:
         resolved = resolve_rewards(rewards)
@@ -285,8 +284,7 @@ class ReasoningGym(Environment):
             grading=grading,
         )
         self.grading = self.prompt_options.grading
-        metrics = metrics_of(weighted, self.mixture, self.grading)
-        self.rubric = Rubric(weighted, metrics, needs_workers(self.mixture, self.grading))
+        self.rubric = Rubric.of_tasks(weighted, self.mixture, self.grading)
         if num_train_examples == 0 and num_eval_examples == 0:
             raise InputError("num_train_examples and num_eval_examples are both 0: there is nothing to do")
         train, evaluation, self.manifest = build_splits(

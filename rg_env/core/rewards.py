@@ -1,4 +1,4 @@
-"""Reward functions: registering, weighting, gating and calling them, and the built-in ones.
+"""Reward functions: registering, weighting, gating and calling them; rubrics of several; and the built-in ones.
 
     @reward                       # or @reward("short_name")
     def ends_well(rollout):
@@ -12,6 +12,12 @@ A reward is a named function of a rollout; rewards are weighted and summed. It r
 answer), state, task, info, parser. Other parameters must have defaults, and can be set with `options`. A reward returns
 a finite number, by convention in [0, 1]. It may be async; the rollouts of a batch are then scored concurrently, in an
 event loop of a background thread, which also works in a notebook and keeps the connections of judge models open.
+
+A rubric has an environment's rewards and its metrics: accuracy, accuracy per task, and answer statuses. It grades the
+answers before it calls rewards:
+
+    [scored] = rubric.score([rollout])
+    scored.reward, scored.rewards, scored.metrics
 
 Lengths are in tokens if the server reports them, and otherwise estimated with `CHARACTERS_PER_TOKEN` (except by
 `brevity`, which raises).
@@ -27,9 +33,12 @@ import re
 import threading
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, NamedTuple, TypeVar, get_args, overload
 
-from rg_env.core.grading.scoring import Rollout, partial_score
+from rg_env.core.grading.scoring import Grading, Rollout, Status, in_worker, partial_score, threads
+from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import definition_line, is_number, shortened, user_error
 from rg_env.errors import InputError, RewardError, unknown_name
 
@@ -40,6 +49,8 @@ _F = TypeVar("_F", bound=RewardFunction)
 
 PARAMETERS = ("rollout", "prompt", "completion", "answer", "state", "task", "info", "parser")
 """Parameter names a reward function can use."""
+OFFERED = ("rollout", "prompt", "completion", "answer", "task", "info")
+"""Those that every environment provides; only Verifiers' v0 API also provides `state` and `parser`."""
 DEFAULT_REWARDS = (("correctness", 1.0), ("format", 0.1))
 GATES: dict[str, Callable[[Rollout], bool]] = {
     "answered": lambda rollout: rollout.extraction.status == "ok",
@@ -72,8 +83,17 @@ class WeightedReward(NamedTuple):
         return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
     def value(self, rollout: Rollout, available: Mapping[str, Any]) -> float:
-        """The unweighted reward; 0.0 if the gate is closed. Raises `RewardError` as `call_reward`."""
-        return call_reward(self.name, self.function, rollout, available) if self._is_open(rollout) else 0.0
+        """The unweighted reward; 0.0 if the gate is closed.
+
+        `available` has the function's other arguments by their names in `PARAMETERS`. Raises `RewardError`, which names
+        the reward and the rollout, if the function raises or returns anything but a finite number.
+        """
+        if not self._is_open(rollout):
+            return 0.0
+        with _failing(self.name, rollout) as where:
+            value = _called(self.function, rollout, available)
+            value = run_async(value) if inspect.isawaitable(value) else value
+        return checked_value(self.name, value, where, self.function)
 
     async def avalue(self, rollout: Rollout, available: Mapping[str, Any]) -> float:
         """`value` for callers in an event loop."""
@@ -238,18 +258,6 @@ def check_offered(rewards: Sequence[WeightedReward], offered: Collection[str], w
                 )
 
 
-def call_reward(name: str, function: RewardFunction, rollout: Rollout, available: Mapping[str, Any]) -> float:
-    """Call a reward function with its parameters from `rollout` and `available` (keys of `PARAMETERS`).
-
-    Raises `RewardError`, which names the reward and the rollout, if the function raises or returns anything but a
-    finite number.
-    """
-    with _failing(name, rollout) as where:
-        value = _called(function, rollout, available)
-        value = run_async(value) if inspect.isawaitable(value) else value
-    return checked_value(name, value, where, function)
-
-
 def _called(function: RewardFunction, rollout: Rollout, available: Mapping[str, Any]) -> Any:
     offered = {**available, "rollout": rollout, "task": rollout.task}
     parameters = inspect.signature(function).parameters.values()
@@ -336,6 +344,132 @@ def run_async(work: Awaitable[T]) -> T:
     except KeyboardInterrupt:
         future.cancel()
         raise
+
+
+# Rubrics
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric that is 1 for rollouts with this status, and 0 for others; restricted to one task, if given."""
+
+    name: str
+    """`accuracy`, `accuracy/<task>` or `status/<status>`."""
+    status: Status = "correct"
+    task: str | None = None
+
+    def of(self, rollout: Rollout) -> float | None:
+        """0 or 1; None for a rollout of another task."""
+        return None if self.task not in (None, rollout.task) else float(rollout.score.status == self.status)
+
+    def value(self, rollout: Rollout) -> float:
+        """The metric for frameworks that average every metric over all rollouts, including those of other tasks.
+
+        A NaN would spoil their weighted sums (0 * NaN is NaN), so a correct rollout of the task counts as the inverse
+        of the task's share of the rows. The mean over a whole dataset is exact. Over a batch it is unbiased and may
+        exceed 1.
+        """
+        if not self.of(rollout):
+            return 0.0
+        return 1.0 if self.task is None else float(1 / Fraction(rollout.info["share"]))
+
+
+class Scored(NamedTuple):
+    """One rollout's reward and metrics."""
+
+    reward: float
+    """Weighted sum of `rewards`."""
+    rewards: dict[str, float]
+    """Unweighted rewards by name."""
+    metrics: dict[str, float]
+    """`accuracy`, `accuracy/<task>` and `status/<status>`: 0 or 1; missing if they do not apply to the rollout."""
+
+
+@dataclass(frozen=True)
+class Rubric:
+    """Scores rollouts. Picklable if its rewards are."""
+
+    rewards: Sequence[WeightedReward]
+    metrics: Sequence[Metric]
+    in_workers: bool = False
+    """Whether worker processes grade answers; if so, `grade` uses them in parallel."""
+
+    def __post_init__(self) -> None:
+        names = {metric.name for metric in self.metrics}
+        for reward in self.rewards:
+            if reward.name in names:
+                raise InputError(f"reward {reward.name!r} has the name of a metric of this environment: choose another")
+
+    @classmethod
+    def of_tasks(cls, rewards: Sequence[WeightedReward], mixture: Mixture, grading: Grading) -> "Rubric":
+        """Metrics for accuracy, accuracy per task in a mixture, and each possible status under `grading`.
+
+        Raises `InputError` if a reward has the name of such a metric.
+        """
+        workers = any(in_worker(task, grading) for task in mixture.names)
+        never = {"correct"} | ({"partial"} if grading == "hardened" else set()) | (set() if workers else {"timed_out"})
+        by_task = [Metric(f"accuracy/{task}", task=task) for task in mixture.names] if len(mixture.tasks) > 1 else []
+        statuses = [Metric(f"status/{status}", status) for status in get_args(Status) if status not in never]
+        return cls(rewards, [Metric("accuracy"), *by_task, *statuses], workers)
+
+    @classmethod
+    def of_rows(cls, rewards: Sequence[WeightedReward], rows: Sequence[Mapping[str, Any]]) -> "Rubric":
+        """Metrics for the user's own rows: accuracy and statuses if every row has an answer, else none.
+
+        Raises as `of_tasks`.
+        """
+        statuses: list[Status] = ["wrong", "no_answer", "too_long"]
+        metrics = [Metric("accuracy"), *(Metric(f"status/{status}", status) for status in statuses)]
+        return cls(rewards, metrics if all(row["answer"] for row in rows) else [])
+
+    def grade(self, rollouts: Sequence[Rollout]) -> None:
+        """Grade all rollouts, in parallel if workers are used. `Rollout.score` is cached afterwards.
+
+        Raises:
+            InputError: a rollout's `info` is invalid.
+        """
+        pending = [threads().submit(getattr, rollout, "score") for rollout in rollouts] if self.in_workers else []
+        try:
+            for future in pending:
+                future.result()
+        finally:  # after Ctrl-C too: pending calls are dropped, and running ones take at most a second
+            for future in pending:
+                future.cancel()
+        for rollout in rollouts:
+            _ = rollout.score
+
+    def score(self, rollouts: Sequence[Rollout]) -> list[Scored]:
+        """Score rollouts; the results are in the same order.
+
+        Raises:
+            RewardError: a reward raised or returned a non-finite value; the message names the reward and the rollout.
+            InputError: a rollout's `info` is invalid.
+        """
+        self.grade(rollouts)
+        if any(reward.is_async for reward in self.rewards):
+            return [self._scored(*each) for each in zip(rollouts, run_each(self._values, rollouts), strict=True)]
+        return [
+            self._scored(rollout, {reward.name: reward.value(rollout, offered(rollout)) for reward in self.rewards})
+            for rollout in rollouts
+        ]
+
+    async def _values(self, rollout: Rollout) -> dict[str, float]:
+        return {reward.name: await reward.avalue(rollout, offered(rollout)) for reward in self.rewards}
+
+    def _scored(self, rollout: Rollout, values: dict[str, float]) -> Scored:
+        total = sum(reward.weight * values[reward.name] for reward in self.rewards)
+        found = {metric.name: metric.of(rollout) for metric in self.metrics}
+        return Scored(total, values, {name: value for name, value in found.items() if value is not None})
+
+
+def offered(rollout: Rollout, completion: Any = None) -> dict[str, Any]:
+    """Arguments for rewards by the names in `OFFERED`. `completion` replaces the rollout's messages, if given."""
+    return {
+        "prompt": rollout.prompt,
+        "completion": [{"role": "assistant", "content": rollout.text}] if completion is None else completion,
+        "answer": rollout.answer,
+        "info": rollout.info,
+    }
 
 
 # Built-in rewards

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from rg_env.core.grading.rubric import Scored
 from rg_env.core.grading.scoring import Rollout
+from rg_env.core.rewards import Scored
 from rg_env.core.run_folder import damaged, json_lines
 from rg_env.errors import InputError, OutputFolderError
 

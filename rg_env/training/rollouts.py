@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from rg_env.core.environment import Environment, Row
-from rg_env.core.grading.rubric import Scored
 from rg_env.core.grading.scoring import Rollout
+from rg_env.core.rewards import Scored
 from rg_env.errors import TrainingError
 from rg_env.evaluation.records import record_of
 from rg_env.inference.prompts import PromptEncoder

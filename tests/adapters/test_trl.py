@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from rg_env.adapters.trl import Environment, load_environment
 from rg_env.core.environment import ReasoningGym
-from rg_env.core.grading.rubric import Scored
 from rg_env.core.grading.scoring import Rollout
+from rg_env.core.rewards import Scored
 from rg_env.errors import InputError, RewardError, UnknownNameError
 
 SMALL: dict[str, Any] = {"num_train_examples": 8, "num_eval_examples": 6}

@@ -12,7 +12,7 @@ from chat_server import ChatServer
 import rg_env
 from rg_env.adapters import as_environment
 from rg_env.adapters.v1_training import TasksetEnvironment
-from rg_env.core.grading.rubric import Scored
+from rg_env.core.rewards import Scored
 from rg_env.errors import InputError, RewardError
 
 

@@ -6,10 +6,9 @@ import pytest
 
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.environment import PromptOptions
-from rg_env.core.grading.rubric import metrics_of, needs_workers
 from rg_env.core.grading.scoring import Rollout
 from rg_env.core.prompts import SYSTEM_PROMPT, fold_system, rejects_system_role
-from rg_env.core.rewards import resolve_rewards
+from rg_env.core.rewards import Rubric, resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import InputError, UnknownNameError
 
@@ -108,11 +107,11 @@ def test_prompts_that_cannot_be(arguments: dict[str, Any], error: type[Exception
 def test_metrics_of_a_mixture() -> None:
     """An accuracy for each task, in the inverse of its share of the rows; `timed_out` only where it can be."""
     mixture = Mixture.parse(["leg_counting", {"name": "chain_sum", "weight": 3}])
-    assert not needs_workers(mixture, "hardened")
-    metrics = {metric.name: metric for metric in metrics_of(resolve_rewards(), mixture, "hardened")}
+    assert not Rubric.of_tasks([], mixture, "hardened").in_workers
+    metrics = {metric.name: metric for metric in Rubric.of_tasks(resolve_rewards(), mixture, "hardened").metrics}
     statuses = ["status/wrong", "status/no_answer", "status/too_long", "status/ungradable"]
     assert list(metrics) == ["accuracy", "accuracy/leg_counting", "accuracy/chain_sum", *statuses]
-    assert "status/timed_out" in {metric.name for metric in metrics_of([], mixture, "upstream")}
+    assert "status/timed_out" in {metric.name for metric in Rubric.of_tasks([], mixture, "upstream").metrics}
     (row,) = [row for row in build_rows(mixture, "eval", 4, 0) if row["info"]["rg_task"] == "leg_counting"]
     rollout = Rollout.of(
         prompt="?", completion=f"<answer>{row['answer']}</answer>", answer=row["answer"], info=row["info"]

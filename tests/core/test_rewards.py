@@ -16,7 +16,7 @@ from user_code import nothing_left
 
 from rg_env.core.grading.extraction import extract
 from rg_env.core.grading.scoring import Rollout, Score, Status
-from rg_env.core.rewards import call_reward, get_reward, resolve_rewards, reward
+from rg_env.core.rewards import WeightedReward, get_reward, resolve_rewards, reward
 from rg_env.errors import InputError, RewardError, UnknownNameError
 
 TEXT = "so <answer>12</answer>"
@@ -50,13 +50,13 @@ def _clean_registry() -> Iterator[None]:
 )
 def test_built_in_rewards(name: str, rollout: Rollout, value: float) -> None:
     """What the status of an answer pays; lengths are tested below."""
-    assert call_reward(name, get_reward(name), rollout, {}) == value
+    assert WeightedReward(name, get_reward(name), 1.0).value(rollout, {}) == value
 
 
 def test_brevity_needs_usage() -> None:
     """Without a token count, `brevity` raises an error with the reason."""
     with pytest.raises(RewardError, match=r"'brevity': the server reported no usage.*task leg_counting"):
-        call_reward("brevity", get_reward("brevity"), make(tokens=None), {})
+        WeightedReward("brevity", get_reward("brevity"), 1.0).value(make(tokens=None), {})
 
 
 def test_registering_and_asking_by_parameter_name() -> None:
@@ -72,8 +72,8 @@ def test_registering_and_asking_by_parameter_name() -> None:
 
     assert get_reward("mine") is mine
     available = {"prompt": "?", "completion": TEXT, "answer": "12", "state": {}, "info": {}, "parser": None}
-    assert call_reward("mine", mine, make(), available) == 0.5
-    assert call_reward("other", get_reward("other"), make(), available) == 1.0
+    assert WeightedReward("mine", mine, 1.0).value(make(), available) == 0.5
+    assert WeightedReward("other", get_reward("other"), 1.0).value(make(), available) == 1.0
 
 
 def test_bad_registrations_are_refused() -> None:
@@ -101,7 +101,7 @@ def test_the_same_source_may_register_again() -> None:
         def again(rollout, value=value):  # type: ignore[no-untyped-def]
             return value
 
-    assert call_reward("again", get_reward("again"), make(), {}) == 2.0
+    assert WeightedReward("again", get_reward("again"), 1.0).value(make(), {}) == 2.0
 
 
 def custom(completion: Any) -> float:
@@ -151,7 +151,7 @@ def test_a_reward_must_be_a_finite_number(value: Any) -> None:
     with pytest.raises(
         RewardError, match=r"reward 'bad' returned .*task leg_counting, answer '12', completion 'so <ans"
     ):
-        call_reward("bad", lambda: value, make(), {})
+        WeightedReward("bad", lambda: value, 1.0).value(make(), {})
 
 
 def test_a_wrong_value_is_reported_with_file_and_line() -> None:
@@ -176,15 +176,15 @@ def test_a_wrong_value_is_reported_with_file_and_line() -> None:
     ):
         message = f"'bad' returned None, not a finite number ({__file__}, line {line}); task leg_counting"
         with pytest.raises(RewardError, match=re.escape(message)):
-            call_reward("bad", function, make(), {})
+            WeightedReward("bad", function, 1.0).value(make(), {})
     with pytest.raises(RewardError, match="not a finite number; task leg_counting"):
-        call_reward("bad", print, make(), {})
+        WeightedReward("bad", print, 1.0).value(make(), {})
 
 
 @pytest.mark.parametrize("value", [1, True, 1.0, np.float32(1), np.int64(1), np.array(1.0)])
 def test_numbers_of_any_kind_are_taken(value: Any) -> None:
     """Integers, booleans and numpy scalars become floats."""
-    result = call_reward("good", lambda: value, make(), {})
+    result = WeightedReward("good", lambda: value, 1.0).value(make(), {})
     assert (result, type(result)) == (1.0, float)
 
 
@@ -198,7 +198,7 @@ def test_a_reward_that_raises_is_an_error_with_its_cause() -> None:
     with pytest.raises(
         RewardError, match=r"'bad' raised KeyError: 'x' \(.*/test_rewards\.py, line \d+\); task leg_c"
     ) as caught:
-        call_reward("bad", bad, rollout, {})
+        WeightedReward("bad", bad, 1.0).value(rollout, {})
     assert isinstance(caught.value.__cause__, KeyError)
     assert len(str(caught.value)) < 400
 
@@ -328,7 +328,7 @@ def test_an_answer_that_was_only_thought_pays_nothing(name: str) -> None:
 def test_think_format_wants_each_block_once_in_order(text: str, value: float) -> None:
     """Thinking, then an answer, and nothing but white space before and between."""
     rollout = make(text=text)
-    assert call_reward("think_format", get_reward("think_format"), rollout, {}) == value
+    assert WeightedReward("think_format", get_reward("think_format"), 1.0).value(rollout, {}) == value
 
 
 @pytest.mark.parametrize(

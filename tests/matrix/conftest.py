@@ -13,9 +13,8 @@ from release_environments import Release, build_wheel, make_environment
 from starlette.responses import JSONResponse
 
 from rg_env.core.data.dataset import build_rows
-from rg_env.core.grading.rubric import metrics_of
 from rg_env.core.grading.scoring import Rollout
-from rg_env.core.rewards import resolve_rewards
+from rg_env.core.rewards import Rubric, resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
 
 
@@ -75,7 +74,7 @@ def expected(replies: dict[str, str | None]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name, spec in REWARDS.items():
         rewards, found[name] = resolve_rewards(spec), {}
-        metrics = metrics_of(rewards, mixture, "hardened")
+        metrics = Rubric.of_tasks(rewards, mixture, "hardened").metrics
         for row in build_rows(GYM, "eval", EXAMPLES, 3):
             reply = replies[row["question"]]
 
