@@ -50,15 +50,13 @@ def syncs(folder: Path, port: int) -> list[float]:
     from transformers import AutoModelForCausalLM
 
     from rg_env.inference.vllm.client import VllmServer
-    from rg_env.inference.vllm.shared_weights import SHAPE as COMPARED
     from rg_env.training import GRPOConfig
     from rg_env.training.strategy import DataParallel
-    from rg_env.training.weight_sync.transfer import Routes, SharedMemoryTransfer, Weights
+    from rg_env.training.weight_sync import Routes, SharedMemoryTransfer, Weights
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     weights = Weights(model, DataParallel(Accelerator(cpu=True), GRPOConfig()))
-    shape = {name: getattr(model.config, name) for name in COMPARED}
-    transfer = SharedMemoryTransfer(Routes(VllmServer("127.0.0.1", port), timeout_s=300), weights, shape)
+    transfer = SharedMemoryTransfer(Routes(VllmServer("127.0.0.1", port), timeout_s=300), weights)
     seconds = []
     for _ in range(ROUNDS + 1):
         start = time.perf_counter()

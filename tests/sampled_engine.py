@@ -4,8 +4,7 @@ from typing import Any
 
 import torch
 
-from rg_env.inference.protocol import Completion
-from rg_env.training.engines import Engine
+from rg_env.inference.protocol import Completion, Engine
 
 
 class Sampled(Engine):

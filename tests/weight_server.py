@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from rg_env.inference.vllm.client import VllmServer
 from rg_env.inference.vllm.shared_weights import SHAPE, Entry, mapped, unpack, write_header
 from rg_env.tiny import POLICY_DIR
-from rg_env.training.engines import model_logprobs
+from rg_env.training.vllm_engine import model_logprobs
 
 
 class StandIn(LoopbackServer):

@@ -33,8 +33,7 @@ from rg_env.core.text import is_count, listed, one_line, reason_of
 from rg_env.errors import InputError, MissingExtraError, ServerError, install_command
 from rg_env.evaluation.config import TINY, EvalConfig, EvalModel, RequestsConfig
 from rg_env.inference.machine import Machine
-from rg_env.inference.prompts import PromptEncoder
-from rg_env.inference.protocol import Generates, Sampling
+from rg_env.inference.protocol import Engine, PromptEncoder, Sampling
 from rg_env.inference.vllm.client import PROGRAM, VllmServer
 from rg_env.tiny import POLICY_DIR
 
@@ -303,7 +302,7 @@ class LocalModel:
     """A model with an engine in this process, in an evaluation or a trainer."""
 
     name: str
-    engine: Generates
+    engine: Engine
     encoder: PromptEncoder
     batch_size: int | None = None
     """Number of requests per batch; None: all."""

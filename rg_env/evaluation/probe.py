@@ -135,7 +135,7 @@ def _context(model: str) -> tuple[int, Callable[[Any], list[int]]]:
     """Context length of a local model in tokens, and its encoder."""
     require_torch()
     from rg_env.inference.models import describe_model
-    from rg_env.inference.prompts import PromptEncoder
+    from rg_env.inference.protocol import PromptEncoder
 
     described = describe_model(base_model(model) or model)
     text = described.config.get_text_config(decoder=True)

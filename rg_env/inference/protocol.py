@@ -1,8 +1,16 @@
-"""Interface of all engines: sampling settings and completions."""
+"""The interface of all engines (embedded, vLLM): token ids in, token ids out. `PromptEncoder` translates prompts to
+token ids and completions to text. Does not import torch.
+"""
 
-from collections.abc import Collection, Sequence
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal
+
+from rg_env.core.environment import Environment
+from rg_env.core.prompts import fold_system, rejects_system_role, require_chat_template
 
 
 @dataclass(frozen=True)
@@ -43,14 +51,97 @@ class Completion:
     finish_reason: Literal["stop", "length"]
 
 
-class Generates(Protocol):
-    """An engine that maps token ids to token ids."""
+class Engine(ABC):
+    """An engine maps token ids to token ids. The methods that only a trainer needs do nothing by default."""
 
-    @property
-    def max_context(self) -> int: ...
+    name: str
+    max_context: int
+    """Maximum number of tokens in prompt plus completion."""
+    end_ids: frozenset[int]
+    """Ids of the tokens that end a completion."""
 
-    @property
-    def end_ids(self) -> Collection[int]: ...
-
+    @abstractmethod
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        """Generate one completion per prompt (token ids), in order."""
+        """Generate one completion per prompt (token ids), in order, with the weights of the last `sync`. On the main
+        process only."""
+
+    def cancel(self) -> None:
+        """Ask running calls of `generate` to return soon."""
+
+    def resume(self) -> None:
+        """Allow generation again after `cancel`."""
+
+    def sync(self) -> None:
+        """Update the engine's weights to the trainer's. A collective operation."""
+
+    def check_parity(self, difference: float) -> None:
+        """Raise `TrainingError` if `difference`, the mean absolute difference between the engine's and the trainer's
+        log-probabilities of rollouts from the current weights, exceeds what rounding explains. On the main process
+        only."""
+
+    def random_state(self) -> Any:
+        """State of the random numbers of sampling, a tensor; None if they are in another process."""
+
+    def set_random_state(self, state: Any) -> None:
+        """Restore a state that `random_state` returned."""
+
+    def aside(self) -> AbstractContextManager[Any]:
+        """Context manager that keeps sampling from advancing training's random numbers."""
+        return nullcontext()
+
+    def metrics(self) -> dict[str, float]:
+        """Metrics of the last `sync`."""
+        return {}
+
+    def close(self) -> None:
+        """Release the engine's resources."""
+
+
+class PromptEncoder:
+    """Encodes prompts with a model's tokenizer and chat template, and caches the results.
+
+    Chat messages are rendered with the chat template; text is encoded unchanged. If the template does not support
+    system messages, their text is prepended to the user's turn.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self._known: dict[str, list[int]] = {}
+        self._folds: bool | None = None
+
+    def __call__(self, prompt: str | Sequence[Mapping[str, Any]]) -> list[int]:
+        """Encode a prompt, ready for generation.
+
+        Raises:
+            InputError: the tokenizer has no chat template, or the template fails on a plain question.
+        """
+        key = prompt if isinstance(prompt, str) else json.dumps(prompt, default=str)
+        if key not in self._known:
+            self._known[key] = self.encode(prompt)
+        return self._known[key]
+
+    def encode(self, prompt: str | Sequence[Mapping[str, Any]]) -> list[int]:
+        """Encode a prompt without caching."""
+        if isinstance(prompt, str):
+            ids = self.tokenizer(prompt)["input_ids"]
+        else:
+            if self._folds is None:
+                require_chat_template(self.tokenizer)
+                self._folds = rejects_system_role(self.tokenizer)
+            messages = fold_system(prompt) if self._folds else list(prompt)
+            ids = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+        return [int(token) for token in ids]
+
+    def decode(self, completions: Sequence[Sequence[int]], ends: frozenset[int]) -> list[str]:
+        """Decode completions (token ids) without the end token and other special tokens."""
+        bare = [list(ids[:-1] if ids and ids[-1] in ends else ids) for ids in completions]
+        texts: list[str] = self.tokenizer.batch_decode(
+            bare, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return texts
+
+
+def prompt_lengths(env: Environment, encoder: PromptEncoder) -> dict[str, list[int]]:
+    """Number of tokens in each prompt, for each non-empty split ("training", "evaluation")."""
+    splits = (("training", env.train_rows), ("evaluation", env.eval_rows))
+    return {split: [len(encoder(row["prompt"])) for row in rows] for split, rows in splits if rows}

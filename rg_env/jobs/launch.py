@@ -27,7 +27,7 @@ from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import counted
 from rg_env.errors import InputError, OutputFolderError, TrainingError
 from rg_env.inference.machine import Machine, port_problem
-from rg_env.inference.prompts import PromptEncoder
+from rg_env.inference.protocol import PromptEncoder
 from rg_env.inference.vllm.client import VllmServer, serve_command
 from rg_env.inference.vllm.plugin import BACKEND
 from rg_env.jobs.supervisor import Supervisor

@@ -22,7 +22,7 @@ from rg_env.inference.models import describe_model
 from rg_env.publish.checkpoint import TOKENIZER_FILES, Base, Checkpoint, has_weights
 from rg_env.publish.weights import Weights, check_type, read_weights
 from rg_env.training.checkpointing.files import ADAPTER, read_shapes, weights_problem
-from rg_env.training.weight_sync.parameters import unmergeable
+from rg_env.training.weight_sync import unmergeable
 
 _TOKENIZER = (
     *TOKENIZER_FILES,

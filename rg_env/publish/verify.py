@@ -23,8 +23,7 @@ from rg_env.errors import ExportError, RGEnvError
 from rg_env.evaluation.results import Environment, Results, read_results
 from rg_env.inference.embedded.engine import EmbeddedEngine
 from rg_env.inference.models import best_device
-from rg_env.inference.prompts import PromptEncoder
-from rg_env.inference.protocol import Sampling
+from rg_env.inference.protocol import PromptEncoder, Sampling
 from rg_env.publish.checkpoint import Checkpoint
 from rg_env.publish.model import Architecture
 from rg_env.publish.weights import Weights

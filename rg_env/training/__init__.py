@@ -10,7 +10,7 @@ from typing import Any
 from rg_env.errors import MissingExtraError, how_to_install
 
 _NAMES = {
-    "Curriculum": "rg_env.training.data.curriculum",
+    "Curriculum": "rg_env.training.curriculum",
     "CurriculumConfig": "rg_env.training.config.sections",
     "EvaluationPlan": "rg_env.training.evaluation",
     "EngineConfig": "rg_env.training.config.sections",

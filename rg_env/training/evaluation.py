@@ -15,18 +15,17 @@ For every question, `evaluation.runner` samples answers (`accuracy`, `reward`) a
 training and, with the embedded engine and the seed of that run, the sampled answers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 
 from rg_env.adapters import as_environment
-from rg_env.core.config.parsing import Problem, label_problem, problems_in
+from rg_env.core.config.parsing import label_problem
 from rg_env.core.environment import Environment
 from rg_env.core.run_folder import RunFolder, checkpoint_step
-from rg_env.core.text import shortened
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.models import LocalModel
 from rg_env.evaluation.questions import Questions
@@ -58,16 +57,13 @@ class EvaluationPlan(EvaluationSettings):
     labelled: dict[str, AnyEnvironment] = Field(default_factory=dict)
     """Environments with evaluation rows reported under a label and not included in overall figures."""
 
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            problems = list(problems_in(type(self), error, kind="setting"))
-        else:
-            found = ((label, label_problem(label, FIGURES)) for label in self.labelled)
-            problems = [*self.contradictions(), *(Problem(("labelled", label), text) for label, text in found if text)]
-        if problems:
-            raise InputError("; ".join(_line(problem, values) for problem in problems))
+    @field_validator("labelled")
+    @classmethod
+    def _are_labels(cls, labelled: dict[str, Environment]) -> dict[str, Environment]:
+        for label in labelled:
+            if problem := label_problem(label, FIGURES):
+                raise ValueError(f"{label!r}: {problem}")
+        return labelled
 
     def due(self, step: int, max_steps: int) -> bool:
         """Whether an evaluation is due after `step` of `max_steps` steps, before the next step."""
@@ -92,12 +88,6 @@ class EvaluationPlan(EvaluationSettings):
             for each in self.questions(own)
             if each.env is not own and each.env.manifest is not None
         ]
-
-
-def _line(problem: Problem, values: Mapping[str, Any]) -> str:
-    name, value = ".".join(problem.path), values.get(problem.path[0])
-    shown = f"={shortened(value)}" if isinstance(value, int | float | str) else ""  # not a whole environment
-    return f"{name}{shown} of the evaluation: {problem.message}"
 
 
 class FixedEvaluation:

@@ -3,12 +3,11 @@
 Heavy libraries are imported only after `preflight` has checked the config's requirements and the plan is printed.
 """
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rg_env.core.processes import print_once, world_size
+from rg_env.core.processes import print_once
 from rg_env.core.run_folder import RunFolder, checkpoint_step, run_name
 from rg_env.training.config.plan import plan
 from rg_env.training.config.schema import TrainConfig
@@ -26,18 +25,17 @@ if TYPE_CHECKING:
 def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, Any]:
     """Train as `config` describes. Returns and raises the same as `train`."""
     start = check_start(config, resume=resume)
-    folder = _folder(config, resume)
-    output = config.output if folder is None else config.output.model_copy(update={"dir": str(folder)})
-    shown = config.model_copy(update={"output": output})
+    shown = config.model_copy(update={"output": config.output.model_copy(update={"dir": str(start.folder)})})
     print_once("\n".join([*plan(shown, own_rows=start.train_rows), f"loading {config.model.name} ..."]))
     from rg_env.inference.models import TINY, load_policy
+    from rg_env.training.collectives import choose_folder
     from rg_env.training.run import train
 
     given, config = config, config.in_updates(start.train_rows)
     if config.model.name != TINY:
         _check_prompts(config, start)
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
-    trainer = make_trainer(config, policy, start, folder=folder, resume=resume)
+    trainer = make_trainer(config, policy, start, choose_folder(start.folder, "run", resume))
     return train(
         trainer,
         config=given,
@@ -53,11 +51,12 @@ def _check_prompts(config: TrainConfig, start: Start) -> None:
     """Raise `InputError` if a prompt is too long, before the weights are loaded, which can take minutes. The trainer
     checks again; rows come from the cache then."""
     from rg_env.inference.models import describe_model
-    from rg_env.inference.prompts import PromptEncoder
-    from rg_env.training.trainer_checks import check_prompts
+    from rg_env.inference.protocol import PromptEncoder, prompt_lengths
+    from rg_env.training.trainer import check_prompts
 
     encoder = PromptEncoder(describe_model(config.model.name).tokenizer)
-    check_prompts(_environment(config, start, config.gym), encoder, config.training.max_prompt_length)
+    lengths = prompt_lengths(_environment(config, start, config.gym), encoder)
+    check_prompts(lengths, config.training.max_prompt_length)
 
 
 def _environment(config: TrainConfig, start: Start, gym: Any) -> "Environment":
@@ -78,7 +77,6 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     start = check_start(config, checkpoint=checkpoint)
     print_once(f"loading {checkpoint or config.model.name} ...")
     from rg_env.inference.models import TINY, load_policy, with_adapters
-    from rg_env.training.collectives import choose_folder
     from rg_env.training.evaluation import evaluate_only
 
     is_tiny = config.model.name == TINY
@@ -96,8 +94,8 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     policy = replace(policy, is_tiny=is_tiny)  # its checkpoints get its questions, too
     if adapters:
         policy = with_adapters(policy, adapters)
-    folder = choose_folder(config.output.dir, run_name(config.trained_on, f"{policy.label}-evaluation"))
-    trainer = make_trainer(config, policy, start, folder=folder)
+    folder = RunFolder.choose(config.output.dir, run_name(config.trained_on, f"{policy.label}-evaluation"))
+    trainer = make_trainer(config, policy, start, folder)
     evaluation = evaluation_plan(config, policy)
     result = evaluate_only(trainer, folder, evaluation, step=checkpoint_step(Path(checkpoint or "")) or 0)
     run = RunFolder(folder)
@@ -106,17 +104,12 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     return result
 
 
-def make_trainer(
-    config: TrainConfig, policy: "Policy", start: Start, *, folder: Path | None = None, resume: str | None = None
-) -> "GRPOTrainer":
-    """The trainer that `config` describes. `folder` is its output folder; default: the config's."""
-    from rg_env.training.collectives import choose_folder
-    from rg_env.training.data.curriculum import Curriculum
+def make_trainer(config: TrainConfig, policy: "Policy", start: Start, folder: Path) -> "GRPOTrainer":
+    """The trainer that `config` describes, with the output folder `folder`."""
+    from rg_env.training.curriculum import Curriculum
     from rg_env.training.trainer import GRPOTrainer
 
     env: Any = _environment(config, start, policy.mixture(config.gym) if start.rows is None else None)
-    if folder is None:
-        folder = choose_folder(config.output.dir, run_name(config.trained_on, policy.label), resume)
     curriculum = None
     if config.curriculum is not None:
         curriculum = Curriculum(config.curriculum, env, config.seed, gym=config.gym)
@@ -140,7 +133,7 @@ def evaluation_plan(config: TrainConfig, policy: "Policy") -> "EvaluationPlan":
         label: ReasoningGym(**{**arguments, "gym": policy.mixture(arguments["gym"])})
         for label, arguments in config.evaluation_environments()
     }
-    held_out = [env for label, env in environments.items() if label is None]
+    held_out = tuple(env for label, env in environments.items() if label is None)
     labelled = {label: env for label, env in environments.items() if label is not None}
     when_and_how = config.evaluation.model_dump(include=set(EvaluationSettings.model_fields))
     return EvaluationPlan(held_out=held_out, labelled=labelled, **when_and_how)
@@ -161,10 +154,3 @@ def lora(config: TrainConfig) -> Any:
         target_modules="all-linear" if targets == ["all-linear"] else targets,
         use_rslora=config.lora.use_rslora,
     )
-
-
-def _folder(config: TrainConfig, resume: str | None) -> Path | None:
-    """The output folder, chosen before the model is loaded; None if several processes have to agree on it later."""
-    if world_size() > 1 or os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
-        return None
-    return RunFolder.choose(config.output.dir, run_name(config.trained_on, Path(config.model.name).name), resume)

@@ -13,8 +13,8 @@ from typing import Any
 
 from rg_env.core.data.manifest import read_manifest
 from rg_env.core.data.user_rows import split_rows
-from rg_env.core.hub import LOGIN, repo_problem
-from rg_env.core.run_folder import RunFolder, is_missing_folder
+from rg_env.core.hub import LOGIN
+from rg_env.core.run_folder import RunFolder, is_missing_folder, run_name
 from rg_env.core.text import counted
 from rg_env.errors import InputError
 from rg_env.evaluation.config import TINY
@@ -31,6 +31,8 @@ Rows = Sequence[dict[str, Any]]
 class Start:
     """Result of `check_start`."""
 
+    folder: Path | None = None
+    """The output folder; None on all processes except the first."""
     rows: tuple[Rows, Rows] | None = None
     """Training and evaluation rows of the section `data`; None without that section, or if they are not downloaded
     yet."""
@@ -62,8 +64,8 @@ def check_start(
     data = config.data
     read_data = data is not None and (wait or data.is_file)
     if os.environ.get("RANK", "0") != "0":
-        return Start(own_rows(config) if read_data else None)
-    RunFolder.choose(config.output.dir, "check", resume)
+        return Start(rows=own_rows(config) if read_data else None)
+    folder = RunFolder.choose(config.output.dir, run_name(config.trained_on, Path(config.model.name).name), resume)
     if checkpoint is None or not (Path(checkpoint) / "config.json").is_file():  # else the model is not loaded
         check_model(config.model.name)
     if resume not in (None, AUTO):
@@ -75,7 +77,7 @@ def check_start(
     rows = own_rows(config) if read_data else None
     check_hub(config.hub)
     check_logins(config.logging)
-    return Start(rows, _server_notes(config.engine, wait))
+    return Start(folder, rows, _server_notes(config.engine, wait))
 
 
 def own_rows(config: TrainConfig) -> tuple[Rows, Rows]:
@@ -101,15 +103,11 @@ def check_model(name: str) -> None:
 
 
 def check_hub(config: HubConfig) -> None:
-    """Raise `InputError` if the configured uploads cannot work."""
+    """Raise `InputError` if uploads are configured and there is no token."""
     if not config.enabled:
         return
     from huggingface_hub import get_token
 
-    if config.repo_id is None:
-        raise InputError("hub.repo_id is missing: USER/NAME")
-    if problem := repo_problem(config.repo_id):
-        raise InputError(f"hub.repo_id {problem}")
     if not get_token():
         raise InputError(f"hub.enabled: there is no Hugging Face token: {LOGIN}; or hub.enabled=false")
 

@@ -6,6 +6,9 @@
 
 Training uses exactly the sampled tokens: completions are never tokenized again.
 
+Row order (`BatchOrder`) is a function of seed and batch number, so a run can resume at any step. Each epoch is a
+permutation, divided into batches of prompts. Rows that do not fill a batch are left out of the epoch.
+
 `GroupFilter` replaces groups without a learning signal ("dynamic sampling", Yu et al., 2025, DAPO, arXiv:2503.14476,
 section 3.2). A group with only right or only wrong answers has no advantage. Other prompts are sampled, in rounds,
 until the batch consists of mixed groups or the rounds are used up. Groups not replaced are left out of the loss. Only
@@ -13,22 +16,79 @@ accuracy decides: rewards for form or length nearly always vary within a group, 
 """
 
 import math
+import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import compress
 from typing import Any, TypeAlias
+
+import torch
 
 from rg_env.core.environment import Environment, Row
 from rg_env.core.grading.scoring import Rollout
 from rg_env.core.rewards import Scored
-from rg_env.errors import TrainingError
+from rg_env.core.text import counted
+from rg_env.errors import InputError, TrainingError
 from rg_env.evaluation.records import record_of
-from rg_env.inference.prompts import PromptEncoder
-from rg_env.inference.protocol import Generates, Sampling
-from rg_env.training.data.batches import TokenBatch
+from rg_env.inference.protocol import Engine, PromptEncoder, Sampling
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """The tokens in a batch of N rollouts, equal on all processes. Rollouts of a prompt are next to each other."""
+
+    prompt_ids: list[list[int]]
+    completion_ids: list[list[int]]
+    loss_masks: list[list[int]]
+    """1 for each completion token that contributes to the loss, 0 for others."""
+    sampler_logps: list[list[float]]
+    """Log-probability of each completion token when it was sampled."""
+    rewards: list[float]
+
+    def tokens(self) -> int:
+        """Number of tokens that contribute to the loss."""
+        return sum(map(sum, self.loss_masks))
+
+    def entropy(self) -> float:
+        """Mean entropy per token of the sampling distribution, in nats: `-mean(log p(token))`.
+
+        This estimate from samples (Cover & Thomas, 2006, section 2.1) is unbiased, and noisy with few rollouts.
+        """
+        kept = map(compress, self.sampler_logps, self.loss_masks)
+        return -sum(map(sum, kept)) / max(1, self.tokens())
+
+    def tensors(self, rows: slice, *, pad_token: int, device: Any) -> dict[str, torch.Tensor]:
+        """Rows as tensors, padded on the right: `input_ids (B, L) int64`, `loss_mask (B, L - 1) bool` and
+        `sampler_logps (B, L - 1) float32`, both of `input_ids[:, 1:]`."""
+        ids, masks, logps = [], [], []
+        for i in range(len(self.prompt_ids))[rows]:
+            prompt, completion = self.prompt_ids[i], self.completion_ids[i]
+            ids.append(prompt + completion)
+            masks.append([0] * len(prompt) + self.loss_masks[i])
+            logps.append([0.0] * len(prompt) + list(self.sampler_logps[i]))
+        width = max(map(len, ids))
+
+        def padded(lists: list[list[Any]], value: Any, dtype: torch.dtype) -> torch.Tensor:
+            return torch.tensor([row + [value] * (width - len(row)) for row in lists], dtype=dtype, device=device)
+
+        return {
+            "input_ids": padded(ids, pad_token, torch.long),
+            "loss_mask": padded(masks, 0, torch.bool)[:, 1:],
+            "sampler_logps": padded(logps, 0.0, torch.float32)[:, 1:],
+        }
+
+
+def micro_batches(tensors: dict[str, Any], parts: int) -> list[dict[str, Any]]:
+    """Shuffle the rows and divide them into `parts` equal parts. None values stay None."""
+    size = next(len(value) for value in tensors.values() if value is not None)
+    order = torch.randperm(size).chunk(parts)
+    return [{name: None if value is None else value[rows] for name, value in tensors.items()} for rows in order]
+
 
 Group: TypeAlias = "tuple[Rollouts, range]"
 """One prompt's rollouts: a batch, and the range of their rows in it."""
@@ -63,12 +123,13 @@ class Rollouts:
         """Indices of rollouts cut off by the token limit."""
         return [row for row, rollout in enumerate(self.rollouts) if rollout.truncated]
 
-    def tokens(self) -> TokenBatch:
-        """The batch of tokens to train on. Every sampled token contributes to the loss."""
+    def tokens(self, left_out: Collection[int] = ()) -> TokenBatch:
+        """The batch of tokens to train on. Every sampled token contributes to the loss, except those of the rollouts
+        `left_out`."""
         return TokenBatch(
             self.prompt_ids,
             [list(rollout.token_ids) for rollout in self.rollouts],
-            [[1] * len(rollout.token_ids) for rollout in self.rollouts],
+            [[int(row not in left_out)] * len(rollout.token_ids) for row, rollout in enumerate(self.rollouts)],
             [list(rollout.logprobs) for rollout in self.rollouts],
             self.rewards,
         )
@@ -88,6 +149,59 @@ class Rollouts:
         return [record_of(*each) for each in zip(self.rollouts[:limit], self.scored[:limit], strict=True)]
 
 
+def repeated(rows: Sequence[Any], times: int) -> list[Any]:
+    """Repeat each row `times` times, consecutively."""
+    return [row for row in rows for _ in range(times)]
+
+
+class BatchOrder:
+    """The rows of each batch.
+
+    Args:
+        rows: number of rows.
+        prompts: number of prompts per batch, over all processes.
+        seed: seed of the permutations; None keeps the order of the rows.
+
+    Raises:
+        InputError: a batch has more prompts than there are rows.
+    """
+
+    def __init__(self, rows: int, *, prompts: int, seed: int | None) -> None:
+        if rows < prompts:
+            raise InputError(
+                f"a step has {counted(prompts, 'prompt')}, more than the {counted(rows, 'row')} to train on: use more "
+                "training examples, or a smaller rollouts_per_step"
+            )
+        self._rows, self._prompts, self._seed = rows, prompts, seed
+        self.batches = rows // prompts
+        """Number of batches per epoch."""
+        self._permutation = lru_cache(maxsize=2)(self._permute)
+
+    def batch(self, number: int) -> list[int]:
+        """Row indices for batch `number`, counted from the start of the run; one per prompt."""
+        epoch, position = divmod(number, self.batches)
+        first = position * self._prompts
+        return self._permutation(epoch)[first : first + self._prompts]
+
+    def more(self, number: int, round_: int, prompts: int) -> list[int]:
+        """Indices of random rows outside batch `number`, one per prompt. Every call returns the same rows.
+
+        Returns all other rows if there are fewer than `prompts`, and rows of the batch if there are no others.
+        """
+        taken = set(self.batch(number))
+        others = [row for row in range(self._rows) if row not in taken] or sorted(taken)
+        return random.Random(f"{self._seed} {number} {round_}").sample(others, min(prompts, len(others)))
+
+    def _permute(self, epoch: int) -> list[int]:
+        if self._seed is None:
+            return list(range(self._rows))
+        generator = torch.Generator().manual_seed(self._seed)
+        for _ in range(epoch):
+            torch.randperm(self._rows, generator=generator)
+        permutation: list[int] = torch.randperm(self._rows, generator=generator).tolist()
+        return permutation
+
+
 class RolloutSampler:
     """Samples and scores rollouts of an environment. On the main process only.
 
@@ -96,7 +210,7 @@ class RolloutSampler:
             thread scores at a time, so that reward functions need not be thread-safe.
     """
 
-    def __init__(self, env: Environment, engine: Generates, encoder: PromptEncoder) -> None:
+    def __init__(self, env: Environment, engine: Engine, encoder: PromptEncoder) -> None:
         self.env, self.encoder, self._engine = env, encoder, engine
         self._ahead = ThreadPoolExecutor(1, "rg-env-rollouts")
         self._pending: dict[int, Future[Rollouts]] = {}

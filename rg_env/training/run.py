@@ -29,8 +29,8 @@ from rg_env.evaluation.plots.curves import plot_run
 from rg_env.evaluation.results import Results, read_evaluations
 from rg_env.inference.models import TINY
 from rg_env.tiny import POLICY_DIR
+from rg_env.training.checkpointing.checkpoints import check_fit, chosen, final_results
 from rg_env.training.checkpointing.files import saved_step
-from rg_env.training.checkpointing.resume import check_fit, chosen, final_results
 from rg_env.training.collectives import on_main
 from rg_env.training.config.schema import TrainConfig
 from rg_env.training.config.sections import HubConfig, LoggingConfig, MonitorsConfig
@@ -240,14 +240,15 @@ def train(
     trainer.callbacks = [*others, watch, recorder, uploads, trackers, interruption]
     start = time.monotonic()
     failure: Exception | None = None
-    together = True
+    savable = True
     with interruption.handled():
         try:
             on_main(trainer.accelerator, lambda: _describe(folder, fixed_evaluation, config, settings or {}, first))
             trackers.start()
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         except (Exception, KeyboardInterrupt) as error:
-            together = trainer.accelerator.num_processes == 1 or isinstance(error, StoppedTogether)
+            # A single process cannot save a sharded model.
+            savable = trainer.accelerator.num_processes == 1 or isinstance(error, StoppedTogether)
             if isinstance(error, KeyboardInterrupt) or from_interrupt(error):
                 interruption.happened = True
             else:
@@ -256,20 +257,20 @@ def train(
             recorder.console.close()
             trackers.finish(failed=failure is not None)
             trainer.callbacks = callbacks
-    if failure is None and not interruption.happened and trainer.state.global_step <= first < trainer.args.max_steps:
+    seconds, moved = time.monotonic() - start, trainer.state.global_step > first
+    savable = savable and trainer.consistent
+    if not (failure or interruption.happened or moved) and first < trainer.args.max_steps:
         failure = TrainingError("the run ended without a single optimizer step: are there rows to train on, and steps?")
-    seconds = time.monotonic() - start
-    if (failure or interruption.happened) and not recorder.evaluated and trainer.state.global_step <= first:
+    if (failure or interruption.happened) and not (moved or recorder.evaluated):
         # There is nothing to save, and the optimizer has no state before training begins.
         if main and checkpoint is None:
             folder.discard(new_folders)
         raise failure or KeyboardInterrupt
-    if interruption.happened and not (together and trainer.consistent):
+    if interruption.happened and not savable:
         raise KeyboardInterrupt
-    if together and trainer.consistent:  # a single process cannot save a sharded model
+    if savable and moved:
         with _noting_with(failure):
-            if trainer.state.global_step > first:  # otherwise it would equal the start of the run
-                trainer.save_checkpoint()
+            trainer.save_checkpoint()
     if not main:
         if failure:
             raise failure

@@ -39,10 +39,11 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from rg_env.errors import InputError, StoppedTogether
-from rg_env.training.checkpointing.checkpoints import finite_weights
+from rg_env.training.algorithms.policy import finite_weights
 from rg_env.training.checkpointing.files import stored_parameters, weight_files, weights_name
 from rg_env.training.collectives import agree
 from rg_env.training.config.grpo import GRPOConfig
+from rg_env.training.config.sections import EngineConfig
 
 OPTIMIZER_FILE = "optimizer.pt"
 OPTIMIZER_FOLDER = "optimizer"
@@ -52,8 +53,8 @@ SCALER_FILE = "scaler.pt"
 Sharding = Literal["none", "zero1", "zero2", "zero3", "fsdp2"]
 FSDP_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd")
 """Optimizers with only tensors in their state, so a checkpoint needs no pickle."""
-SHARDED_WEIGHTS = ("zero3", "fsdp2")
-"""Shardings that leave no process with the whole model."""
+SHARDED_WEIGHTS = {"zero3": "ZeRO-3", "fsdp2": "FSDP2"}
+"""Shardings that leave no process with the whole model, with their names."""
 
 LossOf = Callable[[Any], torch.Tensor]
 """Computes a micro-batch's loss."""
@@ -97,7 +98,8 @@ class DataParallel:
     def step(self, loss_of: LossOf, parts: list[Any], rates: Sequence[float], updating: Updating) -> StepResult:
         """Make one optimizer step from the micro-batches `parts`, with a learning rate for each parameter group. The
         context `updating()` surrounds the update itself. Nothing changes if a loss or the gradient is not finite."""
-        set_learning_rates(self._optimizer, rates)
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
         losses = [self._backward(loss_of, part, updating, number == len(parts)) for number, part in enumerate(parts, 1)]
         norm, skipped = self._update(updating)
         loss = float(self._accelerator.reduce(torch.stack(losses).float().mean(), reduction="mean"))
@@ -322,10 +324,13 @@ def make_strategy(accelerator: Accelerator, args: GRPOConfig) -> DataParallel:
     return DataParallel(accelerator, args)
 
 
-def set_learning_rates(optimizer: Any, rates: Sequence[float]) -> None:
-    """Set the learning rate of each parameter group."""
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
+def check_engine(engine: EngineConfig, sharding: Sharding) -> None:
+    """Raise `InputError` if the engine cannot sample from a model with this kind of sharding."""
+    if engine.kind == "embedded" and sharding in SHARDED_WEIGHTS:
+        raise InputError(
+            f"the embedded engine cannot generate from the shards of {SHARDED_WEIGHTS[sharding]}: start a vLLM server "
+            "and use engine.kind=vllm (in Python: engine='vllm'), or train with configs/ddp.yaml"
+        )
 
 
 @torch.no_grad()

@@ -5,9 +5,9 @@
     trainer.train()
 
 The constructor is that of `vf.GRPOTrainer` (verifiers 0.1.6) with an `engine` and a `curriculum`. `train` is the whole
-algorithm, top to bottom. A trainer has an engine that samples (`engines`), a sampler that turns rows into scored
-rollouts (`rollouts`), an objective that computes their loss (`objective`), a strategy that distributes the model over
-processes and makes the optimizer step (`strategy`), checkpoints (`checkpointing`) and transformers callbacks.
+algorithm, top to bottom. A trainer has an engine that samples (`inference.protocol`), a sampler that turns rows into
+scored rollouts (`rollouts`), an objective that computes their loss (`objective`), a strategy that distributes the model
+over processes and makes the optimizer step (`strategy`), checkpoints (`checkpointing`) and transformers callbacks.
 `run.train` adds evaluations, files, trackers and the handling of Ctrl-C.
 
 Callbacks receive every event except `on_predict` and `on_prediction_step`; `on_evaluate` receives an evaluation's
@@ -17,10 +17,11 @@ metrics. Of `control`, `should_training_stop` and `should_save` have an effect. 
 import dataclasses
 import gc
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from accelerate import Accelerator
@@ -31,31 +32,31 @@ from rg_env.adapters import as_environment
 from rg_env.core.environment import Environment
 from rg_env.core.run_folder import free_folder
 from rg_env.errors import InputError
+from rg_env.inference.embedded.engine import EmbeddedEngine
 from rg_env.inference.models import processes
-from rg_env.inference.prompts import PromptEncoder
-from rg_env.inference.protocol import Sampling
+from rg_env.inference.protocol import Engine, PromptEncoder, Sampling, prompt_lengths
 from rg_env.training.algorithms.loss import group_advantages
 from rg_env.training.algorithms.objective import Objective
-from rg_env.training.algorithms.optimizers import make_optimizer
-from rg_env.training.algorithms.policy import PreviousPolicy, prepare_policy, reference_of
+from rg_env.training.algorithms.optimizers import learning_rate, make_optimizer
+from rg_env.training.algorithms.policy import PreviousPolicy, check_liger, prepare_policy, reference_of
 from rg_env.training.checkpointing.checkpoints import Checkpoints, rows_hash
 from rg_env.training.collectives import on_main, same_everywhere
 from rg_env.training.config.grpo import GRPOConfig
+from rg_env.training.config.load import contradictions
 from rg_env.training.config.sections import EngineConfig
-from rg_env.training.data.batches import BatchOrder, TokenBatch, micro_batches, repeated
-from rg_env.training.data.curriculum import Curriculum
-from rg_env.training.engines import Embedded, Engine, Vllm
-from rg_env.training.reporting.metrics import Phases, StepMeter, StepMetrics, batch_metrics, learning_rate
-from rg_env.training.rollouts import GroupFilter, Rollouts, RolloutSampler
-from rg_env.training.strategy import StepGuard, make_strategy
-from rg_env.training.trainer_checks import (
-    check_engine,
-    check_liger,
-    check_options,
-    check_prompts,
-    fitting_rows,
-    longest_prompt,
+from rg_env.training.curriculum import Curriculum
+from rg_env.training.reporting.metrics import StepMetrics, batch_metrics, step_costs
+from rg_env.training.rollouts import (
+    BatchOrder,
+    GroupFilter,
+    Rollouts,
+    RolloutSampler,
+    TokenBatch,
+    micro_batches,
+    repeated,
 )
+from rg_env.training.strategy import StepGuard, check_engine, make_strategy
+from rg_env.training.vllm_engine import Vllm
 
 
 class GRPOTrainer:
@@ -91,21 +92,22 @@ class GRPOTrainer:
         optimizers: tuple[Any, Any] = (None, None),
         peft_config: Any = None,
         *,
-        engine: str | EngineConfig = "embedded",
+        engine: Literal["embedded", "vllm"] | EngineConfig = "embedded",
         curriculum: Curriculum | None = None,
     ) -> None:
         self.env: Environment = as_environment(env)
         self.args = args = on_this_machine(args).for_rows(len(self.env.train_rows))
         self.processing_class, self.curriculum = processing_class, curriculum
-        self.engine_config = engine if isinstance(engine, EngineConfig) else EngineConfig.of(engine)
+        self.engine_config = engine if isinstance(engine, EngineConfig) else EngineConfig(kind=engine)
         self.sampling = Sampling(**{each.name: getattr(args, each.name) for each in dataclasses.fields(Sampling)})
         if args.output_dir is not None:
             free_folder(args.output_dir, "", may_have_files=True)  # now, rather than when training begins
         self.accelerator = make_accelerator(args)
         check_options(args, self.engine_config, self.env, curriculum)
         check_liger(args, self.accelerator.device)
-        encoder = PromptEncoder(processing_class)
-        check_prompts(self.env, encoder, args.max_prompt_length)
+        encoder, limit = PromptEncoder(processing_class), args.max_prompt_length
+        lengths = prompt_lengths(self.env, encoder)
+        check_prompts(lengths, limit)
         self.rows_hash = rows_hash(self.env)
         same_everywhere(
             self.accelerator,
@@ -113,8 +115,9 @@ class GRPOTrainer:
             "the processes do not train on the same rows: each must build them from the same data and seed",
         )
         if curriculum is not None:
-            limit = args.max_prompt_length
-            curriculum.prepare = lambda rows: fitting_rows(curriculum.env.to_examples(rows), encoder, limit)
+            curriculum.prepare = lambda rows: [
+                row for row in curriculum.env.to_examples(rows) if len(encoder(row["prompt"])) <= limit
+            ]
         self.output_dir = Path(args.output_dir or "outputs")
         self._order = BatchOrder(
             len(self.env.train_rows), prompts=args.prompts_per_step, seed=args.seed if args.shuffle_dataset else None
@@ -122,7 +125,7 @@ class GRPOTrainer:
         self.strategy = make_strategy(self.accelerator, args)
         check_engine(self.engine_config, self.strategy.sharding)
         set_seed(args.seed)  # for newly initialized adapters and the order of rollouts in a step
-        policy = prepare_policy(model, args, peft_config, training=True)
+        policy = prepare_policy(model, args, peft_config)
         reference = reference_of(policy, args)
         optimizer = optimizers[0] or make_optimizer(args, policy)
         self.scheduler = optimizers[1]
@@ -130,20 +133,20 @@ class GRPOTrainer:
         self.model, self.optimizer = self.strategy.prepare(policy, optimizer)
         if reference is not None:
             reference = self.strategy.prepare_reference(reference)
-        self.engine: Engine = self._make_engine(encoder)
+        self.engine = self._make_engine(encoder, limit if curriculum else max(map(max, lengths.values())))
         self.sampler = RolloutSampler(self.env, self.engine, encoder)
         self.previous_policy = PreviousPolicy(policy) if args.kl_reference == "previous" else None
-        self.phases, self.meter, self.metrics = Phases(), StepMeter(), StepMetrics()
+        self.metrics = StepMetrics()
         self.guard = StepGuard(self.accelerator, args.learning_rate, bool(args.bf16))
         correction = self.engine_config.importance_sampling_correction
         self.objective = Objective(
             args,
             self.accelerator,
             self.model,
+            self.metrics,
             reference=reference,
             previous=self.previous_policy,
             sampler_cap=self.engine_config.importance_sampling_cap if correction else None,
-            phases=self.phases,
         )
         self.checkpoints = Checkpoints(self, self.output_dir)
         self.rollouts: Rollouts | None = None
@@ -152,7 +155,7 @@ class GRPOTrainer:
         """Callbacks, in calling order."""
         for callback in callbacks or []:
             self.add_callback(callback)
-        self._batch_tokens = 0
+        self._batch_tokens, self._step_began = 0, 0.0
         self._reset()
         if curriculum is not None:
             on_main(self.accelerator, curriculum.check)
@@ -193,7 +196,7 @@ class GRPOTrainer:
             while state.global_step < args.max_steps and not self.control.should_training_stop:
                 self.guard.end_if_hopeless(self.model, state.global_step)
                 self._begin_step()
-                with self.phases("backward"):  # counts everything without its own phase
+                with self.metrics.phase("backward"):  # counts everything without its own phase
                     parts = self._next_micro_batches()
                     self._look_back(parts)
                     result = self.strategy.step(self._loss, parts, self._learning_rates(), self._updating)
@@ -206,7 +209,7 @@ class GRPOTrainer:
         step, iterations = self.state.global_step, self.args.num_iterations
         if step % iterations == 0 or self._micro_batches is None:
             self.sync_weights()
-            with self.phases("waiting"):
+            with self.metrics.phase("waiting"):
                 batch = on_main(self.accelerator, lambda: self._next_batch(step // iterations))
             self._micro_batches = self._split(batch)
         return self._micro_batches
@@ -238,9 +241,8 @@ class GRPOTrainer:
             rollouts, empty = filtered.batch, filtered.empty
         if self.args.mask_truncated_completions:
             empty = empty + rollouts.truncated
-        self.meter.batch(self._batch_tokens)
         self.rollouts = rollouts
-        return rollouts.tokens().without_loss(empty)
+        return rollouts.tokens(left_out=set(empty))
 
     def _rows(self, number: int) -> list[Any]:
         """The rows of batch `number`, each repeated `num_generations` times."""
@@ -285,7 +287,7 @@ class GRPOTrainer:
     def _loss(self, part: dict[str, Any]) -> torch.Tensor:
         if self._micro_batches and part is not self._micro_batches[0]:
             self.notify("on_substep_end")  # of the previous micro-batch
-        return self.objective(part, self.metrics)
+        return self.objective(part)
 
     def _learning_rates(self) -> list[float]:
         """Learning rates of the optimizer's groups for the next update. Skipped steps do not advance the schedule."""
@@ -299,7 +301,7 @@ class GRPOTrainer:
             self._in_epoch = True
             self.notify("on_epoch_begin")
         self.notify("on_step_begin")
-        self.meter.begin_step()
+        self._step_began = time.perf_counter()
 
     def _end_step(self, result: Any) -> None:
         """Count and log the step, and save a checkpoint if one is due."""
@@ -311,7 +313,7 @@ class GRPOTrainer:
         self.guard.count(result, state.global_step)
         if self.previous_policy is not None and result.skipped is None:
             self.previous_policy.advance()
-        costs = self.meter.end_step()
+        costs = step_costs(time.perf_counter() - self._step_began, self._batch_tokens)
         self.checkpoints.note()
         self.consistent = True
         self.notify("on_step_end")
@@ -341,7 +343,7 @@ class GRPOTrainer:
         if self._synced_at == self.state.global_step:
             return
         on_main(self.accelerator, self.sampler.wait_idle)  # so that no group mixes two policies
-        with self.phases("sync"):
+        with self.metrics.phase("sync"):
             self.engine.sync()
         self._synced_at = self.state.global_step
 
@@ -353,7 +355,7 @@ class GRPOTrainer:
             "rollouts": float(self.rollouts_so_far),
             "epoch": self.state.epoch or 0.0,
         }
-        self.report({**logs, **self.metrics.take(), **self.phases.take(), **counts})
+        self.report({**logs, **self.metrics.take(), **counts})
 
     def report(self, logs: dict[str, float]) -> None:
         """Add metrics to the trainer's state and pass them to the callbacks."""
@@ -405,10 +407,7 @@ class GRPOTrainer:
     def _begin(self, checkpoint: str | Path | None) -> TrainerState:
         self.accelerator.step = 0  # an interrupted step leaves its count of micro-batches ...
         self.model.zero_grad()  # ... and their gradients, which accelerate's optimizer keeps between updates
-        self.sampler.stop()
-        self.engine.resume()
         self.metrics.take()
-        self.phases.take()
         self.guard.set_counts([0, 0])
         self.checkpoints.saved_at = None
         if self.curriculum is not None:
@@ -451,13 +450,13 @@ class GRPOTrainer:
         pad = self.processing_class.pad_token_id
         return int(self.processing_class.eos_token_id if pad is None else pad)
 
-    def _make_engine(self, encoder: PromptEncoder) -> Engine:
+    def _make_engine(self, encoder: PromptEncoder, longest_prompt: int) -> Engine:
         config, args = self.engine_config, self.args
         unwrapped = self.accelerator.unwrap_model(self.model)
         if config.kind == "embedded":
-            return Embedded(unwrapped, self.processing_class, args.seed, config.max_batch_size)
+            batch = config.max_batch_size
+            return EmbeddedEngine(unwrapped, self.processing_class, seed=args.seed, max_batch_size=batch)
         first = (self.env.train_rows or self.env.eval_rows)[0]["prompt"]
-        longest = args.max_prompt_length if self.curriculum else longest_prompt(self.env, encoder)
         return Vllm(
             self.accelerator,
             unwrapped,
@@ -465,9 +464,31 @@ class GRPOTrainer:
             config,
             messages=first,
             proof=encoder(first),
-            longest=longest + args.max_tokens,
+            longest=longest_prompt + args.max_tokens,
             strategy=self.strategy,
         )
+
+
+def check_options(args: GRPOConfig, engine: EngineConfig, env: Environment, curriculum: Any) -> None:
+    """Raise `InputError` if options exclude each other, or `env` lacks what they need."""
+    if not env.train_rows:
+        raise InputError("the environment has no training rows: set num_train_examples above 0")
+    for problem in contradictions(args, engine, curriculum):
+        raise InputError(f"{'.'.join(problem.path)}: {problem.message}")
+    if curriculum is not None and not env.has_accuracy:
+        raise InputError("a curriculum follows accuracy, which this environment does not measure: leave it out")
+    if args.filter_groups and not env.has_accuracy:
+        raise InputError("filter_groups needs accuracy, which this environment does not measure: set it to False")
+
+
+def check_prompts(lengths: dict[str, list[int]], limit: int) -> None:
+    """Raise `InputError` if a prompt has more than `limit` tokens. `lengths` are those of each split."""
+    for split, of_split in lengths.items():
+        if too_long := sum(length > limit for length in of_split):
+            raise InputError(
+                f"{too_long} of {len(of_split)} {split} prompts are longer than max_prompt_length={limit} tokens (the "
+                f"longest has {max(of_split)}): raise max_prompt_length, or choose an easier task config"
+            )
 
 
 def on_this_machine(args: GRPOConfig) -> GRPOConfig:

@@ -12,10 +12,8 @@ import torch
 from model_families import FAMILIES, random_model
 
 from rg_env.errors import EngineError, InputError
-from rg_env.inference.embedded.engine import EmbeddedEngine, Job
-from rg_env.inference.embedded.sampling import Sampler
-from rg_env.inference.prompts import PromptEncoder
-from rg_env.inference.protocol import Completion, Sampling
+from rg_env.inference.embedded.engine import EmbeddedEngine, Job, Sampler
+from rg_env.inference.protocol import Completion, PromptEncoder, Sampling
 
 QUESTIONS = ["Now, how many legs if you have 2 dogs?", "1 + 2 =", "Solve for x: 3*x + 4 = 19", "And " * 30 + "2 bees?"]
 GREEDY = Sampling(temperature=0.0, max_tokens=24)

@@ -20,8 +20,8 @@ from vllm import LLM, ModelRegistry, SamplingParams
 from rg_env.inference.vllm.plugin import BACKEND
 from rg_env.inference.vllm.shared_weights import HEADER, mapped, pack, reserve
 from rg_env.tiny import POLICY_DIR
-from rg_env.training.engines import model_logprobs
-from rg_env.training.weight_sync.parameters import buckets, sources
+from rg_env.training.vllm_engine import model_logprobs
+from rg_env.training.weight_sync import buckets, sources
 
 PROMPT = list(range(5, 45))
 CPU = torch.device("cpu")

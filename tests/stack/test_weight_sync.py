@@ -12,10 +12,9 @@ from stack_server import perturb
 
 from rg_env.errors import TrainingError
 from rg_env.inference.vllm.client import VllmServer
-from rg_env.training import EngineConfig, GRPOConfig
-from rg_env.training.engines import Vllm, model_logprobs
+from rg_env.training import EngineConfig, GRPOConfig, weight_sync
 from rg_env.training.strategy import DataParallel
-from rg_env.training.weight_sync import transfer
+from rg_env.training.vllm_engine import Vllm, model_logprobs
 
 PROMPT = list(range(5, 60))
 CPU = torch.device("cpu")
@@ -59,13 +58,13 @@ def test_a_parameter_in_the_wrong_place_stops_the_run(
     """Complete and undamaged, but two layers are swapped: only the log-probabilities reveal it."""
     first, second = (f"model.layers.{layer}.mlp.down_proj.weight" for layer in (0, 1))
     swap = {first: second, second: first}
-    real = transfer.pack
+    real = weight_sync.pack
     perturb(model)
     engine = engine_of(model)
     monkeypatch.setattr(
-        transfer, "pack", lambda tensors, *a: real([(swap.get(name, name), each) for name, each in tensors], *a)
+        weight_sync, "pack", lambda tensors, *a: real([(swap.get(name, name), each) for name, each in tensors], *a)
     )
-    with pytest.raises(TrainingError, match="does not compute what the trainer does"):
+    with pytest.raises(TrainingError, match="does not compute with the trained weights"):
         engine.sync()
 
 
@@ -76,7 +75,7 @@ import os
 from accelerate import Accelerator
 from rg_env.training import EngineConfig, GRPOConfig, load_policy
 from rg_env.training.strategy import DataParallel
-from rg_env.training.engines import Vllm
+from rg_env.training.vllm_engine import Vllm
 policy = load_policy("tiny")
 cpu, config = Accelerator(cpu=True), EngineConfig(kind="vllm", port={server.port})
 prompt = {{"messages": "", "proof": [5, 6], "longest": 10}}

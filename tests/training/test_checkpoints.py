@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM
 from rg_env.errors import InputError, TrainingError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
+from rg_env.training.checkpointing.checkpoints import chosen
 from rg_env.training.checkpointing.files import weights_problem
-from rg_env.training.checkpointing.resume import chosen
 from rg_env.training.strategy import Zero
 
 OPTIONS = {"max_steps": 3, "max_tokens": 4}

@@ -16,7 +16,7 @@ from rg_env.errors import InputError, TooFewQuestionsError, UnknownNameError
 from rg_env.training.config.load import problems
 from rg_env.training.config.schema import TrainConfig
 from rg_env.training.config.sections import CurriculumConfig
-from rg_env.training.data.curriculum import FIRST_ROWS, Curriculum, CurriculumState, QuestionPool, TaskState
+from rg_env.training.curriculum import FIRST_ROWS, Curriculum, CurriculumState, QuestionPool, TaskState
 
 
 @pytest.fixture(scope="module")
@@ -215,11 +215,15 @@ def test_a_level_without_questions_becomes_the_ceiling() -> None:
         Curriculum(CurriculumConfig.model_validate(config), env, 0, gym="caesar_cipher").check()
 
 
+def built(spec: Any) -> Callable[[int], Any]:
+    return lambda n: build_rows(spec, "train", n, 0)
+
+
 def test_a_pool_grows_and_starts_over(env: Any) -> None:
     """All distinct questions once, then again from the start; a resumed run starts over at the same question."""
     said: list[str] = []
     spec = {"name": "leg_counting", "config": options_at("leg_counting", 0)}
-    pool = QuestionPool("leg_counting at level 0", spec, seed=0, prepare=env.to_examples, say=said.append)
+    pool = QuestionPool("leg_counting at level 0", built(spec), env.to_examples, say=said.append)
     first = [pool[number]["question"] for number in range(20)]
     assert pool.end is not None
     assert 20 < pool.end < FIRST_ROWS
@@ -227,7 +231,7 @@ def test_a_pool_grows_and_starts_over(env: Any) -> None:
     assert [pool[pool.end + number]["question"] for number in range(20)] == first
     assert len(said) == 1
     assert f"there are {pool.end} distinct questions" in said[0]
-    shorter = QuestionPool("leg_counting", spec, seed=0, prepare=env.to_examples, end=pool.end - 9, say=said.append)
+    shorter = QuestionPool("leg_counting", built(spec), env.to_examples, end=pool.end - 9, say=said.append)
     assert shorter[0] == shorter[pool.end - 9]
     with pytest.raises(TooFewQuestionsError) as caught:
         build_rows(spec, "train", FIRST_ROWS, 0)
@@ -242,12 +246,12 @@ def test_what_is_too_long_is_left_out(env: Any) -> None:
     def up_to(limit: int) -> Callable[[Any], list[dict[str, Any]]]:
         return lambda rows: [row for row in env.to_examples(rows) if len(row["question"]) <= limit]
 
-    pool = QuestionPool("sums", spec, seed=0, prepare=up_to(75), say=said.append)
+    pool = QuestionPool("sums", built(spec), up_to(75), say=said.append)
     assert all(len(pool[number]["question"]) <= 75 for number in range(2 * FIRST_ROWS))
     assert len(said) == 1
     assert re.fullmatch(r"sums: \d+ of 128 questions are longer than max_prompt_length and are left out", said[0])
     with pytest.raises(InputError, match="sums: all 128 questions are longer than max_prompt_length: raise it"):
-        QuestionPool("sums", spec, seed=0, prepare=up_to(0))[0]
+        QuestionPool("sums", built(spec), up_to(0))[0]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from rg_env.core.tasks.task_table import load_table
 from rg_env.inference.models import Policy
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.schema import TrainConfig
-from rg_env.training.data.curriculum import Curriculum
+from rg_env.training.curriculum import Curriculum
 from rg_env.training.from_config import evaluation_plan
 
 PAPER = Path(__file__).parents[2] / "configs" / "train" / "paper"

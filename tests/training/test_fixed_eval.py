@@ -182,16 +182,16 @@ def test_what_was_asked_is_known_by_hash(make_trainer: Any, make_env: Any) -> No
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"every": 2.5}, "every=2.5 of the evaluation: must be a whole number"),
-        ({"temperature": float("nan")}, "temperature=nan of the evaluation: must be a finite number"),
+        ({"every": 2.5}, "every=2.5: must be a whole number"),
+        ({"temperature": float("nan")}, "temperature=nan: must be a finite number"),
         ({"temperature": 0.0, "rollouts_per_example": 2, "greedy": False}, "all answers are the same"),
         ({"temperature": 0.0}, "turn it off"),
-        ({"evry": 3}, "unknown setting 'evry': did you mean 'every'"),
-        ({"held_out": 3}, "held_out=3 of the evaluation: must be a list"),
-        ({"labelled": {"a b": 3}}, "labelled.a b of the evaluation: .*env must be a ReasoningGym or Environment"),
-        ({"labelled": [3]}, "labelled of the evaluation: must be a mapping of names"),
-        ({"held_out": [3]}, "held_out.0 of the evaluation: .*env must be a ReasoningGym or Environment"),
-        ({"every": -1, "max_tokens": 0}, "every=-1 .* at least 0; max_tokens=0 .* at least 1"),
+        ({"evry": 3}, "unknown field of EvaluationPlan 'evry': did you mean 'every'"),
+        ({"held_out": 3}, "held_out=3: must be a list"),
+        ({"labelled": {"a b": 3}}, "labelled.a b: .*env must be a ReasoningGym or Environment"),
+        ({"labelled": [3]}, "labelled: must be a mapping of names"),
+        ({"held_out": [3]}, "held_out.0: .*env must be a ReasoningGym or Environment"),
+        ({"every": -1, "max_tokens": 0}, "every=-1: must be at least 0; .*max_tokens=0: must be at least 1"),
     ],
 )
 def test_plans_that_cannot_be(fields: dict[str, Any], words: str) -> None:
@@ -217,7 +217,7 @@ def test_plans_that_do_not_fit_the_trainer(make_trainer: Any, make_env: Any, uns
 @pytest.mark.parametrize("label", ["maze", "leg_counting", "held_out", "status", "a/b", "a b", "", "x" * 81])
 def test_labels_that_cannot_be(unseen: Any, label: str) -> None:
     """They are names of metrics: no task's, no other figure's."""
-    with pytest.raises(InputError, match=r"labelled\..* of the evaluation: .*label"):
+    with pytest.raises(InputError, match=r"labelled: .*label"):
         EvaluationPlan(labelled={label: unseen})
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 SCRIPT = """
 from torch.distributed.tensor import DTensor
-from rg_env.training.weight_sync.transfer import Weights
+from rg_env.training.weight_sync import Weights
 
 GRPOTrainer._make_engine = lambda self, encoder: Sampled(self.processing_class.eos_token_id)
 OPTIONS = json.loads(sys.argv[1])

@@ -14,8 +14,7 @@ from rg_env.core.grading.scoring import Rollout
 from rg_env.errors import InputError, TrainingError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
-from rg_env.training.data.batches import BatchOrder
-from rg_env.training.rollouts import GroupFilter, Rollouts
+from rg_env.training.rollouts import BatchOrder, GroupFilter, Rollouts
 
 
 def batch(name: str, *groups: str) -> Rollouts:

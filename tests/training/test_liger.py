@@ -7,16 +7,17 @@ import torch
 from model_families import FAMILIES, SMALL, random_model
 
 from rg_env.errors import InputError, MissingExtraError
-from rg_env.training import GRPOConfig, trainer_checks
+from rg_env.training import GRPOConfig
+from rg_env.training.algorithms import policy
 from rg_env.training.algorithms.logprobs import completion_logps
 
 NO_KERNELS = {"rope": False, "rms_norm": False, "cross_entropy": False}
 
 
 def test_liger_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer_checks, "is_liger_kernel_available", lambda: False)
+    monkeypatch.setattr(policy, "is_liger_kernel_available", lambda: False)
     with pytest.raises(MissingExtraError, match="needs liger-kernel: `pip install"):
-        trainer_checks.check_liger(GRPOConfig(use_liger_kernel=True), torch.device("cuda"))
+        policy.check_liger(GRPOConfig(use_liger_kernel=True), torch.device("cuda"))
 
 
 def test_liger_without_a_gpu(make_trainer: Any) -> None:

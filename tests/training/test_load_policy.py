@@ -18,7 +18,7 @@ from rg_env.errors import InputError
 from rg_env.inference.models import Policy, flash_attention_problem
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import load_policy
-from rg_env.training.weight_sync.parameters import server_name
+from rg_env.training.weight_sync import server_name
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json"])

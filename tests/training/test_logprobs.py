@@ -167,7 +167,7 @@ def test_gradient_checkpointing_changes_no_gradient(
         torch.manual_seed(0)
         config = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False) if lora else None
         args = make_args(gradient_checkpointing=checkpointing)
-        policy = prepare_policy(copy.deepcopy(model), args, config, training=True).train()
+        policy = prepare_policy(copy.deepcopy(model), args, config).train()
         assert can_share_prompts(policy)
         runs: list[int] = []
         layer = (policy.get_base_model() if lora else policy).model.layers[0]

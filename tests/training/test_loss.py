@@ -1,6 +1,5 @@
 """Advantages and the terms of the loss as functions; the whole loss is tested in `test_trainer.py`."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -35,9 +34,8 @@ def test_weights_scale_each_token() -> None:
     """What the sampler found likelier than the trainer counts less, and no token counts more than the cap."""
     old = torch.log(torch.tensor([[0.1, 0.5, 0.9]]))
     sampler = torch.log(torch.tensor([[0.2, 0.5, 0.1]]))
-    weights, log_ratio = sampler_weights(old, sampler, cap=2.0)
+    weights = sampler_weights(old - sampler, cap=2.0)
     torch.testing.assert_close(weights, torch.tensor([[0.5, 1.0, 2.0]]))
-    assert log_ratio[0, 2].item() == pytest.approx(math.log(9))
     plain, _ = policy_terms(old, old, torch.tensor([1.0]), Clipping(0.2, 0.2))
     weighted, _ = policy_terms(old, old, torch.tensor([1.0]), Clipping(0.2, 0.2), weights)
     torch.testing.assert_close(weighted, plain * weights)

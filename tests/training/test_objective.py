@@ -7,10 +7,10 @@ import pytest
 import torch
 from run_metrics import logged
 
+from rg_env import Environment
 from rg_env.training import EvaluationPlan, train
 from rg_env.training.algorithms.policy import PreviousPolicy
-from rg_env.training.data.batches import TokenBatch
-from rg_env.training.reporting.metrics import StepMetrics
+from rg_env.training.rollouts import Rollouts
 
 QUESTIONS = ["a dog?", "two dogs?", "a bee and a cow?", "9 ants?"]
 ANSWERS = ["4", "8 legs <answer>8</answer>", "6 + 4 = 10", "<answer>54</answer>"]
@@ -21,7 +21,7 @@ def gradient(trainer: Any, parts: list[dict[str, Any]]) -> torch.Tensor:
     """The loss of an update is the mean over its micro-batches."""
     trainer.model.zero_grad()
     for part in parts:
-        (trainer.objective(part, StepMetrics()) / len(parts)).backward()
+        (trainer.objective(part) / len(parts)).backward()
     return torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None])
 
 
@@ -43,11 +43,13 @@ def rows(make_batch: Any) -> dict[str, Any]:
 
 def test_rollouts_without_loss() -> None:
     """Count for nothing; entropy is that of the tokens that are left."""
-    batch = TokenBatch([[1]] * 4, [[5, 0], [5, 5], [5, 5], [5, 0]], [[1, 1]] * 4, [[-1.0, -3.0]] * 4, [0.0] * 4)
-    masked = batch.without_loss([1, 2])
-    assert masked.loss_masks == [[1, 1], [0, 0], [0, 0], [1, 1]]
-    assert masked.tokens() == 4
-    assert batch.tokens() == 8
+    env = Environment([{"question": "1 + 1 =", "answer": "2"}])
+    logprobs = ([-1.0, -3.0], [-5.0, -5.0], [-5.0, -5.0], [-1.0, -3.0])
+    made = [env.rollout(env.train_rows[0], "2", token_ids=[5, 5], logprobs=each) for each in logprobs]
+    rollouts = Rollouts(made, env.score(made), [[1]] * 4)
+    batch = rollouts.tokens(left_out={1, 2})
+    assert batch.loss_masks == [[1, 1], [0, 0], [0, 0], [1, 1]]
+    assert (batch.tokens(), rollouts.tokens().tokens()) == (4, 8)
     assert batch.entropy() == pytest.approx(2.0)
 
 
@@ -58,11 +60,11 @@ def test_cut_off_rollouts_carry_no_loss(make_trainer: Any, masks: bool) -> None:
     seen = []
     compute = trainer.objective
 
-    def noting(inputs: dict[str, Any], metrics: Any) -> Any:
+    def noting(inputs: dict[str, Any]) -> Any:
         seen.append(int(inputs["loss_mask"].sum()))
-        return compute(inputs, metrics)
+        return compute(inputs)
 
-    trainer._loss = lambda part: noting(part, trainer.metrics)
+    trainer._loss = noting
     trainer.train()
     assert len(seen) == 2
     assert all((tokens == 0) == masks for tokens in seen)
@@ -83,9 +85,9 @@ def test_off_policy_rows_have_no_policy_term(make_trainer: Any, rows: dict[str, 
     ours, expected = gradient(trainer, [rows]), gradient(make_trainer(), [left_out])
     assert (ours - expected).norm() < 1e-5 * expected.norm()
     assert (gradient(make_trainer(), [rows]) - expected).norm() > 0.01 * expected.norm()
-    metrics = StepMetrics()
-    trainer.objective(rows, metrics)
-    assert metrics.take()["off_policy_masked"] == 0.25
+    trainer.metrics.take()
+    trainer.objective(rows)
+    assert trainer.metrics.take()["off_policy_masked"] == 0.25
 
 
 # --- rows without an advantage
@@ -93,12 +95,16 @@ def test_off_policy_rows_have_no_policy_term(make_trainer: Any, rows: dict[str, 
 
 def test_a_micro_batch_without_a_useful_row_has_no_metrics(make_trainer: Any, rows: dict[str, Any]) -> None:
     """Its stand-in row, which keeps every process at the same number of passes, is not averaged in."""
-    trainer, metrics = make_trainer(), StepMetrics()
-    trainer.objective(rows, metrics)
-    trainer.objective({**rows, "advantages": torch.zeros(4), "sampler_logps": rows["sampler_logps"] - 9}, metrics)
-    together, alone = metrics.take(), StepMetrics()
-    trainer.objective(rows, alone)
-    assert together == alone.take()
+    trainer = make_trainer()
+
+    def figures() -> dict[str, float]:
+        return {name: value for name, value in trainer.metrics.take().items() if not name.startswith("time/")}
+
+    trainer.objective(rows)
+    trainer.objective({**rows, "advantages": torch.zeros(4), "sampler_logps": rows["sampler_logps"] - 9})
+    together = figures()
+    trainer.objective(rows)
+    assert together == figures()
 
 
 # --- KL to the previous policy
@@ -113,7 +119,7 @@ class Updates:
         def noting(inputs: dict[str, Any]) -> Any:
             self.weights.append({name: value.clone() for name, value in trainer.model.state_dict().items()})
             self.references.append((inputs["input_ids"], inputs["loss_mask"], inputs["reference_logps"]))
-            return trainer.objective(inputs, trainer.metrics)
+            return trainer.objective(inputs)
 
         trainer._loss = noting
 
@@ -186,7 +192,7 @@ def test_entropy_is_that_of_the_policy(make_trainer: Any, tmp_path: Path) -> Non
         mask = inputs["loss_mask"]
         exact.append(float((-(logps.exp() * logps).sum(-1) * mask).sum()))
         tokens.append(int(mask.sum()))
-        return trainer.objective(inputs, trainer.metrics)
+        return trainer.objective(inputs)
 
     trainer._loss = noting
     train(trainer, evaluation=EvaluationPlan(every=0, before=False, after=False))

@@ -12,8 +12,7 @@ from transformers import get_scheduler
 
 from rg_env.errors import InputError
 from rg_env.training import EvaluationPlan, GRPOConfig, load_policy, train
-from rg_env.training.algorithms.optimizers import make_optimizer
-from rg_env.training.reporting.metrics import learning_rate
+from rg_env.training.algorithms.optimizers import learning_rate, make_optimizer
 
 
 @given(

@@ -9,7 +9,7 @@ import torch
 
 from rg_env.errors import InputError
 from rg_env.training import GRPOConfig, load_train_config
-from rg_env.training.data.batches import BatchOrder
+from rg_env.training.rollouts import BatchOrder
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

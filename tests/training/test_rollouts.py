@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from rg_env.core.environment import Environment
-from rg_env.inference.prompts import PromptEncoder
-from rg_env.inference.protocol import Completion, Sampling
+from rg_env.inference.protocol import Completion, PromptEncoder, Sampling
 from rg_env.training.rollouts import RolloutSampler
 
 ROWS = [{"question": f"{n} + {n} =", "answer": str(2 * n)} for n in range(4)]

@@ -12,7 +12,7 @@ from rg_env.tiny import POLICY_DIR
 from rg_env.training import EngineConfig, GRPOTrainer
 from rg_env.training.reporting.metrics import StepMetrics, batch_metrics
 from rg_env.training.rollouts import Rollouts
-from rg_env.training.trainer_checks import check_engine
+from rg_env.training.strategy import check_engine
 
 # --- rows without advantage
 
@@ -78,7 +78,7 @@ def test_loss_and_gradient_are_those_of_the_formula(
     expected = by_the_formula(model, micro_batch, loss_type, trainer.args.max_seq_len, 0.1, 0.3)
     wanted = gradient(model, expected)
     assert wanted.norm() > 0
-    loss = trainer.objective(micro_batch, StepMetrics())
+    loss = trainer.objective(micro_batch)
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
     assert (gradient(model, loss) - wanted).norm() < 1e-4 * wanted.norm()
 
@@ -99,9 +99,8 @@ def test_a_kl_term_is_that_of_the_initial_model(make_trainer: Any, micro_batch: 
     kl = ((difference.exp() - difference - 1) * mask).sum() / mask.sum()
     assert kl > 0.01
     expected = by_the_formula(trainer.model, micro_batch, "bnpo", 0) + 0.3 * kl
-    metrics = StepMetrics()
-    torch.testing.assert_close(trainer.objective(micro_batch, metrics), expected.detach(), atol=1e-5, rtol=1e-4)
-    assert metrics.take()["kl"] == pytest.approx(kl.item(), rel=1e-3)
+    torch.testing.assert_close(trainer.objective(micro_batch), expected.detach(), atol=1e-5, rtol=1e-4)
+    assert trainer.metrics.take()["kl"] == pytest.approx(kl.item(), rel=1e-3)
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
@@ -118,11 +117,11 @@ def test_an_entropy_bonus_is_that_of_the_formula(
         logps = (trainer.model(micro_batch["input_ids"]).logits[:, :-1] / 1.3).log_softmax(-1)
         entropy = (-(logps.exp() * logps).sum(-1) * mask).sum(1)
         mean = (entropy / mask.sum(1)).mean() if loss_type == "grpo" else entropy.sum() / micro_batch["batch_tokens"][0]
-        loss: torch.Tensor = plain.objective(micro_batch, StepMetrics()) - 0.5 * mean
+        loss: torch.Tensor = plain.objective(micro_batch) - 0.5 * mean
         return loss
 
     wanted = gradient(trainer.model, expected())
-    loss = trainer.objective(micro_batch, StepMetrics())
+    loss = trainer.objective(micro_batch)
     torch.testing.assert_close(loss, expected(), atol=1e-5, rtol=1e-4)
     assert (gradient(trainer.model, loss) - wanted).norm() < 1e-4 * wanted.norm()
 
@@ -137,7 +136,7 @@ def test_rows_without_advantage_are_not_forwarded(make_trainer: Any, micro_batch
             lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
         )
         trainer.model.zero_grad()
-        trainer.objective({**micro_batch, **changes}, StepMetrics()).backward()
+        trainer.objective({**micro_batch, **changes}).backward()
         hook.remove()
         return shapes
 
@@ -221,7 +220,7 @@ def test_lora_trains_the_adapter_only(make_trainer: Any, model: Any) -> None:
     assert torch.equal(before, trainer.model.base_model.model.model.layers[0].mlp.up_proj.weight)
     adapter = [p for name, p in trainer.model.named_parameters() if "lora_B" in name]
     assert any(p.abs().max() > 0 for p in adapter)
-    assert trainer.engine.engine.model is trainer.model
+    assert trainer.engine.model is trainer.model
 
 
 @pytest.mark.parametrize("env", [3, "leg_counting", None])

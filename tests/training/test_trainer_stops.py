@@ -35,14 +35,14 @@ def test_a_failing_reward_ends_the_run_and_is_named(make_trainer: Any, reward: A
 def test_an_engine_error_ends_the_run(make_trainer: Any) -> None:
     """With that error, at once, not with a time-out; and the next run samples again."""
     trainer = make_trainer()
-    forward = trainer.engine.engine._forward
-    trainer.engine.engine._forward = lambda *args: 1 / 0
+    forward = trainer.engine._forward
+    trainer.engine._forward = lambda *args: 1 / 0
     start = time.monotonic()
     with pytest.raises(EngineError, match="ZeroDivisionError"):
         trainer.train()
     assert time.monotonic() - start < 20
     assert trainer.state.global_step == 0
-    trainer.engine.engine._forward = forward
+    trainer.engine._forward = forward
     trainer.train()
     assert trainer.state.global_step == 2
 
@@ -60,7 +60,7 @@ def test_an_engine_error_ends_the_run(make_trainer: Any) -> None:
             {"engine": EngineConfig(num_batches_ahead=1)},
             r"engine\.num_batches_ahead",
         ),  # it samples from the model itself
-        ({"engine": "vlm"}, r"engine 'vlm'.*'vllm'"),
+        ({"engine": "vlm"}, r"EngineConfig\.kind=vlm: must be .*'vllm'"),
     ],
 )
 def test_what_a_trainer_refuses(make_trainer: Any, tmp_path: Path, options: dict[str, Any], words: str) -> None:

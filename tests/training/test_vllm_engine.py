@@ -18,8 +18,8 @@ from weight_server import StandIn
 from rg_env.errors import MissingExtraError, ServerError, TrainingError
 from rg_env.inference.protocol import Sampling
 from rg_env.training import EngineConfig, GRPOConfig
-from rg_env.training.engines import RETRIES, Vllm
 from rg_env.training.strategy import DataParallel
+from rg_env.training.vllm_engine import RETRIES, Vllm
 
 COMPLETIONS = "/v1/completions"
 
@@ -100,7 +100,7 @@ def test_a_tensor_that_did_not_arrive_ends_the_run(connect: Any, server: StandIn
     engine.sync()
     with torch.no_grad():
         model.get_parameter(lost).mul_(3)
-    with pytest.raises(TrainingError, match="its weights are not those that were sent"):
+    with pytest.raises(TrainingError, match="does not compute with the trained weights: log-probabilities of a prompt"):
         engine.sync()
 
 
@@ -222,7 +222,7 @@ def test_rollouts_of_other_weights_end_the_run(connect: Any, server: StandIn, di
     engine = connect(server)
     engine.check_parity(0.005)
     with pytest.raises(
-        TrainingError, match=r"does not sample from the trained weights: .* differ by (0.02|nan) on average"
+        TrainingError, match=r"does not compute with the trained weights: .* differ by (0.02|nan) on average"
     ):
         engine.check_parity(difference)
 

@@ -11,7 +11,7 @@ from model_families import FAMILIES, SERVED, random_model
 from peft import IA3Config, LoraConfig, PrefixTuningConfig, PromptTuningConfig, get_peft_model
 
 from rg_env.errors import InputError
-from rg_env.training.weight_sync.parameters import Source, buckets, check_sendable, sources
+from rg_env.training.weight_sync import Source, buckets, check_sendable, sources
 
 ADAPTERS: dict[str, dict[str, Any]] = {
     "all linear layers": {"target_modules": "all-linear"},

@@ -27,7 +27,11 @@ _Section = TypeVar("_Section", bound="Section")
 
 
 class Section(BaseModel):
-    """A section of a config: frozen, with typed, documented fields. A list of strings may be given as one string."""
+    """A section of a config: frozen, with typed, documented fields. A list of strings may be given as one string.
+
+    Raises:
+        InputError: the values given in Python are invalid.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True)
     renamed: ClassVar[Mapping[str, str]] = {}
@@ -38,6 +42,17 @@ class Section(BaseModel):
     """Key set by plain text in place of a section, as in `model=tiny`. Empty: plain text is an error."""
     mistaken: ClassVar[Mapping[str, str]] = {}
     """For a top-level schema: keys that only another kind of config has, and what to do with such a config."""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            name = type(self).__name__
+            problems = problems_in(type(self), error, kind=f"field of {name}")
+            raise InputError("; ".join(f"{name}.{_given(problem, values)}" for problem in problems)) from None
+
+    # Sections of config files are validated without `__init__`, so that each problem is reported at its own key.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @model_validator(mode="before")
     @classmethod
@@ -148,6 +163,12 @@ def _line(document: Document, problem: Problem) -> str:
 def _shown(value: Any) -> str:
     """A value in YAML syntax."""
     return json.dumps(value) if value is None or isinstance(value, bool) else shortened(value)
+
+
+def _given(problem: Problem, values: Mapping[str, Any]) -> str:
+    value = values.get(problem.path[0])
+    shown = f"={shortened(value)}" if isinstance(value, int | float | str) else ""  # not a whole environment
+    return f"{'.'.join(problem.path)}{shown}: {problem.message}"
 
 
 def problems_in(schema: type[BaseModel], error: ValidationError, *, kind: str = "section") -> Iterator[Problem]:

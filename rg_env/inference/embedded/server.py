@@ -29,7 +29,7 @@ from rg_env.core.text import reason_of
 from rg_env.errors import InputError, RGEnvError
 from rg_env.inference.embedded.engine import EmbeddedEngine, Job
 from rg_env.inference.embedded.openai_api import BadRequest, ChatRequest, Choice, CompletionRequest, Request
-from rg_env.inference.prompts import PromptEncoder
+from rg_env.inference.protocol import PromptEncoder
 
 HOST = "127.0.0.1"
 MAX_BODY_BYTES = 4 * 2**20

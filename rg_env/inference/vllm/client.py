@@ -135,7 +135,7 @@ class VllmServer:
                 suitable one.
         """
         start = start_hint(port=self.port)
-        served = self._json("GET", "/v1/models", "is not a vLLM server")
+        served = self._ask("/v1/models", "is not a vLLM server", dict)
         try:
             model = served["data"][0]
             name, length = str(model["id"]), int(model["max_model_len"])
@@ -146,8 +146,8 @@ class VllmServer:
                 f"what answers at {self} is not a vLLM server: use the port of one started with `{start}`"
             ) from None
         takes_none = f"takes no weights: start it with `{start}`"
-        workers = self._read("GET", "/get_world_size", takes_none, lambda answer: int(answer["world_size"]))
-        version = str(self._json("GET", "/version", "is not a vLLM server").get("version", ""))
+        workers = self._ask("/get_world_size", takes_none, lambda answer: int(answer["world_size"]))
+        version = self._ask("/version", "is not a vLLM server", lambda answer: str(answer.get("version")))
         if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_VLLM:
             raise ServerError(f"the server at {self} is vLLM {version}: 0.32 or later is required")
         return ServerInfo(name, length, workers)
@@ -175,9 +175,7 @@ class VllmServer:
     def tokenize(self, model: str, messages: list[dict[str, Any]]) -> list[int]:
         """Token ids of the prompt the server renders from chat `messages`."""
         body = {"model": model, "messages": messages, "add_generation_prompt": True}
-        return self._read(
-            "POST", "/tokenize", "cannot tokenize", lambda answer: [int(token) for token in answer["tokens"]], body
-        )
+        return self._ask("/tokenize", "cannot tokenize", lambda answer: list(map(int, answer["tokens"])), body)
 
     def logprobs(self, model: str, ids: Sequence[int]) -> list[float]:
         """Log-probabilities (L - 1,) of `ids[1:]`, each given the preceding ids."""
@@ -187,23 +185,17 @@ class VllmServer:
             return [float(row[str(token)]["logprob"]) for row, token in zip(rows, ids[1:], strict=True)]
 
         body = {"model": model, "prompt": list(ids), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
-        return self._read("POST", "/v1/completions", "gives no log-probabilities", read, body)
+        return self._ask("/v1/completions", "gives no log-probabilities", read, body)
 
     def complete(
         self, model: str, prompts: Sequence[Sequence[int]], sampling: Sampling, timeout_s: float
     ) -> list[Completion]:
         """Generate one completion (token ids) per prompt (token ids), in order, in a single request."""
         body = {
+            **vars(sampling),
+            "top_k": sampling.top_k or -1,
             "model": model,
             "prompt": [list(prompt) for prompt in prompts],
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k or -1,
-            "min_p": sampling.min_p,
-            "repetition_penalty": sampling.repetition_penalty,
-            "presence_penalty": sampling.presence_penalty,
-            "frequency_penalty": sampling.frequency_penalty,
-            "max_tokens": sampling.max_tokens,
             "logprobs": 0,
             "return_token_ids": True,
         }
@@ -221,17 +213,28 @@ class VllmServer:
                 raise ValueError
             return found
 
-        return self._read("POST", "/v1/completions", "gives no completions", read, body, timeout_s)
+        return self._ask("/v1/completions", "gives no completions", read, body, timeout_s)
 
-    def post(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = REQUEST_S) -> Any:
+    def post(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = REQUEST_S) -> None:
         """POST to an endpoint of vLLM's development mode."""
-        return self._json("POST", path, f"does not take {path}", body or {}, timeout_s)
+        self._ask(path, f"does not take {path}", dict, body or {}, timeout_s)
 
-    def _json(
-        self, method: str, path: str, complaint: str, body: Any = None, timeout_s: float = REQUEST_S
-    ) -> dict[str, Any]:
+    def _ask(
+        self,
+        path: str,
+        complaint: str,
+        read: Callable[[dict[str, Any]], T],
+        body: Any = None,
+        timeout_s: float = REQUEST_S,
+    ) -> T:
+        """Return `read(answer)` for the JSON answer to a GET request, or to a POST request if there is a `body`.
+
+        Raises:
+            ServerError: there is no answer in time, or `read` fails on it. `RefusedError` for a status of 4xx.
+        """
         import httpx
 
+        method = "GET" if body is None else "POST"
         try:
             response = httpx.request(method, f"http://{self}{path}", json=body, timeout=timeout_s, **_DIRECT)
             answer = response.json() if response.is_success else None
@@ -247,19 +250,6 @@ class VllmServer:
             given = "something other than a JSON object" if response.is_success else _reason(response)
             kind = RefusedError if response.is_client_error else ServerError
             raise kind(f"what answers at {self} {complaint}: {path} returns {given}")
-        return answer
-
-    def _read(
-        self,
-        method: str,
-        path: str,
-        complaint: str,
-        read: Callable[[dict[str, Any]], T],
-        body: Any = None,
-        timeout_s: float = REQUEST_S,
-    ) -> T:
-        """Return `read(answer)`; an invalid answer is a `ServerError`, too."""
-        answer = self._json(method, path, complaint, body, timeout_s)
         try:
             return read(answer)
         except (KeyError, IndexError, TypeError, ValueError):

@@ -20,7 +20,7 @@ from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import counted
 from rg_env.errors import InputError, RGEnvError
 from rg_env.inference.models import TINY, describe_model, tiny_mixture
-from rg_env.inference.prompts import PromptEncoder
+from rg_env.inference.protocol import PromptEncoder, prompt_lengths
 from rg_env.jobs.doctor.checks import Check, PlannedRun, gigabytes
 from rg_env.jobs.doctor.machine import nearest_folder
 from rg_env.tiny import POLICY_DIR
@@ -29,7 +29,6 @@ from rg_env.training.config.grpo import batch_problems
 from rg_env.training.config.schema import TrainConfig
 from rg_env.training.memory import Estimate, ModelShape, estimate, largest_that_fits
 from rg_env.training.preflight import own_rows
-from rg_env.training.trainer_checks import prompt_lengths
 
 _TIGHT = 0.9
 """Fraction of free memory above which fragmentation may cause out-of-memory errors."""

@@ -31,8 +31,11 @@ def token_logps(
     tokens: torch.Tensor,
     temperature: float = 1.0,
     logits_per_chunk: int = LOGITS_PER_CHUNK,
+    *,
+    entropy: bool = False,
 ) -> torch.Tensor:
-    """Log-probabilities `(N,) float32` that `model` gives to `tokens`, with gradients.
+    """Log-probabilities `(N,) float32` that `model` gives to `tokens`, with gradients. With `entropy`, `(N, 2)`: the
+    second column is the entropy of each distribution.
 
     Args:
         inputs: inputs of the model, including `logits_to_keep`.
@@ -41,20 +44,6 @@ def token_logps(
         temperature: divisor of the logits.
         logits_per_chunk: maximum number of logits in memory at once.
     """
-    return _token_values(model, inputs, chosen, tokens, temperature, False, logits_per_chunk)[:, 0]
-
-
-def _token_values(
-    model: torch.nn.Module,
-    inputs: dict[str, Any],
-    chosen: torch.Tensor,
-    tokens: torch.Tensor,
-    temperature: float,
-    entropy: bool,
-    logits_per_chunk: int,
-) -> torch.Tensor:
-    """The values of `token_logps`, `(N, 1)`. With `entropy`, `(N, 2)`: the second column is the entropy of each
-    distribution."""
     causal = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
     vocabulary = 0 if causal is None else causal.config.get_text_config(decoder=True).vocab_size
     if causal is not None and chosen.numel() * vocabulary > logits_per_chunk:
@@ -67,8 +56,9 @@ def _token_values(
         expected = _processed(causal, values.detach()).float().flatten()
         shown = shown.detach().flatten().float()
         if shown.shape == expected.shape and torch.allclose(shown, expected, rtol=1e-2, atol=1e-2, equal_nan=True):
-            return values
-    return _log_softmax(model(**inputs).logits[chosen], tokens, temperature, entropy)
+            return values if entropy else values[:, 0]
+    values = _log_softmax(model(**inputs).logits[chosen], tokens, temperature, entropy)
+    return values if entropy else values[:, 0]
 
 
 @dataclass
@@ -215,12 +205,13 @@ def completion_logps(
         row, column, real = row[:, start:], column[:, start:], segment[:, start:] > 0
         row, column = row[real], column[real]
         tokens = ids[row, column + 1]
-        values.append(_token_values(model, inputs, real, tokens, temperature, entropy, logits_per_chunk))
+        values.append(token_logps(model, inputs, real, tokens, temperature, logits_per_chunk, entropy=entropy))
         rows.append(row)
         columns.append(column)
     places, nothing = (torch.cat(rows), torch.cat(columns)), torch.zeros(loss_mask.shape, device=ids.device)
-    found = [nothing.index_put(places, column) * loss_mask for column in torch.cat(values).unbind(1)]
-    return torch.stack(found) if entropy else found[0]
+    if not entropy:
+        return nothing.index_put(places, torch.cat(values)) * loss_mask
+    return torch.stack([nothing.index_put(places, column) * loss_mask for column in torch.cat(values).unbind(1)])
 
 
 def can_share_prompts(model: Any) -> bool:

@@ -118,16 +118,13 @@ def off_policy_rows(
     return (advantages < 0) & (kl > threshold)
 
 
-def sampler_weights(
-    old_logps: torch.Tensor, sampler_logps: torch.Tensor, cap: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Truncated importance weights `min(p_train / p_sampler, cap)` and the untruncated log-ratio, both (B, T).
+def sampler_weights(log_ratio: torch.Tensor, cap: float) -> torch.Tensor:
+    """Truncated importance weights `min(p_train / p_sampler, cap)` (B, T) for `log(p_train / p_sampler)` (B, T).
 
     The sampler (vLLM, possibly one step behind) never matches the trained policy exactly (Yao et al., 2025, "Your
     Efficient RL Framework Secretly Brings You Off-Policy RL Training").
     """
-    log_ratio = (old_logps - sampler_logps).detach()
-    return torch.exp(log_ratio).clamp(max=cap), log_ratio
+    return torch.exp(log_ratio).clamp(max=cap)
 
 
 def kl_terms(logps: torch.Tensor, reference_logps: torch.Tensor) -> torch.Tensor:

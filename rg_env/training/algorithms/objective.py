@@ -16,7 +16,7 @@ from rg_env.training.algorithms.loss import (
 )
 from rg_env.training.algorithms.policy import PreviousPolicy
 from rg_env.training.config.grpo import GRPOConfig
-from rg_env.training.reporting.metrics import Phases, StepMetrics, loss_metrics
+from rg_env.training.reporting.metrics import StepMetrics, over_processes
 
 
 class Objective:
@@ -28,6 +28,7 @@ class Objective:
 
     Args:
         model: the policy, wrapped for data parallelism or sharding.
+        metrics: receives the metrics of each micro-batch, and the time of forward passes.
         reference: the initial model, for the KL term. None with LoRA, where the adapter is turned off instead.
         previous: the policy before the last update, if `args.kl_reference` is "previous".
         sampler_cap: upper bound of the importance weights that correct for the sampler; None for no correction.
@@ -38,15 +39,14 @@ class Objective:
         args: GRPOConfig,
         accelerator: Accelerator,
         model: Any,
+        metrics: StepMetrics,
         *,
         reference: Any = None,
         previous: PreviousPolicy | None = None,
         sampler_cap: float | None = None,
-        phases: Phases | None = None,
     ) -> None:
-        self._args, self._accelerator, self._model = args, accelerator, model
+        self._args, self._accelerator, self._model, self._metrics = args, accelerator, model, metrics
         self._reference, self._previous, self._sampler_cap = reference, previous, sampler_cap
-        self._phases = phases or Phases()
         self._clipping = Clipping(args.epsilon, args.epsilon_high or args.epsilon, args.delta)
 
     def logps(
@@ -85,13 +85,13 @@ class Objective:
             part["reference_logps"] = None
         if self._previous is None or not self._previous.known:
             return
-        with self._phases("reference"), torch.no_grad(), self._previous.in_place():
+        with self._metrics.phase("reference"), torch.no_grad(), self._previous.in_place():
             for part in micro_batches:
                 rows = len(part["input_ids"])
                 part["reference_logps"] = self.logps(self._model, part["input_ids"], part["loss_mask"], max_rows=rows)
 
-    def __call__(self, inputs: dict[str, Any], metrics: StepMetrics) -> torch.Tensor:
-        """The loss `()` of a micro-batch.
+    def __call__(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """The loss `()` of a micro-batch. Its metrics, over all processes, are added to `metrics`.
 
         Without a KL term and an entropy bonus, a row's loss is proportional to its advantage. Rows with advantage 0
         (whole groups with equal rewards) then change neither loss nor gradient. They are left out of the forward and
@@ -109,28 +109,41 @@ class Objective:
             rows = useful if any_useful else useful.new_zeros(1)
             inputs = {name: None if value is None else value[rows] for name, value in inputs.items()}
             mask, advantages = inputs["loss_mask"], inputs["advantages"]
-        entropy = None
-        with self._phases("log_probs"):
+
+        def mean(values: torch.Tensor) -> torch.Tensor:
+            return (values * mask).sum() / mask.sum().clamp(min=1)
+
+        with self._metrics.phase("log_probs"):
             logps = self.logps(self._model, inputs["input_ids"], mask, entropy=args.entropy_coef > 0)
+        entropy = None
         if args.entropy_coef:
             logps, entropy = logps.unbind()
         old = logps.detach() if inputs["old_logps"] is None else inputs["old_logps"]
-        difference = (old - inputs["sampler_logps"]).detach()
-        weights = log_ratio = lost = kl = None
-        if self._sampler_cap is not None:
-            weights, log_ratio = sampler_weights(old, inputs["sampler_logps"], self._sampler_cap)
+        log_ratio = (old - inputs["sampler_logps"]).detach()
+        weights = None if self._sampler_cap is None else sampler_weights(log_ratio, self._sampler_cap)
         values, clipped = policy_terms(logps, old, advantages, self._clipping, weights)
+        low, high = mean(clipped < 0), mean(clipped > 0)
+        found = {"clip_ratio/region_mean": mean(clipped != 0), "sampling/logp_difference": mean(log_ratio.abs())}
+        found |= {"clip_ratio/low_mean": low, "clip_ratio/low_min": low}
+        found |= {"clip_ratio/high_mean": high, "clip_ratio/high_max": high}
+        if weights is not None:
+            ratio = torch.exp(log_ratio)
+            found["sampling/importance_sampling_ratio/mean"] = mean(ratio)
+            found["sampling/importance_sampling_ratio/max"] = (ratio * mask).max()
+            found["sampling/mismatch_kl"] = mean(ratio - log_ratio - 1)
+        if args.num_iterations > 1:  # otherwise the ratio is 1
+            found["policy_ratio/max"] = (torch.exp(logps.detach() - old) * mask).max()
         if (threshold := args.off_policy_mask_threshold) is not None:
             lost = off_policy_rows(logps, inputs["sampler_logps"], advantages, mask, threshold)
+            found["off_policy_masked"] = lost.float().mean()
             values = values.masked_fill(lost.unsqueeze(1), 0.0)
-        if args.beta != 0.0:
+        if args.beta:
             kl = kl_terms(logps, self._reference_logps(inputs, logps))
+            found["kl"] = mean(kl.detach())
             values = values + args.beta * kl
         if entropy is not None:
             values = values - args.entropy_coef * entropy
-        ratio = torch.exp(logps.detach() - old) if args.num_iterations > 1 else None  # otherwise 1
-        logged = (mask, clipped, kl, difference, log_ratio, lost, ratio)
-        metrics.update(loss_metrics(self._accelerator, *logged, useful=any_useful))
+        self._metrics.update(over_processes(self._accelerator, found, counts=any_useful))
         return _through_gradient(normaliser.mean(values, mask))
 
     def _reference_logps(self, inputs: dict[str, Any], logps: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,7 @@
-"""The optimizers that `GRPOConfig.optim` selects."""
+"""The optimizers that `GRPOConfig.optim` selects, and the schedule of their learning rate."""
 
 import importlib
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -99,3 +100,20 @@ def make_optimizer(args: GRPOConfig, model: Any) -> torch.optim.Optimizer:
             return Adafactor(groups, lr=args.learning_rate, scale_parameter=False, relative_step=False)
         case _:
             return torch.optim.SGD(groups, lr=args.learning_rate)
+
+
+def learning_rate(args: GRPOConfig, update: int) -> float:
+    """The learning rate of update `update` (from 0): warmup, then the schedule of `args.lr_scheduler_type`.
+
+    "linear" and "cosine" decay to 0 at `max_steps`.
+    """
+    kind, peak = args.lr_scheduler_type, args.learning_rate
+    warmup = 0 if kind == "constant" else args.warmup_steps
+    if update < warmup:
+        return float(peak * update / warmup)
+    done = (update - warmup) / max(1, args.max_steps - warmup)
+    if kind == "linear":
+        return float(peak * max(0.0, 1 - done))
+    if kind == "cosine":
+        return float(peak * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
+    return float(peak)

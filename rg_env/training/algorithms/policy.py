@@ -18,12 +18,38 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM
+from transformers.utils import is_liger_kernel_available
 
-from rg_env.errors import InputError
+from rg_env.core.text import reason_of
+from rg_env.errors import InputError, MissingExtraError, install_command
 from rg_env.training.config.grpo import GRPOConfig
 
+LIGER = "liger_kernel.transformers.monkey_patch"
+"""The module of liger-kernel that transformers imports."""
 
-def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any, *, training: bool) -> Any:
+
+def check_liger(args: GRPOConfig, device: torch.device) -> None:
+    """Raise if `use_liger_kernel` is set and cannot work here, rather than fail in the first step.
+
+    Raises:
+        InputError: the run is not on a GPU, or liger-kernel is incompatible with the installed transformers.
+        MissingExtraError: liger-kernel is not installed.
+    """
+    if not args.use_liger_kernel:
+        return
+    if device.type != "cuda":
+        raise InputError(f"use_liger_kernel=True: its kernels need a GPU, and this run is on {device.type}")
+    if not is_liger_kernel_available():
+        raise MissingExtraError(
+            f"use_liger_kernel=True needs liger-kernel: `{install_command('train')}`, or leave it out"
+        )
+    try:
+        importlib.import_module(LIGER)
+    except ImportError as error:
+        raise InputError(f"use_liger_kernel=True: {reason_of(error)}") from error
+
+
+def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any) -> Any:
     """`model`, with fresh adapters if a `peft_config` is given.
 
     Dropout is turned off, because the policy's log-probabilities must be those that it sampled with.
@@ -39,7 +65,7 @@ def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any, *, training: 
         # process.
         liger: Any = importlib.import_module("liger_kernel.transformers")
         liger._apply_liger_kernel_to_instance(model=model)
-    if args.gradient_checkpointing and training:
+    if args.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         if hasattr(model, "peft_config"):
             model.enable_input_require_grads()
@@ -136,3 +162,9 @@ def held(parameter: Any) -> torch.Tensor:
     """This process's part of a parameter: its shard with ZeRO-3 and FSDP2, otherwise the whole parameter."""
     found: torch.Tensor = parameter.ds_tensor if hasattr(parameter, "ds_tensor") else parameter.data
     return found.to_local() if isinstance(found, DTensor) else found
+
+
+def finite_weights(model: Any) -> bool:
+    """Whether all trained weights of `model`, or this process's shards of them, are finite."""
+    trained = (parameter for parameter in model.parameters() if parameter.requires_grad)
+    return all(bool(held(parameter).isfinite().all()) for parameter in trained)

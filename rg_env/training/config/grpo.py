@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from rg_env.core.config.parsing import Above0, Count, From0, Positive, Section, Seed, Share, Text, problems_in
+from rg_env.core.config.parsing import Above0, Count, From0, Positive, Section, Seed, Share, Text
 from rg_env.core.processes import world_size
-from rg_env.core.text import is_count, shortened
+from rg_env.core.text import is_count
 from rg_env.errors import InputError
 from rg_env.tiny import TRAINING
 from rg_env.training.config.other_names import GRPO_KEYS
@@ -162,17 +162,6 @@ class GRPOConfig(Section):
         if isinstance(values, dict) and is_count(given := values.get("max_new_tokens")) and given:
             return {name: value for name, value in values.items() if name != "max_new_tokens"} | {"max_tokens": given}
         return values  # an error about a wrong value has to name the given key
-
-    def __init__(self, **values: Any) -> None:
-        try:
-            super().__init__(**values)
-        except ValidationError as error:
-            problems = problems_in(GRPOConfig, error, kind="field of GRPOConfig")
-            lines = [f"{each.path[0]}={shortened(values[each.path[0]])}: {each.message}" for each in problems]
-            raise InputError("; ".join(lines)) from None
-
-    # Sections of config files are validated without `__init__`, so that each problem is reported at its own key.
-    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @field_validator("kl_reference")
     @classmethod

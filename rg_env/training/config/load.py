@@ -14,7 +14,6 @@ from typing import Any
 
 from rg_env.core.config.files import Document, Keys
 from rg_env.core.config.parsing import Problem, config_error, label_problem, parse_config, problems_within, read_config
-from rg_env.core.hub import repo_problem
 from rg_env.core.processes import world_size
 from rg_env.core.rewards import resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
@@ -152,10 +151,6 @@ def _rows(config: TrainConfig) -> Iterator[Problem]:
 
 def _hub(config: TrainConfig) -> Iterator[Problem]:
     hub, save_every = config.hub, config.output.save_every
-    if hub.repo_id is None and hub.enabled:
-        yield Problem(("hub", "repo_id"), "hub.enabled needs it: USER/NAME, the repository to upload to")
-    if hub.repo_id is not None and (problem := repo_problem(hub.repo_id)):
-        yield Problem(("hub", "repo_id"), problem)
     if not (hub.enabled and hub.every):
         return
     updates = config.in_updates()
@@ -169,8 +164,6 @@ def _hub(config: TrainConfig) -> Iterator[Problem]:
 
 def _evaluation(config: TrainConfig) -> Iterator[Problem]:
     evaluation = config.evaluation
-    for problem in evaluation.contradictions():
-        yield Problem(("evaluation", *problem.path), problem.message)
     if not config.splits.num_eval_examples and not evaluation.tasks and evaluation.every:
         yield Problem(("evaluation", "every"), "there is nothing to evaluate: splits.num_eval_examples is 0")
 

@@ -4,7 +4,6 @@ The section `training` is `grpo.GRPOConfig`, and the whole config is `schema.Tra
 `docs/reference/configuration.md` is generated from all of them. Imports neither torch nor reasoning_gym.
 """
 
-from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
@@ -14,7 +13,6 @@ from rg_env.core.config.parsing import (
     Count,
     From0,
     Positive,
-    Problem,
     Section,
     Seed,
     Share,
@@ -23,6 +21,7 @@ from rg_env.core.config.parsing import (
     named,
 )
 from rg_env.core.data.splits import SplitBy
+from rg_env.core.hub import repo_problem
 from rg_env.errors import unknown_name
 
 
@@ -103,14 +102,6 @@ class EngineConfig(Section):
     """Upper bound (`cap`) of the importance weights."""
     weight_sync_timeout: Above0 = 120.0
     """Seconds to wait for the vLLM server's workers in each phase of a weight sync."""
-
-    @classmethod
-    def of(cls, kind: object) -> "EngineConfig":
-        """The default settings of the engine named `kind`. Raises `InputError` if it is unknown."""
-        kinds = ("embedded", "vllm")
-        if kind not in kinds:
-            raise unknown_name("engine", kind, kinds)
-        return cls(kind="vllm" if kind == "vllm" else "embedded")
 
 
 class LoraConfig(Section):
@@ -210,7 +201,7 @@ class HubConfig(Section):
 
     enabled: bool = False
     """Whether the model is uploaded at the end of training."""
-    repo_id: Text | None = None
+    repo_id: Annotated[Text | None, Field(validate_default=True)] = None
     """Repository on the Hub, as USER/NAME. It is created if it does not exist. A repository with other contents is not
     overwritten."""
     private: bool = False
@@ -227,6 +218,15 @@ class HubConfig(Section):
         "optimizer_save_mode": "it is called optimizer_state: full or none",
         "model_name": "it is called repo_id: USER/NAME",
     }
+
+    @field_validator("repo_id")
+    @classmethod
+    def _is_a_repository(cls, repo_id: str | None, info: ValidationInfo) -> str | None:
+        if repo_id is None and info.data.get("enabled"):
+            raise ValueError("hub.enabled needs it: USER/NAME, the repository to upload to")
+        if repo_id is not None and (problem := repo_problem(repo_id)):
+            raise ValueError(problem)
+        return repo_id
 
 
 class OutputConfig(Section):
@@ -263,17 +263,22 @@ class EvaluationSettings(Section):
     """Nucleus sampling threshold of the sampled answers. Default: `training.top_p`."""
     max_tokens: Positive | None = None
     """Maximum number of new tokens per answer. Default: `training.max_tokens`."""
-    greedy: bool = True
+    greedy: Annotated[bool, Field(validate_default=True)] = True
     """Whether each question is also answered once by greedy decoding."""
 
-    def contradictions(self) -> Iterator[Problem]:
-        """Problems with settings that exclude each other."""
-        if self.temperature != 0:  # training's, which is the default, is above 0
-            return
-        if self.rollouts_per_example > 1:
-            yield Problem(("rollouts_per_example",), "with temperature 0 all answers are the same: use 1, or sample")
-        if self.greedy:
-            yield Problem(("greedy",), "with temperature 0 the sampled answer is greedy already: turn it off")
+    @field_validator("temperature")
+    @classmethod
+    def _varies(cls, temperature: float | None, info: ValidationInfo) -> float | None:
+        if temperature == 0 and info.data.get("rollouts_per_example", 1) > 1:
+            raise ValueError("all answers are the same: use rollouts_per_example=1, or sample")
+        return temperature
+
+    @field_validator("greedy")
+    @classmethod
+    def _adds_an_answer(cls, greedy: bool, info: ValidationInfo) -> bool:
+        if greedy and info.data.get("temperature") == 0:
+            raise ValueError("with temperature 0 the sampled answer is greedy already: turn it off")
+        return greedy
 
 
 class EvaluationTask(TaskOptions):

@@ -14,7 +14,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -25,39 +25,49 @@ from rg_env.training.algorithms.loss import equal_rewards
 from rg_env.training.rollouts import Rollouts
 
 
-class Phases:
-    """Accumulates seconds by phase since the last `take`, each without the time of nested phases.
-
-    GPU work counts toward the phase where the CPU waits for it.
-    """
+class StepMetrics:
+    """Collects values and seconds by name since the last `take`."""
 
     def __init__(self) -> None:
+        self._values: defaultdict[str, list[float]] = defaultdict(list)
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._open: list[str] = []
+        self._phases: list[str] = []
+        """The current phase, after those that it is nested in."""
         self._since = 0.0
 
+    def update(self, found: Mapping[str, float]) -> None:
+        """Add a value to each of these names. Their mean is logged, or the maximum if the name ends in `/max`."""
+        for name, value in found.items():
+            self._values[name].append(value)
+
     @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        """Context manager that times phase `name`."""
+    def phase(self, name: str) -> Iterator[None]:
+        """Context manager that times `time/<name>`, without phases nested in it. GPU work counts toward the phase where
+        the CPU waits for it."""
         self._turn()
-        self._open.append(name)
+        self._phases.append(name)
         try:
             yield
         finally:
             self._turn()
-            self._open.pop()
+            self._phases.pop()
 
     def take(self) -> dict[str, float]:
-        """Return the sums by metric name and reset them."""
+        """Return one value per name and start over."""
         self._turn()
-        found = {f"time/{name}": seconds for name, seconds in self._seconds.items()}
+        found = {
+            name: max(values) if name.endswith("/max") else statistics.fmean(values)
+            for name, values in self._values.items()
+        }
+        found |= {f"time/{name}": seconds for name, seconds in self._seconds.items()}
+        self._values.clear()
         self._seconds.clear()
         return found
 
     def _turn(self) -> None:
         now = time.perf_counter()
-        if self._open:
-            self._seconds[self._open[-1]] += now - self._since
+        if self._phases:
+            self._seconds[self._phases[-1]] += now - self._since
         self._since = now
 
 
@@ -67,61 +77,19 @@ def hardware(processes: int) -> dict[str, Any]:
     return {"gpus": names, "cpu_count": os.cpu_count(), "processes": processes}
 
 
-class StepMeter:
-    """Measures a step from `begin_step` to `end_step`, which returns its metrics."""
+def step_costs(seconds: float, tokens: int) -> dict[str, float]:
+    """Time, speed and memory of a step that took `seconds`, with a batch of `tokens` tokens (0: unknown)."""
+    import resource  # not on Windows
 
-    def __init__(self) -> None:
-        self._start = 0.0
-        self._tokens: int | None = None
-        self._has_nvml = torch.cuda.is_available()
-
-    def begin_step(self) -> None:
-        """Start measuring a step."""
-        self._start = time.perf_counter()
-
-    def batch(self, tokens: int) -> None:
-        """Set the number of tokens in the next steps' batch."""
-        self._tokens = tokens
-
-    def end_step(self) -> dict[str, float]:
-        """End the measurement and return the step's metrics."""
-        import resource  # not on Windows
-
-        seconds = time.perf_counter() - self._start
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        costs = {"step_time": round(seconds, 3), "memory/peak_rss_gb": round(peak / 1e9, 3)}
-        if self._tokens is not None:
-            costs["tokens_per_second"] = round(self._tokens / seconds, 1)
-        if torch.cuda.is_available():
-            costs["memory/peak_gpu_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 3)
-        if self._has_nvml:
-            try:
-                costs["gpu/utilization"] = float(torch.cuda.utilization())
-            except Exception:  # no pynvml or driver library, or a GPU that does not report it (MIG)
-                self._has_nvml = False
-        return costs
-
-
-class StepMetrics:
-    """Collects values by name since the last `take`. The mean of each is logged, or the maximum if its name ends in
-    `/max`."""
-
-    def __init__(self) -> None:
-        self._values: defaultdict[str, list[float]] = defaultdict(list)
-
-    def update(self, found: Mapping[str, float]) -> None:
-        """Add a value to each of these names."""
-        for name, value in found.items():
-            self._values[name].append(value)
-
-    def take(self) -> dict[str, float]:
-        """Return one value per name and start over."""
-        found = {
-            name: max(values) if name.endswith("/max") else statistics.fmean(values)
-            for name, values in self._values.items()
-        }
-        self._values.clear()
-        return found
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    costs = {"step_time": round(seconds, 3), "memory/peak_rss_gb": round(peak / 1e9, 3)}
+    if tokens:
+        costs["tokens_per_second"] = round(tokens / seconds, 1)
+    if torch.cuda.is_available():
+        costs["memory/peak_gpu_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 3)
+        with suppress(Exception):  # no pynvml or driver library, or a GPU that does not report it (MIG)
+            costs["gpu/utilization"] = float(torch.cuda.utilization())
+    return costs
 
 
 def batch_metrics(found: Rollouts, num_generations: int) -> dict[str, float]:
@@ -172,74 +140,17 @@ def _forms(found: Rollouts, num_generations: int) -> dict[str, float]:
     return result
 
 
-def loss_metrics(
-    accelerator: Accelerator,
-    keep: torch.Tensor,
-    clipped: torch.Tensor,
-    kl: torch.Tensor | None,
-    difference: torch.Tensor,
-    log_ratio: torch.Tensor | None,
-    lost: torch.Tensor | None,
-    policy_ratio: torch.Tensor | None,
-    *,
-    useful: bool = True,
-) -> dict[str, float]:
-    """Clipping, KL, the sampler's mismatch and the largest ratio over the tokens `keep (B, T)`, and the share of rows
-    `lost (B,)` that are off-policy, over all processes. A collective operation.
+def over_processes(accelerator: Accelerator, values: Mapping[str, torch.Tensor], counts: bool) -> dict[str, float]:
+    """The mean of each value `()` over all processes; the maximum or minimum if its name ends in "max" or "min". A
+    collective operation.
 
     Args:
-        difference: `(B, T)`, log-probabilities before the update minus the sampler's.
-        log_ratio: the same, if the loss corrects for the sampler.
-        useful: whether this process's tokens count; False for a placeholder row. If no process has any, the result is
-            empty.
+        counts: whether this process's values count. If those of no process do, the result is empty.
     """
-    tokens = keep.sum().clamp(min=1)
-
-    def mean(values: torch.Tensor) -> torch.Tensor:
-        return (values * keep).sum() / tokens
-
-    low, high = mean(clipped < 0), mean(clipped > 0)
-    found = {"useful": tokens.new_tensor(useful), "clip_ratio/region_mean": mean(clipped != 0)}
-    found |= {"clip_ratio/low_mean": low, "clip_ratio/low_min": low}
-    found |= {"clip_ratio/high_mean": high, "clip_ratio/high_max": high}
-    found["sampling/logp_difference"] = mean(difference.abs())
-    if kl is not None:
-        found["kl"] = mean(kl.detach())
-    if lost is not None:
-        found["off_policy_masked"] = lost.float().mean()
-    if log_ratio is not None:
-        ratio = torch.exp(log_ratio)
-        found |= {
-            "sampling/importance_sampling_ratio/mean": mean(ratio),
-            "sampling/importance_sampling_ratio/max": (ratio * keep).max(),
-            "sampling/mismatch_kl": mean(ratio - log_ratio - 1),
-        }
-    if policy_ratio is not None:
-        found["policy_ratio/max"] = (policy_ratio * keep).max()
-    everywhere = accelerator.gather(torch.stack([value.float() for value in found.values()])).view(-1, len(found)).cpu()
-    everywhere = everywhere[everywhere[:, 0] > 0]
+    mine = torch.stack([value.float() for value in values.values()])
+    rows = torch.cat([mine, mine.new_tensor([counts])])
+    everywhere = accelerator.gather(rows).view(-1, len(rows)).cpu()
+    everywhere = everywhere[everywhere[:, -1] > 0]
     reduce = {"max": torch.max, "min": torch.min}
-    return {
-        name: reduce.get(name[-3:], torch.mean)(column).item()
-        for name, column in zip([*found][1:], everywhere.T[1:], strict=True)
-        if len(column)
-    }
-
-
-def learning_rate(args: Any, update: int) -> float:
-    """The learning rate of update `update` (from 0): warmup, then the schedule of `args.lr_scheduler_type`.
-
-    "linear" and "cosine" decay to 0 at `max_steps`.
-    """
-    import math
-
-    kind, peak = args.lr_scheduler_type, args.learning_rate
-    warmup = 0 if kind == "constant" else args.warmup_steps
-    if update < warmup:
-        return float(peak * update / warmup)
-    done = (update - warmup) / max(1, args.max_steps - warmup)
-    if kind == "linear":
-        return float(peak * max(0.0, 1 - done))
-    if kind == "cosine":
-        return float(peak * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
-    return float(peak)
+    columns = zip(values, everywhere.T[:-1], strict=True)
+    return {name: reduce.get(name[-3:], torch.mean)(column).item() for name, column in columns if len(column)}

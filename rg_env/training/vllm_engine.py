@@ -1,4 +1,4 @@
-"""Engines sample the trainer's rollouts: from the model being trained (`Embedded`), or a vLLM server (`Vllm`).
+"""The engine of a vLLM server, which samples the trainer's rollouts.
 
 The trainer sends new weights to the server after each step. Then, the server's log-probabilities of a fixed prompt are
 compared with the model's. Wrong, missing or misplaced weights end the run, instead of silently making it learn worse.
@@ -10,11 +10,9 @@ import os
 import tempfile
 import threading
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -22,15 +20,15 @@ import torch
 from accelerate import Accelerator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from rg_env.core.text import reason_of
 from rg_env.errors import RefusedError, ServerError, TrainingError
-from rg_env.inference.embedded.engine import EmbeddedEngine, end_ids
-from rg_env.inference.protocol import Completion, Sampling
+from rg_env.inference.embedded.engine import end_ids
+from rg_env.inference.protocol import Completion, Engine, Sampling
 from rg_env.inference.vllm.client import ServerInfo, VllmServer, start_hint
 from rg_env.training.collectives import on_main
 from rg_env.training.config.sections import EngineConfig
 from rg_env.training.strategy import DataParallel
-from rg_env.training.weight_sync.parameters import check_sendable
-from rg_env.training.weight_sync.transfer import NcclTransfer, SharedMemoryTransfer, Weights, open_transfer
+from rg_env.training.weight_sync import NcclTransfer, SharedMemoryTransfer, Weights, check_sendable, open_transfer
 
 T = TypeVar("T")
 
@@ -40,91 +38,6 @@ PROOF_TOKENS = 64
 """Maximum number of prompt tokens to compare log-probabilities for."""
 TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.15, torch.float16: 0.05}
 """Largest mean absolute difference of log-probabilities that rounding explains, by the server's data type."""
-
-
-class Engine(ABC):
-    """Samples completions with the weights of the last `sync`. Optional methods do nothing by default."""
-
-    name: str
-    max_context: int
-    """Maximum number of tokens in prompt plus completion."""
-    end_ids: frozenset[int]
-    """Ids of the tokens that end a completion."""
-
-    @abstractmethod
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        """One completion for each prompt (token ids), in order. On the main process only."""
-
-    def cancel(self) -> None:
-        """Ask running calls of `generate` to return soon."""
-
-    def resume(self) -> None:
-        """Allow generation again after `cancel`."""
-
-    def sync(self) -> None:
-        """Update the engine's weights to the model's. A collective operation."""
-
-    def check_parity(self, difference: float) -> None:
-        """Raise `TrainingError` if `difference`, the mean absolute difference between the engine's and the trainer's
-        log-probabilities of rollouts from the current weights, exceeds what rounding explains. On the main process
-        only."""
-
-    def random_state(self) -> torch.Tensor | None:
-        """State of the random number generator used for sampling; None if it is in another process."""
-        return None
-
-    def set_random_state(self, state: torch.Tensor | None) -> None:
-        """Restore a state that `random_state` returned."""
-
-    def aside(self) -> AbstractContextManager[Any]:
-        """Context manager that keeps sampling from advancing training's random numbers."""
-        return nullcontext()
-
-    def metrics(self) -> dict[str, float]:
-        """Metrics of the last `sync`."""
-        return {}
-
-    def close(self) -> None:
-        """Release the engine's resources."""
-
-
-class Embedded(Engine):
-    """The model being trained, in this process."""
-
-    name = "embedded"
-
-    def __init__(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, seed: int, max_batch_size: int = 512
-    ):
-        self.engine = EmbeddedEngine(model, tokenizer, seed=seed, max_batch_size=max_batch_size)
-        self.max_context, self.end_ids = self.engine.max_context, frozenset(self.engine.end_ids)
-
-    def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        return self.engine.generate(prompts, sampling)
-
-    def cancel(self) -> None:
-        self.engine.cancel()
-
-    def resume(self) -> None:
-        self.engine.resume()
-
-    def random_state(self) -> torch.Tensor | None:
-        generator = self.engine.generator
-        return None if generator is None else generator.get_state()
-
-    def set_random_state(self, state: torch.Tensor | None) -> None:
-        if state is not None and self.engine.generator is not None:
-            self.engine.generator.set_state(state)
-
-    @contextmanager
-    def aside(self) -> Iterator[None]:
-        before = self.random_state()
-        if self.engine.generator is not None and self.engine.seed is not None:
-            self.engine.generator.manual_seed(self.engine.seed)  # every evaluation uses the same random numbers
-        try:
-            yield
-        finally:
-            self.set_random_state(before)
 
 
 class Vllm(Engine):
@@ -164,19 +77,16 @@ class Vllm(Engine):
         self.end_ids = end_ids(model, tokenizer)
         self.weights = Weights(model, strategy)
         self._proof = proof[:PROOF_TOKENS]
-        self._syncs, self._seconds = 0, 0.0
+        self._seconds = 0.0
         self._difference: float | None = None
         self._lock: IO[str] | None = None
         self._transfer: SharedMemoryTransfer | NcclTransfer | None = None  # on the main process only
 
-        def connect() -> ServerInfo:
-            try:
-                return self._connect(messages, proof, longest)
-            except BaseException:
-                self.close()
-                raise
-
-        info = on_main(accelerator, connect)
+        try:
+            info = on_main(accelerator, lambda: self._connect(messages, proof, longest))
+        except BaseException:
+            self.close()
+            raise
         self.model_name, self.max_context = info.name, info.max_model_len
 
     def _connect(self, messages: Any, proof: list[int], longest: int) -> ServerInfo:
@@ -201,7 +111,7 @@ class Vllm(Engine):
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
         """Send one request for all prompts. Raises `TrainingError` if the server fails, dies or takes too long."""
-        request = in_daemon_thread(lambda: self._request(prompts, sampling))
+        request = _in_daemon_thread(lambda: self._request(prompts, sampling))
         deadline, sick_since = time.monotonic() + self._config.generation_timeout, None
         while True:
             try:
@@ -250,46 +160,35 @@ class Vllm(Engine):
         except Exception as error:
             failure = error
             self.weights.drain()
-        on_main(self._accelerator, lambda: self._end_sync(failure))
         ours = model_logprobs(self._model, self._proof, self._accelerator.device)  # a collective operation with ZeRO-3
-        self._difference = on_main(self._accelerator, lambda: self._prove(ours))
-        self._syncs += 1
+        self._difference = on_main(self._accelerator, lambda: self._prove(failure, ours))
         self._seconds = time.monotonic() - start
 
-    def _end_sync(self, failure: Exception | None) -> None:
+    def _prove(self, failure: Exception | None, ours: torch.Tensor) -> float:
+        """Mean absolute difference of the server's log-probabilities of the proof from `ours`. Raises `TrainingError`
+        if it is too large, or if sending ended with a `failure`."""
         if failure is not None:
             problem = self.server.health_problem(timeout_s=5.0)
             state = f"; the server: {problem}" if problem else ""
-            reason = (str(failure).strip().splitlines() or [type(failure).__name__])[0]
             raise TrainingError(
-                f"the weights did not arrive at the vLLM server {self.server}: {reason}{state}"
+                f"the weights did not arrive at the vLLM server {self.server}: {reason_of(failure)}{state}"
             ) from failure
-        with _in_a_run():
+        try:
             self.server.post("/reset_prefix_cache", timeout_s=self._config.weight_sync_timeout)
-
-    def _prove(self, ours: torch.Tensor) -> float:
-        """Mean absolute difference of the server's log-probabilities from the model's. Raises `TrainingError`."""
-        with _in_a_run():
             theirs = torch.tensor(self.server.logprobs(self.model_name, self._proof))
+        except ServerError as error:  # which is not invalid input: the server disappears during a run
+            raise TrainingError(str(error)) from error
         difference = float((ours - theirs).abs().mean())
-        if not difference <= self._tolerance:  # NaN included
-            raise TrainingError(
-                f"the server at {self.server} does not compute what the trainer does: after sync {self._syncs} "
-                f"the log-probabilities of a prompt differ by {difference:.3g} on average (tolerance "
-                f"{self._tolerance:g}): its weights are not those that were sent"
-            )
+        self.check_parity(difference, "a prompt")
         return difference
 
-    @property
-    def _tolerance(self) -> float:
+    def check_parity(self, difference: float, of: str = "the rollouts") -> None:
         assert self._transfer is not None
-        return TOLERANCE.get(self._transfer.dtype, 0.15)
-
-    def check_parity(self, difference: float) -> None:
-        if not difference <= self._tolerance:
+        tolerance = TOLERANCE.get(self._transfer.dtype, 0.15)
+        if not difference <= tolerance:  # NaN included
             raise TrainingError(
-                f"the server at {self.server} does not sample from the trained weights: log-probabilities of the "
-                f"rollouts differ by {difference:.3g} on average (tolerance {self._tolerance:g})"
+                f"the server at {self.server} does not compute with the trained weights: log-probabilities of {of} "
+                f"differ by {difference:.3g} on average (tolerance {tolerance:g})"
             )
 
     def metrics(self) -> dict[str, float]:
@@ -341,17 +240,7 @@ def _held(server: VllmServer) -> IO[str]:
     return lock
 
 
-@contextmanager
-def _in_a_run() -> Iterator[None]:
-    """Context that raises `ServerError` as `TrainingError`: a server that disappears during a run is not invalid
-    input."""
-    try:
-        yield
-    except ServerError as error:
-        raise TrainingError(str(error)) from error
-
-
-def in_daemon_thread(act: Callable[[], T]) -> "Future[T]":
+def _in_daemon_thread(act: Callable[[], T]) -> "Future[T]":
     """Run `act()` in a thread that, unlike an executor's, does not keep the process from exiting."""
     future: Future[T] = Future()
 

@@ -1,36 +1,167 @@
-"""Transfer of a model's weights to a vLLM server by vLLM's own routes, with the server's backend: `nccl` between GPUs,
-`rg_env_shm` through shared memory.
+"""Sending the trained model's weights to a vLLM server, by vLLM's own routes and with the server's backend: `nccl`
+between GPUs, `rg_env_shm` through shared memory.
 
 All processes of the trainer gather sharded weights together (`Weights`); the main process sends them.
+
+With LoRA, the merged weights of adapted layers (base + update) are sent. They are computed on a copy, because merging
+and unmerging the model itself would leave rounding errors. Tied weights are sent under each name, because vLLM silently
+keeps the old LM head if it only receives the embedding.
 """
 
+import math
 import os
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
-from rg_env.errors import MissingExtraError, ServerError, how_to_install
+from rg_env.errors import InputError, MissingExtraError, ServerError, how_to_install
 from rg_env.inference.vllm.client import ServerInfo, VllmServer
 from rg_env.inference.vllm.shared_weights import ALIGNMENT, HEADER, SHAPE, mapped, pack, read_header, reserve
 from rg_env.training.strategy import DataParallel
-from rg_env.training.weight_sync.parameters import BUCKET_BYTES, buckets, largest_bucket, sources
 
+BUCKET_BYTES = 128 * 2**20
 SLOTS = 2
 """Buckets in shared memory: one is filled while the server loads the other."""
+_WITHOUT_HEAD = ("cohere", "cohere2", "gemma2", "gemma3n_text")
+"""Model types with tied weights where vLLM 0.32 rejects the head's weights, because it lacks a module of that name."""
 
 
-class TensorMeta(NamedTuple):
-    """Metadata of a tensor, as in vLLM's `WeightSource`."""
+@dataclass(frozen=True)
+class Source:
+    """One tensor to send: its name on the server, its parameters, and the function that computes it from them."""
 
     name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
+    parameters: tuple[nn.Parameter, ...]
+    tensor: Callable[[], torch.Tensor]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The unsharded shape of the tensor."""
+        # ZeRO-3 replaces a sharded parameter with an empty tensor that has the shape as an attribute.
+        return tuple(getattr(self.parameters[0], "ds_shape", self.parameters[0].shape))
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * self.parameters[0].element_size()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Data type of the trainer's tensor."""
+        return self.parameters[0].dtype
+
+
+def sources(model: nn.Module, whole: Callable[[Any], torch.Tensor] = lambda tensor: tensor.data) -> list[Source]:
+    """All weights of `model`; tied weights are included under each name.
+
+    Args:
+        whole: returns the unsharded tensor of a parameter (`DataParallel.whole`).
+    """
+    adapted = dict(_adapted_layers(model))
+    headless = _is_tied(model) and model.config.get_text_config(decoder=True).model_type in _WITHOUT_HEAD
+    found = []
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if ".lora_" in name or ".original_module." in name or (headless and "lm_head." in name):
+            continue
+        layer = adapted.get(name.removesuffix(".base_layer.weight"))
+        if layer is None:
+            found.append(Source(server_name(name), (parameter,), partial(whole, parameter)))
+        else:
+            parts = (part for key, part in layer.named_parameters() if key.startswith("lora_"))
+            found.append(Source(server_name(name), (parameter, *parts), partial(_merged, parameter, layer, whole)))
+    return found
+
+
+def _merged(base: nn.Parameter, layer: Any, whole: Callable[[Any], torch.Tensor]) -> torch.Tensor:
+    """The weight of an adapted layer, with its active adapters."""
+    if layer.merged:
+        return whole(base)
+    merged = base.data.float()  # a copy, unless it is float32 already
+    for key in layer.active_adapters:
+        if key in layer.lora_variant:  # DoRA and similar variants
+            merged = layer.lora_variant[key].merge_safe(layer, key, merged.clone())
+        elif key in layer.scaling:
+            merged = merged + layer.get_delta_weight(key).float()
+    return whole(merged)
+
+
+def check_sendable(model: Any) -> None:
+    """Raise `InputError` if a plain model's weights cannot represent `model`."""
+    if reason := unmergeable(model):
+        raise InputError(f"the vLLM engine cannot serve what is trained: {reason}")
+
+
+def unmergeable(model: Any) -> str | None:
+    """The reason why `sources` cannot represent `model`; None if it can."""
+    if any(not p.is_floating_point() for p in model.parameters()):
+        return "its weights are quantized; load it unquantized"
+    for config in getattr(model, "peft_config", {}).values():
+        kind = getattr(config.peft_type, "value", config.peft_type)
+        if kind != "LORA":
+            return f"{kind} adapters are not merged into weights; use LoRA"
+        for option in ("lora_bias", "trainable_token_indices", "target_parameters", "alora_invocation_tokens"):
+            if getattr(config, option, None):
+                return f"LoRA with {option} is more than merged weights; leave {option} out"
+    for name, layer in _adapted_layers(model):
+        for variant in layer.lora_variant.values():
+            if not type(variant).__name__.startswith("Dora"):
+                return f"the LoRA of {server_name(name)} is a {type(variant).__name__}; use LoRA or DoRA"
+    return "the model ties head and embedding, and the adapter unties them; adapt neither" if _untied(model) else None
+
+
+def _is_tied(model: Any) -> bool:
+    config = getattr(model, "config", None)
+    return config is not None and bool(config.get_text_config(decoder=True).tie_word_embeddings)
+
+
+def _untied(model: Any) -> bool:
+    """Whether an adapter gives the LM head and the embedding different weights although the configuration ties them."""
+    if not getattr(model, "peft_config", None) or not _is_tied(model):
+        return False
+    ends = [model.get_base_model().get_input_embeddings(), model.get_base_model().get_output_embeddings()]
+    if any(hasattr(end, "lora_A") for end in ends):
+        return True
+    weights = [end.modules_to_save[end.active_adapters[0]] if hasattr(end, "modules_to_save") else end for end in ends]
+    return weights[0].weight is not weights[1].weight
+
+
+def server_name(name: str) -> str:
+    """Name of a parameter in the model before PEFT wrapped it."""
+    for part in ("base_model.model.", ".base_layer", "modules_to_save.default."):
+        name = name.replace(part, "")
+    return name
+
+
+def _adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    try:
+        from peft.tuners.lora import LoraLayer
+    except ImportError:
+        return
+    for name, module in model.named_modules():
+        if isinstance(module, LoraLayer):
+            yield name, module
+
+
+def buckets(found: Sequence[Source], num_bytes: int = BUCKET_BYTES) -> Iterator[list[Source]]:
+    """Group consecutive sources into buckets of at most `num_bytes`. A larger source has its own bucket."""
+    bucket: list[Source] = []
+    size = 0
+    for source in found:
+        if bucket and size + source.num_bytes > num_bytes:
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(source)
+        size += source.num_bytes
+    if bucket:
+        yield bucket
 
 
 class Weights:
@@ -50,13 +181,16 @@ class Weights:
         """Configuration of the model."""
         return self._model.config.get_text_config(decoder=True)
 
-    def metadata(self) -> list[TensorMeta]:
-        """Metadata of all tensors, in order, without gathering."""
-        return [TensorMeta(each.name, each.dtype, each.shape) for each in sources(self._model)]
+    def metadata(self) -> list[Source]:
+        """Name, data type and shape of all tensors, in order, without gathering."""
+        return sources(self._model)
 
     def largest_bucket(self) -> int:
-        """Maximum size of a bucket, in bytes."""
-        return largest_bucket(sources(self._model))
+        """Maximum bucket size in bytes, including alignment."""
+        return max(
+            sum(source.num_bytes + ALIGNMENT for source in bucket)
+            for bucket in buckets(self.metadata(), self.bucket_bytes)
+        )
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         for bucket in self.buckets():

@@ -23,13 +23,12 @@ it was sampled at.
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from pydantic import BaseModel, NonNegativeInt
 
 from rg_env.core.data.dataset import Row, build_rows
-from rg_env.core.data.splits import SplitBy
 from rg_env.core.environment import ReasoningGym
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import options_at, working_levels
@@ -49,9 +48,7 @@ class QuestionPool:
 
     Args:
         name: name of the pool in console lines and errors.
-        spec: the task, as `Mixture.parse` takes it.
-        seed: seed of the questions.
-        split_by: unit that is assigned to training or evaluation (`core.data.splits`).
+        build: generates the first n questions, always the same ones (`build_rows`).
         prepare: turns questions into training rows, without those that are too long.
         end: number of distinct questions, if known from an earlier run. The search for more is limited by time, so the
             number depends on the machine, and a resumed run must start over at the same question.
@@ -61,18 +58,15 @@ class QuestionPool:
     def __init__(
         self,
         name: str,
-        spec: Mapping[str, Any],
-        *,
-        seed: int,
+        build: Callable[[int], list[Row]],
         prepare: Prepare,
-        split_by: SplitBy = "problem",
+        *,
         end: int | None = None,
         say: Callable[[str], Any] = print,
     ) -> None:
         self.end = end
         """Number of distinct questions; None until it is known."""
-        self._name, self._spec, self._seed, self._prepare, self._say = name, spec, seed, prepare, say
-        self._split_by: SplitBy = split_by
+        self._name, self._build, self._prepare, self._say = name, build, prepare, say
         self._known: set[str] = set()
         self._questions: list[dict[str, Any]] = []
         self._reported_too_long = False
@@ -115,9 +109,6 @@ class QuestionPool:
                 f"{self._name}: {len(new) - len(fitting)} of {len(new)} questions are longer than max_prompt_length "
                 f"and are left out"
             )
-
-    def _build(self, n: int) -> list[Row]:
-        return build_rows(self._spec, "train", n, self._seed, split_by=self._split_by)
 
     def _ends(self, found: int, reason: str = "") -> None:
         self.end = found
@@ -304,12 +295,11 @@ class Curriculum:
 
     def _pool(self, name: str, level: int) -> QuestionPool:
         if (name, level) not in self._pools:
+            spec = {"name": name, "config": self._options[name][level]}
             self._pools[name, level] = QuestionPool(
                 f"{name} at level {level}",
-                {"name": name, "config": self._options[name][level]},
-                seed=self.seed,
-                prepare=lambda rows: self.prepare(rows),
-                split_by=self._split_by,
+                lambda n: build_rows(spec, "train", n, self.seed, split_by=self._split_by),
+                lambda rows: self.prepare(rows),
                 end=self.state.tasks[name].ends.get(level),
                 say=lambda line: self.say(line),
             )

@@ -1,1 +1,0 @@
-"""Batches, the order of rows, and the user's own rows."""

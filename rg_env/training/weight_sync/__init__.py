@@ -1,1 +1,0 @@
-"""The weights sent to a vLLM server, and their transfer."""
