@@ -1,7 +1,9 @@
 """`GRPOTrainer`: what goes through the model, which weights sample, and whole steps."""
 
+import time
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -10,7 +12,7 @@ from rg_env.core.environment import Environment
 from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EngineConfig, GRPOTrainer
-from rg_env.training.reporting.metrics import StepMetrics, batch_metrics
+from rg_env.training.reporting.metrics import StepMetrics, batch_metrics, step_costs
 from rg_env.training.rollouts import Rollouts
 from rg_env.training.strategy import check_engine
 
@@ -284,3 +286,34 @@ def test_the_largest_of_several_is_logged_as_such() -> None:
     metrics.update({"policy_ratio/max": 1.0, "policy_ratio/mean": 1.0})
     metrics.update({"policy_ratio/max": 9.0, "policy_ratio/mean": 2.0})
     assert metrics.take() == {"policy_ratio/max": 9.0, "policy_ratio/mean": 1.5}
+
+
+# --- what a step costs, as it is logged
+
+
+def test_memory_is_the_peak_of_this_process() -> None:
+    """In units of 10^9 bytes, and not less than it is now."""
+    kept = torch.ones(50_000_000)  # 0.2 GB
+    costs = step_costs(0.5, 300)
+    assert (costs["step_time"], costs["tokens_per_second"]) == (0.5, 600)
+    now = psutil.Process().memory_info().rss / 1e9
+    assert len(kept)
+    assert now - 0.05 < costs["memory/peak_rss_gb"] < max(3 * now, now + 2)
+    assert ("memory/peak_gpu_gb" in costs) == torch.cuda.is_available()
+
+
+def test_a_phase_counts_without_those_within_it() -> None:
+    """And no time between phases."""
+    metrics = StepMetrics()
+    with metrics.phase("outer"):
+        time.sleep(0.02)
+        with metrics.phase("inner"):
+            time.sleep(0.05)
+        time.sleep(0.02)
+    time.sleep(0.1)
+    with metrics.phase("inner"):
+        time.sleep(0.05)
+    seconds = metrics.take()
+    assert seconds["time/outer"] == pytest.approx(0.04, abs=0.03)
+    assert seconds["time/inner"] == pytest.approx(0.1, abs=0.04)
+    assert metrics.take() == {}
