@@ -304,13 +304,11 @@ class LocalModel:
     name: str
     engine: Engine
     encoder: PromptEncoder
-    batch_size: int | None = None
-    """Number of requests per batch; None: all."""
 
     def replies(self, requests: Sequence[Request]) -> Iterator[list[tuple[int, Reply | str]]]:
         """Batches of (request index, reply); for a failed request, a string with the reason replaces the reply.
 
-        The engine would form the same batches from all requests, so `batch_size` does not change answers. Errors of the
+        The engine would form the same batches from all requests, so they do not change answers. Errors of the
         engine are propagated.
         """
         refused: list[tuple[int, Reply | str]] = []
@@ -331,7 +329,7 @@ class LocalModel:
         ends = frozenset(self.engine.end_ids)
         for sampling, prompts in by_sampling.items():
             prompts.sort(key=lambda each: (len(each[0]), each[0]))
-            size = self.batch_size or len(prompts)
+            size = self.engine.max_batch_size
             for batch in (prompts[start : start + size] for start in range(0, len(prompts), size)):
                 completions = self.engine.generate([ids for ids, _ in batch], sampling)
                 texts = self.encoder.decode([each.token_ids for each in completions], ends)
@@ -375,7 +373,7 @@ async def embedded(name: str, config: EvalConfig) -> AsyncIterator[LocalModel]:
     policy.model.to(best_device())
     engine = EmbeddedEngine(policy.model, policy.tokenizer, model_name=name, seed=config.seed)
     try:
-        yield LocalModel(name, engine, PromptEncoder(policy.tokenizer), engine.max_batch_size)
+        yield LocalModel(name, engine, PromptEncoder(policy.tokenizer))
     finally:
         engine.cancel()
 

@@ -57,6 +57,8 @@ class Engine(ABC):
     name: str
     max_context: int
     """Maximum number of tokens in prompt plus completion."""
+    max_batch_size: int = 2048
+    """Maximum number of prompts that an evaluation passes to `generate` at once, between reports of its progress."""
     end_ids: frozenset[int]
     """Ids of the tokens that end a completion."""
 

@@ -38,9 +38,6 @@ from rg_env.training.trainer import GRPOTrainer
 
 AnyEnvironment = Annotated[Environment, BeforeValidator(as_environment)]
 """Any environment that `GRPOTrainer` accepts."""
-_BATCH = {"embedded": 512, "vllm": 2048}
-"""Number of questions answered at once, by engine. For the embedded engine, it is the same as in `rg-env eval`."""
-
 Progress = Callable[[int, int], Any]
 """Called with the number of answers so far and the total number."""
 
@@ -103,7 +100,7 @@ class FixedEvaluation:
         changed = {name: getattr(plan, name) for name in ("temperature", "top_p", "max_tokens")}
         self._sampling = replace(trainer.sampling, **{name: v for name, v in changed.items() if v is not None})
         engine = trainer.engine
-        self._model = LocalModel(f"the {engine.name} engine", engine, trainer.sampler.encoder, _BATCH.get(engine.name))
+        self._model = LocalModel(f"the {engine.name} engine", engine, trainer.sampler.encoder)
         for each in self._questions:
             if not each.rows:
                 raise InputError("an environment to evaluate on has no evaluation rows: set num_eval_examples above 0")

@@ -60,7 +60,7 @@ def test_an_engine_error_ends_the_run(make_trainer: Any) -> None:
             {"engine": EngineConfig(num_batches_ahead=1)},
             r"engine\.num_batches_ahead",
         ),  # it samples from the model itself
-        ({"engine": "vlm"}, r"EngineConfig\.kind=vlm: must be .*'vllm'"),
+        ({"engine": "vlm"}, r"EngineConfig\.kind='vlm': must be .*'vllm'"),
     ],
 )
 def test_what_a_trainer_refuses(make_trainer: Any, tmp_path: Path, options: dict[str, Any], words: str) -> None:

@@ -215,9 +215,9 @@ class VllmServer:
 
         return self._ask("/v1/completions", "gives no completions", read, body, timeout_s)
 
-    def post(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = REQUEST_S) -> None:
+    def post(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = REQUEST_S) -> dict[str, Any]:
         """POST to an endpoint of vLLM's development mode."""
-        self._ask(path, f"does not take {path}", dict, body or {}, timeout_s)
+        return self._ask(path, f"does not take {path}", dict, body or {}, timeout_s)
 
     def _ask(
         self,
