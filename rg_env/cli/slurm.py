@@ -8,6 +8,7 @@ from typing import Any
 from rg_env.cli import sweep
 from rg_env.cli.parser import request_of
 from rg_env.commands import positive, require, take_overrides_anywhere
+from rg_env.errors import InputError
 
 
 def add(commands: Any) -> None:
@@ -53,6 +54,8 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.jobs.slurm import SlurmJob, sbatch_script, write_script
     from rg_env.jobs.sweep import fixed_and_swept
 
+    if account := next((word for word in options.overrides if "=" not in word), None):
+        raise InputError(f"unexpected argument {account!r}: overrides are key=value, and an account is --account NAME")
     if options.sweep:
         options.overrides, options.sweep = fixed_and_swept(options.overrides, options.sweep)
     job = request_of(SlurmJob, options)

@@ -352,9 +352,11 @@ class LocalModel:
         """Raise `InputError` if the longest prompt and `max_tokens` exceed the context."""
         longest = max((len(self.encoder(prompt)) for prompt in prompts), default=0)
         if (room := self.engine.max_context - longest) < (max_tokens or 1):
+            fix = f"max_tokens={max_tokens} does not fit: lower it to at most {room}, or choose an easier task"
+            fix = fix if room > 0 else "leave the task out, choose an easier level, or another model"
             raise InputError(
                 f"{self.name} has a context of {self.engine.max_context} tokens, and a prompt of {label} takes "
-                f"{longest}: max_tokens={max_tokens} does not fit: lower it to at most {room}, or choose an easier task"
+                f"{longest}: {fix}"
             )
 
 

@@ -86,6 +86,8 @@ class LaunchOptions:
     """Seconds to wait for the server to become healthy."""
     save_timeout: float = 300
     """Seconds to wait for the trainer to save after an interrupt or the server's end."""
+    dry_run: bool = False
+    """Whether the commands are only printed. Nothing is downloaded then."""
     verbose: bool = False
     """Whether to show the server's log, too."""
 
@@ -167,12 +169,12 @@ def longest_sequence(config: TrainConfig, prompts: Iterable[int] | None = None) 
     """
     training, new_tokens = config.training, config.evaluation.max_tokens or config.training.max_tokens
     trained = training.max_prompt_length + max(training.max_tokens, new_tokens)
-    prompts = _evaluation_prompts(config) if prompts is None else prompts
+    prompts = _evaluation_prompts(config) or () if prompts is None else prompts
     return max([trained, *(length + new_tokens for length in prompts)])
 
 
-def _evaluation_prompts(config: TrainConfig) -> list[int]:
-    """Token counts of prompts for held-out and labeled tasks."""
+def _evaluation_prompts(config: TrainConfig, *, download: bool = True) -> list[int] | None:
+    """Token counts of prompts for held-out and labeled tasks; None if the tokenizer cannot be loaded."""
     if not (environments := config.evaluation_environments()):
         return []
     from transformers import AutoTokenizer
@@ -181,11 +183,12 @@ def _evaluation_prompts(config: TrainConfig) -> list[int]:
     if name == "tiny":
         from rg_env.inference.models import tiny_mixture as mixture
     try:
-        encode = PromptEncoder(AutoTokenizer.from_pretrained(POLICY_DIR if name == "tiny" else name))
+        folder = POLICY_DIR if name == "tiny" else name
+        encode = PromptEncoder(AutoTokenizer.from_pretrained(folder, local_files_only=not download))
         gyms = [ReasoningGym(**{**arguments, "gym": mixture(arguments["gym"])}) for _, arguments in environments]
         return [len(encode(row["prompt"])) for gym in gyms for row in gym.eval_rows]
     except (OSError, ValueError):
-        return []
+        return None
 
 
 def split_gpus(
@@ -302,7 +305,16 @@ def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, lis
         raise InputError("launch starts a single run: use `rg-env train --sweep` or `rg-env slurm --sweep`")
     overrides = [argument for argument in options.script_arguments if is_override(argument)]
     config = load_train_config(options.script, [*overrides, *_engine_overrides(options)], processes=processes)
-    return config.model.name, options.max_model_len or longest_sequence(config), plan(config, processes)
+    prompts = () if options.max_model_len else _evaluation_prompts(config, download=not options.dry_run)
+    length = options.max_model_len or longest_sequence(config, prompts or ())
+    lines = plan(config, processes)
+    if prompts is None:
+        name = config.model.name
+        lines.append(
+            f"warning: --max-model-len {length} is a guess, because the tokenizer of {name} is not on this machine: "
+            "prompts of held-out tasks may be longer than max_prompt_length"
+        )
+    return config.model.name, length, lines
 
 
 def _script_batch(arguments: Sequence[str], processes: int) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rg_env.core.processes import print_once
 from rg_env.core.run_folder import RunFolder, checkpoint_step, run_name
+from rg_env.errors import InputError
 from rg_env.training.config.plan import plan
 from rg_env.training.config.schema import TrainConfig
 from rg_env.training.config.sections import EvaluationSettings
@@ -109,6 +110,7 @@ def make_trainer(config: TrainConfig, policy: "Policy", start: Start, folder: Pa
     from rg_env.training.curriculum import Curriculum
     from rg_env.training.trainer import GRPOTrainer
 
+    _check_context(config, policy)
     env: Any = _environment(config, start, policy.mixture(config.gym) if start.rows is None else None)
     curriculum = None
     if config.curriculum is not None:
@@ -122,6 +124,19 @@ def make_trainer(config: TrainConfig, policy: "Policy", start: Start, folder: Pa
         engine=config.engine,
         curriculum=curriculum,
     )
+
+
+def _check_context(config: TrainConfig, policy: "Policy") -> None:
+    """Raise `InputError` if an evaluation's answers fill the context, before questions are generated."""
+    evaluation = config.evaluation
+    limit = policy.model.config.get_text_config(decoder=True).max_position_embeddings
+    section = "training" if evaluation.max_tokens is None else "evaluation"
+    tokens = evaluation.max_tokens or config.training.max_tokens
+    is_evaluated = evaluation.before or evaluation.after or evaluation.every != 0
+    if config.engine.kind == "embedded" and is_evaluated and tokens >= limit:
+        raise InputError(
+            f"{section}.max_tokens = {tokens}: {policy.label} has a context of {limit} tokens with the prompt: lower it"
+        )
 
 
 def evaluation_plan(config: TrainConfig, policy: "Policy") -> "EvaluationPlan":

@@ -388,6 +388,10 @@ def test_the_server_accepts_the_prompts_of_held_out_tasks(repository: Path) -> N
     assert 500 < longest_sequence(load_train_config("held_out.yaml", [])) < 2000
     unknown = load_train_config("held_out.yaml", [f"model.name={repository}"])
     assert longest_sequence(unknown) == 190  # no tokenizer to measure with: the trainer checks
+    plan = make_commands(
+        LaunchOptions("held_out.yaml", script_arguments=("model.name=org/m",), dry_run=True), NODE
+    ).plan
+    assert any("--max-model-len 190 is a guess, because the tokenizer of org/m is not on" in line for line in plan)
 
 
 @pytest.mark.usefixtures("installed")
