@@ -108,65 +108,42 @@ def write_zero(
     processes: int,
     shared: Mapping[str, str] | None = None,
     frozen: Sequence[str] = (),
-    buffers: State | None = None,
-    groups: int = 1,
-    padding: int = 0,
-    sub_groups: int = 1,
     half: bool = False,
 ) -> Path:
-    """`global_step5` and `latest` in `folder`; returns the former.
-
-    Args:
-        groups: of the optimizer (stages 1 and 2). padding: values between two parameters of a group.
-        sub_groups: vectors that a process has its parts in (stage 3). half: the module's weights are in bfloat16.
-    """
+    """`global_step5` and `latest` in `folder`; returns the former. `half`: the module's weights are in bfloat16."""
     shards = folder / "global_step5"
     shards.mkdir(parents=True)
     (folder / "latest").write_text("global_step5")
-    buffers = buffers or {}
     trained = {name: value.float() for name, value in state.items() if name not in frozen}
-    names = list(trained)
-    grouped = [names[first::groups] for first in range(groups)]
     kept = {name: value.to(torch.bfloat16) if half else value for name, value in state.items()}
+    kept |= {name: kept[of] for name, of in (shared or {}).items()}
     head = {
-        "module": {
-            **{name: torch.empty(0) if stage == 3 else value for name, value in kept.items()},
-            **{name: torch.empty(0) if stage == 3 else kept[of] for name, of in (shared or {}).items()},
-            **buffers,
-        },
-        "buffer_names": list(buffers),
-        "param_shapes": [{name: trained[name].shape for name in group} for group in grouped],
+        "module": {name: torch.empty(0) if stage == 3 else value for name, value in kept.items()},
+        "buffer_names": [],
+        "param_shapes": [{name: value.shape for name, value in trained.items()}],
         "frozen_param_shapes": {name: state[name].shape for name in frozen},
         "shared_params": dict(shared or {}),
         "mp_world_size": 1,
         "dp_world_size": processes,
         "ds_version": "0.19.8",
     }
-    parts = [_split(state[name].flatten(), processes) for name in frozen]
     for rank in range(processes if stage == 3 else 1):
-        fragments = {name: parts[i][rank] if stage == 3 else state[name] for i, name in enumerate(frozen)}
+        fragments = {n: _split(state[n].flatten(), processes)[rank] if stage == 3 else state[n] for n in frozen}
         name = f"zero_pp_rank_{rank}_mp_rank_00" if stage == 3 else "mp_rank_00"
         torch.save({**head, "frozen_param_fragments": fragments}, shards / f"{name}_model_states.pt")
-    if stage == 0:
-        return shards
-    prefix = "bf16_" if half else ""
+    flat = [value.flatten() for value in trained.values()]
+    padding = torch.full((-sum(map(len, flat)) % (2 * processes),), math.nan)
     with _deepspeed_classes() as (stage_enum, loss_scaler):
-        for rank in range(processes):
+        for rank in range(processes if stage else 0):
             optimizer: dict[str, Any] = {"zero_stage": stage_enum(stage), "loss_scaler": loss_scaler()}
-            if stage == 3:
-                mine = [_split(trained[name].flatten(), processes)[rank] for name in names]
-                size = -(-len(mine) // sub_groups)
-                flat = [torch.cat(mine[first : first + size]) for first in range(0, len(mine), size)]
-                optimizer |= {"partition_count": processes, "fp32_flat_groups": flat}
-            else:
-                flat = [_vector([trained[name] for name in group], processes, padding) for group in grouped]
-                optimizer |= {
-                    "partition_count": [processes] * groups,
-                    "single_partition_of_fp32_groups": [_split(vector, processes)[rank] for vector in flat],
-                    "param_alignment_paddings": [[padding] * len(group) for group in grouped],
-                }
-            optimizer["base_optimizer_state"] = {"state": {0: {"exp_avg": torch.zeros_like(flat[0])}}}
-            path = shards / f"{prefix}zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+            if stage == 3:  # a part of each parameter
+                part = torch.cat([_split(value, processes)[rank] for value in flat])
+                optimizer |= {"partition_count": processes, "fp32_flat_groups": [part]}
+            else:  # a part of all of them, one after another
+                part = _split(torch.cat([*flat, padding]), processes)[rank]
+                optimizer |= {"partition_count": [processes], "single_partition_of_fp32_groups": [part]}
+            optimizer["base_optimizer_state"] = {"state": {0: {"exp_avg": torch.zeros_like(part)}}}
+            path = shards / f"{'bf16_' if half else ''}zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
             torch.save({"optimizer_state_dict": optimizer, "ds_version": "0.19.8"}, path)
     return shards
 
@@ -175,14 +152,6 @@ def _split(vector: torch.Tensor, processes: int) -> list[torch.Tensor]:
     share = -(-vector.numel() // processes)
     padded = torch.cat([vector, vector.new_full((share * processes - vector.numel(),), math.nan)])
     return [part.clone() for part in padded.split(share)]
-
-
-def _vector(tensors: Sequence[torch.Tensor], processes: int, padding: int) -> torch.Tensor:
-    """As ZeRO-1 and 2 flatten a group, padded to twice the number of processes."""
-    between = torch.full((padding,), math.nan)
-    vector = torch.cat([part for tensor in tensors for part in (tensor.flatten(), between)])
-    unit = 2 * processes
-    return torch.cat([vector, torch.full((-len(vector) % unit,), math.nan)])
 
 
 # --- FSDP

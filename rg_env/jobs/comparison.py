@@ -109,8 +109,6 @@ class Comparison:
     """A sweep's groups, in point order."""
 
     folder: Path
-    keys: tuple[str, ...]
-    """Swept keys, without the seed."""
     groups: tuple[Group, ...]
 
     @property
@@ -151,8 +149,7 @@ def compare(folder: Path) -> Comparison:
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(json.dumps(_without_seed(run.values), sort_keys=True), []).append(run)
-    keys = tuple(dict.fromkeys(key for run in runs for key in _without_seed(run.values)))
-    return Comparison(folder, keys, tuple(map(_group, groups.values())))
+    return Comparison(folder, tuple(map(_group, groups.values())))
 
 
 def _run(folder: Path, number: int, name: str, values: dict[str, Any]) -> Run:
@@ -263,7 +260,7 @@ def _cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
 def _columns(comparison: Comparison) -> dict[str, list[str]]:
     """Label of a swept key -> its values, shortened such that different values never look alike."""
     columns = {}
-    for key, label in short_keys(comparison.keys).items():
+    for key, label in short_keys(comparison.groups[0].values).items():
         values = [group.values[key] for group in comparison.groups]
         texts, whole = [shown(value) for value in values], [json.dumps(value) for value in values]
         texts = texts if len(set(texts)) == len(set(whole)) else whole

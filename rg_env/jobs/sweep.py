@@ -331,15 +331,23 @@ def refuse_sweep(folder: str | None) -> None:
         raise OutputFolderError(f"{folder} holds a sweep: add its --sweep ..., or pass the folder of one of its runs")
 
 
-def run_sweep(
-    sweep: Sweep, folder: Path, *, again: str, command: Callable[[Point, Path, bool], Sequence[str]] | None = None
-) -> int:
+CommandLine = Callable[[Point, Path, bool], list[str]]
+"""Makes the command line of a point from its folder and whether it resumes."""
+
+
+def train_command(point: Point, folder: Path, resumes: bool) -> list[str]:
+    """Command line of `rg-env train` in this interpreter, without imports from the working folder."""
+    settings = [str(folder.parent / CONFIG_FILE), *point.overrides, override("output.dir", str(folder))]
+    resume = ["--resume", "auto"] if resumes else []
+    return [sys.executable, "-P", "-m", "rg_env.cli.main", "train", *settings, *resume]
+
+
+def run_sweep(sweep: Sweep, folder: Path, *, again: str, command: CommandLine = train_command) -> int:
     """Run the unfinished points, one after another.
 
     Args:
         folder: result of `sweep_folder`.
         again: command that resumes the sweep, for the message to the user.
-        command: makes the command line of a point from its folder and whether it resumes; default: `rg-env train`.
 
     Returns:
         0; 1 if a point failed or was stopped by a monitor; 128 + N if signal N ended the sweep.
@@ -356,20 +364,14 @@ def run_sweep(
         failed = False
         for point in sweep.points:
             if not supervisor.signals:
-                failed |= not _run_point(supervisor, sweep, point, folder, command or train_command)
+                failed |= not _run_point(supervisor, sweep, point, folder, command)
         if supervisor.signals:
             supervisor.say(f"the sweep was interrupted; resume it with: {again}")
             return 128 + supervisor.signals[0]
     return int(failed)
 
 
-def _run_point(
-    supervisor: Supervisor,
-    sweep: Sweep,
-    point: Point,
-    folder: Path,
-    command: Callable[[Point, Path, bool], Sequence[str]],
-) -> bool:
+def _run_point(supervisor: Supervisor, sweep: Sweep, point: Point, folder: Path, command: CommandLine) -> bool:
     """Run a point until it ends or a signal ends it; returns False if it failed or was stopped by a monitor."""
     head, place = f"[{point.number}/{len(sweep.points)}]", folder / point.name
     status, reason = status_of(folder, point.name)
@@ -396,13 +398,6 @@ def _run_point(
         failure.write_text(reason + "\n", encoding="utf-8")
         supervisor.say(f"{head} {point.name} failed, {reason} (see {log}); the sweep continues")
     return status == "finished"
-
-
-def train_command(point: Point, folder: Path, resumes: bool) -> list[str]:
-    """Command line of `rg-env train` in this interpreter, without imports from the working folder."""
-    settings = [str(folder.parent / CONFIG_FILE), *point.overrides, override("output.dir", str(folder))]
-    resume = ["--resume", "auto"] if resumes else []
-    return [sys.executable, "-P", "-m", "rg_env.cli.main", "train", *settings, *resume]
 
 
 def plan_lines(sweep: Sweep, folder: Path) -> list[str]:

@@ -17,10 +17,12 @@ from rg_env.core.hub import PushRequest, repo_problem, revision_problem
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.text import one_line
 from rg_env.errors import HubError, InputError
-from rg_env.publish.card import Values, card, find_license
+from rg_env.publish.card import card, find_license
 from rg_env.publish.checkpoint import Checkpoint, find_checkpoint
 from rg_env.publish.contents import CURVE, Files, check_secrets, published_files
 from rg_env.publish.repository import CARD, MARKER, Marker, Remote, Repository, git_hash
+
+Say = Callable[[str], None]
 
 
 def preview(request: PushRequest) -> str:
@@ -36,11 +38,10 @@ def preview(request: PushRequest) -> str:
         files = {path: file for path, file in files.items() if path == CURVE or "/" in path}
         more = " and the model's"
         notes += _export_notes(checkpoint)
-    license = find_license(checkpoint.base)
-    if not license and checkpoint.base.on_hub:
+    if checkpoint.base.on_hub:
         notes.append(f"the license of {checkpoint.base.name} is looked up on upload")
     run = run_id(checkpoint.run) if checkpoint.run else "0" * 64
-    files = _completed(request, checkpoint, files, license, run)
+    files = _completed(request, checkpoint, files, run, None, kept="")
     text = bytes(files[CARD]).decode()
     sizes = {path: _size(content) for path, content in files.items()}
     target = request.repo_id + (", private" if request.private else "")
@@ -50,7 +51,7 @@ def preview(request: PushRequest) -> str:
     return "\n".join([head, *listed, "", *(f"({note})" for note in notes), text])
 
 
-def push(request: PushRequest, say: Callable[[str], None] = print) -> str:
+def push(request: PushRequest, say: Say = print) -> str:
     """Publish, report progress with `say`, and return the URL.
 
     Raises:
@@ -124,7 +125,7 @@ def _export_notes(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 @contextmanager
-def _exported(checkpoint: Checkpoint, say: Callable[[str], None]) -> Iterator[Checkpoint]:
+def _exported(checkpoint: Checkpoint, say: Say) -> Iterator[Checkpoint]:
     """Yield the checkpoint as a model folder or adapters; shards, pickles and empty weights are exported first."""
     if checkpoint.is_ready:
         yield checkpoint
@@ -139,22 +140,15 @@ def _exported(checkpoint: Checkpoint, say: Callable[[str], None]) -> Iterator[Ch
         yield replace(checkpoint, folder=ready.folder, parts=ready.parts)
 
 
-def _send(
-    request: PushRequest,
-    checkpoint: Checkpoint,
-    repository: Repository,
-    remote: Remote | None,
-    say: Callable[[str], None],
-) -> str:
+def _send(request: PushRequest, checkpoint: Checkpoint, repository: Repository, remote: Remote | None, say: Say) -> str:
     files = published_files(checkpoint, full=request.full)
     run = _weights_id(files) if checkpoint.run is None else run_id(checkpoint.run)
     _check_remote(request, remote, run)
     pushed = remote.marker if remote else None
-    kept_card = pushed.card if remote and pushed and remote.files.get(CARD, pushed.card) != pushed.card else None
+    kept_card = pushed.card if remote and pushed and remote.files.get(CARD, pushed.card) != pushed.card else ""
     if kept_card:
         say(f"{CARD} was edited on the Hub and is kept: delete it there to regenerate it")
-    license = find_license(checkpoint.base, repository.api)
-    files = _completed(request, checkpoint, files, license, run, token=repository.token, kept_card=kept_card)
+    files = _completed(request, checkpoint, files, run, repository, kept_card)
     if pushed and pushed.step is not None and checkpoint.step is not None and pushed.step > checkpoint.step:
         say(f"step {checkpoint.step} replaces the later step {pushed.step}")
 
@@ -179,20 +173,14 @@ def _send(
 
 
 def _completed(
-    request: PushRequest,
-    checkpoint: Checkpoint,
-    files: Files,
-    license: Values,
-    run: str,
-    *,
-    token: str | None = None,
-    kept_card: str | None = None,
+    request: PushRequest, checkpoint: Checkpoint, files: Files, run: str, repository: Repository | None, kept: str
 ) -> Files:
-    """Add the marker and the card, unless the one on the Hub with the Git hash `kept_card` stays; check for secrets."""
+    """Add the marker and the card, unless the one on the Hub with the Git hash `kept` stays; check for secrets."""
+    license = find_license(checkpoint.base, repository.api if repository else None)
     text = card(request, checkpoint, license, list(files)).encode()
-    check_secrets({**files, CARD: text}, token)
-    files = files if kept_card else {**files, CARD: text}
-    marker = Marker(run=run, step=checkpoint.step, card=kept_card or git_hash(text), files=list(files))
+    check_secrets({**files, CARD: text}, repository.token if repository else None)
+    files = files if kept else {**files, CARD: text}
+    marker = Marker(run=run, step=checkpoint.step, card=kept or git_hash(text), files=list(files))
     return {**files, MARKER: (marker.model_dump_json(indent=1) + "\n").encode()}
 
 

@@ -248,9 +248,23 @@ def test_serve_answers_and_ends_on_ctrl_c() -> None:
     assert server.returncode in (0, 130)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"], ["tasks"], ["tasks", "--json"]], ids=" ".join)
-def test_help_and_tasks_import_nothing_heavy(arguments: list[str]) -> None:
-    """So that they take a few tenths of a second."""
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["tasks"],
+        ["tasks", "--json"],
+        ["train", TINY_RUN, "--dry-run", "--sweep", "seed=0,1"],
+        ["slurm", TINY_RUN, "engine.kind=vllm", "--gpus", "5", "--time", "60", "--dry-run"],
+        ["launch", TINY_RUN, "evaluation=null", "--dry-run"],
+    ],
+    ids=" ".join,
+)
+def test_help_and_plans_import_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
+    """So that they take a few tenths of a second, also on login nodes."""
+    (tmp_path / ".venv/bin").mkdir(parents=True)  # slurm is for a checkout
+    (tmp_path / ".venv/bin/activate").touch()
     code = f"""
 import contextlib, sys
 from rg_env.cli.main import run
@@ -260,7 +274,7 @@ heavy = {{"torch", "transformers", "numpy", "psutil", "httpx", "verifiers", "rea
 heavy |= {{"pydantic"}} if "--help" in {arguments!r} else set()
 print(sorted(heavy & set(sys.modules)))
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
     assert done.stdout.splitlines()[-1] == "[]"
 
 

@@ -1,11 +1,19 @@
-"""Small environments and trainers on the tiny policy, and a working folder."""
+"""Small environments and trainers on the tiny policy, a working folder, and real processes in it."""
 
 import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from training_fixtures import *  # noqa: F403  fixtures
+
+with contextlib.suppress(ImportError):  # extras 'train' and 'eval' have it
+    import psutil
 
 
 @pytest.fixture(autouse=True)
@@ -14,3 +22,57 @@ def folder(tmp_path: Path, environ: Callable[..., None]) -> Iterator[Path]:
     environ(CUDA_VISIBLE_DEVICES="", WORLD_SIZE=None, VLLM_CPU_KVCACHE_SPACE=None, HF_HOME=None)
     with contextlib.chdir(tmp_path):
         yield tmp_path
+
+
+class Started:
+    """A Python program in the working folder. It and the processes that it starts leave files `pid-N` there."""
+
+    def __init__(self, code: str, *arguments: str):
+        self.folder, pipe = Path.cwd(), subprocess.PIPE
+        self.process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=pipe, stderr=pipe, text=True)
+
+    def until(self, path: str, text: str = "") -> "Started":
+        """Return once a file that matches `path` is there, with `text` in it."""
+        deadline = time.monotonic() + 90
+        while not any(not text or text in file.read_text() for file in self.folder.glob(path)):
+            assert time.monotonic() < deadline, f"no {path} with {text!r}"
+            time.sleep(0.02)
+        return self
+
+    def signal(self, number: signal.Signals) -> "Started":
+        self.process.send_signal(number)
+        return self
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait for its end; exit code, standard output and standard error. No process of it may be left."""
+        printed, errors = self.process.communicate(timeout=60)
+        assert self.left() == []
+        return self.process.returncode, printed, errors
+
+    def left(self) -> list[int]:
+        """Ids of its processes that still run."""
+        return [pid for path in self.folder.glob("pid-*") if self._runs(pid := int(path.name.removeprefix("pid-")))]
+
+    def _runs(self, pid: int) -> bool:
+        try:
+            process = psutil.Process(pid)
+            return process.status() != psutil.STATUS_ZOMBIE and process.cwd() == str(self.folder)
+        except psutil.NoSuchProcess:
+            return False
+
+
+@pytest.fixture
+def start_program(folder: Path) -> Iterator[Callable[..., Started]]:
+    """Starts a program; processes that a failed test leaves are killed."""
+    programs: list[Started] = []
+
+    def call(code: str, *arguments: str) -> Started:
+        programs.append(Started(code, *arguments))
+        return programs[-1]
+
+    yield call
+    for program in programs:
+        program.process.kill()
+        program.process.communicate()
+        for pid in program.left():
+            os.kill(pid, signal.SIGKILL)

@@ -220,18 +220,6 @@ def test_mistakes_exit_with_code_2_and_write_nothing(checkout: Path, rg_env: Run
     assert not [*checkout.glob("*.sbatch")]
 
 
-@pytest.mark.slow
-def test_no_torch_is_imported(checkout: Path) -> None:
-    """Because login nodes are slow."""
-    program = (
-        "import sys\nfrom rg_env.cli.main import run\n"
-        f"run({shlex.split('slurm vllm.yaml --gpus 8 --nodes 2 --time 60 --dry-run')!r})\n"
-        "assert not {'torch', 'transformers', 'verifiers', 'reasoning_gym'} & set(sys.modules)"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    subprocess.run([sys.executable, "-P", "-c", program], check=True, env=environment, stdout=subprocess.DEVNULL)
-
-
 def test_one_gpu_is_shared(cluster: Cluster) -> None:
     """The launcher shares a single GPU by itself."""
     assert cluster.run(JOBS["one GPU"]) == (0, "")

@@ -4,19 +4,17 @@ Each run is a process of its own, as for a user, whose console output, exit code
 """
 
 import json
-import os
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-psutil = pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
+pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
 
 pytestmark = pytest.mark.slow  # some 20 processes, which wait for each other
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: parents' death signals, adoption of orphans")
@@ -69,81 +67,20 @@ signal.signal(signal.SIGINT, save)
 """
 
 
-class Started:
-    """A run that has been started in `folder`."""
-
-    def __init__(
-        self,
-        folder: Path,
-        server: str,
-        trainer: str,
-        *,
-        launcher: str = "",
-        trainer_by: tuple[str, ...] = (sys.executable,),
-        **options: Any,
-    ):
-        self.folder = folder
-        for name, text in {"server": server, "trainer": trainer}.items():
-            (folder / f"{name}.py").write_text(HEAD + text)
-        given = {"folder": str(folder), "server_by": [sys.executable], "trainer_by": trainer_by, "launcher": launcher}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", RUN, json.dumps({**given, "options": options})],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def until(self, path: str) -> "Started":
-        """Return once the file `path` is there."""
-        deadline = time.monotonic() + 90
-        while not list(self.folder.glob(path)):
-            assert time.monotonic() < deadline, f"no {path}"
-            time.sleep(0.02)
-        return self
-
-    def signal(self, number: signal.Signals) -> "Started":
-        self.process.send_signal(number)
-        return self
-
-    def end(self) -> tuple[int, str, str]:
-        """Wait for its end; exit code, standard output and standard error. No process of it may be left."""
-        printed, errors = self.process.communicate(timeout=60)
-        assert self.left() == []
-        return self.process.returncode, printed, errors
-
-    def left(self) -> list[int]:
-        """Ids of its processes that still run."""
-        pids = [int(path.name.removeprefix("pid-")) for path in self.folder.glob("pid-*")]
-        assert pids, "no process recorded its id"
-        return [pid for pid in pids if self._runs(pid)]
-
-    def _runs(self, pid: int) -> bool:
-        try:
-            process = psutil.Process(pid)
-            return process.status() != psutil.STATUS_ZOMBIE and str(self.folder) in " ".join(process.cmdline())
-        except psutil.NoSuchProcess:
-            return False
-
-
-Start = Callable[..., Started]
+Start = Callable[..., Any]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a run; processes that a failed test leaves are killed."""
-    runs: list[Started] = []
+def start(tmp_path: Path, start_program: Start) -> Start:
+    """Starts a run of these programs."""
 
-    def call(server: str, trainer: str, **settings: Any) -> Started:
-        runs.append(Started(tmp_path, server, trainer, **settings))
-        return runs[-1]
+    def call(server: str, trainer: str, launcher: str = "", trainer_by: Any = (sys.executable,), **options: Any) -> Any:
+        for name, text in {"server": server, "trainer": trainer}.items():
+            (tmp_path / f"{name}.py").write_text(HEAD + text)
+        given = {"folder": str(tmp_path), "server_by": [sys.executable], "trainer_by": trainer_by, "launcher": launcher}
+        return start_program(RUN, json.dumps({**given, "options": options}))
 
-    yield call
-    for run in runs:
-        run.process.kill()
-        run.process.communicate()
-        if list(tmp_path.glob("pid-*")):
-            for pid in run.left():
-                os.kill(pid, signal.SIGKILL)
+    return call
 
 
 def test_the_trainer_runs_once_the_server_is_healthy_and_both_end(start: Start, tmp_path: Path) -> None:

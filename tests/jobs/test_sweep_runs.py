@@ -3,22 +3,18 @@ process, whose console output, exit code, files and children are checked.
 """
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
-import psutil
-
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.jobs.sweep import load_sweep, refuse_sweep, status_of, sweep_folder
 
+Started = Callable[..., Any]
 pytestmark = pytest.mark.slow  # some 20 processes, which wait for each other
 
 CONFIG = "model: {name: tiny}\ntasks: leg_counting\ntraining: {max_steps: 20}\n"
@@ -63,7 +59,7 @@ if does == "is stopped":
     leave(stopped_by="kl_spike")
     sys.exit(1)
 if does != "trains":
-    signal.signal(signal.SIGINT, save if does == "waits" else signal.SIG_IGN)
+    signal.signal(signal.SIGINT, save)
     print("waiting", flush=True)
     time.sleep(600)
 leave()
@@ -72,45 +68,25 @@ print("trained", flush=True)
 
 
 @pytest.fixture(autouse=True)
-def config(folder: Path) -> Iterator[None]:
-    """A config in the working folder; no process of a test may be left."""
+def config(folder: Path) -> None:
+    """A config in the working folder."""
     for name, text in (("run.yaml", CONFIG), ("trainer.py", TRAINER)):
         (folder / name).write_text(text)
-    yield
-    left = [pid for pid in (int(path.name[4:]) for path in folder.glob("pid-*")) if runs(pid, folder)]
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    assert left == []
 
 
-def runs(pid: int, folder: Path) -> bool:
-    try:
-        process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE and process.cwd() == str(folder)
-    except psutil.NoSuchProcess:
-        return False
+@pytest.fixture
+def started(start_program: Callable[..., Any]) -> Started:
+    return lambda *words: start_program(SWEEP, *(words or WORDS))
 
 
-def started(*words: str) -> subprocess.Popen[str]:
-    command, pipe = [sys.executable, "-c", SWEEP, *(words or WORDS)], subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, list[str], str]:
+def ended(sweep: Any) -> tuple[int, list[str], str]:
     """Exit code, lines of standard output without their seconds, and standard error."""
-    printed, errors = process.communicate(timeout=60)
+    code, printed, errors = sweep.end()
     lines = [line.rpartition(" after ")[0] if line.endswith(" s") else line for line in printed.splitlines()]
-    return process.returncode, lines, errors
+    return code, lines, errors
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def test_a_run_that_fails_does_not_end_the_sweep(folder: Path) -> None:
+def test_a_run_that_fails_does_not_end_the_sweep(folder: Path, started: Started) -> None:
     """It is reported with its last line, its remaining processes are ended, and the next attempt runs only this
     point."""
     (folder / "does-1").write_text("fails")
@@ -150,7 +126,7 @@ def test_a_run_that_fails_does_not_end_the_sweep(folder: Path) -> None:
     assert sorted(path.name for path in Path("sweep/logs").iterdir()) == [f"seed={seed}.log" for seed in range(3)]
 
 
-def test_a_run_that_a_monitor_stops_is_not_taken_for_a_finished_one(folder: Path) -> None:
+def test_a_run_that_a_monitor_stops_is_not_taken_for_a_finished_one(folder: Path, started: Started) -> None:
     """The sweep continues and reports it with its exit code, also when resumed: such a run is not repeated."""
     (folder / "does-0").write_text("is stopped")
     code, lines, errors = ended(started("seed=0,1"))
@@ -173,16 +149,14 @@ def test_a_run_that_a_monitor_stops_is_not_taken_for_a_finished_one(folder: Path
     ]
 
 
-def test_a_signal_lets_the_run_save_and_ends_the_sweep(folder: Path) -> None:
+def test_a_signal_lets_the_run_save_and_ends_the_sweep(folder: Path, started: Started) -> None:
     """One line shows how to resume; meanwhile, no other process can run the sweep."""
     (folder / "does-1").write_text("waits")
-    process = started()
-    until(lambda: Path("sweep/logs/seed=1.log").exists() and "waiting" in Path("sweep/logs/seed=1.log").read_text())
-    code, lines, errors = ended(started())
-    assert (code, lines) == (2, [])
-    assert errors == "error: another process is running the sweep in sweep: wait for it or stop it\n"
-    process.send_signal(signal.SIGTERM)
-    code, lines, errors = ended(process)
+    sweep = started().until("sweep/logs/seed=1.log", "waiting")
+    other = started().process
+    busy = "error: another process is running the sweep in sweep: wait for it or stop it\n"
+    assert (other.communicate(timeout=60), other.returncode) == (("", busy), 2)
+    code, lines, errors = ended(sweep.signal(signal.SIGTERM))
     assert (code, errors) == (128 + signal.SIGTERM, "")
     assert lines[-3:] == [
         "interrupted: the run has 300 s to save and exit (Ctrl-C to stop it now)",
@@ -193,21 +167,7 @@ def test_a_signal_lets_the_run_save_and_ends_the_sweep(folder: Path) -> None:
     assert status_of(Path("sweep"), "seed=2") == ("not started", "")
 
 
-def test_a_second_signal_ends_a_run_that_does_not_listen(folder: Path) -> None:
-    """At once, without its five minutes."""
-    (folder / "does-0").write_text("ignores")
-    process = started()
-    until(lambda: Path("sweep/logs/seed=0.log").exists() and "waiting" in Path("sweep/logs/seed=0.log").read_text())
-    process.send_signal(signal.SIGTERM)
-    time.sleep(0.5)
-    process.send_signal(signal.SIGTERM)
-    code, lines, _ = ended(process)
-    assert code == 128 + signal.SIGTERM
-    assert lines[-1] == "the sweep was interrupted; resume it with: the same again"
-    assert status_of(Path("sweep"), "seed=0") == ("not finished", "")
-
-
-def test_a_folder_of_another_sweep_is_refused(folder: Path) -> None:
+def test_a_folder_of_another_sweep_is_refused(folder: Path, started: Started) -> None:
     """With what differs; a folder without a sweep, too."""
     assert ended(started())[0] == 0
 

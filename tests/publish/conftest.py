@@ -1,5 +1,6 @@
 """Models to export, a run to publish, and a hub on loopback to publish it on."""
 
+import contextlib
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from model_families import SERVED, random_model
 from training_fixtures import *  # noqa: F403  fixtures
 
 from rg_env.core.hub import PushRequest
+from rg_env.errors import RGEnvError
 from rg_env.publish.export import ExportRequest, export
 from rg_env.publish.push import push
 
@@ -46,6 +48,21 @@ def exported() -> Callable[..., tuple[Path, list[str]]]:
         return export(ExportRequest(path, **request), lines.append), lines
 
     return call
+
+
+@pytest.fixture
+def refused(tmp_path: Path) -> Callable[..., Any]:
+    """A context that must end with an error of one line, and leave nothing."""
+
+    @contextlib.contextmanager
+    def check(words: str, kind: type[Exception] = RGEnvError) -> Iterator[None]:
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(kind, match=words) as caught:
+            yield
+        assert "\n" not in str(caught.value)
+        assert sorted(tmp_path.rglob("*")) == before
+
+    return check
 
 
 @pytest.fixture(scope="session")

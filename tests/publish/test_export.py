@@ -92,7 +92,7 @@ def test_every_kind_exports_the_same(kind: str, dtype: str, make_model: Make, ex
     elif kind == "accelerate":
         write_distcp(folder / "pytorch_model_fsdp_0", state, processes=2)
     else:
-        write_zero(folder, state, stage=int(kind[-1]), processes=2, groups=2, shared=tied(model))
+        write_zero(folder, state, stage=int(kind[-1]), processes=2, shared=tied(model))
     out, _ = exported(folder, dtype=dtype, out=tmp_path / "new" / "folder")
     wanted = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
     assert json.loads((out / "config.json").read_text())["dtype"] == str(wanted).removeprefix("torch.")
@@ -207,16 +207,13 @@ def norm(model: Any, value: float) -> dict[str, torch.Tensor]:
     ],
 )
 def test_other_models_fail(
-    changed: Any, dtype: Any, words: Any, make_model: Any, exported: Export, tmp_path: Path
+    changed: Any, dtype: Any, words: Any, make_model: Any, exported: Export, tmp_path: Path, refused: Any
 ) -> None:
     """Also without the comparison; nothing is left, nor of the folders above it."""
     model = make_model()
     folder = save_whole(tmp_path / "m", model, changed(model))
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises((ExportError, InputError), match=words) as caught:
+    with refused(words):
         exported(folder, dtype=dtype, verify=False, out=tmp_path / "new" / "out")
-    assert "\n" not in str(caught.value)
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize("stored", ["both", "head"])
@@ -230,18 +227,16 @@ def test_a_stored_tied_head_is_read_once(stored: str, make_model: Make, exported
     same_model(out, model)
 
 
-def test_wrong_tensors_are_found(saved: Path, exported: Export, tmp_path: Path, monkeypatch: Patch) -> None:
+def test_wrong_tensors_are_found(saved: Path, exported: Export, refused: Any, monkeypatch: Patch) -> None:
     """The comparison loads what was written: a byte that differs ends the export."""
-    before = sorted(tmp_path.rglob("*"))
 
     def and_spoil(tensors: dict[str, torch.Tensor], file: Path, **options: Any) -> None:
         save_file(tensors, file, **options)
         file.write_bytes(file.read_bytes()[:-4] + bytes(4))
 
     monkeypatch.setattr(export_module, "save_file", and_spoil)
-    with pytest.raises(ExportError, match=r"model\.norm\.weight was not exported as it is in the checkpoint"):
+    with refused(r"model\.norm\.weight was not exported as it is in the checkpoint", ExportError):
         exported(saved)
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_whole_weights_next_to_shards_are_compared(make_model: Make, exported: Export, tmp_path: Path) -> None:

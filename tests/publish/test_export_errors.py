@@ -44,13 +44,10 @@ def folder_with(**files: str) -> Callable[[Path], Any]:
         (folder_with(**{"latest_checkpointed_iteration.txt": "five"}), "does not name a step: pass the folder"),
     ],
 )
-def test_what_is_not_a_checkpoint(make: Any, words: str, exported: Export, tmp_path: Path) -> None:
+def test_what_is_not_a_checkpoint(make: Any, words: str, exported: Export, tmp_path: Path, refused: Any) -> None:
     make(tmp_path / "m")
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(InputError, match=words) as caught:
+    with refused(words, InputError):
         exported(tmp_path / "m")
-    assert "\n" not in str(caught.value)
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 @pytest.mark.parametrize(
@@ -65,13 +62,12 @@ def test_what_is_not_a_checkpoint(make: Any, words: str, exported: Export, tmp_p
         (lambda folder: (folder / "generation_config.json").write_text("[]"), "generation_config.json cannot be read"),
     ],
 )
-def test_a_missing_or_damaged_configuration(spoil: Any, words: str, saved: Path, exported: Export) -> None:
+def test_a_missing_or_damaged_configuration(
+    spoil: Any, words: str, saved: Path, exported: Export, refused: Any
+) -> None:
     spoil(saved)
-    before = sorted(saved.parent.rglob("*"))
-    with pytest.raises(InputError, match=words) as caught:
+    with refused(words, InputError):
         exported(saved)
-    assert "\n" not in str(caught.value)
-    assert sorted(saved.parent.rglob("*")) == before
 
 
 def test_the_tokenizer_of_another_model(make_model: Callable[..., Any], exported: Export, tmp_path: Path) -> None:
@@ -82,34 +78,30 @@ def test_the_tokenizer_of_another_model(make_model: Callable[..., Any], exported
         exported(folder)
 
 
-def test_nothing_is_overwritten(saved: Path, exported: Export, tmp_path: Path) -> None:
+def test_nothing_is_overwritten(saved: Path, exported: Export, tmp_path: Path, refused: Any) -> None:
     """Not a folder with anything in it, a file, or a link; an empty folder is used."""
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
-    before = sorted(tmp_path.rglob("*"))
     for name in ("full", "file", "link", "run"):
-        with pytest.raises(OutputFolderError, match=f"{name} already exists"):
+        with refused(f"{name} already exists", OutputFolderError):
             exported(saved, out=tmp_path / name)
     for out in (tmp_path / "file" / "out", tmp_path / "new" / ".."):
-        with pytest.raises(OutputFolderError, match=r"cannot write .*; partial files were removed"):
+        with refused(r"cannot write .*; partial files were removed", OutputFolderError):
             exported(saved, out=out, verify=False)
-    assert sorted(tmp_path.rglob("*")) == before
     mask = os.umask(0)
     os.umask(mask)
     assert exported(saved, out=tmp_path / "empty", verify=False)[0].stat().st_mode & 0o777 == 0o777 & ~mask
 
 
-def test_a_disk_without_room(saved: Path, exported: Export, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_room(saved: Path, exported: Export, refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The space needed is checked before anything is written."""
-    before = sorted(saved.parent.rglob("*"))
     usage = shutil.disk_usage(saved)._replace(free=10_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(OutputFolderError, match=r"the export needs .* MB in .*, but 0 MB are free"):
+    with refused(r"the export needs .* MB in .*, but 0 MB are free", OutputFolderError):
         exported(saved)
-    assert sorted(saved.parent.rglob("*")) == before
 
 
 def test_the_last_line_is_the_folder(rg_env: Command, saved: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_files import Bomb, with_companions, write_dtensors, write_zero
 from checkpoint_files import weights as weights_of
+from checkpoint_files import with_companions, write_dtensors, write_zero
 from hub_runs import train
 from hub_server import CANARY, HubServer
 from huggingface_hub import snapshot_download
@@ -156,16 +156,6 @@ def test_a_refusal_comes_before_an_export(hub: HubServer, pushed: Pushed, run: P
     files = hub.repos["me/other"].files()
     assert b"after 4 steps" in files["README.md"]
     assert {"model.safetensors", "run/checkpoint-4/optimizer.pt", "run/checkpoint-4/pytorch_model.bin"} <= set(files)
-
-
-def test_a_payload_in_a_checkpoint_is_refused(hub: HubServer, pushed: Pushed, tmp_path: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
-    folder = with_companions(tmp_path / "checkpoint-5", model)
-    torch.save({**weights_of(model), "bomb": Bomb(tmp_path / "exploded")}, folder / "pytorch_model.bin")
-    with pytest.raises(InputError):
-        pushed(folder)
-    assert not (tmp_path / "exploded").exists()
-    assert not hub.repos
 
 
 def test_adapters_name_their_base_model(hub: HubServer, pushed: Pushed, downloaded: Download, tmp_path: Path) -> None:

@@ -51,25 +51,14 @@ def equal(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> No
         torch.testing.assert_close(found[name], value, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("processes", [1, 2, 3, 8])
-@pytest.mark.parametrize(
-    ("stage", "options"),
-    [
-        (1, {}),
-        (2, {"groups": 2}),
-        (2, {"groups": 3, "padding": 4}),
-        (2, {"frozen": ["a.weight", "norm.weight"]}),
-        (3, {}),
-        (3, {"sub_groups": 3}),
-        (3, {"frozen": ["embed.weight", "b.weight"], "half": True}),
-        (3, {"buffers": {"a.scale": torch.tensor([2.5])}}),
-    ],
-)
-def test_deepspeeds_shards(tmp_path: Path, stage: int, processes: int, options: dict[str, Any]) -> None:
-    """Bit for bit, including tied, frozen and unsharded tensors."""
-    folder = write_zero(tmp_path, STATE, stage=stage, processes=processes, shared=SHARED, **options)
+@pytest.mark.parametrize("processes", [1, 3])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("frozen", [[], ["a.weight", "norm.weight"]])
+def test_deepspeeds_shards(tmp_path: Path, stage: int, processes: int, frozen: list[str]) -> None:
+    """Bit for bit, including tied and frozen tensors."""
+    folder = write_zero(tmp_path, STATE, stage=stage, processes=processes, shared=SHARED, frozen=frozen)
     described, found = read("deepspeed", folder)
-    equal(found, {**STATE, "head.weight": STATE["embed.weight"], **options.get("buffers", {})})
+    equal(found, {**STATE, "head.weight": STATE["embed.weight"]})
     assert described == f"ZeRO-{stage} shards of {processes} process{'' if processes == 1 else 'es'}"
 
 

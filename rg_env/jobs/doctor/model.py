@@ -3,7 +3,7 @@
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -192,12 +192,16 @@ def judge_prompts(planned: PlannedRun, context: int, lengths: PromptLengths) -> 
     return Check("ok", text)
 
 
-def cached_tokens(planned: PlannedRun, lengths: PromptLengths | None) -> tuple[int, int]:
-    """Maximum tokens in the KV cache of the embedded engine: in training, and in an evaluation."""
+def cached_tokens(planned: PlannedRun, lengths: PromptLengths | None, most: int | None = None) -> tuple[int, int]:
+    """Maximum tokens in the KV cache of the embedded engine: in training, and in an evaluation.
+
+    Args:
+        most: maximum number of completions in a batch; default: `engine.max_batch_size`.
+    """
     if planned.uses_vllm:
         return 0, 0
     training, evaluation = planned.config.training, planned.config.evaluation
-    most = planned.config.engine.max_batch_size
+    most = most or planned.config.engine.max_batch_size
     longest = max(lengths.own) if lengths else training.max_prompt_length
     evaluated = lengths.evaluated if lengths else []
     happens = evaluation.before or evaluation.after or evaluation.every != 0
@@ -208,8 +212,11 @@ def cached_tokens(planned: PlannedRun, lengths: PromptLengths | None) -> tuple[i
     )
 
 
-def run_estimate(planned: PlannedRun, model: Model, lengths: PromptLengths | None, micro_batch: int) -> Estimate:
-    """Estimate a process's memory; `lengths` is None if the prompts could not be measured."""
+def run_estimate(
+    planned: PlannedRun, model: Model, lengths: PromptLengths | None, micro_batch: int, most: int | None = None
+) -> Estimate:
+    """Estimate a process's memory; `lengths` is None if the prompts could not be measured, `most` as for
+    `cached_tokens`."""
     config, training = planned.config, planned.config.training
     longest = max(lengths.own) if lengths else training.max_prompt_length
     spread = longest - min(lengths.own) if lengths else 0
@@ -224,7 +231,7 @@ def run_estimate(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
         reference=training.beta != 0.0,
         adapter_parameters=config.lora.r * model.adapter_width if config.lora else 0,
         frozen_bytes=2 if config.model.dtype == "bfloat16" else 4,
-        cached_tokens=max(cached_tokens(planned, lengths)),
+        cached_tokens=max(cached_tokens(planned, lengths, most)),
         offloaded=training.optim == "adamw_offload",
     )
 
@@ -232,10 +239,8 @@ def run_estimate(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
 def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | None, free: int, place: str) -> Check:
     """Check the memory estimate against `free`, the bytes available to one process at `place`."""
 
-    def need(micro_batch: int, turns: int | None = None) -> int:
-        engine = planned.config.engine.model_copy(update={"max_batch_size": turns} if turns else {})
-        run = replace(planned, config=planned.config.model_copy(update={"engine": engine}))
-        return run_estimate(run, model, lengths, micro_batch).total
+    def need(micro_batch: int, most: int | None = None) -> int:
+        return run_estimate(planned, model, lengths, micro_batch, most).total
 
     batch = planned.config.training.micro_batch(planned.processes)
     whole = run_estimate(planned, model, lengths, batch)
@@ -256,7 +261,7 @@ def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
         fix = f"set training.per_device_train_batch_size={fitting} (steps are unchanged)"
     elif planned.uses_vllm:
         fix = "use more --processes (ZeRO-3 shards the state), a lower training.max_tokens, a smaller model, or LoRA"
-    elif turns := next((n for n in (256, 128, 64, 32, 16) if need(batch, turns=n) <= _TIGHT * free), None):
+    elif turns := next((n for n in (256, 128, 64, 32, 16) if need(batch, most=n) <= _TIGHT * free), None):
         fix = f"set engine.max_batch_size={turns} (generates a batch in more turns), or a lower max_tokens"
     else:
         fix = "use LoRA, a smaller model, or engine.kind=vllm with --processes N (ZeRO-3)"

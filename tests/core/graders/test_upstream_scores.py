@@ -1,7 +1,7 @@
 """Reasoning Gym's own tests against our graders: where the two differ, why, and nowhere else.
 
 The data is what the library's tests ask its graders, and what these pay, sampled where a loop asks the same of many
-items: see `tests/record_upstream_scores.py`. The library is not called.
+items: see `tools/record_upstream_scores.py`. The library is not called.
 """
 
 import gzip

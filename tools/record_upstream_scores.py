@@ -1,7 +1,7 @@
 """Record what Reasoning Gym's own tests ask its graders: `tests/data/upstream_scores.jsonl.gz`.
 
     git clone --branch v0.1.25 https://github.com/open-thought/reasoning-gym /tmp/reasoning-gym
-    PYTHONHASHSEED=0 .venv/bin/python tests/record_upstream_scores.py /tmp/reasoning-gym
+    PYTHONHASHSEED=0 .venv/bin/python tools/record_upstream_scores.py /tmp/reasoning-gym
 
 The clone gives the tests, the installed library the graders; check out the tag of the installed version. The tests run
 as they are, and every outermost call of a task's `score_answer` is noted with answer, entry and score. Only this data
@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import sympy
+import sympy  # type: ignore[import-untyped]
 
 from rg_env.core.tasks import library
 
-DATA = Path(__file__).parent / "data" / "upstream_scores.jsonl.gz"
+DATA = Path(__file__).parents[1] / "tests/data" / "upstream_scores.jsonl.gz"
 GOLD_PER_LINE, OTHERS_PER_LINE = 2, 12
 """Calls kept of one line of a test for one task, spread over all that it made: gold answers, and others that are paid
 in full, in part or not at all, of each as many."""
@@ -77,7 +77,7 @@ class Recorder:
                 score = grader(dataset, answer, entry)
             finally:
                 self._depth = outer
-            if before and (answer is None or isinstance(answer, str)):
+            if task and before and (answer is None or isinstance(answer, str)):
                 config = _json(_options(dataset.config))
                 self.calls.append(Call(self._test, self._line(), task, config, before, answer, float(score)))
             return score
@@ -117,10 +117,10 @@ def complete(task: str, entry: dict[str, Any]) -> dict[str, Any]:
         matrix = [[min(cell, 1) for cell in row] for row in solution] if task == "binary_matrix" else solution
         metadata |= {"matrix": matrix, "solution": solution, "operations": []}
     elif task == "spiral_matrix" and not metadata:
-        solution = [int(number) for number in gold.split()]
-        size = math.isqrt(len(solution))
-        rows = [sorted(solution)[row * size : (row + 1) * size] for row in range(size)]  # the test's: 1 to 9 in order
-        metadata |= {"matrix": rows, "solution": solution}
+        spiral = [int(number) for number in gold.split()]
+        size = math.isqrt(len(spiral))
+        rows = [sorted(spiral)[row * size : (row + 1) * size] for row in range(size)]  # the test's: 1 to 9 in order
+        metadata |= {"matrix": rows, "solution": spiral}
     elif task == "decimal_chain_sum" and not metadata:
         metadata |= {"expression": gold}
     elif task == "shortest_path":
