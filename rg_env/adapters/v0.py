@@ -108,7 +108,7 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
             dataset=_dataset(env.train_rows),
             eval_dataset=_dataset(env.eval_rows),
             # Given a system prompt, newer releases prepend it to any prompt without one.
-            system_prompt=env.system_prompt if env.prompt_options.placement == "system" else None,
+            system_prompt=env.system_prompt if env.prompt_options.prompt_placement == "system" else None,
             parser=parser,
             rubric=rubric,
             **kwargs,
@@ -220,15 +220,8 @@ def rollout_of(prompt: Any, completion: Any, answer: Any, state: Any, info: Any,
     rollout = _kept(completion, state, info)
     if rollout is None:
         tokens, truncated = usage(state if isinstance(state, Mapping) else {})
-        rollout = Rollout.of(
-            prompt=prompt,
-            completion=completion,
-            answer=answer,
-            info=info,
-            completion_tokens=tokens,
-            truncated=truncated,
-            score=score,
-        )
+        rollout = Rollout(prompt, completion_text(completion), answer, info, tokens, truncated)
+        rollout.with_score(score or rollout.score)
         if isinstance(state, dict):
             state[_CACHE_KEY] = rollout
     return rollout
@@ -277,7 +270,7 @@ class VerifiersEnvironment(Environment):
     def __init__(self, env: Any) -> None:
         _check_single_turn(env)
         self.env = env
-        self.prompt_options = PromptOptions.of(system_prompt=env.system_prompt)
+        self.prompt_options = PromptOptions(system_prompt=env.system_prompt)
         self.train_rows, self.eval_rows = (
             _rows(env, name, self.prompt_options) for name in ("dataset", "eval_dataset")
         )

@@ -25,7 +25,7 @@ import json
 import os
 import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import httpx
 import openai
@@ -37,7 +37,7 @@ from rg_env.core.data.selection import Row
 from rg_env.core.data.splits import SplitBy, question_hash
 from rg_env.core.environment import PromptOptions, ReasoningGym
 from rg_env.core.grading.extraction import extract
-from rg_env.core.grading.scoring import Rollout, score_extraction_async
+from rg_env.core.grading.scoring import Grading, Rollout, score_extraction_async
 from rg_env.core.prompts import SYSTEM_PROMPT, Placement, build_messages
 from rg_env.core.rewards import OFFERED, Rubric, check_offered, offered, resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
@@ -105,15 +105,11 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
         text = (replies[-1].content if replies else None) or ""
         calls = [call for call in trace.calls if call.node is not None]
         usage = calls[-1].usage if calls else None
-        return Rollout.of(
-            prompt=chat_of(data.system_prompt, data.prompt),
-            completion=text,
-            answer=data.answer,
-            info=data.info,
-            completion_tokens=usage.completion_tokens if usage else None,
-            truncated=calls[-1].finish_reason == "length" if calls else None,
-            score=await score_extraction_async(extract(text), data.info),
-        )
+        tokens = usage.completion_tokens if usage else None
+        truncated = calls[-1].finish_reason == "length" if calls else None
+        prompt = chat_of(data.system_prompt, data.prompt)
+        rollout = Rollout(prompt, text, data.answer, data.info, tokens, truncated)
+        return rollout.with_score(await score_extraction_async(rollout.extraction, data.info))
 
 
 class ReasoningGymTasksetConfig(vf.TasksetConfig):
@@ -185,12 +181,8 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
 
     @property
     def _prompt_options(self) -> PromptOptions:
-        return PromptOptions.of(
-            system_prompt=self.instruction,
-            prompt_placement=self.prompt_placement,
-            preamble=self.preamble,
-            grading=self.grading,
-        )
+        grading = cast("Grading", self.grading)  # PromptOptions checks it
+        return PromptOptions(self.instruction, self.prompt_placement, self.preamble, grading=grading)
 
     @property
     def _count(self) -> int:

@@ -46,7 +46,7 @@ class TasksetEnvironment(Environment):
     """
 
     def __init__(self, train_taskset: vf.Taskset | None, eval_taskset: vf.Taskset | None = None) -> None:
-        self.prompt_options = PromptOptions.of(system_prompt=None)
+        self.prompt_options = PromptOptions(system_prompt=None)
         self._weights: dict[str, float] = {}
         self._has_accuracy = False
         self.train_rows, self.eval_rows = (

@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, cast, get_args
+from typing import Any, ClassVar, get_args
 
 from rg_env.core.data.dataset import build_splits
 from rg_env.core.data.manifest import Manifest
@@ -37,40 +37,38 @@ columns from the user."""
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """How questions are prompted and answers graded. `of` builds it from the arguments that all adapters share."""
+    """How questions are prompted and answers graded: the arguments of `ReasoningGym` that all adapters share.
 
-    system_prompt: str | None
-    placement: Placement
-    preamble: str | None
-    few_shot: tuple[Mapping[str, Any], ...]
-    grading: Grading
+    Raises `InputError` for invalid ones.
+    """
 
-    @classmethod
-    def of(
-        cls,
-        *,
-        system_prompt: str | None = SYSTEM_PROMPT,
-        prompt_placement: Placement = "system",
-        preamble: str | None = None,
-        few_shot: object = None,
-        grading: str = "hardened",
-    ) -> "PromptOptions":
-        """Build the options from arguments of `ReasoningGym`. Raises `InputError` for invalid ones."""
-        if grading not in get_args(Grading):
-            raise unknown_name("grading", grading, get_args(Grading))
-        shots = _few_shot(few_shot)
-        check_text("system_prompt", system_prompt or "")
-        check_text("preamble", preamble or "")
-        build_messages("", system_prompt, prompt_placement)  # raises for an unknown placement
-        return cls(system_prompt, prompt_placement, preamble, shots, cast("Grading", grading))
+    system_prompt: str | None = SYSTEM_PROMPT
+    prompt_placement: Placement = "system"
+    preamble: str | None = None
+    few_shot: Sequence[Mapping[str, Any]] | None = None
+    grading: Grading = "hardened"
+
+    def __post_init__(self) -> None:
+        if self.grading not in get_args(Grading):
+            raise unknown_name("grading", self.grading, get_args(Grading))
+        shots = [] if self.few_shot is None else self.few_shot
+        if not isinstance(shots, Sequence) or not all(
+            isinstance(message, Mapping) and {"role", "content"} <= set(message) for message in shots
+        ):
+            raise InputError(f"few_shot must be a list of messages with role and content, not {shortened(shots)}")
+        for message in shots:
+            check_text("few_shot", message["content"])
+        check_text("system_prompt", self.system_prompt or "")
+        check_text("preamble", self.preamble or "")
+        build_messages("", self.system_prompt, self.prompt_placement)  # raises for an unknown placement
 
     def messages(self, question: str) -> list[dict[str, Any]]:
         """The chat messages that pose `question`."""
         # With few-shot examples, a system prompt placed in the user turn is part of the first example.
-        folded = self.placement == "user" and not self.preamble
-        placement = "system" if folded else self.placement
+        folded = self.prompt_placement == "user" and not self.preamble
+        placement = "system" if folded else self.prompt_placement
         messages: list[dict[str, Any]] = build_messages(question, self.system_prompt, placement, preamble=self.preamble)
-        messages[-1:-1] = map(dict, self.few_shot)
+        messages[-1:-1] = map(dict, self.few_shot or ())
         return fold_system(messages) if folded else messages
 
     def to_examples(self, rows: Sequence[DrawnRow]) -> list[dict[str, Any]]:
@@ -84,18 +82,6 @@ class PromptOptions:
             }
             for index, row in enumerate(rows)
         ]
-
-
-def _few_shot(messages: Any) -> tuple[Mapping[str, Any], ...]:
-    if messages is None:
-        return ()
-    if not isinstance(messages, Sequence) or not all(
-        isinstance(message, Mapping) and {"role", "content"} <= set(message) for message in messages
-    ):
-        raise InputError(f"few_shot must be a list of messages with role and content, not {shortened(messages)}")
-    for message in messages:
-        check_text("few_shot", message["content"])
-    return tuple(dict(message) for message in messages)
 
 
 class Environment:
@@ -132,9 +118,7 @@ class Environment:
         preamble: str | None = None,
         few_shot: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
-        self.prompt_options = PromptOptions.of(
-            system_prompt=system_prompt, prompt_placement=prompt_placement, preamble=preamble, few_shot=few_shot
-        )
+        self.prompt_options = PromptOptions(system_prompt, prompt_placement, preamble, few_shot)
         weighted = self._resolved(rewards)
         self.train_rows: Sequence[Row] = _own_rows(train_rows, "train_rows", self.prompt_options)
         self.eval_rows: Sequence[Row] = _own_rows(eval_rows, "eval_rows", self.prompt_options)
@@ -269,20 +253,14 @@ class ReasoningGym(Environment):
         prompt_placement: Placement = "system",
         preamble: str | None = None,
         few_shot: Sequence[Mapping[str, Any]] | None = None,
-        grading: str = "hardened",
+        grading: Grading = "hardened",
         manifest: str | Path | Manifest | None = None,
         split_by: SplitBy = "problem",
     ) -> None:
         # Cheap checks run before rows are built.
         self.mixture = Mixture.parse(gym)
         weighted = self._resolved(rewards)
-        self.prompt_options = PromptOptions.of(
-            system_prompt=system_prompt,
-            prompt_placement=prompt_placement,
-            preamble=preamble,
-            few_shot=few_shot,
-            grading=grading,
-        )
+        self.prompt_options = PromptOptions(system_prompt, prompt_placement, preamble, few_shot, grading)
         self.grading = self.prompt_options.grading
         self.rubric = Rubric.of_tasks(weighted, self.mixture, self.grading)
         if num_train_examples == 0 and num_eval_examples == 0:

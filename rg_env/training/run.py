@@ -375,7 +375,7 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
     trainer, plan = evaluation.trainer, evaluation.plan
     env = trainer.env
     options = getattr(env, "prompt_options", None)  # None for environments of Verifiers
-    prompt = {"placement": options.placement, "preamble": options.preamble or ""} if options else {}
+    prompt = {"placement": options.prompt_placement, "preamble": options.preamble or ""} if options else {}
     resolved: dict[str, Any] = {
         "model": _model_name(trainer),
         "environment": {

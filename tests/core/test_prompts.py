@@ -81,7 +81,7 @@ SHOTS = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<a
 )
 def test_messages(arguments: dict[str, Any], expected: list[tuple[str, str]]) -> None:
     """The system prompt is in the system message or the user turn, next to a preamble and examples."""
-    asking = PromptOptions.of(**arguments)
+    asking = PromptOptions(**arguments)
     for _ in range(2):  # messages of one question are no part of another's
         messages = asking.messages("2?")
         assert [(message["role"], message["content"]) for message in messages] == expected
@@ -101,7 +101,7 @@ def test_messages(arguments: dict[str, Any], expected: list[tuple[str, str]]) ->
 def test_prompts_that_cannot_be(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
     """In one line."""
     with pytest.raises(error, match=message):
-        PromptOptions.of(**arguments)
+        PromptOptions(**arguments)
 
 
 def test_metrics_of_a_mixture() -> None:
@@ -113,8 +113,6 @@ def test_metrics_of_a_mixture() -> None:
     assert list(metrics) == ["accuracy", "accuracy/leg_counting", "accuracy/chain_sum", *statuses]
     assert "status/timed_out" in {metric.name for metric in Rubric.of_tasks([], mixture, "upstream").metrics}
     (row,) = [row for row in build_rows(mixture, "eval", 4, 0) if row["info"]["rg_task"] == "leg_counting"]
-    rollout = Rollout.of(
-        prompt="?", completion=f"<answer>{row['answer']}</answer>", answer=row["answer"], info=row["info"]
-    )
+    rollout = Rollout("?", f"<answer>{row['answer']}</answer>", row["answer"], row["info"])
     values = {name: metric.value(rollout) for name, metric in metrics.items()}
     assert values == {**dict.fromkeys(metrics, 0.0), "accuracy": 1.0, "accuracy/leg_counting": 4.0}

@@ -310,10 +310,10 @@ def test_an_answer_that_was_only_thought_pays_nothing(name: str) -> None:
     """In a closed block, in one that was cut, and in one that the prompt opened."""
     gold = "<answer>['1', '2', '3', '4']</answer>"
     for text in (f"<think>so {gold}</think> I give up.", f"<think>so {gold}", f"so {gold}</think> I give up."):
-        rollout = Rollout.of(prompt="?", completion=text, answer="", info=SORTING)
+        rollout = Rollout("?", text, "", SORTING)
         assert rollout.score.status == "no_answer"
         assert paid(name, rollout) == 0
-        rollout = Rollout.of(prompt="?", completion=f"<think>so</think>{gold}", answer="", info=SORTING)
+        rollout = Rollout("?", f"<think>so</think>{gold}", "", SORTING)
         assert paid(name, rollout) == 1
 
 

@@ -109,7 +109,7 @@ def test_options_that_the_dataset_refuses() -> None:
 def test_rewards_see_right_or_not_and_progress() -> None:
     """`correctness` and `partial` side by side, of one call of the user's grader."""
     rewards = {reward.name: reward for reward in resolve_rewards(["correctness", "partial"])}
-    rollout = Rollout.of(prompt="?", completion="<answer>13</answer>", answer="12", info=info())
+    rollout = Rollout("?", "<answer>13</answer>", "12", info())
     assert {name: reward.value(rollout, {}) for name, reward in rewards.items()} == {"correctness": 0, "partial": 0.25}
 
 

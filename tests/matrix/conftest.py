@@ -79,9 +79,7 @@ def expected(replies: dict[str, str | None]) -> dict[str, dict[str, Any]]:
             reply = replies[row["question"]]
 
             def scored(row: Any, reply: Any, tokens: int | None, rewards: Any, metrics: Any) -> dict[str, Any]:
-                rollout = Rollout.of(
-                    prompt=[], completion=reply, answer=row["answer"], info=row["info"], completion_tokens=tokens
-                )
+                rollout = Rollout([], reply or "", row["answer"], row["info"], tokens)
                 return {
                     "reward": sum(reward.value(rollout, {}) * reward.weight for reward in rewards),
                     "metrics": {metric.name: metric.value(rollout) for metric in metrics},

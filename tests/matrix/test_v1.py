@@ -171,7 +171,7 @@ def put(
     *, gym: Any = "leg_counting", split: Any = "eval", num_train_examples: int = 3, seed: int = 0, **options: Any
 ) -> list[dict[str, Any]]:
     """The same questions by core."""
-    rows = PromptOptions.of(**options).to_examples(build_rows(gym, split, num_train_examples, seed))
+    rows = PromptOptions(**options).to_examples(build_rows(gym, split, num_train_examples, seed))
     return [
         {
             "system": next((each["content"] for each in row["prompt"] if each["role"] == "system"), None),

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from rg_env.core.data import row_cache
-from rg_env.core.data.generation import Request, generate
+from rg_env.core.data.generation import Generation, Request
 from rg_env.core.data.manifest import Manifest, check_manifest, make_manifest, read_manifest
 from rg_env.core.data.selection import Row as Row
 from rg_env.core.data.splits import Split, SplitBy
@@ -136,7 +136,7 @@ def _generate(mixture: Mixture, parts: list[_Part], by: SplitBy, processes: int 
             Request(task, seed, {split: numbers[i] for split, numbers in counts.items()}, by)
             for i, task in enumerate(mixture.tasks)
         ]
-    found = list(zip(requests, generate(requests, processes), strict=True))
+    found = list(zip(requests, Generation(requests, processes).run(), strict=True))
     built = {}
     for part in parts:
         split, n, seed = part

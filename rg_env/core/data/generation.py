@@ -205,11 +205,6 @@ class Drawer:
         return GenerationError(f"{what}: {self.process.last_error}")
 
 
-def generate(requests: Sequence[Request], processes: int | None = None) -> list[dict[Split, list[Row]]]:
-    """The rows of each request, as `Generation.run`."""
-    return Generation(requests, processes).run()
-
-
 class Generation:
     """Schedules the draws of `requests` over at most `processes` processes (default: one per core)."""
 

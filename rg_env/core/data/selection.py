@@ -22,31 +22,16 @@ from rg_env.core.data.splits import Split, SplitBy, question_hash
 from rg_env.core.grading.graders.algorithmic import fit_by_chance
 from rg_env.core.grading.graders.logic import Premises
 
-BALANCED = {
-    "acre": 3,
-    "binary_alternation": 5,
-    "circuit_logic": 2,
-    "course_schedule": 2,
-    "game_of_life_halting": 2,
-    "gcd": 5,
-    "graph_color": 10,
-    "isomorphic_strings": 2,
-    "largest_island": 5,
-    "letter_counting": 5,
-    "mahjong_puzzle": 3,
-    "maze": 5,
-    "modulo_grid": 2,
-    "polynomial_equations": 5,
-    "pool_matrix": 5,
-    "propositional_logic": 6,
-    "ransom_note": 2,
-    "rotten_oranges": 5,
-    "self_reference": 4,
-    "shortest_path": 5,
-    "string_insertion": 5,
-    "string_manipulation": 5,
-    "syllogism": 2,
+_ONE_IN = {
+    2: "circuit_logic course_schedule game_of_life_halting isomorphic_strings modulo_grid ransom_note syllogism",
+    3: "acre mahjong_puzzle",
+    4: "self_reference",
+    5: "binary_alternation gcd largest_island letter_counting maze polynomial_equations pool_matrix rotten_oranges "
+    "shortest_path string_insertion string_manipulation",
+    6: "propositional_logic",
+    10: "graph_color",
 }
+BALANCED = {task: one_in for one_in, tasks in _ONE_IN.items() for task in tasks.split()}
 """Tasks with balanced answers, and N: no answer is right on more than one row in N (rounded up).
 
 The answer is usually the gold answer. Exceptions:

@@ -29,7 +29,7 @@ from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple, get_args
 
 from rg_env.core.data.user_rows import OWN_TASK
-from rg_env.core.grading.extraction import Extraction, completion_text, extract
+from rg_env.core.grading.extraction import Extraction, extract
 from rg_env.core.grading.graders import fault_of, grade
 from rg_env.core.grading.graders.forms import candidates, rational, unwrap
 from rg_env.core.grading.workers import WorkerPool
@@ -160,25 +160,6 @@ class Rollout:
     """Log-probabilities (natural) of `token_ids` in the distribution they were sampled from; empty if unknown."""
     row: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The row, with all of the user's columns; empty if unknown."""
-
-    @classmethod
-    def of(
-        cls,
-        *,
-        prompt: object,
-        completion: object,
-        answer: str,
-        info: Mapping[str, Any],
-        completion_tokens: int | None = None,
-        truncated: bool | None = None,
-        score: Score | None = None,
-    ) -> "Rollout":
-        """Build a rollout from `completion` (text or messages), scored immediately, or with a given `score`.
-
-        Raises `InputError` if `info` is not the info of a row.
-        """
-        rollout = cls(prompt, completion_text(completion), answer, info, completion_tokens, truncated)
-        return rollout.with_score(score or rollout.score)
 
     @property
     def task(self) -> str:
