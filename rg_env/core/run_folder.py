@@ -48,7 +48,6 @@ from rg_env.core.text import cut_bytes, one_line, reason_of
 from rg_env.errors import InputError, OutputFolderError, installed_version
 
 OUTPUTS = Path("outputs")
-_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _PACKAGES = ("rg-env", "verifiers", "reasoning-gym", "torch", "transformers", "trl", "accelerate", "deepspeed", "vllm")
 
 
@@ -256,7 +255,7 @@ def is_missing_folder(model: str) -> bool:
 
 def checkpoint_step(folder: Path) -> int | None:
     """N of checkpoint-N; None for any other name."""
-    match = _CHECKPOINT.fullmatch(folder.name)
+    match = re.fullmatch(r"checkpoint-(\d+)", folder.name)
     return int(match[1]) if match else None
 
 

@@ -42,10 +42,7 @@ from rg_env.core.tasks.task_table import SET_BY_ROWS, add_user_task, is_user_tas
 from rg_env.core.text import one_line, shortened, user_code_line, user_error
 from rg_env.errors import InputError
 
-_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 CATEGORY = "user"
-_NAME = re.compile(r"\w[\w.-]{0,79}")
-_TAKEN = re.compile(r"Dataset '(.*)' is already registered")
 
 _sources: dict[str, str] = {}
 """Absolute path or module name -> source hash."""
@@ -119,7 +116,7 @@ def _import_file(path: str) -> ModuleType:
 
 
 def _import_module(name: str) -> ModuleType:
-    if not _MODULE.fullmatch(name):
+    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name):
         raise InputError(f"imports: {name!r} is neither a module (my_package.tasks) nor a path that ends in .py")
     try:
         return importlib.import_module(name)
@@ -134,7 +131,7 @@ def _import_module(name: str) -> ModuleType:
 
 
 def _import_error(name: str, error: BaseException) -> InputError:
-    if isinstance(error, ValueError) and (found := _TAKEN.fullmatch(str(error))):
+    if isinstance(error, ValueError) and (found := re.fullmatch(r"Dataset '(.*)' is already registered", str(error))):
         where = user_code_line(error)
         return InputError(
             f"imports: {name} registers the task {found[1]!r}, which already exists: choose another name{where}"
@@ -195,7 +192,7 @@ def register_new_tasks(source: str) -> None:
             raise InputError(
                 f"imports: {source} registers the task {task!r}, which already exists: choose another name"
             )
-        if not isinstance(task, str) or not _NAME.fullmatch(task):
+        if not isinstance(task, str) or not re.fullmatch(r"\w[\w.-]{0,79}", task):
             raise InputError(f"imports: {source} registers the task {task!r}: use letters, digits, '_', '-' and '.'")
         add_user_task(task, _entry_of(task, source, classes[1]))
 

@@ -33,7 +33,7 @@ def prepare(sources: Mapping[str, str]) -> None:
 def grade(task: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer: str) -> float:
     """The library's score, with safe formulas. Errors in the task's grader propagate."""
     formula = _FORMULAS.get(task)
-    return formula(answer, entry, config) if formula else library_grade(task, config, entry, answer)
+    return float(formula(answer, entry, config)) if formula else library_grade(task, config, entry, answer)
 
 
 def library_grade(task: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer: str) -> float:

@@ -35,7 +35,6 @@ from rg_env.core.grading.graders.logic import Premises
 from rg_env.core.grading.graders.move_games import is_shortest_lock
 from rg_env.core.tasks import library
 
-_WHOSE_SISTERS = re.compile(r"How many sisters does (\w+)'s brother have")
 _UNREPEATABLE = re.compile(
     # clocks
     r"\.now\(|today\(|utcnow|\btime\.|from time |localtime|strftime\(\)|sleep\("
@@ -70,7 +69,7 @@ def fix_library(task: str) -> None:
 
 
 def _asks_about_a_stranger(entry: Mapping[str, Any]) -> bool:
-    asked = _WHOSE_SISTERS.search(entry["question"])
+    asked = re.search(r"How many sisters does (\w+)'s brother have", entry["question"])
     return asked is not None and not entry["question"].startswith(f"{asked[1]} ")
 
 

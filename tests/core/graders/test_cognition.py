@@ -1,4 +1,4 @@
-"""Graders of the cognition, code and induction tasks, and the cube that one of them turns."""
+"""Graders of the cognition, code, induction and arc tasks, and the cube that one of them turns."""
 
 import json
 from typing import Any
@@ -12,6 +12,10 @@ from rg_env.core.grading.graders import cognition, grade
 
 ASKED = "Who is fond of tea? Reply only with a name."
 STACK = "Cid dislikes tea. Ann is fond of tea. Dan is fond of tea bags. Bea-Lee is fond of tea. "
+LINE = entry("0 2 2 2 0", test_example={"input": [2, 0, 2, 0, 0], "output": [0, 2, 2, 2, 0]})
+BOARD = entry("0 0 1\n0 2 1", input=[[0, 0, 0], [0, 2, 0]], output=[[0, 0, 1], [0, 2, 1]])
+LETTERS = {"board_format_opts": {"alphabet": list("abcdefghij"), "col_delimiter": "", "row_delimiter": "/"}}
+SWAPPED = {"board_format_opts": {"alphabet": list("1023456789")}}
 
 
 def cube(scramble: str, right: str = "", wrong: str = "", size: int = 3) -> Row:
@@ -22,6 +26,8 @@ def cube(scramble: str, right: str = "", wrong: str = "", size: int = 3) -> Row:
     row("color_cube_rotation", entry("gray"), "Gray | grey", "green"),
     row("color_cube_rotation", entry("red"), '"red"', "red green blue | redden"),
     row("figlet_font", entry("FOUTER"), "fouter | F O U T E R", "FOUTERS | FOUTEX"),
+    row("course_schedule", entry("True"), "true |  TRUE ", "False | True or False | not True | 1"),
+    row("largest_island", entry("12"), "12.0 | １２ | +12", "112 | 1 2 | 12 13 | nan"),
     row("number_sequence", entry("340"), "340.0", "210, 340"),
     row("number_sequence", entry("-12"), "−12", "12"),
     row("rectangle_count", entry("7"), "7", "6 | 6 or 7"),
@@ -142,3 +148,42 @@ def test_values_are_right_only_if_equal(gold: Any, other: Any) -> None:
     assert grade("codeio", {}, item, json.dumps(gold, indent=2)) == 1.0
     if grade("codeio", {}, item, json.dumps(other)) == 1.0 and "e" not in str(gold) and "." not in str(gold):
         assert gold == other or gold == json.dumps(other)
+
+
+@table(
+    row(
+        "arc_1d",
+        LINE,
+        "0 2 2 2 0 | [0, 2, 2, 2, 0] | [[0, 2, 2, 2, 0]] | Output: 0 2 2 2 0",
+        "2 0 2 0 0 | 2 2 2 2 2 | 0 2 2 2 0 0 | 0 2 2 2 | The answer is 0 2 2 2 0",
+        {"0 2 2 0 0": 0.5},  # 4 of 5, where a constant line gets 3
+    ),
+    *(
+        row(
+            task,
+            BOARD,
+            ["0 0 1\n0 2 1", "0 0 1 \n\n0 2 1", "[[0, 0, 1], [0, 2, 1]]", "Output:\n0 0 1\n0 2 1"],
+            [
+                "0 0 0\n0 2 0",
+                "0 0 0\n0 0 0",
+                "0 0\n1 0\n2 1",
+                "0 0 1 0 2 1",
+                "Input:\n0 0 0\n0 2 0\nOutput:\n0 0 1\n0 2 1",
+            ],
+            {"0 0 1\n0 2 0": 0.5},
+        )
+        for task in ("arc_agi", "rearc")
+    ),
+    row(  # the user's signs count, also where they are digits of another meaning
+        "rearc",
+        {**BOARD, "answer": "aab/acb"},
+        ["aab/acb", "a a b\na c b", '[["a", "a", "b"], ["a", "c", "b"]]'],
+        ["0 0 1\n0 2 1"],
+        {"aab/aca": 0.5},
+        LETTERS,
+    ),
+    row("rearc", {**BOARD, "answer": "1 1 0\n1 2 0"}, ["[[1, 1, 0], [1, 2, 0]]"], ["0 0 1\n0 2 1"], config=SWAPPED),
+)
+def test_grids_score_progress(row: Row) -> None:
+    """The whole line or board, or progress beyond the input and beyond a constant one."""
+    row.check()

@@ -33,11 +33,9 @@ _CONSTANT = re.compile(
     rf"|[{_LETTERS}](?:_?\d{{1,2}}|_\{{\s*\w{{1,2}}\s*\}}|_[A-Za-z])?(?![A-Za-z0-9_({{\[])"
     r")"
 )
-_LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 _REPEATED = re.compile(r"constant[A-Z] +constant[A-Z]")
 """`C C`: a word written twice, not a product."""
 _MAX_CONSTANTS = 8
-_LEFT_SIDE = re.compile(r"\s*(?:[FGIfgy]\s*(?:\(\s*[xX]\s*\)\s*)?|(?:∫|\\int)[^=]*)=")
 _DECIMAL = r"(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:e[+-]?\d{1,3})?"
 _IMAGINARY = rf"(?:{_DECIMAL}\*?)?[ij]"
 _COMPLEX = re.compile(
@@ -82,7 +80,7 @@ def complex_arithmetic(answer: str, entry: Entry, config: Config) -> float:
     metadata = entry["metadata"]
     numbers = (metadata[name] for name in ("num1", "num2", "result"))
     a, b, stored = ((Fraction(real), Fraction(imaginary)) for real, imaginary in numbers)
-    return float(_close(value, stored) or _close(value, _computed(a, b, metadata["operation"])))
+    return _close(value, stored) or _close(value, _computed(a, b, metadata["operation"]))
 
 
 def _close(value: Complex, right: Complex) -> bool:
@@ -101,7 +99,7 @@ def antiderivative(answer: str, entry: Entry, config: Config) -> float:
     variable, source = str(entry["metadata"]["variable"]), str(entry["metadata"]["integrand"])
     integrand = _integrand(source, variable)
     answer = answer[: MAX_CHARS + 1]  # longer ones are refused
-    if left := _LEFT_SIDE.match(answer[:_MAX_CHARS]):
+    if left := re.match(r"\s*(?:[FGIfgy]\s*(?:\(\s*[xX]\s*\)\s*)?|(?:∫|\\int)[^=]*)=", answer[:_MAX_CHARS]):
         answer = answer[left.end() :]
     text, constants = _with_constants_named(answer, {variable, variable.swapcase()})
     if len(constants) > _MAX_CONSTANTS or _REPEATED.search(text):
@@ -109,7 +107,7 @@ def antiderivative(answer: str, entry: Entry, config: Config) -> float:
     for name in (variable, variable.swapcase()):
         formula = parse(text, (name, *constants))
         if formula is not None:
-            return float(is_antiderivative(formula, integrand, {variable, name}, constants, f"{source}\n{answer}"))
+            return is_antiderivative(formula, integrand, {variable, name}, constants, f"{source}\n{answer}")
     return 0.0
 
 
@@ -132,7 +130,7 @@ def _with_constants_named(text: str, variables: Collection[str]) -> tuple[str, l
             return written
         return f" {found.setdefault(written, 'constant' + chr(ord('A') + len(found)))} "
 
-    return _CONSTANT.sub(name, text.translate(_LOWERED)), list(found.values())
+    return _CONSTANT.sub(name, text.translate(str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789"))), list(found.values())
 
 
 def parse_expanded(text: str, variables: Collection[str]) -> dict[Monomial, Fraction] | None:
@@ -184,11 +182,11 @@ def polynomial_equations(answer: str, entry: Entry, config: Config) -> float:
     if values is None:
         return 0.0
     if not polynomial:  # 0 = 0: each number is a root
-        return float(values == sorted(Fraction(str(root)) for root in metadata["real_solutions"]))
+        return values == sorted(Fraction(str(root)) for root in metadata["real_solutions"])
     sympy = importlib.import_module("sympy")  # takes a quarter of a second
     degrees = {(sum(power for _, power in monomial),): sympy.Rational(value) for monomial, value in polynomial.items()}
     n_roots = sympy.Poly.from_dict(degrees, sympy.Symbol(variable)).count_roots
-    return float(len(values) == n_roots() and _all_matched(values, n_roots))
+    return len(values) == n_roots() and _all_matched(values, n_roots)
 
 
 def _values(answer: str, variable: str) -> list[Fraction] | None:
@@ -241,7 +239,7 @@ def polynomial_multiplication(answer: str, entry: Entry, config: Config) -> floa
         raise ValueError("cannot read the stored product")
     if len(answer) > 2 * len(entry["answer"]) + _MAX_CHARS:
         return 0.0
-    return float(parse_expanded(answer, variables) == gold)
+    return parse_expanded(answer, variables) == gold
 
 
 def simple_equations(answer: str, entry: Entry, config: Config) -> float:
@@ -252,4 +250,4 @@ def simple_equations(answer: str, entry: Entry, config: Config) -> float:
     value = forms.rational(number)
     if value is None or (equals and name.strip() != variable):
         return 0.0
-    return float(exact(left, {variable: value}) == exact(right, {variable: value}))
+    return exact(left, {variable: value}) == exact(right, {variable: value})

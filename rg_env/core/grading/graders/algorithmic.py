@@ -17,26 +17,24 @@ from rg_env.core.grading.graders import common, forms
 from rg_env.core.grading.graders.common import Config, Entry, in_order, progress, squeezed, too_long, truth, word
 
 _EMPTY = ("", '""', "''", "``", "[]", "empty", "(empty)", "empty string", "the empty string", "nothing")
-_PREFIXES = {2: "0b", 8: "0o", 16: "0x"}
-_SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 _ASSIGNMENT = re.compile(r"([A-Z])(?:=|:|->|→)([0-9])")
 
 
 def signs(answer: str, entry: Entry, config: Config) -> float:
     """The stored string in any letter case, in quotes, with spaces between characters, or as a list of characters."""
     gold = squeezed(entry["answer"]).casefold()
-    return float(squeezed(answer).casefold() == gold if gold else answer.strip().casefold() in _EMPTY)
+    return squeezed(answer).casefold() == gold if gold else answer.strip().casefold() in _EMPTY
 
 
 def ab(answer: str, entry: Entry, config: Config) -> float:
     """The tokens that remain, in any letter case, with any separators or none."""
     gold = entry["answer"].split()
     if not gold:
-        return float(answer.strip().casefold() in _EMPTY)
+        return answer.strip().casefold() in _EMPTY
     if too_long(answer, entry):
         return 0.0
     tokens = [part[at : at + 2] for part in forms.parts(answer.upper()) for at in range(0, len(part), 2)]
-    return float(tokens == gold)
+    return tokens == gold
 
 
 def base_conversion(answer: str, entry: Entry, config: Config) -> float:
@@ -48,14 +46,14 @@ def base_conversion(answer: str, entry: Entry, config: Config) -> float:
     # `1010_2` names the base, and so does `1010₂`: the same text must not be two numbers, so `_` groups no digits.
     subscript = re.fullmatch(r"([0-9a-z]+)(?:_\{?([0-9]{1,2})\}?|([₀-₉]{1,2}))", digits)
     if subscript:
-        digits, named = subscript[1], subscript[2] or subscript[3].translate(_SUBSCRIPTS)
+        digits, named = subscript[1], subscript[2] or subscript[3].translate(str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789"))
         if int(named) != base:
             return 0.0
-    digits = digits.removeprefix(_PREFIXES.get(base, " "))
+    digits = digits.removeprefix({2: "0b", 8: "0o", 16: "0x"}.get(base, " "))
     if not re.fullmatch(r"[0-9a-z]+", digits):
         return 0.0
     # The library stores no digit at all for zero in most bases.
-    return float((digits.lstrip("0") or "0") == (metadata["target_repr"] or "0"))
+    return (digits.lstrip("0") or "0") == (metadata["target_repr"] or "0")
 
 
 def cryptarithm(answer: str, entry: Entry, config: Config) -> float:
@@ -75,15 +73,15 @@ def cryptarithm(answer: str, entry: Entry, config: Config) -> float:
     if not metadata.get("allow_leading_zero", False) and any(value.startswith("0") for value in values):
         return 0.0
     *addends, total = map(int, values)
-    return float(sum(addends) == total)
+    return sum(addends) == total
 
 
 def number_filtering(answer: str, entry: Entry, config: Config) -> float:
     """The remaining numbers in their order, in any notation; brackets are optional unless the list is empty."""
     gold = _exact(entry["metadata"]["result"])
     if not gold:
-        return float("".join(answer.split()) in ("[]", "()"))
-    return float(_numbers(answer, len(gold)) == gold)
+        return "".join(answer.split()) in ("[]", "()")
+    return _numbers(answer, len(gold)) == gold
 
 
 def number_sorting(answer: str, entry: Entry, config: Config) -> float:
@@ -98,7 +96,7 @@ def counts(answer: str, entry: Entry, config: Config) -> float:
     gold = entry["answer"].split()
     if answer.split() == gold:
         return 1.0
-    return float(_numbers(answer, len(gold)) == _exact(gold))
+    return _numbers(answer, len(gold)) == _exact(gold)
 
 
 def _numbers(answer: str, count: int) -> list[Fraction] | None:
@@ -117,12 +115,10 @@ def _exact(texts: Sequence[str]) -> list[Fraction]:
 
 _ROUNDING = 0.005 + 1e-9
 """Tolerance of pool_matrix: half a unit in the second decimal place, the required precision."""
-_DECIMAL = re.compile(r"[+-]?(?:\d{1,9}(?:\.\d{0,20})?|\.\d{1,20})", re.ASCII)
 _JUG_MOVE = re.compile(
     r"(?P<kind>fill|empty) (?:jug )?(?P<jug>[a-z])"
     r"|pour (?:from )?(?:jug )?(?P<source>[a-z]) ?(?:-+>|=>|→|to|into) ?(?:jug )?(?P<target>[a-z])"
 )
-_BULLET = re.compile(r"\A(?:\d{1,4}[.)]|[-*•])\s+")
 _CHARS_PER_VERTEX = 40
 _MORE_CHARS = 200
 """Additional characters allowed; a map with one vertex per line takes about 16 per vertex."""
@@ -155,7 +151,8 @@ def pool_matrix(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _is_near(cell: str, value: float) -> bool:
-    return _DECIMAL.fullmatch(cell) is not None and abs(float(cell) - value) <= _ROUNDING
+    is_decimal = re.fullmatch(r"(?a)[+-]?(?:\d{1,9}(?:\.\d{0,20})?|\.\d{1,20})", cell)
+    return is_decimal is not None and abs(float(cell) - value) <= _ROUNDING
 
 
 def spiral_matrix(answer: str, entry: Entry, config: Config) -> float:
@@ -173,7 +170,7 @@ def graph_color(answer: str, entry: Entry, config: Config) -> float:
     if colors is None or colors.keys() != set(map(str, puzzle["vertices"])):
         return 0.0
     allowed = all(color in puzzle["color_options"] for color in colors.values())
-    return float(allowed and all(colors[str(a)] != colors[str(b)] for a, b in puzzle["edges"]))
+    return allowed and all(colors[str(a)] != colors[str(b)] for a, b in puzzle["edges"])
 
 
 def fit_by_chance(entry: Entry) -> float:
@@ -219,7 +216,7 @@ def jugs(answer: str, entry: Entry, config: Config) -> float:
             poured = min(amounts[source], room[target] - amounts[target])
             amounts[source] -= poured
             amounts[target] += poured
-    return float(entry["metadata"]["puzzle"]["target"] in amounts.values())
+    return entry["metadata"]["puzzle"]["target"] in amounts.values()
 
 
 def _jug_moves(answer: str) -> list[str]:
@@ -230,12 +227,12 @@ def _jug_moves(answer: str) -> list[str]:
     parts = [part for part in re.split(r"[,;\n]", forms.unbracketed(answer)) if part.strip()]
     if len(parts) > _MAX_JUG_MOVES:
         return []
-    return [" ".join(_BULLET.sub("", part.strip()).strip(" '\".").casefold().split()) for part in parts]
+    bare = [re.sub(r"\A(?:\d{1,4}[.)]|[-*•])\s+", "", part.strip()).strip(" '\".") for part in parts]
+    return [" ".join(part.casefold().split()) for part in bare]
 
 
 # Graders of the algorithmic tasks on words and letters.
 
-_LADDER_LENGTHS = (3, 4, 5)
 _QUOTES = "'\"`‘’“”"
 _AS_JSON = str.maketrans("'()", '"[]')  # no word has an apostrophe
 _INNER_LIST = re.compile(r"\[([^\[\]]*)\]")
@@ -288,13 +285,13 @@ def _in_place(words: Sequence[str], gold: str, start: str) -> float:
 
 def spell_backward(answer: str, entry: Entry, config: Config) -> float:
     """The reversed word in any letter case; its letters may be separated."""
-    return float(squeezed(answer).casefold() == entry["answer"].casefold())
+    return squeezed(answer).casefold() == entry["answer"].casefold()
 
 
 def palindrome_generation(answer: str, entry: Entry, config: Config) -> float:
     """Any palindrome of exactly the given letters, in any letter case; they may be separated."""
     text = squeezed(answer).casefold()
-    return float(text == text[::-1] and Counter(text) == Counter(entry["metadata"]["letters"]))
+    return text == text[::-1] and Counter(text) == Counter(entry["metadata"]["letters"])
 
 
 def palindrome_partitioning(answer: str, entry: Entry, config: Config) -> float:
@@ -350,12 +347,12 @@ def word_ladder(answer: str, entry: Entry, config: Config) -> float:
         return 0.0
     if not _ladder_words().issuperset(steps) or any(len(step) != len(steps[0]) for step in steps):
         return 0.0
-    return float(all(sum(a != b for a, b in zip(*pair, strict=True)) == 1 for pair in pairwise(steps)))
+    return all(sum(a != b for a, b in zip(*pair, strict=True)) == 1 for pair in pairwise(steps))
 
 
 def word_sequence_reversal(answer: str, entry: Entry, config: Config) -> float:
     """The words in reverse order, separated by commas or white space."""
-    return float(_words(answer) == entry["metadata"]["words"][::-1])
+    return _words(answer) == entry["metadata"]["words"][::-1]
 
 
 def word_sorting(answer: str, entry: Entry, config: Config) -> float:
@@ -409,7 +406,7 @@ def _ladder_words() -> frozenset[str]:
     """The words of 3 to 5 letters, in upper case, that `word_ladder` accepts as English."""
     with _library_file("words.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    found = (row.get(f"{length}_letter") for row in rows for length in _LADDER_LENGTHS)
+    found = (row.get(f"{length}_letter") for row in rows for length in (3, 4, 5))
     return frozenset(word.upper() for word in found if word)
 
 

@@ -21,13 +21,10 @@ _PICK_TOLERANCE = Fraction(1, 2000)
 _MAX_EXPONENT = 400
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DAY_UNITS = ("business days", "days", "day", "times", *(f"{name}s" for name in _WEEKDAYS), "th", "st", "nd", "rd")
-_HEXADECIMAL = re.compile(r"([+-]?)\s*(?:0[xX])?([0-9a-fA-F]+(?:_[0-9a-fA-F]+)*)")
 _CURRENCIES = ("$", "€", "£", "¥", "₹")
 _PLACES, _MOST_PLACES = 4, 10
 """Minimum number of decimal places, and the number checked, because the stored answer has no more."""
-_RELATIVE_TOLERANCE = Fraction(1, 20)
 _DAY = timedelta(days=1)
-_ZERO = timedelta(0)
 _CLOCK = re.compile(
     r"(?P<sign>-?)(?:(?P<days>\d{1,7}) ?(?:days?|d)(?:$|,? (?:and )?))?"
     r"(?:(?P<hours>\d{1,7}):(?P<minutes>[0-5]?\d)(?::(?P<seconds>[0-5]?\d(?:\.\d{1,6})?))?)?"
@@ -38,16 +35,13 @@ _WORDS = re.compile(
     r"(?:(?P<minutes>\d{1,7}) ?(?:minutes?|mins?|m)(?:,? and|,)? ?)?"
     r"(?:(?P<seconds>\d{1,7}(?:\.\d{1,6})?) ?(?:seconds?|secs?|s))?"
 )
-_DATE_WITH_WEEKDAY = re.compile(r"(\d{4}-\d\d-\d\d) \(\w+\) (\d\d:\d\d:\d\d [+-]\d{4})")
 _MANY_PLACES = 10**2_000
 """Common multiple of the denominators of all decimals `forms.number` can read."""
 _HALF_A_THOUSANDTH = Fraction(1, 2000)
-_HALF_A_HUNDREDTH = Fraction(1, 200)
 _FLOAT_ERROR = Fraction(1, 10**9)
 """Tolerance for the library's floats."""
 _DEGREES = ("°", "degrees", r"\degree", "degree", "deg", r"^\circ", r"^{\circ}")
 _ROOT = re.compile(r"\\?sqrt(?:\{(\d{1,12})\}|\((\d{1,12})\)|(\d{1,12}))|√(?:\((\d{1,12})\)|\{(\d{1,12})\}|(\d{1,12}))")
-_FRACTION = re.compile(r"\\[dt]?frac\{([^{}]*)\}\{(\d{1,9})\}")
 _TERMS = r"[+-]?T(?:[+-]T)*".replace("T", r"(?:\d{1,9}(?:\*?√\d{1,12})?|√\d{1,12})(?:/\d{1,9})?")
 _SURD = re.compile(rf"{_TERMS}|\({_TERMS}\)(?:/(?:\d{{1,9}}|\(\d{{1,9}}\)))?")
 
@@ -56,11 +50,11 @@ def bitwise_arithmetic(answer: str, entry: Entry, config: Config) -> float:
     """The stored number in hexadecimal, with or without `0x`, in any letter case, or in decimal."""
     gold = int(entry["answer"], 16)
     text = forms.plain_digits(answer.strip())
-    if match := _HEXADECIMAL.fullmatch(text):
+    if match := re.fullmatch(r"([+-]?)\s*(?:0[xX])?([0-9a-fA-F]+(?:_[0-9a-fA-F]+)*)", text):
         sign, digits = match.groups()
         if int(sign + digits.replace("_", ""), 16) == gold:
             return 1.0
-    return float(forms.integer(text) == gold)
+    return forms.integer(text) == gold
 
 
 def calendar_arithmetic(answer: str, entry: Entry, config: Config) -> float:
@@ -68,10 +62,10 @@ def calendar_arithmetic(answer: str, entry: Entry, config: Config) -> float:
     gold = entry["answer"].casefold()
     if gold in _WEEKDAYS:
         text = answer.strip().casefold()
-        return float(len(text) >= 3 and gold.startswith(text))
+        return len(text) >= 3 and gold.startswith(text)
     if gold in ("yes", "no"):
         return word(answer, entry, config)
-    return float(forms.integer(_without_unit(answer, _DAY_UNITS)) == int(gold))
+    return forms.integer(_without_unit(answer, _DAY_UNITS)) == int(gold)
 
 
 def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
@@ -86,8 +80,8 @@ def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
         return 1.0
     exact = exact_value(entry["question"].rpartition("\n")[2].removesuffix(" = ?"))
     if not exact:
-        return float(value == exact)
-    return float(abs(value - exact) <= _last_place(exact, config.get("precision", _DECIMAL_PRECISION)))
+        return value == exact
+    return abs(value - exact) <= _last_place(exact, config.get("precision", _DECIMAL_PRECISION))
 
 
 def _last_place(value: Fraction, digits: int) -> Fraction:
@@ -105,7 +99,7 @@ def decimal_chain_sum(answer: str, entry: Entry, config: Config) -> float:
     value = forms.number(answer)
     if value is None:
         return 0.0
-    return float(value == forms.number(entry["answer"]) or value == exact_value(entry["metadata"]["expression"]))
+    return value == forms.number(entry["answer"]) or value == exact_value(entry["metadata"]["expression"])
 
 
 def fraction_simplification(answer: str, entry: Entry, config: Config) -> float:
@@ -118,13 +112,13 @@ def fraction_simplification(answer: str, entry: Entry, config: Config) -> float:
     metadata = entry["metadata"]
     lowest = Fraction(metadata["numerator"], metadata["denominator"])
     stored = (metadata["simplified_numerator"], metadata["simplified_denominator"])
-    return float(parts in (lowest.as_integer_ratio(), stored))
+    return parts in (lowest.as_integer_ratio(), stored)
 
 
 def gsm_symbolic(answer: str, entry: Entry, config: Config) -> float:
     """The stored number; a currency or percent sign is ignored."""
     value = forms.rational(_without_currency(answer))
-    return float(value is not None and value == forms.rational(entry["answer"]))
+    return value is not None and value == forms.rational(entry["answer"])
 
 
 def _without_currency(text: str) -> str:
@@ -138,12 +132,12 @@ def _without_currency(text: str) -> str:
 
 def leg_counting(answer: str, entry: Entry, config: Config) -> float:
     """The stored number, with or without the word `legs`."""
-    return float(forms.integer(_without_unit(answer, ("legs",))) == int(entry["answer"]))
+    return forms.integer(_without_unit(answer, ("legs",))) == int(entry["answer"])
 
 
 def count_bits(answer: str, entry: Entry, config: Config) -> float:
     """The stored number, with or without a word for what is counted."""
-    return float(forms.integer(_without_unit(answer, ("one bits", "1 bits", "bits", "ones"))) == int(entry["answer"]))
+    return forms.integer(_without_unit(answer, ("one bits", "1 bits", "bits", "ones"))) == int(entry["answer"])
 
 
 def _without_unit(text: str, units: tuple[str, ...]) -> str:
@@ -164,7 +158,7 @@ def number_format(answer: str, entry: Entry, config: Config) -> float:
     if distance > _PICK_TOLERANCE:
         return 0.0
     others = {Fraction(str(candidate)) for candidate in metadata["candidates"]} - {gold}
-    return float(all(distance < abs(value - other) for other in others))
+    return all(distance < abs(value - other) for other in others)
 
 
 def power_function(answer: str, entry: Entry, config: Config) -> float:
@@ -173,7 +167,7 @@ def power_function(answer: str, entry: Entry, config: Config) -> float:
     gold = forms.number(entry["answer"])
     if value is None or gold is None:
         return 0.0
-    return float(not _rounded(value, _POWER_FIGURES).isdisjoint(_rounded(gold, _POWER_FIGURES)))
+    return not _rounded(value, _POWER_FIGURES).isdisjoint(_rounded(gold, _POWER_FIGURES))
 
 
 def _rounded(value: Fraction, digits: int) -> set[Fraction]:
@@ -222,15 +216,15 @@ def prime_factorization(answer: str, entry: Entry, config: Config) -> float:
     left, equals, right = answer.partition("=")
     product = (right if equals and forms.integer(left) == number else answer).strip().rstrip("×*·⋅")
     if forms.integer(product) == number:
-        return float(wanted == [number])
+        return wanted == [number]
     if "," in product and (listed := forms.numbers(product)):
-        return float(len(listed) == len(wanted) and sorted(listed) == sorted(wanted))
+        return len(listed) == len(wanted) and sorted(listed) == sorted(wanted)
     given: Counter[Fraction] = Counter()
     for base, exponent in _factors(product):
         if exponent < 1:
             return 0.0
         given[base] += exponent
-    return float(given == Counter(wanted))
+    return given == Counter(wanted)
 
 
 def coin_flip(answer: str, entry: Entry, config: Config) -> float:
@@ -243,11 +237,11 @@ def coin_flip(answer: str, entry: Entry, config: Config) -> float:
     gold = forms.rational(str(entry["answer"]))
     if gold is None:
         raise ValueError(f"cannot read the stored probability {entry['answer']!r}")
-    return float(all(_close(_probability(part), gold) for part in re.split(r"=|≈|\\approx\b", answer)))
+    return all(_close(_probability(part), gold) for part in re.split(r"=|≈|\\approx\b", answer))
 
 
 def _close(value: Fraction | None, gold: Fraction) -> bool:
-    if value is None or abs(value - gold) > gold * _RELATIVE_TOLERANCE:
+    if value is None or abs(value - gold) > gold * Fraction(1, 20):
         return False
     shown = next((n for n in range(_PLACES, _MOST_PLACES) if 10**n % value.denominator == 0), _MOST_PLACES)
     unit = Fraction(1, 10**shown)
@@ -268,7 +262,7 @@ def time_intervals(answer: str, entry: Entry, config: Config) -> float:
     right = _right(entry)
     text = f"{answer.strip()} days" if metadata["expected_format"] == "D days" else answer
     readings = _readings(text) or _readings(answer)
-    return float(not right.isdisjoint(readings) or word(answer, entry, config) == 1.0)
+    return not right.isdisjoint(readings) or word(answer, entry, config) == 1.0
 
 
 def _right(entry: Entry) -> set[timedelta]:
@@ -294,13 +288,13 @@ def elapsed_time(entry: Entry) -> str:
 
 def _elapsed(entry: Entry) -> timedelta:
     """The time from start to end, taken from the question if the library drops the time of day after `(Monday)`."""
-    found = _DATE_WITH_WEEKDAY.findall(entry["question"])
+    found = re.findall(r"(\d{4}-\d\d-\d\d) \(\w+\) (\d\d:\d\d:\d\d [+-]\d{4})", entry["question"])
     if len(found) == 2:
         start, end = (datetime.strptime(f"{day} {time}", "%Y-%m-%d %H:%M:%S %z") for day, time in found)
         return end - start
     metadata = entry["metadata"]
     elapsed = datetime.fromisoformat(metadata["end_time"]) - datetime.fromisoformat(metadata["start_time"])
-    if metadata["task_type"].startswith("time") and elapsed < _ZERO:
+    if metadata["task_type"].startswith("time") and elapsed < timedelta(0):
         elapsed += _DAY  # times of day: past midnight
     return elapsed
 
@@ -331,17 +325,15 @@ def advanced_geometry(answer: str, entry: Entry, config: Config) -> float:
     metadata = entry["metadata"]
     if metadata["task_type"] == "orthocenter":
         parts = forms.unbracketed(re.sub(r"\\left|\\right", "", answer)).split(",")
-        return float(
-            len(parts) == 2 and all(map(_is_near, map(forms.rational, parts), map(Fraction, metadata["ortho"])))
-        )
+        return len(parts) == 2 and all(map(_is_near, map(forms.rational, parts), map(Fraction, metadata["ortho"])))
     if metadata["task_type"] == "incircle_radius":
         radius = metadata["incircle_radius_approx"]
         surd = _surd(answer)
         is_exact = surd is not None and abs(surd[0] - radius) + surd[1] <= _FLOAT_ERROR
-        return float(is_exact or _is_near(forms.rational(answer), radius))
+        return is_exact or _is_near(forms.rational(answer), radius)
     number = _without_unit(answer, _DEGREES)
-    tolerance = _HALF_A_THOUSANDTH if len(number.partition(".")[2]) > 2 else _HALF_A_HUNDREDTH
-    return float(_is_near(forms.rational(number), metadata["angle_ABC_degrees"], tolerance))
+    tolerance = _HALF_A_THOUSANDTH if len(number.partition(".")[2]) > 2 else Fraction(1, 200)
+    return _is_near(forms.rational(number), metadata["angle_ABC_degrees"], tolerance)
 
 
 def _is_near(value: Fraction | None, right: Fraction | float, tolerance: Fraction = _HALF_A_THOUSANDTH) -> bool:
@@ -361,7 +353,7 @@ def _surd(text: str) -> calculus.Ball | None:
     text = re.sub(r"\s|\\left|\\right|\\,", "", forms.plain_digits(text))
     text = re.sub(r"\\cdot|\\times|[×·⋅]", "*", text)
     text = _ROOT.sub(lambda root: f"√{next(filter(None, root.groups()))}", text)
-    text = _FRACTION.sub(r"(\1)/\2", text)
+    text = re.sub(r"\\[dt]?frac\{([^{}]*)\}\{(\d{1,9})\}", r"(\1)/\2", text)
     node = parse(re.sub(r"√(\d+)", r"sqrt(\1)", text)) if _SURD.fullmatch(text) else None
     try:
         return None if node is None else calculus.compiled(node)({})[0]
@@ -372,4 +364,4 @@ def _surd(text: str) -> calculus.Ball | None:
 def simple_geometry(answer: str, entry: Entry, config: Config) -> float:
     """The angle, with or without a unit."""
     value = forms.number(_without_unit(answer, _DEGREES))
-    return float(value is not None and value == forms.number(entry["answer"]))
+    return value is not None and value == forms.number(entry["answer"])

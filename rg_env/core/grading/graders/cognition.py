@@ -17,7 +17,6 @@ from rg_env.core.grading.graders import common, forms
 from rg_env.core.grading.graders.common import Config, Entry
 
 _QUOTES = "\"'“”‘’"
-_EMOJI_STYLE = "\N{VARIATION SELECTOR-16}"
 MAX_MOVES = 1_000
 """Maximum number of moves; a beginner's method takes about 150 on a cube of size 3."""
 
@@ -27,8 +26,6 @@ _MOVE = re.compile(
     r"(?P<layer>[1-9])?(?:(?P<face>[LRDUBF])(?P<wide>w)?|(?P<small>[lrdubf]))(?P<tail>'[1-9]?|[1-9]'?)?"
     r"|(?P<whole>[XYZMESxyz])(?P<rest>'[1-9]?|[1-9]'?)?"
 )
-_PRIME = re.compile("[’‘′`´ʼ]")
-_BETWEEN_MOVES = re.compile(r"[\s(),;]+")
 _AXES = {"L": 0, "R": 0, "M": 0, "X": 0, "D": 1, "U": 1, "E": 1, "Y": 1, "B": 2, "F": 2, "S": 2, "Z": 2}
 _CLOCKWISE = "RUFXYZS"
 """Moves that are clockwise seen from the positive end of the axis; M turns like L, and E like D."""
@@ -41,20 +38,20 @@ def _bare(text: str) -> str:
 
 def color_cube_rotation(answer: str, entry: Entry, config: Config) -> float:
     """The color in any letter case; both spellings of gray."""
-    return float(_bare(answer).replace("grey", "gray") == _bare(entry["answer"]))
+    return _bare(answer).replace("grey", "gray") == _bare(entry["answer"])
 
 
 def figlet_font(answer: str, entry: Entry, config: Config) -> float:
     """The word in any letter case, with or without spaces between its letters."""
     word = _bare(entry["answer"])
-    return float(_bare(answer) == word) if word else float(forms.same_text(answer, entry["answer"]))
+    return _bare(answer) == word if word else forms.same_text(answer, entry["answer"])
 
 
 def modulo_grid(answer: str, entry: Entry, config: Config) -> float:
     """All signs of the grid, with or without separators."""
     gold = entry["answer"].splitlines()
-    rows = common.rows(answer.replace(_EMOJI_STYLE, ""), sum(map(len, gold)))
-    return float(rows is not None and ["".join(row) for row in rows] == gold)
+    rows = common.rows(answer.replace("\N{VARIATION SELECTOR-16}", ""), sum(map(len, gold)))
+    return rows is not None and ["".join(row) for row in rows] == gold
 
 
 def needle_haystack(answer: str, entry: Entry, config: Config) -> float:
@@ -62,7 +59,7 @@ def needle_haystack(answer: str, entry: Entry, config: Config) -> float:
     asked = entry["metadata"]["question"].removeprefix("Who ").removesuffix("? Reply only with a name.")
     statements = entry["question"].split("\n")[0].split(". ")
     names = {name.removesuffix(f" {asked}") for name in statements if name.endswith(f" {asked}")}
-    return float(_bare(answer) in {_bare(name) for name in (*names, entry["answer"])})
+    return _bare(answer) in {_bare(name) for name in (*names, entry["answer"])}
 
 
 def rubiks_cube(answer: str, entry: Entry, config: Config) -> float:
@@ -73,7 +70,7 @@ def rubiks_cube(answer: str, entry: Entry, config: Config) -> float:
         raise ValueError(f"a cube of size {size} has no such moves as {entry['metadata']['scramble_moves']!r}")
     state = turned(size, moves, scrambled) if moves else None
     area = size * size
-    return float(state is not None and all(len(set(state[at : at + area])) == 1 for at in range(0, 6 * area, area)))
+    return state is not None and all(len(set(state[at : at + area])) == 1 for at in range(0, 6 * area, area))
 
 
 def turned(size: int, moves: list[str], start: State | None = None) -> State | None:
@@ -92,7 +89,7 @@ def turned(size: int, moves: list[str], start: State | None = None) -> State | N
 
 def _moves(answer: str) -> list[str]:
     """The moves, separated by white space or commas, in brackets or not, in quotes or not; none if too many."""
-    moves = [move for move in _BETWEEN_MOVES.split(_PRIME.sub("'", forms.unbracketed(answer))) if move]
+    moves = [move for move in re.split(r"[\s(),;]+", re.sub("[’‘′`´ʼ]", "'", forms.unbracketed(answer))) if move]
     if len(moves) > MAX_MOVES:
         return []
     # Moves in a list are in double quotes if one of them ends in a prime; otherwise, single quotes work too.
@@ -169,8 +166,8 @@ def codeio(answer: str, entry: Entry, config: Config) -> float:
         return common.text(answer, entry, config)
     value = forms.literal(answer) if _n_signs(answer) <= _n_signs(entry["answer"]) + _MORE_SIGNS else forms.INVALID
     if value is forms.INVALID:
-        return float(isinstance(gold, str) and forms.plain_digits(answer.strip()) == gold)
-    return float(_same(value, gold))
+        return isinstance(gold, str) and forms.plain_digits(answer.strip()) == gold
+    return _same(value, gold)
 
 
 def _n_signs(source: str) -> int:
@@ -218,7 +215,7 @@ def list_functions(answer: str, entry: Entry, config: Config) -> float:
     numbers = forms.numbers(answer.replace("{,}", "")) if len(answer) <= _MAX_TEXT else None
     if numbers is None or not (numbers or "[" in answer):
         return 0.0
-    return float(numbers == forms.numbers(entry["answer"]))
+    return numbers == forms.numbers(entry["answer"])
 
 
 _DIGITS = [str(digit) for digit in range(10)]

@@ -17,8 +17,8 @@ Entry = Mapping[str, Any]
 Config = Mapping[str, Any]
 """Options set by the user; others have the library's default."""
 Grader = Callable[[str, Entry, Config], float]
-"""Function of (answer, entry, config) that returns real progress in [0, 1], 1.0 if right. It never raises for an
-answer."""
+"""Function of (answer, entry, config) that returns real progress in [0, 1], where True is 1.0: right. It never
+raises for an answer."""
 
 
 _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
@@ -26,30 +26,30 @@ _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
 
 def text(answer: str, entry: Entry, config: Config) -> float:
     """The stored answer, except for white space at line ends and around the text."""
-    return float(forms.same_text(answer, entry["answer"]))
+    return forms.same_text(answer, entry["answer"])
 
 
 def word(answer: str, entry: Entry, config: Config) -> float:
     """The stored answer in any letter case and spacing."""
-    return float(answer.casefold().split() == str(entry["answer"]).casefold().split())
+    return answer.casefold().split() == str(entry["answer"]).casefold().split()
 
 
 def exact_number(answer: str, entry: Entry, config: Config) -> float:
     """The stored decimal number in any notation."""
     value = forms.number(answer)
-    return float(value is not None and value == forms.number(str(entry["answer"])))
+    return value is not None and value == forms.number(str(entry["answer"]))
 
 
 def fraction(answer: str, entry: Entry, config: Config) -> float:
     """The stored number as a decimal or a fraction, reduced or not."""
     value = forms.rational(answer)
-    return float(value is not None and value == forms.rational(str(entry["answer"])))
+    return value is not None and value == forms.rational(str(entry["answer"]))
 
 
 def truth(answer: str, entry: Entry, config: Config) -> float:
     """The stored True or False, or Yes or No, in any letter case; yes and true are equivalent."""
     value = _TRUTH.get(answer.strip().casefold())
-    return float(value is not None and value is _TRUTH[str(entry["answer"]).casefold()])
+    return value is not None and value is _TRUTH[str(entry["answer"]).casefold()]
 
 
 def squeezed(text: str) -> str:
@@ -92,8 +92,6 @@ _CHARS_PER_CELL = 32
 _MORE_CHARS = 200
 """Additional characters allowed. JSON with one number per line takes about 12 per cell, 28 with all decimal places."""
 _LATEX = re.compile(r"\\begin\{(\w*matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
-_BETWEEN_ROWS = re.compile(r"\][\s,]*\[")
-_LIST = re.compile(r"\[|,[ \t]*\n")
 _CELL = re.compile(r"[^\s,;|]+")
 _WHOLE = re.compile(r"([+-]?\d{1,9})(?:\.0*)?", re.ASCII)
 
@@ -112,8 +110,8 @@ def rows(text: str, n_cells: int) -> list[list[str]] | None:
     else:
         text = text.replace("(", "[").replace(")", "]")
         inner = text.strip("[], \t\n") if text.startswith("[") and text.endswith("]") else ""
-        is_list = inner and ("\n" not in inner or _LIST.search(inner))  # not lines between brackets
-        lines = _BETWEEN_ROWS.split(text) if is_list else text.splitlines()
+        is_list = inner and ("\n" not in inner or re.search(r"\[|,[ \t]*\n", inner))  # not lines between brackets
+        lines = re.split(r"\][\s,]*\[", text) if is_list else text.splitlines()
     lines = [line for line in lines if line.strip()]
     return [_cells(line) for line in lines] if len(lines) <= n_cells else None
 

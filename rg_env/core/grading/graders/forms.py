@@ -68,8 +68,6 @@ _WORDS = {"true": True, "false": False, "none": None, "null": None}
 INVALID = object()
 """The result of `literal` for any other text."""
 _PLAIN = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a"}
-_CLOSED_BY = {"[": "]", "(": ")", "{": "}"}
-_SLASHES = str.maketrans("\N{FRACTION SLASH}\N{DIVISION SLASH}", "//")
 _FRACTION = re.compile(r"([+-]?)\s*\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 
 
@@ -242,7 +240,7 @@ def integer(text: str) -> int | None:
 
 def plain_fraction(text: str) -> str:
     r"""`text` with a fraction as `3/4`: `\frac{3}{4}`, and with other slashes."""
-    text = text.strip().translate(_SLASHES)
+    text = text.strip().translate(str.maketrans("\N{FRACTION SLASH}\N{DIVISION SLASH}", "//"))
     latex = _FRACTION.fullmatch(text)
     return "{}{}/{}".format(*latex.groups()) if latex else text
 
@@ -308,7 +306,7 @@ def _group(bracket: str, tokens: Iterator[re.Match[str]], depth: int) -> Any:
         comma = token[_SIGN] == ","
         if comma:
             token = next(tokens)
-    if token[_CLOSE] != _CLOSED_BY[bracket]:
+    if token[_CLOSE] != {"[": "]", "(": ")", "{": "}"}[bracket]:
         raise ValueError("closed by another bracket")
     if bracket == "{":
         found = dict(zip(keys, items, strict=True))

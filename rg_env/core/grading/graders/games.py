@@ -18,7 +18,6 @@ from rg_env.core.grading.graders.expressions import Node, exact, parse
 Grid = list[list[int]]
 
 _SIGNS = str.maketrans({"^": "∧", "⋀": "∧", "˄": "∧", "⌃": "∧", "v": "∨", "V": "∨", "⋁": "∨", "˅": "∨", "⌄": "∨"})
-_NO_SIGNS = str.maketrans(dict.fromkeys("<>∧∨", " "))
 
 
 def sudoku(answer: str, entry: Entry, config: Config) -> float:
@@ -59,7 +58,8 @@ def futoshiki(answer: str, entry: Entry, config: Config) -> float:
         )
 
     size = metadata["board_size"]
-    return _value(_grid(text.translate(_NO_SIGNS), size, size, one_digit=size < 10), metadata, obeys)
+    grid = _grid(re.sub("[<>∧∨]", " ", text), size, size, one_digit=size < 10)
+    return _value(grid, metadata, obeys)
 
 
 def kakurasu(answer: str, entry: Entry, config: Config) -> float:
@@ -147,7 +147,6 @@ def _signs(text: str) -> str:
 
 Point = tuple[int, int]
 _MOVE = re.compile(r"\(?\s*([A-Za-z])\s*(?:[-,]\s*)?(\d{1,2})\s*\)?")
-_EMPTY = ("_", ".")
 
 
 def n_queens(answer: str, entry: Entry, config: Config) -> float:
@@ -158,12 +157,12 @@ def n_queens(answer: str, entry: Entry, config: Config) -> float:
     if board is None or len(board) != size:
         return 0.0
     rows = [list(row[0]) if len(row) == 1 else row for row in board]  # `_Q__` as well as `_ Q _ _`
-    if any(len(row) != size or any(cell not in (*_EMPTY, "Q", "q") for cell in row) for row in rows):
+    if any(len(row) != size or any(cell not in ("_", ".", "Q", "q") for cell in row) for row in rows):
         return 0.0
     queens = [(r, c) for r in range(size) for c in range(size) if rows[r][c] in "Qq"]
     given = {(r, c) for r in range(size) for c in range(size) if puzzle[r][c] == "Q"}
     lines = [{r for r, _ in queens}, {c for _, c in queens}, {r + c for r, c in queens}, {r - c for r, c in queens}]
-    return float(len(queens) == size and given <= set(queens) and all(len(line) == size for line in lines))
+    return len(queens) == size and given <= set(queens) and all(len(line) == size for line in lines)
 
 
 def tsumego(answer: str, entry: Entry, config: Config) -> float:
@@ -175,8 +174,8 @@ def tsumego(answer: str, entry: Entry, config: Config) -> float:
     board = entry["metadata"]["board"]
     move, taken = _point(answer, len(board)), captures(board)
     if not taken:
-        return float(move is not None and move == _point(str(entry["answer"]), len(board)))
-    return float(move is not None and taken.get(move) == max(taken.values()))
+        return move is not None and move == _point(str(entry["answer"]), len(board))
+    return move is not None and taken.get(move) == max(taken.values())
 
 
 def _point(text: str, size: int) -> Point | None:
@@ -218,9 +217,7 @@ def _neighbours(point: Point, size: int) -> Iterator[Point]:
             yield r, c
 
 
-_TARGET_24 = 24
 _FOUR_OPERATIONS = ("number", "negative", "inverse", "sum", "product")
-_OPERATORS = re.compile(r"operators ([-+*/, ]+)\.")
 
 
 def _made_of(answer: str, numbers: Collection[int], target: int) -> Node | None:
@@ -274,15 +271,15 @@ def countdown(answer: str, entry: Entry, config: Config) -> float:
     Every wording of the question requires all numbers.
     """
     metadata = entry["metadata"]
-    return float(_made_of(answer, metadata["numbers"], int(metadata["target"])) is not None)
+    return _made_of(answer, metadata["numbers"], int(metadata["target"])) is not None
 
 
 def puzzle24(answer: str, entry: Entry, config: Config) -> float:
     """An expression that uses all given numbers once and only allowed operators, and equals 24."""
-    node = _made_of(answer, entry["metadata"]["numbers"], _TARGET_24)
+    node = _made_of(answer, entry["metadata"]["numbers"], 24)
     if node is None:
         return 0.0
-    named = _OPERATORS.search(str(entry["question"]))
+    named = re.search(r"operators ([-+*/, ]+)\.", str(entry["question"]))
     allowed = set(named[1].replace(",", "").split() if named else "+-*/")
     stored = parse(str(entry["answer"]))  # the generator takes `-` where no division comes out even
-    return float(_operators(node) <= allowed | (_operators(stored) if stored else set()))
+    return _operators(node) <= allowed | (_operators(stored) if stored else set())

@@ -22,7 +22,6 @@ from rg_env.core.grading.graders.common import Config, Entry
 from rg_env.core.grading.graders.expressions import exact_value
 
 NO_OPTIONS: Config = MappingProxyType({})
-_WOMEN = re.compile(r"\b(\d+) female colleagues")
 CARDS = re.compile(r"initial cards ([A-Z]+)")
 STATEMENT = re.compile(r"(All|No|Some) (\w+) are (not )?(\w+)")
 # Reasoning Gym's default names: its metadata does not say who is a man and who a woman.
@@ -57,7 +56,7 @@ def _aiw(entry: Entry, config: Config) -> str:
     The library counts one too many in the first circle (Matilda as her own colleague) and ignores the second, whose
     members are all each other's colleagues according to the question.
     """
-    women = _WOMEN.findall(entry["question"])
+    women = re.findall(r"\b(\d+) female colleagues", entry["question"])
     if len(women) != 2:
         return str(entry["answer"])
     return str(int(women[0]) + int(women[1]) - 1)

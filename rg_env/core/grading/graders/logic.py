@@ -44,7 +44,6 @@ _TOKEN = re.compile(r"\s*(<-{1,2}>|<={1,2}>|-{1,2}>|={1,2}>|&&|\|\||\\/|/\\|\\?[
 _BINDING = {"iff": 1, "implies": 2, "or": 3, "and": 4}
 
 
-_NAME = re.compile(r"[^\W\d_]+|¬")
 _LINKS = {"is", "a", "an", "the", "are", "both", "and"}
 _DENIALS = {
     *("not", "no", "never", "neither", "nor", "or", "either", "if", "unless", "false", "untrue", "wrong", "incorrect"),
@@ -65,7 +64,7 @@ def knights_knaves(answer: str, entry: Entry, config: Config) -> float:
     terms = metadata["knight_knave_terms"]
     roles = {terms[key] + ending: key == "knight" for key in ("knight", "knave") for ending in ("", "s", "es")}
     right = {name.casefold(): bool(value) for name, value in zip(metadata["names"], metadata["solution"], strict=True)}
-    return float(_claims(answer, set(right), roles) == right)
+    return _claims(answer, set(right), roles) == right
 
 
 def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, bool] | None:
@@ -74,7 +73,7 @@ def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, b
     pending: list[str] = []  # names still without a role
     plural = False
     last: bool | None = None
-    for word in _NAME.findall(answer.casefold()):
+    for word in re.findall(r"[^\W\d_]+|¬", answer.casefold()):
         if word in names:
             pending.append(word)
         elif word in roles:
@@ -94,7 +93,7 @@ def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, b
 def family_relationships(answer: str, entry: Entry, config: Config) -> float:
     """The relationship, in any letter case and with or without hyphens."""
     words = answer.casefold().replace("-", " ").replace("‑", " ").split()
-    return float(words == str(entry["answer"]).replace("-", " ").split())
+    return words == str(entry["answer"]).replace("-", " ").split()
 
 
 def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
@@ -108,7 +107,7 @@ def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
     """
     premises = Premises(entry["metadata"])
     formula = parse(answer.strip().lstrip("∴⊢ "), premises.variables)
-    return float(formula is not None and premises.lead_to(formula))
+    return formula is not None and premises.lead_to(formula)
 
 
 class Premises:

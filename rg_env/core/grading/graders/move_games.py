@@ -35,12 +35,10 @@ _KNIGHT_MOVES = re.compile(
     re.IGNORECASE,
 )
 """A list of moves as JSON or bare, all in the same quotes."""
-_BETWEEN_STEPS = str.maketrans(dict.fromkeys(" \t\r\n,;'\"[]", ""))
 _SIDE = 6
 _MAX_STATES = 200_000
 """Number of states before the solver gives up. No puzzle of the library has more than 147,355."""
 _SLIDE = re.compile(r"([A-Z])\1{0,2}([+-])(\d{1,2})")  # also `AA+1`, as the question names the red car
-_AROUND_SIGNS = re.compile(r" ?([][(),:]) ?")
 _ACTION = re.compile(
     r"agent\[N,N\]:move\((box_[^(),]+),(?:square\[N,N\]|(target_[^()]+))\)".replace("N", r"(\d{1,3}\.5)"), re.IGNORECASE
 )
@@ -95,7 +93,7 @@ def tower_of_hanoi(answer: str, entry: Entry, config: Config) -> float:
         if pegs[target] and pegs[target][-1] < disk:
             return 0.0
         pegs[target].append(disk)
-    return float(len(pegs[metadata["target_peg"]]) == metadata["num_disks"])
+    return len(pegs[metadata["target_peg"]]) == metadata["num_disks"]
 
 
 def knight_swap(answer: str, entry: Entry, config: Config) -> float:
@@ -106,7 +104,7 @@ def knight_swap(answer: str, entry: Entry, config: Config) -> float:
     """
     metadata = entry["metadata"]
     if answer.strip(" \t\r\n\"'[].").lower() == "no":
-        return float(entry["answer"] == "No")
+        return entry["answer"] == "No"
     answer = forms.plain_digits(answer)
     if not _KNIGHT_MOVES.fullmatch(answer.strip()):
         return 0.0
@@ -121,7 +119,7 @@ def knight_swap(answer: str, entry: Entry, config: Config) -> float:
         board[start], board[end] = None, turn
         turn = "B" if turn == "w" else "w"
     swapped = {"w": "B", "B": "w", None: None}
-    return float(all(board[square] == swapped[piece] for square, piece in metadata["pieces"].items()))
+    return all(board[square] == swapped[piece] for square, piece in metadata["pieces"].items())
 
 
 def _is_knight_move(start: str, end: str) -> bool:
@@ -149,7 +147,7 @@ def solve_knight_swap(pieces: tuple[tuple[str, str], ...], first: str) -> str:
 
 def sokoban(answer: str, entry: Entry, config: Config) -> float:
     """Letters U, D, L and R that push all boxes onto goals. Blocked steps do nothing."""
-    moves = answer.translate(_BETWEEN_STEPS).upper()
+    moves = re.sub("[ \t\r\n,;'\"[\\]]", "", answer).upper()
     if not moves or set(moves) - set("UDLR"):
         return 0.0
     rows = entry["metadata"]["gamestr"].replace(" ", "").strip().splitlines()
@@ -172,7 +170,7 @@ def sokoban(answer: str, entry: Entry, config: Config) -> float:
         elif ahead not in floor:
             continue
         player = ahead
-    return float(boxes <= goals)
+    return boxes <= goals
 
 
 @dataclass(frozen=True)
@@ -246,7 +244,7 @@ def rush_hour(answer: str, entry: Entry, config: Config) -> float:
             return 0.0
         state[vehicle] = place
         taken = others | masks[place]
-    return float(bool(moves) and state[0] == board.exit)
+    return bool(moves) and state[0] == board.exit
 
 
 def solve_rush_hour(entry: Mapping[str, Any]) -> str | None:
@@ -290,7 +288,7 @@ def _do(step: dict[Any, Any], squares: _Squares) -> bool:
     acted = set()
     arrivals = []
     for agent, action in step.items():
-        found = _ACTION.fullmatch(_AROUND_SIGNS.sub(r"\1", " ".join(f"{agent}:{action}".split())))
+        found = _ACTION.fullmatch(re.sub(r" ?([][(),:]) ?", r"\1", " ".join(f"{agent}:{action}".split())))
         if found is None:
             return False
         here, box, there, target = f"{found[1]}_{found[2]}", found[3], f"{found[4]}_{found[5]}", found[6]
@@ -357,12 +355,11 @@ def _n_boxes(squares: _Squares) -> int:
 # Paths and presses
 
 _STEPS = {"right": (0, 1), "down": (1, 0), "left": (0, -1), "up": (-1, 0)}
-_COLORS = {"red": "green", "green": "red"}
 
 
 def path_star(answer: str, entry: Entry, config: Config) -> float:
     """The path. It is unique, because branches of a star do not meet."""
-    return float(forms.parts(answer.casefold()) == str(entry["answer"]).split())
+    return forms.parts(answer.casefold()) == str(entry["answer"]).split()
 
 
 def shortest_path(answer: str, entry: Entry, config: Config) -> float:
@@ -370,7 +367,7 @@ def shortest_path(answer: str, entry: Entry, config: Config) -> float:
     shortest = entry["metadata"]["solution"]
     path = forms.parts(answer.casefold())
     if not shortest:
-        return float(path == ["infeasible"])
+        return path == ["infeasible"]
     matrix = entry["metadata"]["matrix"]
     if not path or not _reaches_goal(matrix, path):
         return 0.0
@@ -428,7 +425,7 @@ def _pressed(state: tuple[int, str], button: Mapping[str, Any]) -> tuple[int, st
                 value -= operand
             case _:
                 value *= operand
-    return value, _COLORS[color]
+    return value, {"red": "green", "green": "red"}[color]
 
 
 def is_shortest_lock(entry: Entry) -> bool:
