@@ -52,7 +52,7 @@ from rg_env.core.grading.extraction import Extraction
 from rg_env.core.grading.graders import gold_answer
 from rg_env.core.grading.workers import WorkerPool
 from rg_env.core.tasks import library
-from rg_env.core.tasks.task_table import load_table, options_at, working_levels
+from rg_env.core.tasks.task_table import load_table, working_levels
 from rg_env.errors import GenerationError
 
 MEAN_RATIO, LEAST_RATIO = 300.0, 0.6
@@ -270,8 +270,7 @@ def measure_times(tasks: list[str], count: int, step: int) -> bool:
     slowest = (0.0, "")
     print(f"{'task':<28}{'level':>8}{'gold':>10}{'graded':>10}{'answers':>9}{'most, ms':>10}  by")
     for task in tasks:
-        for level in [None, *working_levels(task)[-1:]]:
-            config = {} if level is None else options_at(task, level)
+        for level, config in [(None, {}), *list(working_levels(task).items())[-1:]]:
             try:
                 entries = [json.loads(item.entry) for item in draws.items(task, count, 0, config)]
             except GenerationError as error:

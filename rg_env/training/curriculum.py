@@ -31,7 +31,7 @@ from pydantic import BaseModel, NonNegativeInt
 from rg_env.core.data.dataset import Row, build_rows
 from rg_env.core.environment import ReasoningGym
 from rg_env.core.tasks.mixture import Mixture
-from rg_env.core.tasks.task_table import options_at, working_levels
+from rg_env.core.tasks.task_table import working_levels
 from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
 from rg_env.evaluation.records import LEVEL
 from rg_env.training.config.load import curriculum_problems
@@ -172,12 +172,13 @@ class Curriculum:
             raise InputError(f"{'.'.join(problem.path)}: {problem.message}")
         for name, task in config.tasks.items():
             highest = math.inf if task.highest is None else task.highest
-            levels = [level for level in working_levels(name, task.attributes) if level <= highest]
             self._options[name] = {
-                level: {**given[name].config, **options_at(name, level, task.attributes), **own[name].config}
-                for level in levels
+                level: {**given[name].config, **options, **own[name].config}
+                for level, options in working_levels(name, task.attributes).items()
+                if level <= highest
             }
-            if len(levels) > 1 and all(each == self._options[name][levels[0]] for each in self._options[name].values()):
+            levels = [*self._options[name].values()]
+            if len(levels) > 1 and all(each == levels[0] for each in levels):
                 raise InputError(
                     f"curriculum: every option of {name!r} that a level sets is set by its config: leave them out there"
                 )

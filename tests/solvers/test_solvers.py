@@ -11,7 +11,7 @@ import pytest
 from drawn_items import Draws
 
 from rg_env.core.grading.graders import forms, grade
-from rg_env.core.tasks.task_table import load_table, options_at, working_levels
+from rg_env.core.tasks.task_table import load_table, working_levels
 from solvers import SOLVERS
 
 MANY_ANSWERS = {
@@ -84,4 +84,4 @@ def test_many_solved_questions_are_paid(task: str) -> None:
 def test_harder_questions_are_paid(task: str) -> None:
     """At the second level of the task's curriculum, or the highest below."""
     level = max(level for level in working_levels(task) if level <= 2)
-    _check(task, 6, seed=5, config=options_at(task, level))
+    _check(task, 6, seed=5, config=working_levels(task)[level])

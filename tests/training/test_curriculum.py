@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rg_env import ReasoningGym
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.data.splits import split_of
-from rg_env.core.tasks.task_table import options_at
+from rg_env.core.tasks.task_table import working_levels
 from rg_env.errors import InputError, TooFewQuestionsError, UnknownNameError
 from rg_env.training.config.load import problems
 from rg_env.training.config.schema import TrainConfig
@@ -222,7 +222,7 @@ def built(spec: Any) -> Callable[[int], Any]:
 def test_a_pool_grows_and_starts_over(env: Any) -> None:
     """All distinct questions once, then again from the start; a resumed run starts over at the same question."""
     said: list[str] = []
-    spec = {"name": "leg_counting", "config": options_at("leg_counting", 0)}
+    spec = {"name": "leg_counting", "config": working_levels("leg_counting")[0]}
     pool = QuestionPool("leg_counting at level 0", built(spec), env.to_examples, say=said.append)
     first = [pool[number]["question"] for number in range(20)]
     assert pool.end is not None
@@ -241,7 +241,7 @@ def test_a_pool_grows_and_starts_over(env: Any) -> None:
 def test_what_is_too_long_is_left_out(env: Any) -> None:
     """Reported once; if no question is short enough, an error is raised."""
     said: list[str] = []
-    spec = {"name": "chain_sum", "config": options_at("chain_sum", 3)}
+    spec = {"name": "chain_sum", "config": working_levels("chain_sum")[3]}
 
     def up_to(limit: int) -> Callable[[Any], list[dict[str, Any]]]:
         return lambda rows: [row for row in env.to_examples(rows) if len(row["question"]) <= limit]

@@ -69,10 +69,6 @@ def _listed(right: Callable[[Mapping[str, Any]], list[str]], as_text: Callable[[
 
 
 def _gold(entry: Mapping[str, Any]) -> list[str]:
-    return [entry["answer"]]
-
-
-def _stripped_gold(entry: Mapping[str, Any]) -> list[str]:
     return [entry["answer"].strip()]
 
 
@@ -114,7 +110,7 @@ _FORMULAS: dict[str, _Formula] = {
     "polynomial_multiplication": algebra.polynomial_multiplication,
     "puzzle24": _puzzle24,
     "simple_integration": algebra.antiderivative,
-    "spiral_matrix": _listed(_stripped_gold, lambda row: " ".join(str(cell) for cell in row), 0.1),
+    "spiral_matrix": _listed(_gold, lambda row: " ".join(str(cell) for cell in row), 0.1),
     "string_insertion": _listed(_gold, "".join, 0.1),
 }
 """Formulas for tasks with a library grader that executes the answer as code."""

@@ -11,6 +11,7 @@ Levels translate the library's curricula to plain options: `level: 2` for all at
 with fewer levels uses its highest, as in the library's `set_global_level`.
 """
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Collection, Mapping
@@ -128,33 +129,21 @@ def resolve_levels(task: str, level: object, levels: object) -> dict[str, Any]:
     return options
 
 
-def options_at(task: str, level: int, attributes: Collection[str] = ()) -> dict[str, Any]:
-    """The options with `attributes` (default: all) at `level`, and other attributes at level 0.
+def working_levels(task: str, attributes: Collection[str] = ()) -> dict[int, dict[str, Any]]:
+    """A task's levels in ascending order, with the options of each, and without levels known to be broken.
 
-    An attribute with fewer levels uses its highest. Raises as `resolve_levels`; the attributes must exist.
-    """
-    if not attributes:
-        return resolve_levels(task, level, None)
-    steps = load_table()[task]["levels"]
-    return resolve_levels(task, None, {name: min(level, len(steps[name]) - 1) for name in attributes})
-
-
-def working_levels(task: str, attributes: Collection[str] = ()) -> list[int]:
-    """A task's levels in ascending order, without those known to be broken; `attributes` as in `options_at`.
-
-    Raises `UnknownNameError` if the task's curriculum does not have an attribute.
+    `attributes` (default: all) are at the level, or at their highest if they have fewer; others are at level 0. Raises
+    `UnknownNameError` if the task's curriculum does not have an attribute.
     """
     steps = load_table()[task]["levels"]
     for name in attributes:
         if name not in steps:
             raise unknown_name(f"level attribute of task {task!r}", name, steps)
-    working = []
+    working = {}
     for level in range(max((len(steps[name]) for name in attributes or steps), default=0)):
-        try:
-            options_at(task, level, attributes)
-        except InputError:
-            continue
-        working.append(level)
+        levels = {name: min(level, len(steps[name]) - 1) for name in attributes or steps}
+        with contextlib.suppress(InputError):  # broken
+            working[level] = resolve_levels(task, None, levels)
     return working
 
 

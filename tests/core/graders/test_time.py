@@ -19,7 +19,7 @@ from grader_cases import entries
 from rg_env.core.grading.extraction import Extraction
 from rg_env.core.grading.graders import gold_answer
 from rg_env.core.grading.scoring import MAX_ANSWER_CHARS, score_extraction
-from rg_env.core.tasks.task_table import load_table, options_at
+from rg_env.core.tasks.task_table import load_table, working_levels
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 long_answers = importlib.import_module("long_answers")
@@ -89,7 +89,7 @@ def assert_quick(task: str, entry: dict[str, Any], config: dict[str, Any], step:
 
 @pytest.mark.parametrize("task", LONG_GOLD)
 def test_long_gold_answers_leave_no_room_for_slow_ones(task: str) -> None:
-    config = options_at(task, LONG_GOLD[task])
+    config = working_levels(task)[LONG_GOLD[task]]
     (item,) = Draws().items(task, 1, 3, config)
     assert_quick(task, json.loads(item.entry), config, 300)
 
