@@ -31,6 +31,7 @@ IGNORED_S, ENDLESS_S = 2e-3, 0.05
 BUILT = {
     ("rg_env.core.grading.graders.expressions", ""): r"\s*(exp|x|e|\d+(?:\.\d*)?|\.\d+|\*\*|[-+*/^()|])",
     ("rg_env.core.grading.graders.algebra", ""): r"x(?:_?\{?\d\}?)?",
+    ("rg_env.core.config.parsing", ""): r"\.learning_rate\b",
     ("rg_env.core.config.files", ""): r"(?:^|/)(?:external_(?:benchmarks|generalisation)/math\w*)$",
     ("rg_env.core.data.problem_keys", ""): r"^(.*)= *\?$",  # in `parts`; `uses` finds the patterns of its calls
     ("rg_env.core.data.problem_keys", "pattern"): r"orange\ juice|orange|red",
