@@ -1,0 +1,412 @@
+"""Worker pools, with real processes: calls, what targets are kept from, and the ends of workers and pools."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from worker_pools import TARGETS, is_running, pids_of, script, stat_of, until, value_of
+
+from rg_env.core.grading.workers import MAX_REQUEST_BYTES, Outcome, WorkerPool
+from rg_env.errors import InputError, RGEnvError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("targets")
+    (folder / "worker_targets.py").write_text(TARGETS, encoding="utf-8")
+    sys.path.insert(0, str(folder))
+    yield folder
+    sys.path.remove(str(folder))
+
+
+@pytest.fixture(scope="module")
+def pool(folder: Path) -> Iterator[WorkerPool]:
+    with WorkerPool("worker_targets:do", workers=1, wall_s=0.5, memory_mb=256, warmup="worker_targets:warm") as pool:
+        yield pool
+
+
+# Calls: arguments, values, errors, many at once
+
+
+@pytest.mark.parametrize(
+    "value", [1, 0.1, None, True, "é\0\ud800\U0001f600", [1, [2]], {"a": {"b": []}}, "", 10**300, "x" * 60_000]
+)
+def test_values_come_back(pool: WorkerPool, value: Any) -> None:
+    """Arguments and values pass as they are, also null bytes and lone surrogates."""
+    assert pool.call("echo", value, 2) == Outcome("ok", [value, 2])
+
+
+@pytest.mark.parametrize(
+    ("action", "detail"),
+    [
+        (("fail", "no\nsuch \ud800 thing"), "ValueError: no such \ud800 thing"),
+        (("fail", "x" * 1000), "ValueError: " + "x" * 288),
+        (("fail", "\U0001f600" * 1000), "ValueError: " + "\U0001f600" * 288),
+        (("leave",), "SystemExit: 0"),
+        (("unprintable",), "an error that cannot be printed"),
+        (("no_json",), "TypeError: Object of type set is not JSON serializable"),
+        (("huge", 65_536), "ValueError: the value has 65546 bytes as JSON, more than 65536"),
+        (("huge", 20_000_000), "ValueError: the value has 20000010 bytes as JSON, more than 65536"),
+    ],
+)
+def test_targets_that_raise(pool: WorkerPool, action: tuple[Any, ...], detail: str) -> None:
+    """What a target raises, and a value that cannot be sent, is one short line in the outcome; the worker lives on."""
+    pid = value_of(pool.call("pid"))
+    outcome = pool.call(*action)
+    assert (outcome.status, outcome.value, outcome.detail) == ("raised", None, detail)
+    assert value_of(pool.call("pid")) == pid
+
+
+def test_output_does_not_disturb(pool: WorkerPool, capfd: pytest.CaptureFixture[str]) -> None:
+    """Prints go nowhere, stdin is empty."""
+    assert value_of(pool.call("talk")) == ""
+    assert value_of(pool.call("echo", 1)) == [1]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_warm_up_runs_once_in_each_worker(pool: WorkerPool) -> None:
+    """What a warm-up did is there for all calls."""
+    assert value_of(pool.call("counts"))[1] == 1
+
+
+def test_a_thousand_calls_at_once() -> None:
+    """From many threads, with no more files open than the workers have."""
+    before = len(os.listdir("/dev/fd"))
+    with WorkerPool("worker_targets:do", workers=2, wall_s=5) as pool, ThreadPoolExecutor(20) as threads:
+        outcomes = threads.map(lambda i: pool.call("echo", i), range(1000))
+        assert len(os.listdir("/dev/fd")) <= before + 3 * 3  # a log and two pipes for each process
+        assert [value_of(outcome) for outcome in outcomes] == [[i] for i in range(1000)]
+    assert len(os.listdir("/dev/fd")) <= before
+
+
+def test_large_arguments() -> None:
+    """10 MB pass; more than `MAX_REQUEST_BYTES` is refused before anything is sent."""
+    with WorkerPool("worker_targets:do", workers=1, wall_s=10) as pool:
+        assert value_of(pool.call("length", "x" * 10_000_000)) == 10_000_000
+        with pytest.raises(InputError, match=r"arguments for worker_targets:do are too large: 16777\d\d\d bytes"):
+            pool.call("length", "x" * MAX_REQUEST_BYTES)
+
+
+@pytest.mark.parametrize("argument", [{1, 2}, object(), b"bytes", [10**5000]])
+def test_arguments_must_be_json(pool: WorkerPool, argument: Any) -> None:
+    """An error of the caller, so no outcome."""
+    with pytest.raises(InputError, match="arguments for worker_targets:do are not JSON"):
+        pool.call("echo", argument)
+
+
+# What targets are kept from
+
+ESCAPES = [
+    "open('escaped', 'w')",
+    "open({path!r}, 'w')",
+    "open({path!r}, 'ab')",
+    "os.open({path!r}, os.O_CREAT | os.O_RDONLY)",
+    "pathlib.Path({path!r}).touch()",
+    "os.mkdir({path!r})",
+    "os.symlink('/', {path!r})",
+    "os.rename({file!r}, {path!r})",
+    "os.remove({file!r})",
+    "tempfile.NamedTemporaryFile(dir={folder!r})",
+    "sqlite3.connect({path!r})",
+    "os.fork()",
+    "os.system('touch ' + {path!r})",
+    "os.posix_spawn('/bin/sh', ['sh', '-c', 'touch ' + {path!r}], {{}})",
+    "os.execv('/bin/sh', ['sh', '-c', 'touch ' + {path!r}])",
+    "subprocess.run(['touch', {path!r}])",
+    "socket.socket()",
+    "os.kill(os.getppid(), 9)",
+    "__import__('ctypes').CDLL(None).getpid",
+]
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS has no limit on address space")
+def test_memory_is_limited(pool: WorkerPool) -> None:
+    """A target that eats memory gets a MemoryError, and the worker lives on."""
+    outcome = pool.call("eat")
+    assert (outcome.status, outcome.detail) == ("raised", "MemoryError:")
+    assert value_of(pool.call("echo", 1)) == [1]
+
+
+@pytest.mark.parametrize("code", ESCAPES)
+def test_no_files_processes_sockets(pool: WorkerPool, tmp_path: Path, code: str) -> None:
+    """Writing, moving, deleting, starting processes, signals to others, sockets: refused, also to root."""
+    file = tmp_path / "file"
+    file.write_text("kept", encoding="utf-8")
+    outcome = pool.call("attempt", code.format(path=str(tmp_path / "escaped"), file=str(file), folder=str(tmp_path)))
+    assert outcome.status == "raised"
+    assert "is refused in a worker" in outcome.detail
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert os.listdir(pool._folder) == []
+
+
+def test_writing_past_the_hook(pool: WorkerPool, folder: Path) -> None:
+    """The limits hold as well: a file that was open before them takes no byte."""
+    names = {"FSIZE": 0, "CORE": 0, "NOFILE": 64} | ({"NPROC": 0} if os.geteuid() else {})
+    assert {name: value_of(pool.call("limit", name)) for name in names} == {name: [n, n] for name, n in names.items()}
+    (folder / "opens.py").write_text(
+        f"file = open({str(folder / 'log')!r}, 'wb', 0)\nwrite = lambda: file.write(b'x')\n", encoding="utf-8"
+    )
+    with WorkerPool("opens:write", workers=1) as other:
+        assert "File too large" in other.call().detail
+    assert (folder / "log").read_bytes() == b""
+
+
+def test_files_can_be_read_but_not_proc(pool: WorkerPool, folder: Path) -> None:
+    """Graders load data files; the environment of the parent is in /proc."""
+    assert pool.call("attempt", f"open({str(folder / 'worker_targets.py')!r}).read()").status == "ok"
+    if sys.platform == "linux":
+        assert "refused" in pool.call("attempt", "open(f'/proc/{os.getppid()}/environ')").detail
+
+
+def test_the_environment_is_scrubbed() -> None:
+    """Nothing of the parent's, an empty home, an empty working directory."""
+    assert "PYTEST_CURRENT_TEST" in os.environ
+    with WorkerPool("worker_targets:do", workers=1) as pool:
+        environ, cwd, files, files_at_home = value_of(pool.call("environ"))
+        assert "PYTEST_CURRENT_TEST" not in environ
+        assert environ["PYTHONHASHSEED"] == "0"
+        assert {"HOME", "PATH"} <= set(environ)
+        assert os.path.realpath(environ["HOME"]) == os.path.realpath(cwd) == os.path.realpath(pool._folder)
+        assert files == files_at_home == []
+    assert not os.path.exists(pool._folder)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param("x" * 70_000, id="too long"),
+        pytest.param('["ok",1]\n{}', id="more than one"),
+        pytest.param("null\n", id="null"),
+        pytest.param('["raised",1]\n', id="no detail"),
+        pytest.param("[\n", id="no JSON"),
+        pytest.param("\xff\xff\n", id="no UTF-8"),
+        pytest.param("\n", id="empty"),
+        pytest.param("[" * 60_000 + "\n", id="deep"),
+    ],
+)
+def test_forged_replies(pool: WorkerPool, data: str) -> None:
+    """A target that writes to the protocol's pipe is killed; nothing it wrote is more than a failed call."""
+    outcome = pool.call("meddle", data)
+    assert outcome.status == "died"
+    assert outcome.detail.startswith("the worker sent no valid reply")
+    assert value_of(pool.call("echo", 1)) == [1]
+
+
+# Workers that are killed, by the pool or by others, or that end
+
+
+@pytest.mark.parametrize("action", [("sleep", 60), ("spin",)])
+def test_hanging_calls_are_killed_on_time(pool: WorkerPool, action: tuple[Any, ...]) -> None:
+    """Also where the target never releases the GIL."""
+    pid = value_of(pool.call("pid"))
+    begin = time.monotonic()
+    outcome = pool.call(*action)
+    assert (outcome.status, outcome.detail) == ("timed_out", "killed after 0.5 s")
+    assert 0.5 <= time.monotonic() - begin < 0.9
+    assert stat_of(pid) == ""
+    assert value_of(pool.call("echo", 1)) == [1]
+
+
+def test_the_spare_saves_the_import(folder: Path) -> None:
+    """After a kill the next call does not wait until another worker has imported the target."""
+    (folder / "slow_target.py").write_text("import time\ntime.sleep(0.6)\nsleep = time.sleep\n", encoding="utf-8")
+    with WorkerPool("slow_target:sleep", workers=1, wall_s=0.2) as pool:
+        time.sleep(0.3)  # the spare starts with the others, and may be ready a little later
+        assert pool.call(60).status == "timed_out"
+        begin = time.monotonic()
+        assert pool.call(0).status == "ok"
+        assert time.monotonic() - begin < 0.4
+
+
+def test_workers_that_end(pool: WorkerPool) -> None:
+    """The end of a worker is the outcome of its call, with the exit code; the call is not repeated."""
+    outcome = pool.call("end", 7)
+    assert (outcome.status, outcome.detail) == ("died", "the worker ended: exit code 7")
+
+
+def test_workers_killed_in_a_call(pool: WorkerPool) -> None:
+    """By someone else: the call is made once more; what ends with a second worker, too, may be the call's own doing."""
+    first = [value_of(pool.call("pid"))]
+    assert pool.call("die", first).status == "ok"
+    everyone = pids_of(pool)
+    outcome = pool.call("die", everyone)
+    assert outcome.status == "died"
+    assert outcome.detail.startswith("the worker ended: signal 9 (Killed")
+    assert [stat_of(pid) for pid in first + everyone] == [""] * 3
+    assert value_of(pool.call("echo", 1)) == [1]
+
+
+def test_a_thousand_calls_while_workers_are_killed() -> None:
+    """Any of them, also one that is starting, every 50 ms: each call comes to an end, and the pool serves on."""
+    over = threading.Event()
+    killed: set[int] = set()
+
+    def kill(pool: WorkerPool) -> None:
+        while not over.wait(0.05):
+            pid = random.choice(pids_of(pool))
+            killed.add(pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+
+    with WorkerPool("worker_targets:do", workers=2, wall_s=5) as pool, ThreadPoolExecutor(8) as threads:
+        killer = threading.Thread(target=kill, args=(pool,))
+        killer.start()
+        statuses = [outcome.status for outcome in threads.map(lambda _: pool.call("sleep", 0.002), range(1000))]
+        over.set()
+        killer.join()
+        assert set(statuses) <= {"ok", "died"}
+        assert statuses.count("ok") > 900
+        assert len(killed) > 3
+        assert [value_of(pool.call("echo", i)) for i in range(4)] == [[i] for i in range(4)]
+    assert [stat_of(pid) for pid in killed] == [""] * len(killed)
+
+
+def test_workers_killed_between_calls(pool: WorkerPool) -> None:
+    """No call suffers, not even when the spares are gone as well."""
+    pool.call("echo", 1)
+    for pid in pids_of(pool):
+        os.kill(pid, signal.SIGKILL)
+    time.sleep(0.05)
+    assert value_of(pool.call("echo", 1)) == [1]
+
+
+def test_children_die_with_their_worker(folder: Path) -> None:
+    """The whole process group is killed: at the wall limit, and at close."""
+    code = "import subprocess, time\nchild = subprocess.Popen(['sleep', '60'])\n"
+    code += "def pid(s): time.sleep(s); return child.pid"
+    (folder / "parents.py").write_text(code, encoding="utf-8")
+    with WorkerPool("parents:pid", workers=1, wall_s=0.3) as pool:
+        first = value_of(pool.call(0))
+        assert is_running(first)
+        assert pool.call(60).status == "timed_out"
+        assert until(lambda: not is_running(first))
+        second = value_of(pool.call(0))
+        assert is_running(second)
+    assert until(lambda: not is_running(second))
+
+
+# How pools begin and end, and what must not be left behind
+
+
+def test_closing_ends_everything() -> None:
+    """Calls that run or wait raise, no process is left, not even a zombie, and the pool cannot be used again."""
+    pool = WorkerPool("worker_targets:do", workers=2, wall_s=60)
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            pool.call("sleep", 60)
+        except RGEnvError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=call) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    pids = pids_of(pool)
+    assert len(pids) == 3
+    begin = time.monotonic()
+    pool.close()
+    assert time.monotonic() - begin < 1
+    for thread in threads:
+        thread.join()
+    assert {str(error) for error in errors} == {"the worker pool for worker_targets:do is closed"}
+    assert len(errors) == 5
+    assert [stat_of(pid) for pid in pids] == ["", "", ""]
+    assert not os.path.exists(pool._folder)
+    pool.close()
+    with pytest.raises(RGEnvError, match="is closed"):
+        pool.call("echo", 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"target": "no_such_module:f"}, InputError, "cannot start: ModuleNotFoundError: No module named"),
+        ({"target": "json:no_such"}, InputError, "cannot start: AttributeError: module 'json' has no"),
+        ({"target": "json:__name__"}, InputError, "cannot start: TypeError: json:__name__ is not callable"),
+        ({"target": "json:dumps", "warmup": "json:loads"}, InputError, "cannot start: TypeError: loads"),
+        ({"target": "hangs:f", "start_s": 0.3}, RGEnvError, "a worker for hangs:f was not ready in time"),
+        ({"target": "ends:f"}, RGEnvError, "ended during start-up: exit code 3: .*the reason"),
+    ],
+    ids=str,
+)
+def test_pools_that_cannot_start(folder: Path, options: dict[str, Any], error: type[Exception], message: str) -> None:
+    """The error is one line with the reason, and nothing is left running."""
+    (folder / "hangs.py").write_text("import time\ntime.sleep(60)\n", encoding="utf-8")
+    (folder / "ends.py").write_text(
+        "import os, sys\nprint('the reason', file=sys.stderr, flush=True)\nos._exit(3)\n", encoding="utf-8"
+    )
+    children = ["ps", "-o", "ppid=", "-A"]
+    mine = str(os.getpid())
+    before = subprocess.run(children, capture_output=True, text=True).stdout.split().count(mine)
+    with pytest.raises(error, match=message) as caught:
+        WorkerPool(**options)
+    assert "\n" not in str(caught.value)
+    assert subprocess.run(children, capture_output=True, text=True).stdout.split().count(mine) == before
+
+
+def test_nothing_outlives_a_killed_parent(folder: Path) -> None:
+    """Idle workers and spares end at once, a hanging one within a second of its limit, also if a forked child lives."""
+    code = """
+threading.Thread(target=pool.call, args=("spin",), daemon=True).start()
+time.sleep(0.1)
+child = os.fork()
+if not child:
+    os.closerange(0, 3)
+    time.sleep(60)
+    os._exit(0)
+print(child, *pids, flush=True)
+time.sleep(60)
+"""
+    with script(folder, code) as (process, (child, *pids)):
+        assert len(pids) == 3
+        process.kill()
+        assert until(lambda: sum(map(is_running, pids)) <= 1, 1.0)
+        assert until(lambda: not any(map(is_running, pids)), 3.0)
+        assert is_running(child)
+        os.kill(child, signal.SIGKILL)
+
+
+def test_ctrl_c(folder: Path) -> None:
+    """The program ends with its own traceback only, and takes the workers along."""
+    code = """
+print(*pids, flush=True)
+pool.call("sleep", 60)
+"""
+    # An interrupt while a call times out has a second traceback: that of the timeout.
+    with script(folder, code, wall_s=60) as (process, pids):
+        time.sleep(0.2)
+        os.killpg(process.pid, signal.SIGINT)
+        _, stderr = process.communicate(timeout=10)
+        assert stderr.count("Traceback") == stderr.count("KeyboardInterrupt") == 1
+        assert [stat_of(pid) for pid in pids] == [""] * 3
+
+
+def test_forked_children_have_no_pool(folder: Path) -> None:
+    """They get an error instead of the parent's workers, and leave these alone when they end."""
+    code = """
+child = os.fork()
+if not child:
+    try:
+        pool.call("echo", 1)
+    except RGEnvError as error:
+        pool.close()
+        sys.exit(0 if "make one after the fork" in str(error) else 1)
+    os._exit(2)
+_, status = os.waitpid(child, 0)
+print(status, int(pool.call("echo", 1).status == "ok"), flush=True)
+"""
+    with script(folder, code) as (process, printed):
+        _, stderr = process.communicate(timeout=10)
+        assert (printed, stderr) == ([0, 1], "")
