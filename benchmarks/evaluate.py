@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from rg_env.evaluation.config import EvalConfig, eval_config_of
+from rg_env.evaluation.questions import draw
 from rg_env.evaluation.runner import Outcome, ask_all, make_works
 
 LEAST_SHARE, MOST_CPU_MS = 0.95, 3.0
@@ -76,7 +77,7 @@ def config_of(folder: Path, port: int, questions: int, times: int, concurrency: 
 
 def measured(config: EvalConfig, folder: Path) -> tuple[float, float, list[tuple[int, float]]]:
     """Seconds, CPU seconds, and (rollouts made, peak memory in MB) over the course of the evaluation."""
-    works = make_works(config)
+    works = make_works(config, [draw(config, name) for name in config.names])
     memory: list[tuple[int, float]] = []
 
     def watch(outcome: Outcome) -> None:

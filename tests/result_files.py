@@ -7,7 +7,7 @@ from typing import Any
 from rg_env.core.environment import Environment
 from rg_env.evaluation.questions import Questions
 from rg_env.evaluation.results import ModelResult, ModelSummary, Part, Results, Scores, TaskResults
-from rg_env.evaluation.runner import TaskWork, works_on
+from rg_env.evaluation.runner import TaskWork
 from rg_env.evaluation.scores import Source, results_of
 from rg_env.inference.protocol import Sampling
 
@@ -127,8 +127,8 @@ def run_evaluation(step: int, problems: Sequence[Sequence[dict[str, Any]]], **sa
         )
         greedy = any("greedy_correct" in problem[0] for problem in of_task)
         settings = Sampling(**{"max_tokens": 64, **sampling})
-        both = works_on(f"step {step}", questions, settings, len(of_task[0]), greedy)
-        works += both
+        work = TaskWork(f"step {step}", questions, settings, len(of_task[0]), greedy)
+        works.append(work)
         for number, problem in enumerate(of_task):
             known = {"row": questions.hashes[number], "problem": number, "status": None, "prompt_tokens": None,
                      "completion_tokens": None}  # fmt: skip
@@ -139,7 +139,7 @@ def run_evaluation(step: int, problems: Sequence[Sequence[dict[str, Any]]], **sa
             best = {k.removeprefix("greedy_"): v for k, v in problem[0].items() if k.startswith("greedy_")}
             records += [{**records[0], "rollout": 0, "draw": "greedy", **best}] if greedy else []
             for record in records:
-                assert both[record["draw"] == "greedy"].put(record)
+                assert work.put(record)
             found += records
     return results_of(works, {f"step {step}": Source("tiny", "tiny", "embedded")}, step=step, rollouts=found)
 

@@ -148,18 +148,18 @@ def file_part(name: str) -> str:
     return re.sub(r"[^\w.-]", "_", name)
 
 
-def short_keys(keys: Iterable[str]) -> dict[str, str]:
+def short_keys(keys: Iterable[str], separator: str = ".") -> dict[str, str]:
     """A unique short form of each dotted key: its last part, or more parts if needed."""
     keys = list(keys)
 
     def end(key: str, count: int) -> str:
-        return ".".join(key.split(".")[-count:])
+        return separator.join(key.split(separator)[-count:])
 
     def is_alone(key: str, count: int) -> bool:
         return [end(other, count) for other in keys].count(end(key, count)) == 1
 
     return {
-        key: end(key, next((n for n in range(1, key.count(".") + 1) if is_alone(key, n)), key.count(".") + 1))
+        key: end(key, next((n for n in range(1, key.count(separator) + 1) if is_alone(key, n)), len(key)))
         for key in keys
     }
 

@@ -27,6 +27,6 @@ def evaluate(
     from rg_env.evaluation.config import checked_eval_config
     from rg_env.evaluation.from_config import run_evaluation
 
-    own = {name: dict(each) if isinstance(each, Mapping) else list(each) for name, each in
-           (("models", models), ("tasks", tasks))}  # fmt: skip
+    given = {"models": models, "tasks": tasks}
+    own = {name: dict(each) if isinstance(each, Mapping) else list(each) for name, each in given.items()}
     return run_evaluation(checked_eval_config(Document({**own, **sections}, Path("arguments"))))

@@ -203,11 +203,6 @@ class EvalModel(Section):
     price: Price | None = None
     """Prices for computing costs."""
 
-    @property
-    def prices(self) -> tuple[float, float] | None:
-        """Prices per million prompt tokens and per million answer tokens."""
-        return None if self.price is None else (self.price.input, self.price.output)
-
 
 class EvalTask(TaskOptions):
     """One task. The key is the task's name, or a label."""

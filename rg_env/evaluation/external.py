@@ -12,7 +12,6 @@ tasks, and each answer is appended to `external/answers.jsonl` immediately. lm-e
 sequences afterwards.
 """
 
-import contextlib
 import json
 import math
 import re
@@ -32,15 +31,13 @@ from rg_env.core.statistics import error_interval
 from rg_env.core.text import file_part
 from rg_env.errors import InputError, MissingExtraError, RGEnvError, install_command, nearest
 from rg_env.evaluation.config import EvalConfig
-from rg_env.evaluation.models import DEFAULT_KEY, Reply, Request
-from rg_env.evaluation.records import FAILED, Answer, RecordFile
+from rg_env.evaluation.models import DEFAULT_KEY, Request
 from rg_env.evaluation.results import BenchmarkScore, ExternalResult
-from rg_env.evaluation.runner import Answered, Record, Work
+from rg_env.evaluation.runner import FAILED, Answer, Graded, Record, Work
 from rg_env.evaluation.scores import usage_of
 from rg_env.inference.protocol import Sampling
 
 FOLDER = "external"
-_ANSWERS = "answers.jsonl"
 LOG = "lm_eval.log"
 _SHIPPED = Path("configs") / "lm_eval"
 _SCORING_S = 600.0
@@ -98,12 +95,14 @@ class Benchmark(Work):
     """One model on one benchmark, keyed by lm-eval's requests.
 
     Args:
-        prompt: index of the model's system prompt among the distinct ones.
+        system_prompt: the model's own system prompt.
     """
 
-    def __init__(self, model: str, label: str, prompt: int, requests: dict[str, Request]):
+    file = f"{FOLDER}/answers.jsonl"
+
+    def __init__(self, model: str, label: str, system_prompt: str | None, requests: dict[str, Request]):
         super().__init__(model, label, requests)
-        self.prompt, self._requests = prompt, requests
+        self.system_prompt, self._requests = system_prompt, requests
 
     def request(self, key: str) -> Request:
         return self._requests[key]
@@ -115,11 +114,10 @@ class Benchmark(Work):
         self.answers[record["key"]] = Answer(None, 0.0, FAILED if record["error"] else None, *usage)
         return True
 
-    def records(self, answered: Sequence[Answered]) -> Iterator[Record]:
-        for each in answered:
-            reply = each.reply or Reply("")
+    def records(self, graded: Sequence[Graded]) -> Iterator[Record]:
+        for key, reply, _ in graded:
             usage = {"completion_tokens": reply.completion_tokens, "truncated": reply.truncated}
-            yield {"benchmark": self.label, "key": each.key, "text": reply.text, **usage}
+            yield {"benchmark": self.label, "key": key, "text": reply.text, **usage}
 
 
 class Harness:
@@ -136,8 +134,6 @@ class Harness:
     def __init__(self, config: EvalConfig):
         self._folders = check_tasks(config)
         self._config = config
-        # Models with the same system prompt get the same requests.
-        self._prompts = list(dict.fromkeys(model.system_prompt for model in config.models.values()))
 
     def __enter__(self) -> "Harness":
         self._scratch = tempfile.TemporaryDirectory(prefix="rg-env-external-")
@@ -163,7 +159,7 @@ class Harness:
             InputError: a task is not possible with chat endpoints, or its dataset is not available.
             RGEnvError: lm-eval's process ended.
         """
-        external = self._config.external
+        external, models = self._config.external, self._config.models
         file = Path(self._scratch.name) / "requests.jsonl"
         call = {
             "log": str(self._log),
@@ -171,7 +167,8 @@ class Harness:
             "include": [str(each) for each in include_folders(external.include)],
             "folders": self._folders,
             "limit": external.num_examples,
-            "prompts": self._prompts,
+            # Models with the same system prompt get the same requests.
+            "system_prompts": list(dict.fromkeys(model.system_prompt for model in models.values())),
             "descriptions": self._descriptions(),
             "requests": str(file),
         }
@@ -182,15 +179,14 @@ class Harness:
         self.version = reply["version"]
         if reply["unused"]:
             print(f"settings that are not sent to models: {', '.join(reply['unused'])}", flush=True)
-        requests: dict[tuple[str, int], dict[str, Request]] = {}
+        requests: dict[tuple[str, str | None], dict[str, Request]] = {}
         with file.open(encoding="utf-8") as lines:
             for record in map(json.loads, lines):
                 request = Request(record["chat"], sampling_of(self._config, record["sampling"]))
-                requests.setdefault((record["benchmark"], record["prompt"]), {})[record["key"]] = request
-        prompts = {name: self._prompts.index(model.system_prompt) for name, model in self._config.models.items()}
+                requests.setdefault((record["benchmark"], record["system_prompt"]), {})[record["key"]] = request
         return [
-            Benchmark(name, benchmark, prompt, requests[benchmark, prompt])
-            for name, prompt in prompts.items()
+            Benchmark(name, benchmark, model.system_prompt, requests[benchmark, model.system_prompt])
+            for name, model in models.items()
             for benchmark in external.tasks
         ]
 
@@ -201,19 +197,6 @@ class Harness:
             return {}
         text = "\n\n".join(filter(None, (prompt.preamble, prompt.system_prompt)))
         return {file.stem: text for file in include_folders(None)[0].glob("*.yaml")}
-
-    @contextlib.contextmanager
-    def answer_file(self, folder: Path, benchmarks: list[Benchmark]) -> Iterator[None]:
-        """Load the answers in `folder` into the benchmarks, and append new ones there."""
-        (folder / FOLDER).mkdir(exist_ok=True)
-        by_name = {(each.model, each.label): each for each in benchmarks}
-        with RecordFile(folder / FOLDER / _ANSWERS) as file:
-            for record in file.records("model", "benchmark", "key", "text", "error", *Answer._fields[3:6]):
-                if benchmark := by_name.get((record["model"], record["benchmark"])):
-                    benchmark.put(record)
-            for each in benchmarks:
-                each.keep = file.append
-            yield
 
     def score(self, benchmark: Benchmark, folder: Path) -> ExternalResult:
         """Grade the answers; lm-eval's own results are written into `folder`/external.
@@ -228,7 +211,7 @@ class Harness:
         answers = {key: benchmark.answers[key].text for key in benchmark.keys}
         call = {
             "benchmark": benchmark.label,
-            "prompt": benchmark.prompt,
+            "system_prompt": benchmark.system_prompt,
             "answers": answers,
             "output": str((folder / FOLDER / f"{file_part(benchmark.label)}_{model}").absolute()),
         }
@@ -244,7 +227,7 @@ class Harness:
             answers=benchmark.asked,
             failed=benchmark.failed,
             truncated=sum(known) / len(known) if known else None,
-            usage=usage_of(benchmark.answers.values(), self._config.models[benchmark.model].prices),
+            usage=usage_of(benchmark.answers.values(), self._config.models[benchmark.model].price),
             scores=[
                 BenchmarkScore(**score, interval=error_interval(score["value"], score["stderr"], score["n"]))
                 for score in reply["scores"]

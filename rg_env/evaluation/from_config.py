@@ -14,13 +14,12 @@ import contextlib
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Task, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
 from rg_env.core.config import yaml12
@@ -28,10 +27,11 @@ from rg_env.core.run_folder import free_folder, locked, read_yaml, removed_on_er
 from rg_env.core.text import counted, one_line
 from rg_env.errors import InputError, OutputFolderError, ServerError
 from rg_env.evaluation.config import EvalConfig
-from rg_env.evaluation.external import FOLDER, LOG, Benchmark, Harness, check_tasks
+from rg_env.evaluation.external import FOLDER, LOG, Harness, check_tasks
 from rg_env.evaluation.models import key_of
+from rg_env.evaluation.questions import Questions, draw
 from rg_env.evaluation.results import Results
-from rg_env.evaluation.runner import ROLLOUTS, Outcome, TaskWork, Work, ask_all, make_works
+from rg_env.evaluation.runner import FAILED, Outcome, TaskWork, Work, ask_all, make_works
 from rg_env.evaluation.scores import Source, results_of, write_results
 from rg_env.evaluation.trained import as_trained
 
@@ -57,7 +57,7 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
     """
     config, notes, folder = prepared(config, resume=resume)
     _say(*config.plan(), *notes, f"files in {folder}")
-    works = make_works(config, _drawing(len(config.names)))
+    works = make_works(config, _drawn(config))
     with ExitStack() as stack:
         harness = stack.enter_context(Harness(config)) if config.external.tasks else None
         benchmarks = harness.prepare() if harness else []
@@ -69,7 +69,6 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
             write_aside(folder / CONFIG_FILE, yaml12.to_yaml(config.model_dump(mode="json")))
         if harness:
             stack.callback(harness.keep_log, folder)
-            stack.enter_context(harness.answer_file(folder, benchmarks))
         outcome = _ask(config, folder, [*works, *benchmarks])
         stack.callback(_print_notes, outcome)  # after writing the files, because standard output may be closed
         _check_complete(outcome, folder)
@@ -128,29 +127,25 @@ def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, l
     return config, notes, _folder(config, resume)
 
 
-def _drawing(tasks: int) -> Callable[[int], None]:
-    """Return a callback that prints progress occasionally, because generating questions can take minutes."""
+def _drawn(config: EvalConfig) -> Iterator[Questions]:
+    """The questions of all tasks, with an occasional line, because generating them can take minutes."""
     last = time.monotonic()
-
-    def show(number: int) -> None:
-        nonlocal last
-        if number < tasks and time.monotonic() - last >= _LINE_EVERY_S:
+    for number, name in enumerate(config.names):
+        if time.monotonic() - last >= _LINE_EVERY_S:
             last = time.monotonic()
-            _say(f"drawing questions: {number} of {tasks} tasks")
-
-    return show
+            _say(f"drawing questions: {number} of {len(config.names)} tasks")
+        yield draw(config, name)
 
 
 def _ask(config: EvalConfig, folder: Path, works: Sequence[Work]) -> Outcome:
-    with Progress() as progress:
-        try:
+    try:
+        with Progress() as progress:
             outcome = asyncio.run(ask_all(config, folder, works, progress.show))
-        except KeyboardInterrupt:
-            progress.close()
-            made, asked = (sum(getattr(work, name) for work in works) for name in ("made", "asked"))
-            print(f"{made:,} of {asked:,} rollouts are in {folder}: resume with {_resume(folder)}", flush=True)
-            raise
-        progress.show(outcome)
+            progress.show(outcome)
+    except KeyboardInterrupt:
+        made, asked = sum(work.made for work in works), sum(work.asked for work in works)
+        print(f"{made:,} of {asked:,} rollouts are in {folder}: resume with {_resume(folder)}", flush=True)
+        raise
     return outcome
 
 
@@ -160,10 +155,10 @@ def _check_complete(outcome: Outcome, folder: Path) -> None:
         problems = "; ".join(f"{name}: {problem}" for name, problem in outcome.problems.items())
         raise ServerError(f"{problems}; no results are written. Resume with {_resume(folder)}")
     for work in outcome.works:
-        if work.asked and work.failed == work.asked:
-            where = "external/answers.jsonl" if isinstance(work, Benchmark) else ROLLOUTS
-            what = f"{work.model}, {work.label}: all calls failed ({work.asked})"
-            raise ServerError(f"{what}: that is not a result; {where} has the reasons (error)")
+        for answers in work.groups():
+            if answers and all(each.status == FAILED for each in answers):
+                what = f"{work.model}, {work.label}: all calls failed ({len(answers)})"
+                raise ServerError(f"{what}: that is not a result; {work.file} has the reasons (error)")
 
 
 def _resume(folder: Path) -> str:
@@ -208,12 +203,13 @@ def _check_same(config: EvalConfig, folder: Path) -> None:
 def _print_notes(outcome: Outcome) -> None:
     """Print notes needed to interpret the results."""
     for work in outcome.works:
-        if isinstance(work, TaskWork) and work.left_out and work.draw == "sampled":
+        if isinstance(work, TaskWork) and work.left_out:
             print(f"{work.model}, {work.label}: {counted(work.left_out, 'question')} left out: used in its training")
         if work.failed:
             print(f"{work.model}, {work.label}: {counted(work.failed, 'failed call')}: counted as wrong")
-    if outcome.strangers:
-        print(f"{ROLLOUTS} has {counted(outcome.strangers, 'rollout')} of other questions: not counted")
+    for file, strangers in outcome.strangers.items():
+        if strangers:
+            print(f"{file} has {counted(strangers, 'rollout')} of other questions: not counted")
     for name, others in outcome.answered_as.items():
         print(f"{name}: answered as {', '.join(one_line(each) for each in sorted(others)[:3])}")
 
@@ -230,49 +226,40 @@ class Progress:
     """Progress of an evaluation: one bar per model and task on a terminal, otherwise an occasional line."""
 
     def __init__(self) -> None:
-        self._bars: Bars | None = None
-        self._ids: dict[Work, Any] = {}
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+        console = Console(highlight=False)
+        # Elsewhere the bars are never started, and only keep the times.
+        self._bars = Bars(*columns, TimeRemainingColumn(), console=console, speed_estimate_period=600)
+        self._tasks: dict[Work, Task] = {}
+        self._is_terminal = sys.stdout.isatty()
         self._last = time.monotonic()
-        self._done: set[Work] = set()
 
     def __enter__(self) -> "Progress":
-        if sys.stdout.isatty():
-            columns = (
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[left]}"),
-            )
-            self._bars = Bars(*columns, console=Console(highlight=False))
+        if self._is_terminal:
             self._bars.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop the display."""
-        if self._bars is not None:
+        if self._is_terminal:
             self._bars.stop()
-            self._bars = None
 
     def show(self, outcome: Outcome) -> None:
         """Update the display to `outcome`."""
         due = time.monotonic() - self._last >= _LINE_EVERY_S
         for work in outcome.works:
-            if self._bars is not None:
-                self._bar(self._bars, work)
-            elif work not in self._done and (work.made >= work.asked or (due and work.has_begun)):
-                self._done.update([work] if work.made >= work.asked else [])
+            if work not in self._tasks:
+                if not work.has_begun and work.made < work.asked:
+                    continue
+                name, visible = f"{work.model} · {work.label}", len(self._tasks) < _MOST_BARS
+                self._bars.add_task(name, total=work.asked, visible=visible)
+                self._tasks[work] = self._bars.tasks[-1]
+            task = self._tasks[work]
+            was_finished = task.finished
+            self._bars.update(task.id, completed=work.made)
+            if not self._is_terminal and not was_finished and (task.finished or due):
                 self._last = time.monotonic()
-                _say(f"{_title(work)}: {work.made:,} of {work.asked:,}{_left(work, ', ')}")
-
-    def _bar(self, bars: Bars, work: Work) -> None:
-        if work not in self._ids:
-            if not work.has_begun or len(self._ids) >= _MOST_BARS:
-                return
-            self._ids[work] = bars.add_task(_title(work), total=work.asked, left="")
-        bars.update(self._ids[work], completed=work.made, left=_left(work))
+                left = f", {_duration(task.time_remaining)} left" if task.time_remaining else ""
+                _say(f"{task.description}: {work.made:,} of {work.asked:,}{left}")
 
 
 def _say(*lines: str) -> None:
@@ -280,13 +267,5 @@ def _say(*lines: str) -> None:
         print(*lines, sep="\n", flush=True)
 
 
-def _title(work: Work) -> str:
-    greedy = " (greedy)" if isinstance(work, TaskWork) and work.draw == "greedy" else ""
-    return f"{work.model} · {work.label}{greedy}"
-
-
-def _left(work: Work, before: str = "") -> str:
-    seconds = work.seconds_left
-    if seconds is None or work.made >= work.asked:
-        return ""
-    return before + (f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left")
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"

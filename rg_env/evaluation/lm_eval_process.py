@@ -3,10 +3,10 @@
 Exchanges JSON values with `external`, which calls the models. No other module imports lm-eval.
 
     {"log": file, "tasks": [names], "include": [folders], "folders": {name: folder of lm-eval's}, "limit": N | null,
-     "prompts": [text | null], "requests": file, "descriptions": {task: text that replaces its own}}
+     "system_prompts": [text | null], "requests": file, "descriptions": {task: text that replaces its own}}
     -> {"version": version of lm-eval, "unused": [settings of tasks that are not sent to models]}
-       and in the file one line per request: {"benchmark", "prompt": index, "key", "chat": messages, "sampling"}
-    {"benchmark": name, "prompt": index, "answers": {key: text}, "output": file without suffix}
+       and in the file one line per request: {"benchmark", "system_prompt", "key", "chat": messages, "sampling"}
+    {"benchmark": name, "system_prompt": text | null, "answers": {key: text}, "output": file without suffix}
     -> {"scores": [{"task", "metric", "filter", "value", "stderr", "n", "num_fewshot", "version"}]}
     -> {"error": one line} instead of either
 
@@ -19,6 +19,7 @@ import json
 import os
 import traceback
 from collections import Counter
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
@@ -93,7 +94,7 @@ def main() -> None:
                 state = State(**call)
                 reply = state.ask(requests)
             else:
-                reply = state.score(call["benchmark"], call["prompt"], call["answers"], Path(call["output"]))
+                reply = state.score(call["benchmark"], call["system_prompt"], call["answers"], Path(call["output"]))
         except Exception as error:
             traceback.print_exc()
             reply = {"error": str(error) if isinstance(error, Refused) else reason_of(error)}
@@ -109,47 +110,44 @@ class State:
         include: list[str],
         folders: dict[str, str],
         limit: int | None,
-        prompts: list[str | None],
+        system_prompts: list[str | None],
         descriptions: dict[str, str],
     ):
-        self._limit, self._prompts = limit, prompts
+        self._limit, self._system_prompts = limit, system_prompts
         manager = manager_for(tasks, include, folders)
         self._loaded = {name: _load(manager, name) for name in tasks}
         for name in descriptions.keys() & self._loaded.keys():
             for task in self._loaded[name]["tasks"].values():
-                task.set_config(
-                    "description", f"{{% raw %}}{descriptions[name]}{{% endraw %}}"
-                )  # lm-eval's is a template
+                # lm-eval's description is a template.
+                task.set_config("description", f"{{% raw %}}{descriptions[name]}{{% endraw %}}")
 
     def ask(self, file: Path) -> dict[str, Any]:
         """Write the requests of all benchmarks with all system prompts."""
         unused = set()
         with file.open("w", encoding="utf-8", errors="backslashreplace") as lines:
             for name in self._loaded:
-                for number in range(len(self._prompts)):
-                    for key, text, settings in self._requests(name, number):
+                for prompt in self._system_prompts:
+                    for key, text, settings in self._requests(name, prompt):
                         chat = json.loads(text)
                         if chat[-1]["role"] != "user":
                             raise Refused(f"{name} sets gen_prefix, which chat endpoints do not support")
                         sampling = {each: settings[each] for each in _SAMPLING if settings.get(each) is not None}
                         unused |= {f"{name}: {each}" for each in settings if each not in (*_SAMPLING, "until")}
-                        record = {"benchmark": name, "prompt": number, "key": key, "chat": chat, "sampling": sampling}
+                        record = {"benchmark": name, "system_prompt": prompt, "key": key, "chat": chat}
+                        record |= {"sampling": sampling}
                         lines.write(json.dumps(record, ensure_ascii=False) + "\n")
         return {"version": version("lm_eval"), "unused": sorted(unused)}
 
-    def score(self, name: str, prompt: int, answers: dict[str, str], output: Path) -> dict[str, Any]:
+    def score(self, name: str, prompt: str | None, answers: dict[str, str], output: Path) -> dict[str, Any]:
         """Grade the answers; lm-eval's own results and its verdict on each answer are written to files."""
         results = self._evaluate(name, prompt, _Model(name, answers))
         samples = results.pop("samples")
-        _write(
-            output.with_name(f"{output.name}.json"), [json.dumps(results, indent=1, default=handle_non_serializable)]
-        )
-        lines = [{"task": task, **each} for task, of_task in samples.items() for each in of_task]
-        as_json = (json.dumps(each, default=handle_non_serializable) for each in lines)
-        _write(output.with_name(f"{output.name}_samples.jsonl"), as_json)
+        _write(output.with_name(f"{output.name}.json"), [results], indent=1)
+        lines = ({"task": task, **each} for task, of_task in samples.items() for each in of_task)
+        _write(output.with_name(f"{output.name}_samples.jsonl"), lines)
         return {"scores": _scores(name, results)}
 
-    def _requests(self, name: str, prompt: int) -> list[Any]:
+    def _requests(self, name: str, prompt: str | None) -> list[Any]:
         try:
             self._evaluate(name, prompt, _Model(name))
         except _Requests as made:
@@ -158,7 +156,7 @@ class State:
             raise Refused(f"{name}: {reason_of(error)}") from error
         raise Refused(f"{name} makes no requests")
 
-    def _evaluate(self, name: str, prompt: int, model: _Model) -> dict[str, Any]:
+    def _evaluate(self, name: str, prompt: str | None, model: _Model) -> dict[str, Any]:
         loaded = self._loaded[name]
         for task in loaded["tasks"].values():
             if task.get_config("num_fewshot") is None:
@@ -168,7 +166,7 @@ class State:
             model,
             loaded,
             limit=self._limit,
-            system_instruction=self._prompts[prompt] or None,
+            system_instruction=prompt or None,
             apply_chat_template=True,
             fewshot_as_multiturn=True,
         )
@@ -245,6 +243,6 @@ def _scores(benchmark: str, results: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def _write(file: Path, lines: Any) -> None:
+def _write(file: Path, values: Iterable[Any], indent: int | None = None) -> None:
     with file.open("w", encoding="utf-8", errors="backslashreplace") as output:
-        output.writelines(f"{line}\n" for line in lines)
+        output.writelines(f"{json.dumps(each, indent=indent, default=handle_non_serializable)}\n" for each in values)

@@ -18,7 +18,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -63,9 +63,9 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True)
 class Reply:
-    """A model's answer."""
+    """A model's answer, or the reason why it failed."""
 
-    text: str
+    text: str = ""
     reasoning: str | None = None
     """Reasoning, if the server separates it from the answer."""
     truncated: bool | None = None
@@ -79,10 +79,10 @@ class Reply:
     """Sampled tokens; only for models in this process."""
     logprobs: Sequence[float] = ()
     """Log-probabilities of the sampled tokens."""
-
-
-class CallFailed(Exception):
-    """A call failed after all attempts."""
+    error: str | None = None
+    """Reason why the call failed after all attempts, or permanently; None for an answer."""
+    seconds: float | None = field(default=None, compare=False)
+    """Duration of the call; None for calls in a batch."""
 
 
 class EndpointFailed(ServerError):
@@ -114,12 +114,16 @@ class Endpoint:
         return self.clients[task]
 
     async def reply(self, request: Request) -> Reply:
-        """Send a request and return the reply.
+        """Send a request and return the reply, or the error of the last attempt.
 
         Raises:
-            CallFailed: the call failed after all attempts, or permanently.
             EndpointFailed: all other calls would fail, too.
         """
+        start = time.monotonic()
+        reply = await self._reply(request)
+        return replace(reply, seconds=round(time.monotonic() - start, 3))
+
+    async def _reply(self, request: Request) -> Reply:
         messages = fold_system(request.prompt) if self.folds else request.prompt
         settings = {name: getattr(request.sampling, name) for name in ("temperature", "top_p", "max_tokens")}
         body = {"model": self.served_name, "messages": messages, **settings}
@@ -127,9 +131,8 @@ class Endpoint:
         for number in range(1, tries + 1):
             pause = min(self.config.pause_s * 2 ** (number - 1), _LONGEST_PAUSE_S)
             try:
-                async with asyncio.timeout(
-                    timeout_s
-                ):  # httpx's timeout does not stop a server that sends a byte a minute
+                # httpx's timeout does not stop a server that sends a byte a minute
+                async with asyncio.timeout(timeout_s):
                     response = await self.client.post("chat/completions", json=body)
                 value = self._json(response)
                 if response.is_success:
@@ -138,7 +141,7 @@ class Endpoint:
                 if response.status_code in _FOR_ALL:
                     raise EndpointFailed(problem + self._hint(response.status_code))
                 if response.status_code not in _FOR_NOW and response.status_code < 500:
-                    raise CallFailed(problem)
+                    return Reply(error=problem)
                 pause = _requested_pause(response) or pause
             except (TimeoutError, httpx.TimeoutException):
                 problem = f"no answer within {timeout_s:g} s"
@@ -148,7 +151,7 @@ class Endpoint:
                 problem = f"no chat completion came back: {error}"
             if number < tries:
                 await asyncio.sleep(pause * (0.75 + random.random() / 2))  # jitter, so that calls are not simultaneous
-        raise CallFailed(f"{problem} ({tries} tries)" if tries > 1 else problem)
+        return Reply(error=f"{problem} ({tries} tries)" if tries > 1 else problem)
 
     async def check_served(self) -> None:
         """Raise `InputError` if the server's list of models, which most provide, shows that calls would fail."""
@@ -305,48 +308,49 @@ class LocalModel:
     engine: Engine
     encoder: PromptEncoder
 
-    def replies(self, requests: Sequence[Request]) -> Iterator[list[tuple[int, Reply | str]]]:
-        """Batches of (request index, reply); for a failed request, a string with the reason replaces the reply.
+    def replies(self, requests: Sequence[Request]) -> Iterator[list[tuple[int, Reply]]]:
+        """Batches of (request index, reply).
 
         The engine would form the same batches from all requests, so they do not change answers. Errors of the
         engine are propagated.
         """
-        refused: list[tuple[int, Reply | str]] = []
+        refused: list[tuple[int, Reply]] = []
         by_sampling: dict[Sampling, list[tuple[list[int], int]]] = {}
         for number, (prompt, sampling) in enumerate(requests):
             try:
                 ids = self.encoder(prompt)
             except Exception as error:  # templates can raise anything
-                refused.append((number, f"the chat template refuses these messages: {reason_of(error)}"))
+                reason = f"the chat template refuses these messages: {reason_of(error)}"
+                refused.append((number, Reply(error=reason)))
                 continue
             if len(ids) + (sampling.max_tokens or 1) > self.engine.max_context:
                 reason = f"{len(ids)} tokens of prompt and max_tokens={sampling.max_tokens} exceed the context"
-                refused.append((number, reason))
+                refused.append((number, Reply(error=reason)))
                 continue
             by_sampling.setdefault(sampling, []).append((ids, number))
         if refused:
             yield refused
-        ends = frozenset(self.engine.end_ids)
         for sampling, prompts in by_sampling.items():
             prompts.sort(key=lambda each: (len(each[0]), each[0]))
             size = self.engine.max_batch_size
             for batch in (prompts[start : start + size] for start in range(0, len(prompts), size)):
-                completions = self.engine.generate([ids for ids, _ in batch], sampling)
-                texts = self.encoder.decode([each.token_ids for each in completions], ends)
-                yield [
-                    (
-                        number,
-                        Reply(
-                            text,
-                            truncated=each.finish_reason == "length",
-                            prompt_tokens=len(ids),
-                            completion_tokens=len(each.token_ids),
-                            token_ids=each.token_ids,
-                            logprobs=each.logprobs,
-                        ),
-                    )
-                    for (ids, number), each, text in zip(batch, completions, texts, strict=True)
-                ]
+                replies = self._generate([ids for ids, _ in batch], sampling)
+                yield [(number, reply) for (_, number), reply in zip(batch, replies, strict=True)]
+
+    def _generate(self, prompts: list[list[int]], sampling: Sampling) -> list[Reply]:
+        completions = self.engine.generate(prompts, sampling)
+        texts = self.encoder.decode([each.token_ids for each in completions], frozenset(self.engine.end_ids))
+        return [
+            Reply(
+                text,
+                truncated=each.finish_reason == "length",
+                prompt_tokens=len(ids),
+                completion_tokens=len(each.token_ids),
+                token_ids=each.token_ids,
+                logprobs=each.logprobs,
+            )
+            for ids, each, text in zip(prompts, completions, texts, strict=True)
+        ]
 
     def check_fits(self, label: str, prompts: Iterable[Any], max_tokens: int | None) -> None:
         """Raise `InputError` if the longest prompt and `max_tokens` exceed the context."""
@@ -435,11 +439,6 @@ def folds_system(name: str) -> bool:
 
 
 # Servers on this machine
-
-
-def default_gpus() -> tuple[str, ...]:
-    """GPUs of this machine that may be used."""
-    return Machine.here().gpus
 
 
 def local_engine(config: EvalConfig) -> Literal["embedded", "vllm"]:

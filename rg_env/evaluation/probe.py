@@ -16,13 +16,13 @@ from typing import Any, Literal
 from rich.console import Console
 
 from rg_env.core.grading import audit
-from rg_env.core.tasks.task_table import load_table
+from rg_env.core.tasks.task_table import load_table, working_levels
 from rg_env.errors import InputError, unknown_name
 from rg_env.evaluation.config import EvalConfig
-from rg_env.evaluation.models import CallFailed, Request, base_model, endpoint, require_torch
+from rg_env.evaluation.models import Request, base_model, endpoint, require_torch
 from rg_env.evaluation.questions import draw
 from rg_env.evaluation.results import Results, TaskResults
-from rg_env.evaluation.tables import TableConsole, print_table
+from rg_env.evaluation.tables import TableConsole, cell, print_table
 from rg_env.inference.protocol import Sampling
 
 Verdict = Literal["too few", "too hard", "trainable", "too easy", "guessable"]
@@ -78,16 +78,14 @@ def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, A
     for task in tasks:
         if task not in table:
             raise unknown_name("task", task, table)
-        entry = table[task]
-        if not entry["levels"]:
+        if not table[task]["levels"]:
             found[task] = {}
             continue
-        most = max(map(len, entry["levels"].values())) - 1
-        usable = [level for level in levels if level <= most and str(level) not in entry["broken_levels"]]
+        working = working_levels(task)
+        usable = [level for level in levels if level in working]
         if not usable:
-            wanted, broken = ", ".join(map(str, levels)), ", ".join(entry["broken_levels"])
-            without = f", except {broken}, which cannot be generated" if broken else ""
-            raise InputError(f"{task} has levels 0 to {most}{without}: not {wanted}; choose others with --levels")
+            given, has = (", ".join(map(str, each)) for each in (levels, working))
+            raise InputError(f"{task} has no level {given} that can be generated: choose --levels from {has or 'none'}")
         found |= {f"{task}{_LABEL}{level}": {"task": task, "level": level} for level in usable}
     return found
 
@@ -148,20 +146,16 @@ async def _refusals(config: EvalConfig, prompts: Mapping[str, Any]) -> dict[str,
     refused = {}
     async with endpoint(model, config) as ready:
         for name, prompt in prompts.items():
-            try:
-                await ready.reply(Request(prompt, Sampling(**config.sampling_of(name).model_dump())))
-            except CallFailed as error:
-                refused[name] = str(error)
+            reply = await ready.reply(Request(prompt, Sampling(**config.sampling_of(name).model_dump())))
+            if reply.error:
+                refused[name] = reply.error
     return refused
 
 
 def judge(results: Results, model: str) -> list[Probed]:
     """Figures and verdict of `model` for each task and level."""
-    return sorted((_probed(name, task, model) for name, task in results.tasks.items()), key=_place)
-
-
-def _place(found: Probed) -> tuple[str, int]:
-    return found.task, found.level or 0
+    found = (_probed(name, task, model) for name, task in results.tasks.items())
+    return sorted(found, key=lambda each: (each.task, each.level or 0))
 
 
 def _probed(name: str, results: TaskResults, model: str) -> Probed:
@@ -226,15 +220,12 @@ def print_probed(found: Sequence[Probed], console: Console | None = None) -> Non
     console = console or TableConsole(highlight=False)
     chosen = starts(found).values()
 
-    def shares(each: Probed) -> tuple[float | None, ...]:
-        return each.solved, each.informative, each.truncated, each.answered, each.floor
-
     heads = ["task", "level", "solved", "groups that teach", "cut off", "answered", "constant", "rollouts for one"]
     rows = [
         [
             each.task,
             "–" if each.level is None else str(each.level),
-            *("–" if share is None else f"{share:.3f}" for share in shares(each)),
+            *map(cell, (each.solved, each.informative, each.truncated, each.answered, each.floor)),
             "–" if each.rollouts is None else f"{each.rollouts:.0f}",
             f"{each.verdict}{' <- start' if each in chosen else ''}",
         ]

@@ -1,4 +1,4 @@
-"""Frozen questions: the evaluation rows of an environment.
+"""Frozen questions: the evaluation rows of an environment; and records of rollouts, in evaluations and in training.
 
 questions = Questions(ReasoningGym("maze", 0, 100))
 questions.prompt(0)                   # prompt of the first question, as messages
@@ -15,11 +15,14 @@ from rg_env.core.data.manifest import hash_of_rows, split_hash
 from rg_env.core.data.splits import question_hash
 from rg_env.core.data.user_rows import in_order
 from rg_env.core.environment import Environment, ReasoningGym, Row
-from rg_env.core.grading.scoring import score, task_of
+from rg_env.core.grading.scoring import Rollout, score, task_of
+from rg_env.core.rewards import Scored
 from rg_env.evaluation import results
 from rg_env.evaluation.config import EvalConfig
 from rg_env.evaluation.results import Part
 
+LEVEL = "rg_level"
+"""Key in a row's `info` for the question's curriculum level, as a string."""
 _CONSTANTS = 3
 """Number of gold answers, most frequent first, to try as the constant answer."""
 
@@ -46,23 +49,28 @@ class Questions:
     @cached_property
     def numbers(self) -> list[int]:
         """Indices of the included rows."""
-        return [number for number, row in enumerate(self.rows) if self.task in (None, _task_of(row))]
+        return [number for number, row in enumerate(self.rows) if self.task in (None, task_of(row["info"]))]
 
     @cached_property
     def hashes(self) -> list[str]:
         """Hashes of the environment's questions."""
         return [question_hash(question_of(row)) for row in self.rows]
 
+    @cached_property
+    def tasks(self) -> list[str]:
+        """Tasks of the environment's rows, in alphabetical order."""
+        return sorted({task_of(row["info"]) for row in self.rows})
+
     @property
     def name(self) -> str:
         """Name for reports."""
-        return self.label or self.task or _task_of(self.rows[0])
+        return self.label or self.task or task_of(self.rows[0]["info"])
 
     def by_task(self) -> "list[Questions]":
         """Split by name for reports, in alphabetical order."""
         if self.label:
             return [self]
-        return [replace(self, task=task) for task in sorted(set(map(_task_of, self.rows)))]
+        return [replace(self, task=task) for task in self.tasks]
 
     def prompt(self, number: int, system_prompt: str | None = None) -> Any:
         """Prompt of a row; `system_prompt` replaces the environment's."""
@@ -76,15 +84,11 @@ class Questions:
         return results.Environment(
             part=self.part,
             label=self.label,
-            tasks=sorted(set(map(_task_of, self.rows))),
+            tasks=self.tasks,
             n=len(self.rows),
             manifest_sha256=None if self.env.manifest is None else split_hash(self.env.manifest, "eval"),
             prompts_sha256=hash_of_rows(self.rows),
         )
-
-
-def _task_of(row: Row) -> str:
-    return task_of(row["info"])
 
 
 def question_of(row: Row) -> str:
@@ -92,6 +96,28 @@ def question_of(row: Row) -> str:
     prompt = row["prompt"]
     found = row.get("question")
     return str(found if found is not None else prompt if isinstance(prompt, str) else prompt[-1]["content"])
+
+
+def record_of(rollout: Rollout, scored: Scored) -> dict[str, Any]:
+    """A scored rollout as a JSON-compatible dict."""
+    level, correct = rollout.info.get(LEVEL), scored.metrics.get("accuracy")
+    score = rollout.score if "status/wrong" in scored.metrics else None
+    return {
+        "task": rollout.task,
+        **({} if level is None else {"level": int(level)}),
+        "question": question_of(rollout.row),
+        "answer": rollout.answer,
+        "completion": rollout.text,
+        "completion_tokens": rollout.completion_tokens,
+        "truncated": rollout.truncated,
+        "extracted": score.answer if score else None,
+        "score": score.value if score else None,
+        "correct": None if correct is None else correct == 1.0,
+        "reward": scored.reward,
+        "rewards": scored.rewards,
+        "status": score.status if score else None,
+        "detail": score.detail if score else "",
+    }
 
 
 def draw(config: EvalConfig, name: str) -> Questions:

@@ -33,8 +33,9 @@ Part = Literal["training", "held_out", "labelled"]
 """Role of a task in a training run: trained on, held out, or reported under a label outside all overall figures."""
 
 
-MEANS = ("accuracy", "greedy_accuracy", "reward", "greedy_reward", "mean_completion_tokens", "truncated")
-"""Names of the means in `Scores`, other than pass@k."""
+MEANS = {"accuracy": "correct", "greedy_accuracy": "correct", "reward": "reward", "greedy_reward": "reward",
+         "mean_completion_tokens": "completion_tokens", "truncated": "truncated"}  # fmt: skip
+"""Means in `Scores`, other than pass@k, with the field of an answer that each is the mean of."""
 
 
 class Record(Section):

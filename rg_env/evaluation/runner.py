@@ -4,8 +4,15 @@
     ask_local(model, works)                                # one local model, with its engine
 
 A `Work` is one model on a task's questions (`TaskWork`) or an external benchmark (`external.Benchmark`), with the
-answers so far. `rg-env eval` appends each rollout to `rollouts.jsonl` as soon as it is scored. An interrupted
-evaluation resumes with the missing rollouts, because figures are computed only from the records in that file.
+answers so far. `rg-env eval` appends a record of each answer to the file of its work as soon as it is scored. An
+interrupted evaluation resumes with the missing answers, because figures are computed only from these records:
+
+{"model", "draw": "sampled" or "greedy", "part", "task": name or label, "level", "row": hash of the question, "problem":
+ its index, "rollout": index of the answer, "question", "answer": gold answer, "completion", "reasoning",
+ "prompt_tokens", "completion_tokens", "truncated", "extracted", "score", "correct", "reward", "rewards": {name: value},
+ "status", "detail", "error", "seconds"}
+
+A call that failed permanently is a wrong answer with the status "failed" and the reason in `error`.
 
 Endpoints are called in parallel, each with its own number of concurrent calls. Models in this process take turns. vLLM
 serves each model on its own GPU, and an idle GPU also serves the model with the most work left.
@@ -13,26 +20,26 @@ serves each model on its own GPU, and an idle GPU also serves the model with the
 
 import asyncio
 import contextlib
-import time
+import json
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from rg_env.core.grading.scoring import Rollout
+from rg_env.core.run_folder import damaged, json_lines
 from rg_env.core.text import counted
-from rg_env.errors import EngineError, RGEnvError, ServerError
+from rg_env.errors import EngineError, InputError, OutputFolderError, RGEnvError, ServerError
 from rg_env.evaluation.config import EvalConfig, EvalModel
 from rg_env.evaluation.models import (
-    CallFailed,
     Endpoint,
     EndpointFailed,
     LocalModel,
     Reply,
     Request,
-    default_gpus,
     embedded,
     endpoint,
     folds_system,
@@ -40,42 +47,50 @@ from rg_env.evaluation.models import (
     require_torch,
     serving,
 )
-from rg_env.evaluation.questions import Questions, draw, question_of
-from rg_env.evaluation.records import FAILED, Answer, RecordFile, record_of
+from rg_env.evaluation.questions import Questions, question_of, record_of
 from rg_env.evaluation.trained import Trained, trained_on
+from rg_env.inference.machine import Machine
 from rg_env.inference.protocol import Sampling
 
-Draw = Literal["sampled", "greedy"]
 Record = dict[str, Any]
+Graded = tuple[Any, Reply, Rollout | None]
+"""Key, reply, and the reply as a rollout: None for failed calls and external benchmarks."""
 ROLLOUTS = "rollouts.jsonl"
+FAILED = "failed"
+"""Status of a failed call."""
 
 
-@dataclass
-class Answered:
-    """Outcome of a call: a reply or an error."""
+class Answer(NamedTuple):
+    """Record fields used to compute results."""
 
-    key: Any
-    reply: Reply | None = None
-    error: str | None = None
-    seconds: float | None = None
-    """Duration of the call; None for calls in a batch."""
-    rollout: Rollout | None = None
-    """The reply as a rollout, set by `Work.grade`."""
+    correct: bool | None = None
+    reward: float = 0.0
+    status: str | None = None
+    truncated: bool | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    text: str = ""
+    """The answer's text; only for external benchmarks, which are graded at the end."""
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> "Answer":
+        """The answer in a record."""
+        return cls(*(record[name] for name in cls._fields[:-1]))
 
 
 class Work(ABC):
-    """One model on a task or a benchmark, with the answers so far by key.
+    """One model on a task or a benchmark, with the answers so far by key."""
 
-    Args:
-        keep: called with each record.
-    """
+    file: str
+    """File of the records, in the folder of the evaluation."""
 
-    def __init__(
-        self, model: str, label: str, keys: Iterable[Any], keep: Callable[[Record], Any] = lambda record: None
-    ):
-        self.model, self.label, self.keys, self.keep = model, label, dict.fromkeys(keys), keep
+    def __init__(self, model: str, label: str, keys: Iterable[Any]):
+        self.model, self.label, self.keys = model, label, dict.fromkeys(keys)
         self.answers: dict[Any, Answer] = {}
-        self._began: tuple[float, int] | None = None
+        self.has_begun = False
+        """Whether the model is being called."""
+        self.keep: Callable[[Record], Any] = lambda record: None
+        """Called with each new record."""
 
     @property
     def asked(self) -> int:
@@ -96,45 +111,33 @@ class Work(ABC):
         """Keys of missing answers, including calls that failed."""
         return [key for key in self.keys if key not in self.answers or self.answers[key].status == FAILED]
 
-    @property
-    def has_begun(self) -> bool:
-        return self._began is not None
-
-    def begin(self) -> None:
-        """Record the time before the first call."""
-        self._began = self._began or (time.monotonic(), self.made)
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Estimated remaining time; None if unknown."""
-        if self._began is None or self.made <= self._began[1]:
-            return None
-        start, before = self._began
-        return (time.monotonic() - start) / (self.made - before) * (self.asked - self.made)
+    def groups(self) -> list[list[Answer]]:
+        """The answers, grouped by how they were sampled."""
+        return [list(self.answers.values())]
 
     @abstractmethod
     def request(self, key: Any) -> Request: ...
 
     @property
     def graded_aside(self) -> bool:
-        """Whether `grade` waits for worker processes and should run in a thread."""
+        """Whether `graded` waits for worker processes and should run in a thread."""
         return False
 
-    def grade(self, answered: Sequence[Answered]) -> None:
+    def graded(self, replies: Mapping[Any, Reply]) -> list[Graded]:
         """Do the slow part of `take`, which may run in a thread."""
+        return [(key, reply, None) for key, reply in replies.items()]
 
-    def take(self, answered: Sequence[Answered]) -> None:
-        """Add answers, and errors of calls that failed permanently. Raises like `records`."""
-        for each, own in zip(answered, self.records(answered), strict=True):
-            reply = each.reply or Reply("")
+    def take(self, graded: Sequence[Graded]) -> None:
+        """Add replies. Raises like `records`."""
+        for (_, reply, _), own in zip(graded, self.records(graded), strict=True):
             common = {"model": self.model, "reasoning": reply.reasoning, "prompt_tokens": reply.prompt_tokens}
-            record = {**common, **own, "error": each.error, "seconds": each.seconds}
+            record = {**common, **own, "error": reply.error, "seconds": reply.seconds}
             self.keep(record)
             self.put(record)
 
     @abstractmethod
-    def records(self, answered: Sequence[Answered]) -> Iterator[Record]:
-        """The answers' records, without the keys added by `take`."""
+    def records(self, graded: Sequence[Graded]) -> Iterator[Record]:
+        """The replies' records, without the keys added by `take`."""
 
     @abstractmethod
     def put(self, record: Record) -> bool:
@@ -142,14 +145,16 @@ class Work(ABC):
 
 
 class TaskWork(Work):
-    """One model on a task's questions, keyed by (question index, answer index).
+    """One model on a task's questions, keyed by (draw, question index, answer index).
 
     Args:
-        times: number of answers per question.
+        times: number of sampled answers per question.
+        greedy: whether there is also one greedy answer per question.
         left_out: indices of questions to skip for this model.
         system_prompt: the model's own system prompt, instead of the environment's.
-        keep: called with each record.
     """
+
+    file = ROLLOUTS
 
     def __init__(
         self,
@@ -157,15 +162,15 @@ class TaskWork(Work):
         questions: Questions,
         sampling: Sampling,
         times: int = 1,
-        draw: Draw = "sampled",
+        greedy: bool = False,
         *,
         left_out: frozenset[int] = frozenset(),
         system_prompt: str | None = None,
-        keep: Callable[[Record], Any] = lambda record: None,
     ):
         self.numbers = [number for number in questions.numbers if number not in left_out]
-        super().__init__(model, questions.name, [(n, k) for n in self.numbers for k in range(times)], keep)
-        self.questions, self.sampling, self.times, self.draw = questions, sampling, times, draw
+        sampled = [("sampled", number, k) for number in self.numbers for k in range(times)]
+        super().__init__(model, questions.name, sampled + [("greedy", number, 0) for number in self.numbers if greedy])
+        self.questions, self.sampling, self.times, self.greedy = questions, sampling, times, greedy
         self.system_prompt = system_prompt
 
     @property
@@ -173,72 +178,171 @@ class TaskWork(Work):
         """Number of questions skipped for this model."""
         return len(self.questions.numbers) - len(self.numbers)
 
-    def of(self, number: int) -> list[Answer]:
+    def of(self, number: int, draw: str = "sampled") -> list[Answer]:
         """Answers to a question, in order; empty if the question is skipped."""
-        return [self.answers[number, k] for k in range(self.times) if (number, k) in self.answers]
+        return [self.answers[draw, number, k] for k in range(self.times) if (draw, number, k) in self.answers]
+
+    def groups(self) -> list[list[Answer]]:
+        draws = ("sampled", "greedy") if self.greedy else ("sampled",)
+        return [[answer for number in self.numbers for answer in self.of(number, draw)] for draw in draws]
 
     def put(self, record: Record) -> bool:
-        key = record["problem"], record["rollout"]
-        if key not in self.keys or self.questions.hashes[key[0]] != record["row"]:
+        key = record["draw"], record["problem"], record["rollout"]
+        if key not in self.keys or self.questions.hashes[key[1]] != record["row"]:
             return False
         self.answers[key] = Answer.of(record)
         return True
 
-    def request(self, key: tuple[int, int]) -> Request:
-        return Request(self.questions.prompt(key[0], self.system_prompt), self.sampling)
+    def request(self, key: tuple[str, int, int]) -> Request:
+        sampling = replace(self.sampling, temperature=0.0) if key[0] == "greedy" else self.sampling
+        return Request(self.questions.prompt(key[1], self.system_prompt), sampling)
 
     @property
     def graded_aside(self) -> bool:
         rubric = getattr(self.questions.env, "rubric", None)  # environments of Verifiers score by themselves
         return rubric is not None and rubric.in_workers
 
-    def grade(self, answered: Sequence[Answered]) -> None:
+    def graded(self, replies: Mapping[Any, Reply]) -> list[Graded]:
         env = self.questions.env
-        for each in answered:
-            if each.reply is not None and each.rollout is None:
-                reply = each.reply
-                each.rollout = env.rollout(
-                    env.eval_rows[each.key[0]],
-                    reply.text,
-                    token_ids=reply.token_ids,
-                    logprobs=reply.logprobs,
-                    completion_tokens=reply.completion_tokens,
-                    truncated=reply.truncated,
-                )
+        graded: list[Graded] = [
+            (key, reply, None if reply.error else self._rollout(key[1], reply)) for key, reply in replies.items()
+        ]
         if self.graded_aside:
-            env.rubric.grade([each.rollout for each in answered if each.rollout is not None])
+            env.rubric.grade([rollout for *_, rollout in graded if rollout])
+        return graded
 
-    def records(self, answered: Sequence[Answered]) -> Iterator[Record]:
+    def _rollout(self, number: int, reply: Reply) -> Rollout:
+        env = self.questions.env
+        return env.rollout(
+            env.eval_rows[number],
+            reply.text,
+            token_ids=reply.token_ids,
+            logprobs=reply.logprobs,
+            completion_tokens=reply.completion_tokens,
+            truncated=reply.truncated,
+        )
+
+    def records(self, graded: Sequence[Graded]) -> Iterator[Record]:
         """The records of scored answers.
 
         Raises:
             RewardError: a reward raised an error or did not return a finite number.
         """
-        self.grade(answered)
-        scored = iter(self.questions.env.score([each.rollout for each in answered if each.rollout is not None]))
-        for each in answered:
-            number, rollout = each.key
-            row = self.questions.env.eval_rows[number]
+        env = self.questions.env
+        scored = iter(env.score([rollout for *_, rollout in graded if rollout]))
+        for (draw, number, k), reply, rollout in graded:
+            row = env.eval_rows[number]
             record = {
-                "draw": self.draw,
+                "draw": draw,
                 "part": self.questions.part,
                 "row": self.questions.hashes[number],
                 "problem": number,
-                "rollout": rollout,
+                "rollout": k,
                 "question": question_of(row),
                 "answer": row["answer"],
-                **(self._failed_record() if each.rollout is None else record_of(each.rollout, next(scored))),
+                **(record_of(rollout, next(scored)) if rollout else self._failed_record()),
                 "task": self.label,
             }
-            if each.reply and each.reply.refusal and not record["detail"]:
-                record["detail"] = f"refusal: {each.reply.refusal}"
+            if reply.refusal and not record["detail"]:
+                record["detail"] = f"refusal: {reply.refusal}"
             yield record
 
-    def _failed_record(self) -> dict[str, Any]:
+    def _failed_record(self) -> Record:
         rewards = dict.fromkeys(self.questions.env.reward_weights, 0.0)
         unknown = dict.fromkeys(("completion_tokens", "truncated", "extracted"))
         wrong = {"score": 0.0, "correct": False, "reward": 0.0, "rewards": rewards, "status": FAILED, "detail": ""}
         return {"completion": "", **unknown, **wrong}
+
+
+def make_works(config: EvalConfig, drawn: Iterable[Questions]) -> list[TaskWork]:
+    """Combine all models with all questions, without those a checkpoint was trained on."""
+    tasks, works = list(drawn), []
+    for name, model in config.models.items():
+        trained = Trained() if model.url else trained_on(model.model)
+        for task in tasks:
+            work = TaskWork(
+                name,
+                task,
+                Sampling(**config.sampling_of(task.name).model_dump()),
+                config.rollouts_per_example,
+                config.greedy,
+                left_out=trained.among(task),
+                system_prompt=model.system_prompt,
+            )
+            works.append(work)
+    return works
+
+
+@contextmanager
+def record_file(path: Path, works: Sequence[Work]) -> Iterator[int]:
+    """Load the records in a file into the works, and append their new ones; yields the number of records that do not
+    belong to any of them. Only one process at a time may write.
+
+    Raises:
+        InputError: the file cannot be opened, or is damaged.
+        OutputFolderError: the file was removed while records were appended.
+        OSError: the disk is full.
+    """
+
+    def append(record: Record) -> None:
+        text = json.dumps(record, ensure_ascii=False, allow_nan=False)
+        try:
+            file.write(text.encode("utf-8", "backslashreplace") + b"\n")
+            file.flush()  # a partial line, if the write is interrupted, is dropped when the file is opened again
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        if not os.fstat(file.fileno()).st_nlink:
+            raise OutputFolderError(f"{path} was removed during the evaluation: its rollouts are lost")
+
+    try:
+        if path.exists() and not path.is_file():  # a device may never end
+            raise InputError(f"cannot write {path}: not a regular file")
+        path.parent.mkdir(exist_ok=True)
+        file = path.open("a+b")
+        file.seek(0)
+        file.truncate(sum(len(line) for line in file if line.endswith(b"\n")))
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    try:
+        by_name, strangers = {(work.model, work.label): work for work in works}, 0
+        for record in json_lines(path):
+            try:
+                work = by_name.get((record["model"], record["benchmark" if "benchmark" in record else "task"]))
+                strangers += work is None or not work.put(record)
+            except (KeyError, TypeError) as error:
+                raise damaged(path, f"a record is incomplete or malformed: {error}") from error
+        for each in works:
+            each.keep = append
+        yield strangers
+    except BaseException:
+        with contextlib.suppress(OSError):  # do not hide the error that ended the evaluation
+            file.close()
+        raise
+    file.close()
+
+
+def ask_local(model: LocalModel, works: Sequence[Work], lock: AbstractContextManager[Any] | None = None) -> None:
+    """Generate all missing answers with a local model, in as few batches as possible.
+
+    Args:
+        lock: held while answers are scored, if rewards must not run concurrently with others.
+    """
+    for batch in _batches(model, works):
+        for work, replies in batch.items():
+            with lock or nullcontext():
+                work.take(work.graded(replies))
+
+
+def _batches(model: LocalModel, works: Sequence[Work]) -> Iterator[dict[Work, dict[Any, Reply]]]:
+    calls = [(work, key) for work in works for key in work.open()]
+    for work in works:
+        work.has_begun = True
+    for batch in model.replies([work.request(key) for work, key in calls]):
+        by_work: dict[Work, dict[Any, Reply]] = {}
+        for number, reply in sorted(batch, key=lambda each: each[0]):
+            work, key = calls[number]
+            by_work.setdefault(work, {})[key] = reply
+        yield by_work
 
 
 @dataclass
@@ -250,78 +354,15 @@ class Outcome:
     """Reasons why models could not be evaluated completely, by model."""
     answered_as: dict[str, set[str]] = field(default_factory=dict)
     """Other names reported in a server's replies, by model."""
-    strangers: int = 0
-    """Number of records in the file that do not belong to this evaluation."""
+    strangers: dict[str, int] = field(default_factory=dict)
+    """Number of records that do not belong to this evaluation, by file."""
 
 
 Watch = Callable[[Outcome], Any]
 
 
-def make_works(config: EvalConfig, drawn: Callable[[int], Any] = lambda number: None) -> list[TaskWork]:
-    """Combine all models with all tasks, without questions a checkpoint was trained on. Raises like `draw`.
-
-    `drawn` is called after each task with the number of tasks drawn so far.
-    """
-    tasks: list[Questions] = []
-    for name in config.names:
-        tasks.append(draw(config, name))
-        drawn(len(tasks))
-    works = []
-    for name, model in config.models.items():
-        trained = Trained() if model.url else trained_on(model.model)
-        for task in tasks:
-            works += works_on(
-                name,
-                task,
-                Sampling(**config.sampling_of(task.name).model_dump()),
-                config.rollouts_per_example,
-                config.greedy,
-                left_out=trained.among(task),
-                system_prompt=model.system_prompt,
-            )
-    return works
-
-
-def works_on(
-    model: str, questions: Questions, sampling: Sampling, times: int, greedy: bool, **options: Any
-) -> list[TaskWork]:
-    """Work for `times` sampled answers per question, and for one greedy answer each if `greedy`.
-
-    `options` are those of `TaskWork`.
-    """
-    works = [TaskWork(model, questions, sampling, times, **options)]
-    if greedy:
-        works.append(TaskWork(model, questions, replace(sampling, temperature=0.0), 1, "greedy", **options))
-    return works
-
-
-def ask_local(model: LocalModel, works: Sequence[Work], lock: AbstractContextManager[Any] | None = None) -> None:
-    """Generate all missing answers with a local model, in as few batches as possible.
-
-    Args:
-        lock: held while answers are scored, if rewards must not run concurrently with others.
-    """
-    for batch in _batches(model, works):
-        for work, answered in batch:
-            with lock or nullcontext():
-                work.take(answered)
-
-
-def _batches(model: LocalModel, works: Sequence[Work]) -> Iterator[list[tuple[Work, list[Answered]]]]:
-    calls = [(work, key) for work in works for key in work.open()]
-    for work in works:
-        work.begin()
-    for batch in model.replies([work.request(key) for work, key in calls]):
-        by_work: dict[Work, list[Answered]] = {}
-        for number, reply in sorted(batch, key=lambda each: each[0]):
-            work, key = calls[number]
-            answered = Answered(key, error=reply) if isinstance(reply, str) else Answered(key, reply)
-            by_work.setdefault(work, []).append(answered)
-        yield list(by_work.items())
-
-
 async def ask_all(config: EvalConfig, folder: Path, works: Sequence[Work], watch: Watch | None = None) -> Outcome:
-    """Generate all missing answers; those of `TaskWork` are appended to `rollouts.jsonl` in `folder`.
+    """Generate all missing answers; new ones are appended to the files of the works in `folder`.
 
     Args:
         watch: called regularly with the outcome so far.
@@ -332,13 +373,10 @@ async def ask_all(config: EvalConfig, folder: Path, works: Sequence[Work], watch
         MissingExtraError: a package to serve local models is not installed.
     """
     outcome = Outcome(works)
-    named = {(work.model, work.label, work.draw): work for work in works if isinstance(work, TaskWork)}
-    with RecordFile(folder / ROLLOUTS) as file:
-        for record in file.records("model", "task", "draw", "row", "problem", "rollout", *Answer._fields[:-1]):
-            known = named.get((record["model"], record["task"], record["draw"]))
-            outcome.strangers += known is None or not known.put(record)
-        for work in named.values():
-            work.keep = file.append
+    with contextlib.ExitStack() as stack:
+        for file in dict.fromkeys(work.file for work in works):
+            of_file = [work for work in works if work.file == file]
+            outcome.strangers[file] = stack.enter_context(record_file(folder / file, of_file))
         watcher = asyncio.create_task(_watching(watch, outcome)) if watch else None
         try:
             await _Run(config, folder, outcome).all()
@@ -368,11 +406,12 @@ async def _watching(watch: Watch, outcome: Outcome) -> None:
 class _Run:
     def __init__(self, config: EvalConfig, folder: Path, outcome: Outcome):
         self.config, self.folder, self.outcome = config, folder, outcome
+        self._works = {name: [work for work in outcome.works if work.model == name] for name in config.models}
         # All workers of a model share one source of calls.
-        self._calls = {name: self._calls_of(name) for name in config.models}
+        self._calls = {
+            name: ((work, key) for work in works for key in work.open()) for name, works in self._works.items()
+        }
         self._failed_in_a_row = dict.fromkeys(config.models, 0)
-        self._folds: dict[str, bool] = {}
-        """`Endpoint.folds` of each model served on this machine."""
 
     async def all(self) -> None:
         models = self.config.models
@@ -381,7 +420,7 @@ class _Run:
         local = [name for name in missing if name not in remote]
         if local:
             require_torch()
-            self._folds = {name: folds_system(models[name].model) for name in local}
+            folds = {name: folds_system(models[name].model) for name in local}
         async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             # All endpoints are checked before the first call, so a wrong URL does not waste paid calls.
             ready = {name: await stack.enter_async_context(endpoint(models[name], self.config)) for name in remote}
@@ -389,66 +428,56 @@ class _Run:
                 group.create_task(self._guarded(name, self._ask_endpoint(name, ready[name])))
             if local and local_engine(self.config) == "vllm":
                 waiting = list(local)
-                gpus: list[str | None] = [str(gpu) for gpu in self.config.serving.gpus or default_gpus()] or [None]
+                gpus: list[str | None] = [str(gpu) for gpu in self.config.serving.gpus or Machine.here().gpus] or [None]
                 for gpu in gpus:
-                    group.create_task(self._on_gpu(gpu, waiting))
+                    group.create_task(self._on_gpu(gpu, waiting, folds))
             elif local:
                 group.create_task(self._in_turn(local))
 
-    def _works(self, model: str) -> list[Work]:
-        return [work for work in self.outcome.works if work.model == model]
-
     def _left(self, model: str) -> int:
-        return sum(len(work.open()) for work in self._works(model))
-
-    def _calls_of(self, model: str) -> Iterator[tuple[Work, Any]]:
-        for work in self._works(model):
-            for key in work.open():
-                yield work, key
+        return sum(len(work.open()) for work in self._works[model])
 
     async def _guarded(self, name: str, asking: Awaitable[None]) -> None:
         """Record a model's failure, so the others continue."""
         try:
             await asking
-        except (ServerError, EngineError, BaseExceptionGroup) as error:
-            first = _first(error)
-            if not isinstance(first, ServerError | EngineError):
-                raise
-            self.outcome.problems[name] = str(first)
+        except* (ServerError, EngineError) as group:
+            self.outcome.problems[name] = str(_first(group))
+
+    async def _take(self, work: Work, replies: Mapping[Any, Reply]) -> None:
+        work.take(await asyncio.to_thread(work.graded, replies) if work.graded_aside else work.graded(replies))
 
     async def _in_turn(self, names: list[str]) -> None:
         for name in names:
             async with embedded(self.config.models[name].model, self.config) as model:
-                for work in self._works(name):
+                for work in self._works[name]:
                     if isinstance(work, TaskWork):
-                        prompts = (work.request((number, 0)).prompt for number in work.numbers)
+                        prompts = (work.request(("sampled", number, 0)).prompt for number in work.numbers)
                         model.check_fits(work.label, prompts, work.sampling.max_tokens)
                 await self._guarded(name, self._ask_embedded(name, model))
 
     async def _ask_embedded(self, name: str, model: LocalModel) -> None:
-        batches = _batches(model, self._works(name))
+        batches = _batches(model, self._works[name])
         while batch := await asyncio.to_thread(next, batches, None):
-            for work, answered in batch:
-                await asyncio.to_thread(work.grade, answered)
-                work.take(answered)
+            for work, replies in batch.items():
+                await self._take(work, replies)
 
-    async def _on_gpu(self, gpu: str | None, waiting: list[str]) -> None:
+    async def _on_gpu(self, gpu: str | None, waiting: list[str], folds: Mapping[str, bool]) -> None:
         """Serve one waiting model after the other, then also the model with the most calls left."""
         while True:
-            local = [name for name, model in self.config.models.items() if not model.url]
-            left = {name: self._left(name) for name in local if name not in self.outcome.problems}
+            left = {name: self._left(name) for name in folds if name not in self.outcome.problems}
             if waiting:
                 name = waiting.pop(0)
             elif left and max(left.values()) > self.config.requests.concurrency:
                 name = max(left, key=left.__getitem__)  # with fewer calls, its first server has started them all
             else:
                 return
-            await self._guarded(name, self._served(name, gpu))
+            await self._guarded(name, self._served(name, gpu, folds[name]))
 
-    async def _served(self, name: str, gpu: str | None) -> None:
+    async def _served(self, name: str, gpu: str | None, folds: bool) -> None:
         async with (
             serving(self.config.models[name].model, gpu, self.folder, self.config) as (url, served),
-            endpoint(EvalModel(model=served, url=url), self.config, folds=self._folds[name]) as ready,
+            endpoint(EvalModel(model=served, url=url), self.config, folds=folds) as ready,
         ):
             await self._ask_endpoint(name, ready)
 
@@ -458,28 +487,20 @@ class _Run:
                 group.create_task(self._worker(name, ready))
 
     async def _worker(self, name: str, ready: Endpoint) -> None:
-        problems = self.outcome.problems
+        problems, most = self.outcome.problems, self.config.requests.give_up_after
         for work, key in self._calls[name]:
             if name in problems:
                 return
-            work.begin()
-            start, answered = time.monotonic(), Answered(key)
+            work.has_begun = True
             try:
-                answered.reply = await ready.reply(work.request(key))
-                self._failed_in_a_row[name] = 0
-            except CallFailed as failure:
-                answered.error = str(failure)
-                self._failed_in_a_row[name] += 1
+                reply = await ready.reply(work.request(key))
             except EndpointFailed as failure:
                 problems.setdefault(name, str(failure))
                 return
-            answered.seconds = round(time.monotonic() - start, 3)
-            if work.graded_aside:
-                await asyncio.to_thread(work.grade, [answered])
-            work.take([answered])
-            if answered.reply and answered.reply.model not in (None, ready.served_name):
-                self.outcome.answered_as.setdefault(name, set()).add(str(answered.reply.model))
-            if answered.error and self._failed_in_a_row[name] >= self.config.requests.give_up_after:
-                failed = self.config.requests.give_up_after
-                problems.setdefault(name, f"{counted(failed, 'call')} failed in a row: {answered.error}")
+            self._failed_in_a_row[name] = self._failed_in_a_row[name] + 1 if reply.error else 0
+            await self._take(work, {key: reply})
+            if reply.model not in (None, ready.served_name):
+                self.outcome.answered_as.setdefault(name, set()).add(str(reply.model))
+            if reply.error and self._failed_in_a_row[name] >= most:
+                problems.setdefault(name, f"{counted(most, 'call')} failed in a row: {reply.error}")
                 return

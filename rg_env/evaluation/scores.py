@@ -24,18 +24,15 @@ from rg_env.core.tasks.task_table import load_table
 from rg_env.core.text import file_part
 from rg_env.errors import InputError
 from rg_env.evaluation import results as schema
-from rg_env.evaluation.config import EvalConfig, PublishedTable
+from rg_env.evaluation.config import EvalConfig, Price, PublishedTable
 from rg_env.evaluation.models import kind_of, local_engine
-from rg_env.evaluation.records import FAILED, Answer
 from rg_env.evaluation.results import Paired, Results, Scores, TaskResults, Usage, summary_of
-from rg_env.evaluation.runner import TaskWork
+from rg_env.evaluation.runner import FAILED, Answer, TaskWork
 from rg_env.evaluation.tables import markdown
 
 STATUSES: tuple[str, ...] = (*get_args(Status), FAILED)
 _PACKAGES = ("rg-env", "reasoning-gym")
 _ROUNDING = 1e-9
-_FIELDS = ("correct", "correct", "reward", "reward", "completion_tokens", "truncated")
-"""The answer field for each of `results.MEANS`."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +42,14 @@ class Source:
     source: str
     kind: Any
     engine: Any
-    prices: tuple[float, float] | None = None
-    """Prices per million prompt and completion tokens."""
+    price: Price | None = None
 
     @classmethod
     def of(cls, config: EvalConfig, name: str) -> "Source":
         """Source of a model in a config."""
         model = config.models[name]
         source = f"{model.model}@{model.url}" if model.url else model.model
-        return cls(source, kind_of(model), "endpoint" if model.url else local_engine(config), model.prices)
+        return cls(source, kind_of(model), "endpoint" if model.url else local_engine(config), model.price)
 
 
 def results_of(
@@ -79,15 +75,16 @@ def results_of(
     by_task: dict[str, list[TaskWork]] = {}
     for work in works:
         by_task.setdefault(work.label, []).append(work)
-    described = {_environment(work): work.questions.described() for work in works}
-    tasks = {name: _task(name, each, models, described) for name, each in by_task.items()}
+    tasks = {name: _task(name, each, models) for name, each in by_task.items()}
+    environments = {(id(each.env), each.part, each.label): each for each in (work.questions for work in works)}
+    commit = installed_commit()
     return Results(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         versions={name: version(name) for name in _PACKAGES}
-        | ({"commit": commit[:12]} if (commit := installed_commit()) else {})
+        | ({"commit": commit[:12]} if commit else {})
         | ({"lm-eval": lm_eval} if external else {}),
         step=step,
-        environments=list(described.values()),
+        environments=[each.described() for each in environments.values()],
         tasks=tasks,
         models={name: summary_of(name, tasks.values(), _parts(name, works)) for name in models if tasks},
         comparisons=_comparisons(list(models), [task for task in tasks.values() if task.in_overall]),
@@ -98,19 +95,11 @@ def results_of(
     )
 
 
-def _environment(work: TaskWork) -> tuple[int, str | None, str | None]:
-    """Key that identifies the environment, part and name of the questions."""
-    return id(work.questions.env), work.questions.part, work.questions.label
-
-
-def _task(
-    name: str, works: Sequence[TaskWork], models: Mapping[str, Source], described: Mapping[Any, schema.Environment]
-) -> TaskResults:
-    first, questions, environment = works[0], works[0].questions, described[_environment(works[0])]
-    env = questions.env
+def _task(name: str, works: Sequence[TaskWork], models: Mapping[str, Source]) -> TaskResults:
+    first, questions, env = works[0], works[0].questions, works[0].questions.env
+    described, options = questions.described(), getattr(env, "prompt_options", None)
     task = env.eval_rows[questions.numbers[0]]["info"].get("rg_task")
     spec = next((each.model_dump() for each in env.mixture.tasks if each.name == task), None) if env.mixture else None
-    options = getattr(env, "prompt_options", None)
     results = {}
     for model, source in models.items():
         of_model = [work for work in works if work.model == model]
@@ -126,7 +115,7 @@ def _task(
             engine=source.engine,
             system_prompt=of_model[0].system_prompt,
             scores=scores,
-            usage=usage_of((answer for work in of_model for answer in work.answers.values()), source.prices),
+            usage=usage_of((answer for work in of_model for answer in work.answers.values()), source.price),
             correct=_correct(of_model),
         )
     found = TaskResults(
@@ -135,14 +124,12 @@ def _task(
         spec=spec,
         category=load_table()[task]["category"] if spec and task in load_table() else None,
         questions=schema.Questions(
-            n=sum(len(work.questions.numbers) for work in works if (work.model, work.draw) == (first.model, "sampled")),
+            n=sum(len(work.questions.numbers) for work in works if work.model == first.model),
             seed=None if env.manifest is None else env.manifest["splits"]["eval"]["seed"],
-            manifest_sha256=environment.manifest_sha256,
-            prompts_sha256=environment.prompts_sha256,
+            manifest_sha256=described.manifest_sha256,
+            prompts_sha256=described.prompts_sha256,
         ),
-        sampling=schema.Sampling(
-            rollouts_per_example=first.times, greedy=any(w.draw == "greedy" for w in works), **vars(first.sampling)
-        ),
+        sampling=schema.Sampling(rollouts_per_example=first.times, greedy=first.greedy, **vars(first.sampling)),
         system_prompt=options.system_prompt if options else None,
         grading=options.grading if options else "hardened",
         floor=questions.floor,
@@ -155,10 +142,11 @@ def _task(
 def scores_of(works: Iterable[TaskWork], floor: float | None = None) -> Scores:
     """Scores of a model's answers, both sampled and greedy."""
     works = list(works)
-    sampled = [work for work in works if work.draw == "sampled"]
-    questions = [answers for work in sampled for number in work.numbers if (answers := work.of(number))]
-    greedy = [[answer] for work in works if work.draw == "greedy" for answer in work.answers.values()]
-    return scores_from(questions, greedy, floor, sum(work.left_out for work in sampled))
+    sampled, greedy = (
+        [answers for work in works for number in work.numbers if (answers := work.of(number, draw))]
+        for draw in ("sampled", "greedy")
+    )
+    return scores_from(sampled, greedy, floor, sum(work.left_out for work in works))
 
 
 def scores_from(
@@ -173,14 +161,13 @@ def scores_from(
     right = _values(questions, "correct")
     means: dict[str, Any] = dict.fromkeys(schema.MEANS)
     errors, intervals = dict[str, float](), dict[str, Any]()
-    for name, field in zip(schema.MEANS, _FIELDS, strict=True):
+    for name, field in schema.MEANS.items():
         values = _values(greedy if name.startswith("greedy") else questions, field)
         if any(values):
             means[name], errors[name] = statistics.mean_and_error(values)
-            interval = (
-                statistics.mean_interval if field in ("reward", "completion_tokens") else statistics.share_interval
-            )
-            intervals |= {name: ends} if (ends := interval(values)) else {}
+            is_share = field in ("correct", "truncated")
+            ends = statistics.share_interval(values) if is_share else statistics.mean_interval(values)
+            intervals |= {name: ends} if ends else {}
     accuracy, passes = means["accuracy"], _passes(right)
     return Scores(
         n=len(questions),
@@ -211,25 +198,24 @@ def _passes(right: Sequence[Sequence[float]]) -> dict[str, tuple[float, float]]:
     }
 
 
-def usage_of(answers: Iterable[Answer], prices: tuple[float, float] | None) -> Usage:
-    """Token counts and cost of `answers`; `prices` are per million prompt and completion tokens."""
+def usage_of(answers: Iterable[Answer], price: Price | None) -> Usage:
+    """Tokens of `answers` and their cost."""
     answers = list(answers)
-    totals: dict[str, int | None] = {}
-    for kind in ("prompt_tokens", "completion_tokens"):
-        known = [count for answer in answers if (count := getattr(answer, kind)) is not None]
-        totals[kind] = sum(known) if known else None
-    prompts, completions = totals.values()
+    prompts, completions = (
+        sum(known) if (known := [count for count in counts if count is not None]) else None
+        for counts in ([each.prompt_tokens for each in answers], [each.completion_tokens for each in answers])
+    )
     cost = None
-    if prices is not None and prompts is not None and completions is not None:
-        cost = (prices[0] * prompts + prices[1] * completions) / 1e6
-    return Usage(**totals, cost=cost)
+    if price is not None and prompts is not None and completions is not None:
+        cost = (price.input * prompts + price.output * completions) / 1e6
+    return Usage(prompt_tokens=prompts, completion_tokens=completions, cost=cost)
 
 
 def _correct(works: Sequence[TaskWork]) -> dict[str, list[bool]]:
     """Verdicts by hash of the question; keys of repeated questions have a number as suffix."""
     found: dict[str, list[bool]] = {}
     for work in works:
-        for number in work.numbers if work.draw == "sampled" else ():
+        for number in work.numbers:
             answers, key = work.of(number), work.questions.hashes[number]
             key = key if key not in found else f"{key}#{len(found)}"
             if answers and all(each.correct is not None for each in answers):

@@ -33,7 +33,7 @@ from rg_env.core.environment import ReasoningGym
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import working_levels
 from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
-from rg_env.evaluation.records import LEVEL
+from rg_env.evaluation.questions import LEVEL
 from rg_env.training.config.load import curriculum_problems
 from rg_env.training.config.sections import CurriculumConfig
 

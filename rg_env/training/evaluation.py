@@ -30,7 +30,7 @@ from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.models import LocalModel
 from rg_env.evaluation.questions import Questions
 from rg_env.evaluation.results import Results
-from rg_env.evaluation.runner import ask_local, works_on
+from rg_env.evaluation.runner import TaskWork, ask_local
 from rg_env.evaluation.scores import Source, results_of
 from rg_env.evaluation.tables import print_results
 from rg_env.training.config.sections import FIGURES, EvaluationSettings, evaluation_steps
@@ -152,11 +152,12 @@ class FixedEvaluation:
 
         with self.trainer.engine.aside():  # so an evaluation does not change training
             works = [
-                work
+                TaskWork(name, of_task, self._sampling, plan.rollouts_per_example, plan.greedy)
                 for each in self._questions
                 for of_task in each.by_task()
-                for work in works_on(name, of_task, self._sampling, plan.rollouts_per_example, plan.greedy, keep=keep)
             ]
+            for work in works:
+                work.keep = keep
             ask_local(self._model, works, self.trainer.sampler.scoring)
         source = Source(self.trainer.model_name, "folder", self.trainer.engine.name)
         return results_of(works, {name: source}, step=step, rollouts=records)

@@ -34,7 +34,7 @@ from rg_env.core.grading.scoring import Rollout
 from rg_env.core.rewards import Scored
 from rg_env.core.text import counted
 from rg_env.errors import InputError, TrainingError
-from rg_env.evaluation.records import record_of
+from rg_env.evaluation.questions import record_of
 from rg_env.inference.protocol import Engine, PromptEncoder, Sampling
 
 

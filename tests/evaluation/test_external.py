@@ -23,7 +23,7 @@ from rg_env.evaluation import external
 from rg_env.evaluation.config import eval_config_of
 from rg_env.evaluation.external import Harness, include_folders
 from rg_env.evaluation.plots.files import plot_files
-from rg_env.evaluation.report.results import results_page
+from rg_env.evaluation.report.content import results_page
 from rg_env.evaluation.results import ExternalResult, Results, read_results
 from rg_env.evaluation.tables import markdown, print_results
 from rg_env.tiny import SYSTEM_PROMPT, TASKS

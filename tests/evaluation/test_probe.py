@@ -122,10 +122,9 @@ def test_levels_are_those_that_a_task_has() -> None:
         if task != "knight_swap":
             for entry in labels([task], [0, 1, 2]).values():
                 Mixture.parse({"name": task, **{key: value for key, value in entry.items() if key != "task"}})
-    with pytest.raises(
-        InputError, match=r"knight_swap has levels 0 to 4, except 0, .*, which cannot .*: not 0, 1; choose"
-    ):
-        labels(["knight_swap"], [0, 1])
+    for task, levels, has in (("knight_swap", [0, 1], "none"), ("maze", [98, 99], "0, 1, 2, ")):
+        with pytest.raises(InputError, match=f"{task} has no level .*: choose --levels from {has}"):
+            labels([task], levels)
     with pytest.raises(UnknownNameError, match="did you mean 'maze'"):
         labels(["mase"], [0])
 

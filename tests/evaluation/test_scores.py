@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from rg_env.core.environment import Environment
 from rg_env.core.statistics import mean_and_error, pass_at_k
+from rg_env.evaluation.config import Price
 from rg_env.evaluation.questions import Questions
-from rg_env.evaluation.records import Answer
-from rg_env.evaluation.runner import TaskWork
+from rg_env.evaluation.runner import Answer, TaskWork
 from rg_env.evaluation.scores import STATUSES, scores_of, usage_of
 from rg_env.inference.protocol import Sampling
 
@@ -29,9 +29,9 @@ def _work(questions: int, times: int, left_out: frozenset[int] = frozenset()) ->
 def _record(work: TaskWork, number: int, rollout: int, status: str, reward: float = 0.0, tokens: Any = None,
             cut: Any = None) -> dict[str, Any]:  # fmt: skip
     return {
-        "row": work.questions.hashes[number], "problem": number, "rollout": rollout, "status": status,
-        "correct": status == "correct", "reward": reward, "truncated": cut, "prompt_tokens": tokens and 2 * tokens,
-        "completion_tokens": tokens,
+        "draw": "sampled", "row": work.questions.hashes[number], "problem": number, "rollout": rollout,
+        "status": status, "correct": status == "correct", "reward": reward, "truncated": cut,
+        "prompt_tokens": tokens and 2 * tokens, "completion_tokens": tokens,
     }  # fmt: skip
 
 
@@ -79,11 +79,11 @@ def test_scores_are_means_of_the_answers(made: Made, rng: random.Random) -> None
 def test_missing_and_failed_answers_are_open(statuses: list[str]) -> None:
     """A later record of an answer replaces the first."""
     work = _work(len(statuses), 2)
-    assert work.open() == [(n, k) for n in range(len(statuses)) for k in range(2)]
+    assert work.open() == [("sampled", n, k) for n in range(len(statuses)) for k in range(2)]
     for number, status in enumerate(statuses):
         work.put(_record(work, number, 0, status))
-    failed = [(n, 0) for n, status in enumerate(statuses) if status == "failed"]
-    assert sorted(work.open()) == sorted([*failed, *((n, 1) for n in range(len(statuses)))])
+    failed = [("sampled", n, 0) for n, status in enumerate(statuses) if status == "failed"]
+    assert sorted(work.open()) == sorted([*failed, *(("sampled", n, 1) for n in range(len(statuses)))])
     for number in range(len(statuses)):
         work.put(_record(work, number, 0, "correct"))
     assert (work.made, work.failed) == (len(statuses), 0)
@@ -92,16 +92,24 @@ def test_missing_and_failed_answers_are_open(statuses: list[str]) -> None:
 def test_questions_that_were_trained_on_are_left_out() -> None:
     """Neither asked nor counted; nor are records of anything else that was not asked."""
     work = _work(3, 2, frozenset({1}))
-    assert (work.asked, work.open(), work.left_out) == (4, [(0, 0), (0, 1), (2, 0), (2, 1)], 1)
+    assert [key[1:] for key in work.open()] == [(0, 0), (0, 1), (2, 0), (2, 1)]
+    assert (work.asked, work.left_out) == (4, 1)
     good = _record(work, 0, 0, "correct")
-    others = [{"problem": 1}, {"problem": 3}, {"rollout": 2}, {"rollout": -1}, {"row": "another question"}]
+    others = [
+        {"problem": 1},
+        {"problem": 3},
+        {"rollout": 2},
+        {"rollout": -1},
+        {"row": "another question"},
+        {"draw": "greedy"},
+    ]
     assert not any(work.put({**good, **other}) for other in others)
     assert (work.made, work.of(1)) == (0, [])
 
 
 def test_costs_are_known_where_tokens_and_prices_are() -> None:
     answers = [Answer(prompt_tokens=2000, completion_tokens=1000), Answer(prompt_tokens=6000, completion_tokens=3000)]
-    usage = usage_of(answers, (1.0, 2.0))
+    usage = usage_of(answers, Price(input=1.0, output=2.0))
     assert (usage.prompt_tokens, usage.completion_tokens, usage.cost) == (8000, 4000, pytest.approx(0.016))
     assert usage_of(answers, None).cost is None
-    assert usage_of([Answer()], (1.0, 2.0)).cost is None
+    assert usage_of([Answer()], Price(input=1.0, output=2.0)).cost is None

@@ -39,7 +39,7 @@ for name, call in calls.items():
         state.ask(out / "requests.jsonl")
         requests = [json.loads(line) for line in (out / "requests.jsonl").read_text().splitlines()]
         texts = {each["key"]: call["answers"][each["chat"][-1]["content"].split("\n")[0]] for each in requests}
-        scores = state.score(call.get("task", name), 0, texts, out / name)["scores"]
+        scores = state.score(call.get("task", name), None, texts, out / name)["scores"]
         found[name] = {"requests": requests, "scores": scores}
     except harness.Refused as error:
         found[name] = {"refused": str(error)}

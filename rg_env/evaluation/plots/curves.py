@@ -7,6 +7,7 @@ Accuracies have 95% intervals, from the run's evaluations.
 """
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,9 +116,7 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
     several, many = len(curves) > 1, len(curves) > len(style.COLORS)
     shown = _ends(curves) if many else list(curves)
     labels = _labels(curves, shown)
-    width = 5.2 * len(metrics) + (style.label_width([*labels, "-" * 20], 8) + 0.6 if several else 0.0)
-    figure = Figure(figsize=(width, max(3.6, 1.0 + 0.2 * min(len(curves), len(style.COLORS)))), layout="constrained")
-    panels = figure.subplots(1, len(metrics), squeeze=False, sharex=True)[0]
+    figure, (panels,) = style.panels(5.0 * len(metrics), 3.2, 1, len(metrics), wspace=0.18)
     longest = max(len(curve.values.get(REWARD, ())) for curve in curves)
     window = longest // 25 | 1 if longest > 50 else 1  # steps of a moving mean, an odd number
     handles = [Line2D([], [], **_look(color), linewidth=1.8) for color in range(len(shown))]
@@ -137,7 +136,8 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
         style.label_whole_steps(axes)
         if metric == ACCURACY:
             axes.set_ylim(-0.02, 1.02)
-            axes.set_title("\n".join(notes_on(curves)), color=_ORANGE, fontsize=8, parse_math=False, wrap=True)
+            notes = "\n".join(textwrap.fill(note, 64) for note in notes_on(curves))
+            axes.set_title(notes, color=_ORANGE, fontsize=8, parse_math=False)
         style.bare(axes, "both")
     last = max(1, *(max(values) for curve in curves for values in curve.values.values()))
     panels[0].set_xlim(-0.03 * last, 1.03 * last)

@@ -9,12 +9,12 @@ error that lists the differences.
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rg_env.core.run_folder import RunFolder
-from rg_env.core.text import one_line
+from rg_env.core.text import one_line, short_keys
 from rg_env.errors import InputError, unknown_name
 from rg_env.evaluation.plots.curves import notes_on, plot_curves, read_curve
 from rg_env.evaluation.plots.results import plot_results
@@ -55,18 +55,22 @@ def plot_files(
     others = [file for file in files if file not in runs]
     if runs and others:
         raise InputError(f"{runs[0]} has metrics of a run and {others[0]} results: they do not belong in one plot")
+    kind, run_names, results = "run", _run_names(runs), None
+    aliases = {name: name for name in run_names}
     if not runs:
-        results = merged({str(file): read_results(file) for file in files})
-        paths = _paths(results)
-        new = new_names(rename, rename_file, list(results.models), "model", paths)
-        plot_results(renamed(results, new), output, title)
-        return output, _unused(rename_file, list(results.models), "model", paths)
-    names = _run_names(runs)
-    new = new_names(rename, rename_file, names, "run")
-    curves = [read_curve(file, new[name]) for file, name in zip(runs, names, strict=True)]
+        kind, results = "model", merged({str(file): read_results(file) for file in files})
+        aliases = _paths(results) | {name: name for name in results.models}
+    listed = _read_names(rename_file) if rename_file else {}
+    names, notes = new_names(rename, listed, aliases, kind), []
+    if rename_file and not listed.keys() & aliases.keys():
+        notes.append(f"{rename_file} renames nothing: the {kind}s are {', '.join(names)}")
+    if results:
+        plot_results(_renamed(results, names), output, title)
+        return output, notes
+    curves = [read_curve(file, names[name]) for file, name in zip(runs, run_names, strict=True)]
     curves.sort(key=lambda curve: _by_number(curve.name))
     plot_curves(curves, output, title)
-    return output, [*notes_on(curves), *_unused(rename_file, names, "run")]
+    return output, [*notes_on(curves), *notes]
 
 
 def _files_in(folder: Path) -> list[Path]:
@@ -79,22 +83,10 @@ def _files_in(folder: Path) -> list[Path]:
     return found
 
 
-def _unused(file: Path | None, known: Sequence[str], kind: str, paths: Collection[str] = ()) -> list[str]:
-    """A note if no name in the rename file is in the plot."""
-    if file is None or _from_file(file, [*known, *paths]):
-        return []
-    return [f"{file} renames nothing: the {kind}s are {', '.join(known)}"]
-
-
 def _run_names(files: Sequence[Path]) -> list[str]:
     """Distinct names: folder of the run, with parents if necessary, and the file's name unless it is metrics.jsonl."""
-    paths = [file.resolve().parts if file.name != "metrics.jsonl" else file.resolve().parent.parts for file in files]
-
-    def name(path: tuple[str, ...]) -> str:
-        ends = [path[-count:] for count in range(1, len(path) + 1)]
-        return "/".join(next(end for end in ends if sum(other[-len(end) :] == end for other in paths) == 1))
-
-    return list(map(name, paths))
+    paths = [str((file.parent if file.name == "metrics.jsonl" else file).resolve()) for file in files]
+    return list(short_keys(paths, "/").values())
 
 
 def _by_number(name: str) -> list[tuple[float, str]]:
@@ -107,10 +99,10 @@ def _paths(results: Results) -> dict[str, str]:
     """The name of each model by its folder, as it was given to `rg-env eval`, unless several models share it."""
     found = {(model.source, name) for task in results.tasks.values() for name, model in task.models.items()}
     sources = [source for source, _ in found]
-    return {source: name for source, name in found if sources.count(source) == 1 and source not in results.models}
+    return {source: name for source, name in found if sources.count(source) == 1}
 
 
-def renamed(results: Results, names: Mapping[str, str]) -> Results:
+def _renamed(results: Results, names: Mapping[str, str]) -> Results:
     """The results with new names for models, for a plot."""
 
     def of(models: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,57 +112,46 @@ def renamed(results: Results, names: Mapping[str, str]) -> Results:
     return results.model_copy(update={"models": of(results.models), "tasks": tasks})
 
 
-def new_names(
-    typed: Sequence[str], file: Path | None, known: Sequence[str], kind: str, paths: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """New names by old name. Replacements are simultaneous, so `A=B B=A` swaps two; `typed` overrides `file`.
+def new_names(typed: Sequence[str], listed: Mapping[str, str], aliases: Mapping[str, str], kind: str) -> dict[str, str]:
+    """New names by old name. Replacements are simultaneous, so `A=B B=A` swaps two; `typed` overrides `listed`.
 
     Names may contain "=". The old name is then the known name it starts with.
 
     Args:
-        known: all old names.
+        typed: entries "OLD=NEW".
+        listed: new names by old ones, of which unknown ones are ignored.
+        aliases: all old names, by themselves and by other texts that are accepted, such as paths.
         kind: noun for error messages, such as "model".
-        paths: old names by path; a path is accepted too.
 
     Raises:
-        InputError: an entry has no "=" or is ambiguous; the file is not such JSON; an old name is unknown or given
-            twice; a new name is empty or not unique.
+        InputError: an entry has no "=" or is ambiguous; an old name is unknown or given twice; a new name is empty or
+            not unique.
     """
-    paths = paths or {}
     found: dict[str, str] = {}
     for text in typed:
-        old, new = _split(text, [*known, *paths], kind)
-        old = paths.get(old, old)
+        fits = sorted((alias for alias in aliases if text.startswith(f"{alias}=")), key=len)
+        if "=" not in text:
+            raise InputError(f"--rename {text}: pass it as OLD=NEW (files come before the options)")
+        if not fits:
+            error = unknown_name(kind, text.rpartition("=")[0], aliases)
+            raise type(error)(f"--rename {text}: {error}")
+        if len(fits) > 1:
+            raise InputError(f"--rename {text}: this can mean the {kind} {fits[0]!r} or {fits[1]!r}; use --rename-file")
+        old, new = aliases[fits[0]], text.removeprefix(f"{fits[0]}=")
         if found.setdefault(old, new) != new:
             raise InputError(f"--rename {text}: {old!r} is already renamed to {found[old]!r}")
-    from_file = {paths.get(old, old): new for old, new in _from_file(file, [*known, *paths]).items()}
-    names = {name: name for name in known} | from_file | found
+    names = {name: name for name in aliases.values()}
+    names |= {aliases[old]: new for old, new in listed.items() if old in aliases} | found
+    by_new: dict[str, str] = {}
     for old, new in names.items():
         if not new.strip():
             raise InputError(f"the new name of {old!r} is empty")
-        if other := next((name for name in names if name != old and names[name] == new), None):
-            raise InputError(f"{old!r} and {other!r} would both be {new!r}: the names in a plot must differ")
+        if (other := by_new.setdefault(new, old)) != old:
+            raise InputError(f"{other!r} and {old!r} would both be {new!r}: the names in a plot must differ")
     return names
 
 
-def _split(text: str, known: Collection[str], kind: str) -> tuple[str, str]:
-    splits = [(text[:place], text[place + 1 :]) for place, each in enumerate(text) if each == "="]
-    if not splits:
-        raise InputError(f"--rename {text}: pass it as OLD=NEW (files come before the options)")
-    fits = [split for split in splits if split[0] in known]
-    if len(fits) > 1:
-        raise InputError(
-            f"--rename {text}: this can mean the {kind} {fits[0][0]!r} or {fits[1][0]!r}; use --rename-file"
-        )
-    if not fits:
-        error = unknown_name(kind, splits[-1][0], known)
-        raise type(error)(f"--rename {text}: {error}")
-    return fits[0]
-
-
-def _from_file(file: Path | None, known: Collection[str]) -> dict[str, str]:
-    if file is None:
-        return {}
+def _read_names(file: Path) -> dict[str, str]:
     where = f"--rename-file {file}"
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
@@ -180,4 +161,4 @@ def _from_file(file: Path | None, known: Collection[str]) -> dict[str, str]:
         raise InputError(f"{where} is not JSON: {one_line(error)}") from error
     if not isinstance(values, dict) or not all(isinstance(new, str) for new in values.values()):
         raise InputError(f'{where} must have new names by old ones: {{"OLD": "NEW"}}')
-    return {old: new for old, new in values.items() if old in known}
+    return values

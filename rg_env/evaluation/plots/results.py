@@ -79,9 +79,7 @@ def _bars(task: TaskResults) -> Figure:
         else "no question counts: trained on all"
         for each in scores
     ]
-    width = style.label_width(labels, 9) + 4.5 + style.label_width(notes, 9)
-    figure = Figure(figsize=(width, 1.5 + 0.3 * len(models)), layout="constrained")
-    axes = figure.subplots()
+    figure, ((axes,),) = style.panels(4.5, 0.3 * len(models) + 0.1)
     _next_to(axes, notes, 9)
     for row, each in enumerate(scores):
         if each.n:
@@ -119,11 +117,7 @@ def _dots(models: Models, tasks: Tasks) -> Figure:
     labels = [_MACRO, *style.short_names([name for name, _ in tasks]).values()]
     short, notes = style.short_names([name for name, _ in models], 36).values(), _notes(models, tasks)
     names = [f"{label}\n{note}" for label, note in zip(short, notes, strict=True)]
-    width = style.label_width(labels, 9) + 5.5 + style.label_width([*short, *notes], 8) + 0.5
-    row = max(0.26, 0.115 * len(models) + 0.1)  # inches
-    height = max(1.1 + row * len(labels), 0.8 + 0.32 * (len(models) + 1))
-    figure = Figure(figsize=(width, height), layout="constrained")
-    axes = figure.subplots()
+    figure, ((axes,),) = style.panels(5.5, len(labels) * max(0.26, 0.115 * len(models) + 0.1))
     for place in range(0, len(labels), 2):
         axes.axhspan(place - 0.5, place + 0.5, color="black", alpha=0.05, linewidth=0)
     handles = []
@@ -159,11 +153,9 @@ def _table(models: Models, tasks: Tasks) -> Figure:
     labels += [_FLOOR] if any(task.floor is not None for _, task in tasks) else []
     columns = list(style.short_names([name for name, _ in tasks], 36).values())
     notes = _notes(models, tasks)
-    cells = max(0.34 * size, 2.0)  # inches
-    width = style.label_width(labels, 9) + cells + 2.6 + style.label_width(notes, 8)
-    height = 0.8 + bands * (style.label_width(columns, 8) + 0.26 * len(labels) + 0.1)
-    figure = Figure(figsize=(width, height), layout="constrained")
-    panels = figure.subplots(bands, 2, squeeze=False, width_ratios=[cells, 2.2])
+    cells, band_height, heads = max(0.34 * size, 2.0), 0.26 * len(labels), 0.07 * max(map(len, columns)) + 0.3  # inches
+    grid = {"width_ratios": [cells, 2.2], "wspace": 0.2 / (cells + 2.2), "hspace": heads / band_height}
+    figure, panels = style.panels(cells + 2.2, bands * band_height + (bands - 1) * heads, bands, 2, **grid)
     for band, (axes, aside) in enumerate(panels):
         part = slice(band * size, (band + 1) * size)
         _cells(axes, [name for name, _ in models], tasks[part])

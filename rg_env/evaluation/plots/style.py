@@ -1,6 +1,5 @@
 """Shared parts of plots: colors, markers, short names, legends, intervals, and writing the file."""
 
-import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +21,14 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 """One marker per color, for readers who cannot distinguish colors."""
 GREY = "#777777"
 SUFFIXES = (".png", ".svg", ".pdf")
+
+
+def panels(width: float, height: float, rows: int = 1, columns: int = 1, **grid: Any) -> tuple[Figure, Any]:
+    """A figure with an array (rows, columns) of panels, which fill `width` x `height` inches. Labels, legends and
+    titles are outside; `save` includes them."""
+    figure = Figure(figsize=(width, height))
+    grid = {"left": 0, "right": 1, "bottom": 0, "top": 1, **grid}
+    return figure, figure.subplots(rows, columns, squeeze=False, gridspec_kw=grid)
 
 
 def label_whole_steps(axes: Axes) -> None:
@@ -61,11 +68,6 @@ def _without_middle(text: str, most: int) -> str:
 def _common(one: str, other: str) -> int:
     """Length of the common prefix."""
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
-
-
-def label_width(labels: Sequence[str], points: float) -> float:
-    """Approximate width of the longest label in inches."""
-    return max(map(len, labels), default=0) * points * 0.6 / 72
 
 
 def legend(axes: Axes, handles: Sequence[Any], labels: Sequence[str], **options: Any) -> None:
@@ -113,12 +115,12 @@ def share_axis(axes: Axes, caption: str, room: float = 0.02, **look: Any) -> Non
 
 
 def titled(figure: Figure, title: str) -> None:
-    """Put `title` on top, wrapped into lines, and increase the height for each."""
+    """Put `title` above everything else, wrapped into lines."""
     if text := one_line(title, len(title)):
-        width, height = figure.get_size_inches()
-        lines = textwrap.wrap(text, max(20, math.floor(width / label_width(["-"], 12))))
-        figure.set_size_inches(width, height + 0.2 * (len(lines) - 1))
-        figure.suptitle("\n".join(lines), parse_math=False, fontsize=12)  # otherwise two dollar signs are a formula
+        (width, height), box = figure.get_size_inches(), figure.get_tightbbox()
+        lines = textwrap.wrap(text, max(20, int(box.width / 0.1)))  # a character has about 0.1 inches
+        title_box = figure.text((box.x0 + box.x1) / 2 / width, (box.y1 + 0.1) / height, "\n".join(lines), fontsize=12)
+        title_box.set(ha="center", va="bottom", parse_math=False)  # otherwise two dollar signs are a formula
 
 
 def check_suffix(output: Path) -> Path:
@@ -139,6 +141,7 @@ def save(figure: Figure, output: Path) -> None:
     try:
         # Keep text in SVG files as text, which can be searched, copied and edited.
         with written_aside(output) as aside, matplotlib.rc_context({"svg.fonttype": "none"}):
-            figure.savefig(aside, dpi=120, format=kind)
+            extent = "tight" if figure.get_layout_engine() is None else None  # others fill the figure
+            figure.savefig(aside, dpi=120, format=kind, bbox_inches=extent, pad_inches=0.15)
     except OSError as error:
         raise OutputFolderError(f"cannot write {output}: {error.strerror}") from error

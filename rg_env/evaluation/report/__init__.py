@@ -2,21 +2,33 @@
 
     report = write_report(Path("outputs/RUN"))        # or the folder or a file of results; outputs/RUN/report.html
 
-It has curves, tables, accuracies with intervals, and a browser of rollouts.
+It has curves, tables, accuracies with intervals, and a browser of rollouts. Text written by models is never executed:
+the page has the content as JSON without characters that are special in HTML, and displays it as text. As a second line
+of defense, its content security policy allows only the page's own script (by hash), refuses text as markup (trusted
+types), and blocks all network requests.
 """
 
-from dataclasses import dataclass
+import base64
+import hashlib
+import html
+import json
+from dataclasses import asdict, dataclass
+from importlib import resources
 from pathlib import Path
+from string import Template
+from typing import Any
 
 from rg_env.core.run_folder import RunFolder, written_aside
 from rg_env.errors import InputError, OutputFolderError
-from rg_env.evaluation.report.page import Page, render
-from rg_env.evaluation.report.results import is_evaluation, results_page
-from rg_env.evaluation.report.run import run_page
+from rg_env.evaluation.report.content import Page, is_evaluation, results_page, run_page
 from rg_env.evaluation.runner import ROLLOUTS
 
 ROLLOUTS_KEPT = 10_000
 """Default maximum number of rollouts in a report."""
+FORMAT = "rg_env.report/1"
+_STYLES = ("page.css", "rollouts.css", "print.css")
+_SCRIPTS = ("dom.js", "charts.js", "overview.js", "model.js", "list.js", "detail.js", "main.js")
+"""Scripts, concatenated in this order."""
 
 
 @dataclass(frozen=True)
@@ -71,3 +83,36 @@ def _page(source: Path, limit: int) -> Page:
         f"{source} holds neither a training run (metrics.jsonl, eval_results/) nor an evaluation (results_*.json, "
         f"{ROLLOUTS})"
     )
+
+
+def render(page: Page) -> str:
+    """Render a page as HTML."""
+    style, script = _joined(_STYLES), _joined(_SCRIPTS)
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; base-uri 'none'; "
+        "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+    return Template(_joined(("page.html",))).substitute(
+        policy=policy,
+        title=html.escape(page.title, quote=False),
+        style=style,
+        script=script,
+        data=as_script_data({"format": FORMAT, **asdict(page)}),
+    )
+
+
+def as_script_data(values: Any) -> str:
+    """JSON for `<script type="application/json">`: ASCII with `<`, `>` and `&` escaped, so that text cannot end the
+    script, start a comment or form an entity. Parsing returns the original text."""
+    text = json.dumps(values, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _joined(names: tuple[str, ...]) -> str:
+    folder = resources.files("rg_env.evaluation.report").joinpath("page")
+    return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in names)
+
+
+def _hash(text: str) -> str:
+    """Hash of an inline script or style for the content security policy."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,6 +1,6 @@
-"""Rollouts of a report, read from files of records (`evaluation.records`) up to a limit.
+"""Rollouts of a report, read from files of records (`evaluation.runner`) up to a limit.
 
-    gathered = gather([file_source(folder / "rollouts.jsonl", "training")], limit=10_000)
+    rollouts, answers, notes = gather([file_source(folder / "rollouts.jsonl", "training")], limit=10_000)
 
 Sources are read twice: first to count all rollouts, then to keep those in the report.
 """
@@ -9,13 +9,12 @@ import json
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rg_env.core.data.splits import question_hash
 from rg_env.core.run_folder import damaged, json_lines
 from rg_env.core.text import counted
-from rg_env.evaluation.records import Answer
-from rg_env.evaluation.report.page import Rollouts
+from rg_env.evaluation.runner import Answer
 
 MAX_CHARACTERS = 50_000_000
 """Maximum number of model-written characters in a report; more makes browsers slow."""
@@ -29,14 +28,20 @@ _SHOWN = (
 )  # fmt: skip
 
 
-@dataclass
-class Gathered:
-    """Rollouts of a report, and verdicts on all rollouts."""
+Answers = dict[tuple[str, str], dict[str, list[Answer]]]
+"""Each sampled answer in an evaluation, by (model, task) and question."""
 
-    rollouts: Rollouts
-    notes: list[str] = field(default_factory=list)
-    answers: dict[tuple[str, str], dict[str, list[Answer]]] = field(default_factory=dict)
-    """Each sampled answer in an evaluation, by (model, task) and question."""
+
+@dataclass
+class Rollouts:
+    """Content of the rollout browser. Shared texts (questions, system prompts) are stored once, in `texts`."""
+
+    records: list[Record] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    variants: list[str] = field(default_factory=list)
+    """Steps of a run, or models, that can be compared by their answers to a question; in display order."""
+    found: int = 0
+    """Total number of rollouts, including omitted ones."""
 
 
 def file_source(file: Path, kind: str, tasks: Container[str] | None = None) -> Source:
@@ -58,8 +63,7 @@ def step_source(rollouts: Sequence[Record], step: int) -> Source:
     return lambda: ({**record, **place} for record in rollouts)
 
 
-@dataclass
-class _Found:
+class _Found(NamedTuple):
     """The last record of an answer; earlier ones, of failed calls, do not count."""
 
     number: int
@@ -75,13 +79,16 @@ def gather(
     variants: Sequence[str] = (),
     system_prompt: Callable[[Record], str | None] = lambda _: None,
     characters: int = MAX_CHARACTERS,
-) -> Gathered:
+) -> tuple[Rollouts, Answers, list[str]]:
     """Collect at most `limit` rollouts of all sources; all or none of the answers to a question are included.
 
     Args:
         variants: models in display order.
         system_prompt: returns a rollout's system prompt.
         characters: maximum total number of characters.
+
+    Returns:
+        The rollouts; all answers, including those of omitted rollouts; and notes about repeated and omitted ones.
 
     Raises:
         InputError: a source is damaged or unreadable.
@@ -94,24 +101,25 @@ def gather(
         found[_identity(record, number)] = _Found(number, question_hash(record["question"]), size, answer)
     chosen = _chosen(found.values(), limit, characters)
     rollouts, texts = Rollouts(found=len(found), variants=list(variants)), dict[str, int]()
+    last = {each.number for each in found.values() if each.question in chosen}
     for number, record in enumerate(_all(sources)):
-        last = found[_identity(record, number)]
-        if last.number == number and last.question in chosen:
+        if number in last:
             rollouts.records.append(_page_record(record, texts, rollouts.variants, system_prompt(record)))
     rollouts.texts = list(texts)
-    gathered = Gathered(rollouts)
-    if (repeated := number + 1 - len(found)) > 0:
-        gathered.notes.append(f"{counted(repeated, 'repeated rollout')}: the last record of each counts")
-    if len(rollouts.records) < len(found):
-        questions = len({each.question for each in found.values()})
-        gathered.notes.append(
-            f"{len(rollouts.records):,} of {len(found):,} rollouts are in this page: all answers to {len(chosen):,} of "
-            f"{questions:,} questions (--max-rollouts N: up to N, or {characters / 1e6:.0f} million characters)"
-        )
+    answers: Answers = {}
     for (_, model, task, question, _, draw), each in found.items():
         if model and draw != "greedy":
-            gathered.answers.setdefault((model, task), {}).setdefault(question, []).append(each.answer)
-    return gathered
+            answers.setdefault((model, task), {}).setdefault(question, []).append(each.answer)
+    notes = []
+    if (repeated := number + 1 - len(found)) > 0:
+        notes.append(f"{counted(repeated, 'repeated rollout')}: the last record of each counts")
+    if len(last) < len(found):
+        questions = len({each.question for each in found.values()})
+        notes.append(
+            f"{len(last):,} of {len(found):,} rollouts are in this page: all answers to {len(chosen):,} of "
+            f"{questions:,} questions (--max-rollouts N: up to N, or {characters / 1e6:.0f} million characters)"
+        )
+    return rollouts, answers, notes
 
 
 def _all(sources: Sequence[Source]) -> Iterator[Record]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from svg_pictures import Picture
 from rg_env.errors import InputError
 from rg_env.evaluation.plots.curves import Curve, plot_curves, read_curve
 from rg_env.evaluation.plots.style import COLORS, GREY
+
+RUN = re.compile(r"run_\d+")
 
 
 def metrics(file: Path, rows: list[dict[str, Any]], end: str = "") -> Path:
@@ -81,7 +84,7 @@ def drawn(curves: list[Curve], folder: Path, title: str | None = None) -> Pictur
 def test_each_of_a_few_runs_has_a_color(tmp_path: Path) -> None:
     """In both panels, and in the legend; accuracies end where they do."""
     picture = drawn(runs(7), tmp_path)
-    assert [each for each in picture.words if each.startswith("run_")] == [f"run_{number}" for number in range(7)]
+    assert [*filter(RUN.fullmatch, picture.words)] == [f"run_{number}" for number in range(7)]
     assert "7 runs" in picture.words
     low, high = (max(each.y for each in picture.texts if each.text == text) for text in ("0.0", "1.0"))
     for number, color in enumerate(COLORS):
@@ -122,7 +125,7 @@ def test_one_run_is_named_by_the_title(tmp_path: Path) -> None:
 def test_many_runs_are_grey_with_their_mean(tmp_path: Path) -> None:
     """The legend names those that end highest and lowest."""
     picture = drawn(runs(20), tmp_path)
-    named = [each for each in picture.words if each.startswith("run_")]
+    named = [*filter(RUN.fullmatch, picture.words)]
     assert named == ["run_19", "run_0"]
     assert {"mean of all runs", "(highest at the end)", "(lowest at the end)", "the other 18 runs"} <= set(
         picture.words
@@ -137,7 +140,7 @@ def test_many_runs_are_grey_with_their_mean(tmp_path: Path) -> None:
 def test_of_runs_that_end_alike_the_reward_tells(tmp_path: Path) -> None:
     """One that has none comes last."""
     curves = [Curve(each.name, {**each.values, "eval/accuracy": {0: 0.5}}) for each in runs(10)[::-1]]
-    named = [each for each in drawn(curves, tmp_path).words if each.startswith("run_")]
+    named = [*filter(RUN.fullmatch, drawn(curves, tmp_path).words)]
     assert named == ["run_9", "run_0"]
     curves[4] = Curve("run_none", {"eval/accuracy": {0: 0.5}})
     assert "run_none" in drawn(curves, tmp_path).words

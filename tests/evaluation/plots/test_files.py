@@ -282,7 +282,7 @@ KNOWN = ["base", "outputs/run/checkpoint-100", "lr=1e-5_seed=0", "lr=1e-5"]
     ],
 )
 def test_names_may_contain_equals_signs_and_swap(typed: list[str], expected: dict[str, str]) -> None:
-    assert new_names(typed, None, KNOWN, "run") == {name: name for name in KNOWN} | expected
+    assert new_names(typed, {}, {name: name for name in KNOWN}, "run") == {name: name for name in KNOWN} | expected
 
 
 @pytest.mark.parametrize(
@@ -301,6 +301,6 @@ def test_names_may_contain_equals_signs_and_swap(typed: list[str], expected: dic
 def test_wrong_names_are_refused(typed: list[str], message: str) -> None:
     known = [*KNOWN, "a", "a=b"] if typed == ["a=b=c"] else KNOWN
     with pytest.raises(InputError) as raised:
-        new_names(typed, None, known, "model")
+        new_names(typed, {}, {name: name for name in known}, "model")
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)

@@ -26,10 +26,9 @@ from report_samples import (
 
 from rg_env.core.statistics import share_interval
 from rg_env.errors import InputError
-from rg_env.evaluation.report import write_report
-from rg_env.evaluation.report.page import Page, Rollouts, as_script_data, render
-from rg_env.evaluation.report.rollouts import file_source, gather
-from rg_env.evaluation.report.run import POINTS
+from rg_env.evaluation.report import as_script_data, render, write_report
+from rg_env.evaluation.report.content import POINTS, Page
+from rg_env.evaluation.report.rollouts import Rollouts, file_source, gather
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -221,7 +220,7 @@ def test_too_many_rollouts_keep_whole_questions(tmp_path: Path, report: Run) -> 
 
 def test_too_much_text_is_left_out_too(tmp_path: Path) -> None:
     write_lines(tmp_path / "rollouts.jsonl", [training_record(1, f"{n} and " + 400 * "x") for n in range(10)])
-    rollouts = gather([file_source(tmp_path / "rollouts.jsonl", "training")], 100, characters=2000).rollouts
+    rollouts, *_ = gather([file_source(tmp_path / "rollouts.jsonl", "training")], 100, characters=2000)
     assert (len(rollouts.records), rollouts.found) == (4, 10)
 
 
