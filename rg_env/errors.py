@@ -203,8 +203,8 @@ def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "
     if not hint:
         if near := nearest(name, known):
             hint = f"did you mean {' or '.join(repr(n) for n in near)}?"
-        elif len(known) <= 16:
+        elif len(known) <= 20:
             hint = f"available: {', '.join(known) or 'none'}"
         else:
-            hint = "`rg-env tasks` lists them" if kind == "task" else f"there are {len(known)} names"
+            hint = "`rg-env tasks` lists them" if kind == "task" else f"none of the {len(known)} known names is similar"
     return UnknownNameError(f"unknown {kind} {name!r}: {hint}")

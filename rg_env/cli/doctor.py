@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
     )
     option = doctor.add_argument
     option("config", nargs="?", metavar="CONFIG", help="training config; or describe the run with options")
-    option("overrides", nargs="*", metavar="section.key=value", help="config overrides")
+    option("overrides", nargs="*", default=[], metavar="section.key=value", help="config overrides")
     take_overrides_anywhere(doctor)
     option("--model", help="model folder, name on the Hub, or 'tiny'; default: depends on the machine")
     option("--tasks", action=Names, nargs="+", metavar="TASK", help="Reasoning Gym tasks; default: leg_counting")

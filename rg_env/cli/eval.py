@@ -27,7 +27,7 @@ def add(commands: Any) -> None:
         nargs="?",
         help="evaluation config, such as configs/eval/tiny.yaml; optional if --models and --tasks are given",
     )
-    option("overrides", nargs="*", metavar="section.key=value", help="config overrides")
+    option("overrides", nargs="*", default=[], metavar="section.key=value", help="config overrides")
     option("--models", "--model", nargs="+", metavar="MODEL", help="models to evaluate (see below)")
     option(
         "--tasks",

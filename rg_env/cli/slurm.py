@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
     )
     option = slurm.add_argument
     option("config", metavar="CONFIG", help="training or evaluation config, such as configs/train/tiny.yaml")
-    option("overrides", nargs="*", metavar="key=value", help="config overrides")
+    option("overrides", nargs="*", default=[], metavar="key=value", help="config overrides")
     option("--gpus", type=positive, required=True, metavar="N", help="GPUs per node")
     option("--time", required=True, help="time limit of the job: 04:00:00, 1-12, ...")
     option("--account", metavar="A", help="Slurm account to charge")

@@ -34,7 +34,7 @@ def add(commands: Any) -> None:
         epilog="Prints the table and writes comparison.md, comparison.json, comparison.png and curves.png to FOLDER.",
     )
     compare.add_argument("folder", metavar="FOLDER", type=Path, help="sweep folder")
-    compare.add_argument("others", metavar="FOLDER", nargs="*", help=argparse.SUPPRESS)
+    compare.add_argument("others", metavar="FOLDER", nargs="*", default=[], help=argparse.SUPPRESS)
     compare.set_defaults(run=_compare)
 
 

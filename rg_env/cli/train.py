@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
     )
     option = train.add_argument
     option("config", help="training config, such as configs/train/tiny.yaml")
-    option("overrides", nargs="*", metavar="section.key=value", help="config overrides")
+    option("overrides", nargs="*", default=[], metavar="section.key=value", help="config overrides")
     option("--dry-run", action="store_true", help="print the resolved config and the plan, and exit")
     option("--resume", metavar="auto|PATH", help="resume from a checkpoint; auto: the newest in the output folder")
     option("--eval-only", action="store_true", help="evaluate the config's model without training")

@@ -54,6 +54,7 @@ def wait(uploads: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # two processes, and two uploads in processes of their own
 def test_a_run_publishes_itself(hub: HubServer, tmp_path: Path) -> None:
     """During training and at the end, as one run, by only the main one of two processes; nothing is left next to its
     folder, and no token is in its files."""
@@ -61,7 +62,7 @@ def test_a_run_publishes_itself(hub: HubServer, tmp_path: Path) -> None:
     command += ["-m", "rg_env.cli.main", "train", str(CONFIG), *SMALL, f"output.dir={tmp_path / 'run'}"]
     command += [*HUB, "hub.every=2", "hub.optimizer_state=full", "hub.private=true"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, env=environment)
     told = f"{done.stdout}{done.stderr}"
     assert done.returncode == 0, told
     assert f"\nhub: uploaded to {hub.url}/me/legs\n" in told

@@ -40,6 +40,7 @@ MISTAKES = [
     ("training.max_step=3", "unknown key 'max_step': did you mean 'max_steps'?"),
     ("training.steps=3", "it is called max_steps"),
     ("tasks.leg_counting.max_animals=20", "is an option of the task, use config: {max_animals: VALUE}"),
+    ("group=3", "unknown section 'group': available: curriculum, data, engine,"),
     ("prompt.zzz=x", "unknown key 'zzz': available: placement, preamble, system_prompt"),
     ("_base_=base.yaml", "it is called extends"),
     ("hf_upload.organization=me", "put it into repo_id: ORGANIZATION/NAME (in hub)"),

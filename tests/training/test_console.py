@@ -25,7 +25,15 @@ from rg_env.evaluation.results import Results, read_results
 from rg_env.evaluation.scores import together
 from rg_env.evaluation.tables import print_results
 from rg_env.training.evaluation import metrics_of
-from rg_env.training.reporting.console import COMPLETION_LENGTH, RunConsole, examples_of, headline, shorten, spread
+from rg_env.training.reporting.console import (
+    COMPLETION_LENGTH,
+    RunConsole,
+    examples_of,
+    headline,
+    print_summary,
+    shorten,
+    spread,
+)
 
 METRICS = {"reward": 0.5, "accuracy": 0.25, "completions/mean_length": 33.4, "loss": 0.02, "step_time": 1.234,
            "tokens_per_second": 2345.6}  # fmt: skip
@@ -254,6 +262,19 @@ def test_before_and_after_stand_side_by_side() -> None:
     many = printed(evaluation(0, [f"task{i:02}" for i in range(50)]))
     assert "and 20 more" in many
     assert sum(line.startswith("task") for line in many) == 31  # and the heads
+
+
+def test_an_interrupted_run_names_its_last_evaluation_and_its_files(tmp_path: Path) -> None:
+    """The evaluation may be older than the last step. Checkpoints are listed by step."""
+    for name in ("checkpoint-10", "checkpoint-9", "config.yaml", "metrics.jsonl"):
+        (tmp_path / name).mkdir()
+    results = {"interrupted": True, "steps": 10, "seconds": 3.0, "model": "m", "engine": "embedded"}
+    out = io.StringIO()
+    print_summary(tmp_path, results, None, evaluation(1, ["maze"]), Console(file=out, width=200))
+    text = out.getvalue()
+    assert "Interrupted after 10 steps in 3 s (m, embedded engine); the last evaluation was after 1 step\n" in text
+    assert "after 1 step " in text
+    assert text.rstrip().endswith("metrics.jsonl, config.yaml, checkpoint-9, checkpoint-10")
 
 
 def test_labels_are_in_no_overall_figure() -> None:

@@ -21,6 +21,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from rg_env.core.run_folder import checkpoint_step
 from rg_env.core.statistics import with_interval
 from rg_env.core.text import counted, visible_line, without_controls
 from rg_env.evaluation.results import Results, Scores
@@ -212,8 +213,10 @@ def print_summary(
             _print_sample(console, old, new)
     # The most useful files first. After an early interrupt, there are fewer files.
     order = ("reward_curve.png", "train_results.json", "metrics.jsonl", "rollouts.jsonl", "eval_results")
-    names = sorted((path.name for path in folder.iterdir()), key=lambda name: (*order, name).index(name))
-    console.print(f"Files in [bold]{escape(str(folder))}[/]: {escape(', '.join(names))}", soft_wrap=True)
+    rank = {name: place for place, name in enumerate(order)}
+    files = sorted(folder.iterdir(), key=lambda at: (rank.get(at.name, len(rank)), checkpoint_step(at) or 0, at.name))
+    names = escape(", ".join(file.name for file in files))
+    console.print(f"Files in [bold]{escape(str(folder))}[/]: {names}", soft_wrap=True)
 
 
 def examples_of(before: Results, after: Results) -> list[tuple[dict[str, Any], dict[str, Any]]]:
