@@ -156,7 +156,7 @@ def _usage(parser: argparse.ArgumentParser) -> str:
         return parser.usage
     parts = [parser.prog]
     for action in parser._actions:
-        if action.dest == "help":
+        if action.dest == "help" or action.help == argparse.SUPPRESS:
             continue
         shown = " ".join(filter(None, [_flag(action), _metavar(action)])) or action.dest
         parts.append(shown if action.required and action.nargs not in ("?", "*") else f"[{shown}]")
@@ -166,7 +166,7 @@ def _usage(parser: argparse.ArgumentParser) -> str:
 def _options_table(parser: argparse.ArgumentParser) -> str:
     rows = ["| option | meaning |", "|---|---|"]
     for action in parser._actions:
-        if action.dest == "help":
+        if action.dest == "help" or action.help == argparse.SUPPRESS:
             continue
         names = ", ".join(f"`{name}`" for name in action.option_strings)
         value = _code(_metavar(action)) if _metavar(action) else ""

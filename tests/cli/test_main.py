@@ -139,6 +139,8 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
         (["plot", "x.json", "--titel", "y"], "no option '--titel': did you mean --title?"),
         (["report", "x", "y"], "rg-env report: unexpected argument 'y'"),
         (["probe", "--model", "tiny", "--tasks", ","], "expected at least one name"),
+        (["compare", "RUN"], "it has no sweep.yaml; it is a single run: `rg-env plot` draws the curves of runs"),
+        (["compare", "RUN", "SWEEP"], "rg-env compare takes one sweep; for several runs, `rg-env plot RUN RUN`"),
         (["train"], "rg-env train: the following arguments are required: config; see `rg-env train --help`"),
         (["eval", "-n", "0"], "argument -n/--num-examples/--limit: 0 is less than 1; see `rg-env eval --help`"),
     ],

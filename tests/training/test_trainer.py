@@ -1,6 +1,7 @@
 """`GRPOTrainer`: what goes through the model, which weights sample, and whole steps."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -83,6 +84,15 @@ def test_loss_and_gradient_are_those_of_the_formula(
     loss = trainer.objective(micro_batch)
     torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
     assert (gradient(model, loss) - wanted).norm() < 1e-4 * wanted.norm()
+
+
+def test_an_output_folder_that_is_not_writable_is_refused_at_once(make_trainer: Any, tmp_path: Path) -> None:
+    """Rather than when training begins; nothing is created."""
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"cannot write .*file/run: Not a directory"):
+        make_trainer(output_dir=str(tmp_path / "file" / "run"))
+    make_trainer(output_dir=str(tmp_path / "run"))
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_kl_term_is_that_of_the_initial_model(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
