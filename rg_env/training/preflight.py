@@ -15,7 +15,7 @@ from rg_env.core.data.manifest import read_manifest
 from rg_env.core.data.user_rows import split_rows
 from rg_env.core.hub import LOGIN
 from rg_env.core.run_folder import RunFolder, is_missing_folder, run_name
-from rg_env.core.text import counted
+from rg_env.core.text import counted, one_line
 from rg_env.errors import InputError
 from rg_env.evaluation.config import TINY
 from rg_env.inference.vllm.client import VllmServer
@@ -118,10 +118,16 @@ def check_logins(config: LoggingConfig) -> None:
         return
     import wandb
 
-    offline = wandb.setup().settings.mode in ("offline", "dryrun", "disabled")
-    if not (offline or wandb.run or wandb.login(prompt=False, verify=False)):
+    problem = ""
+    try:
+        offline = wandb.setup().settings.mode in ("offline", "dryrun", "disabled")
+        if not (offline or wandb.run or wandb.login(prompt=False, verify=False)):
+            problem = "not logged in"
+    except wandb.Error as error:  # such as a key of the wrong length
+        problem = one_line(error).rstrip(".")
+    if problem:
         raise InputError(
-            "cannot report to wandb: not logged in: set WANDB_API_KEY in .env, run `wandb login`, or set "
+            f"cannot report to wandb: {problem}: set WANDB_API_KEY in .env, run `wandb login`, or set "
             "WANDB_MODE=offline (or leave it out of logging.report_to)"
         )
 

@@ -88,14 +88,19 @@ def test_a_server_that_is_not_there_yet(here: Path) -> None:
     assert "no vLLM server at 127.0.0.1:1 within 0.1 s" in done.stderr
 
 
-def test_wandb_without_a_login(here: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "words"), [({}, "not logged in"), ({"WANDB_API_KEY": "short"}, "WANDB_API_KEY invalid: API key must have")]
+)
+def test_wandb_without_a_login(here: Path, key: dict[str, str], words: str) -> None:
     """It would ask, or raise in its own words."""
-    environment = {**NO_LOGIN, "WANDB_DIR": str(here)}
+    environment = {**NO_LOGIN, **key, "WANDB_DIR": str(here)}
     code = "from rg_env.cli.main import main; main()"
     command = [sys.executable, "-c", code, "train", "run.yaml", "logging.report_to=wandb", "--dry-run"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 2
-    assert "cannot report to wandb: not logged in: set WANDB_API_KEY in .env" in done.stderr
+    assert f"cannot report to wandb: {words}" in done.stderr
+    assert "set WANDB_API_KEY in .env" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("error: ")
 
 
 def test_the_rows_of_own_data(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
