@@ -44,7 +44,8 @@ def run(options: argparse.Namespace) -> int:
 
     from rg_env.inference.embedded.engine import EmbeddedEngine  # isort: skip
     from rg_env.inference.embedded.server import HOST, bind, serve, with_prompt
-    from rg_env.inference.models import TINY, with_adapters
+    from rg_env.inference.models import with_adapters
+    from rg_env.tiny import TINY
 
     with bind(options.port) as listener:
         # The tiny policy was trained with the default prompt only.

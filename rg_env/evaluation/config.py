@@ -49,6 +49,7 @@ from rg_env.core.text import counted
 from rg_env.core.user_code import import_user_code
 from rg_env.errors import unknown_name
 from rg_env.tiny import TASKS as TINY_TASKS
+from rg_env.tiny import TINY
 
 TopP = Annotated[float, Field(gt=0, le=1)]
 
@@ -130,7 +131,6 @@ class EvalOutputConfig(Section):
     """Output folder; default: a fresh one under outputs/."""
 
 
-TINY = "tiny"
 _NAME = re.compile(r"[^\s/\\\x00-\x1f][^\\\x00-\x1f]{0,119}")
 _ALL_TASKS = "all_tasks"
 """Label in the names of files about all tasks."""

@@ -31,11 +31,11 @@ from rg_env.core.processes import Command, ProcessGroup
 from rg_env.core.prompts import fold_system, rejects_system_role
 from rg_env.core.text import is_count, listed, one_line, reason_of
 from rg_env.errors import InputError, MissingExtraError, ServerError, install_command
-from rg_env.evaluation.config import TINY, EvalConfig, EvalModel, RequestsConfig
+from rg_env.evaluation.config import EvalConfig, EvalModel, RequestsConfig
 from rg_env.inference.machine import Machine
 from rg_env.inference.protocol import Engine, PromptEncoder, Sampling
 from rg_env.inference.vllm.client import PROGRAM, VllmServer
-from rg_env.tiny import POLICY_DIR
+from rg_env.tiny import POLICY_DIR, TINY
 
 DEFAULT_KEY = "OPENAI_API_KEY"
 HOST = "127.0.0.1"

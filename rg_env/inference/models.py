@@ -18,12 +18,11 @@ from transformers.utils import is_flash_attn_2_available, logging
 from rg_env.core.processes import print_once
 from rg_env.core.prompts import require_chat_template
 from rg_env.core.run_folder import is_missing_folder
-from rg_env.core.tasks.mixture import Mixture, TaskSpec
+from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import listed, reason_of
 from rg_env.errors import InputError
-from rg_env.tiny import POLICY_DIR, TASKS
+from rg_env.tiny import POLICY_DIR, TINY, tiny_mixture
 
-TINY = "tiny"
 DEFAULT_GPU_MODEL = "Qwen/Qwen2.5-1.5B-Instruct"
 Attention = Literal["auto", "flash_attention_2", "sdpa", "eager"]
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -41,15 +40,6 @@ class Policy:
     def mixture(self, gym: Any) -> Mixture:
         """Parse `gym` as a mixture; for the tiny policy with its task sizes, unless `gym` sets them."""
         return tiny_mixture(gym) if self.is_tiny else Mixture.parse(gym)
-
-
-def tiny_mixture(gym: Any) -> Mixture:
-    """Parse `gym` with the task sizes of the tiny policy, unless it sets them."""
-    sized = (
-        TaskSpec(name=task.name, weight=task.weight, config={**TASKS.get(task.name, {}), **task.config})
-        for task in Mixture.parse(gym).tasks
-    )
-    return Mixture(tasks=tuple(sized))
 
 
 def load_policy(model: str | None = None, *, attention: Attention = "auto", dtype: Dtype = "auto") -> Policy:

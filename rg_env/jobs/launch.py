@@ -23,7 +23,6 @@ from rg_env.core.config.files import is_config_file
 from rg_env.core.environment import ReasoningGym
 from rg_env.core.processes import Command, ProcessGroup
 from rg_env.core.run_folder import RunFolder, free_folder
-from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import counted
 from rg_env.errors import InputError, OutputFolderError, TrainingError
 from rg_env.inference.machine import Machine, port_problem
@@ -31,7 +30,7 @@ from rg_env.inference.protocol import PromptEncoder
 from rg_env.inference.vllm.client import VllmServer, serve_command
 from rg_env.inference.vllm.plugin import BACKEND
 from rg_env.jobs.supervisor import Supervisor
-from rg_env.tiny import POLICY_DIR
+from rg_env.tiny import POLICY_DIR, TINY
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.plan import plan
 from rg_env.training.config.schema import TrainConfig
@@ -179,13 +178,11 @@ def _evaluation_prompts(config: TrainConfig, *, download: bool = True) -> list[i
         return []
     from transformers import AutoTokenizer
 
-    name, mixture = config.model.name, Mixture.parse
-    if name == "tiny":
-        from rg_env.inference.models import tiny_mixture as mixture
+    name = config.model.name
     try:
-        folder = POLICY_DIR if name == "tiny" else name
+        folder = POLICY_DIR if name == TINY else name
         encode = PromptEncoder(AutoTokenizer.from_pretrained(folder, local_files_only=not download))
-        gyms = [ReasoningGym(**{**arguments, "gym": mixture(arguments["gym"])}) for _, arguments in environments]
+        gyms = [ReasoningGym(**arguments) for _, arguments in environments]
         return [len(encode(row["prompt"])) for gym in gyms for row in gym.eval_rows]
     except (OSError, ValueError):
         return None

@@ -20,11 +20,11 @@ from rg_env.core.hub import PushRequest
 from rg_env.core.statistics import with_interval
 from rg_env.core.text import counted, one_line
 from rg_env.errors import repository_command
-from rg_env.evaluation.config import TINY
 from rg_env.evaluation.results import Accuracy, Paired, Results, read_results
 from rg_env.evaluation.scores import together
 from rg_env.publish.checkpoint import Base, Checkpoint
 from rg_env.publish.contents import CURVE, publishable
+from rg_env.tiny import TINY
 
 Values = dict[str, Any]
 _PARTS = {

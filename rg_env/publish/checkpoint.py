@@ -20,9 +20,8 @@ from rg_env.core.hub import repo_problem
 from rg_env.core.run_folder import RunFolder, checkpoint_step, read_json
 from rg_env.core.text import one_line
 from rg_env.errors import InputError
-from rg_env.evaluation.config import TINY
 from rg_env.evaluation.results import read_evaluations
-from rg_env.tiny import POLICY_DIR
+from rg_env.tiny import POLICY_DIR, TINY
 from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS, read_shapes, saved_step, weight_files
 
 Kind = Literal["adapter", "deepspeed", "dtensor", "distcp", "plain"]

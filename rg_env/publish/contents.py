@@ -21,8 +21,8 @@ from typing import Any
 from rg_env.core.config.yaml12 import to_yaml
 from rg_env.core.run_folder import RunFolder, read_json, read_yaml
 from rg_env.errors import InputError
-from rg_env.evaluation.config import TINY
 from rg_env.publish.checkpoint import Checkpoint
+from rg_env.tiny import TINY
 
 CURVE = RunFolder(Path()).curve_file.name
 Files = dict[str, Path | bytes]

@@ -19,7 +19,13 @@ This module imports neither torch nor Reasoning Gym.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rg_env.core.tasks.mixture import Mixture
+
+TINY = "tiny"
+"""Name of the policy in configs and commands."""
 
 POLICY_DIR: Path = Path(__file__).parent / "policy"
 """Folder of the shipped policy: weights, tokenizer, chat template, generation config."""
@@ -60,3 +66,14 @@ TRAINING: dict[str, Any] = {
     "bf16": False,
 }
 """Values for the `training` section of a config, tuned for a visible result in a minute."""
+
+
+def tiny_mixture(gym: Any) -> "Mixture":
+    """Parse `gym` with the policy's task sizes, unless it sets them."""
+    from rg_env.core.tasks.mixture import Mixture, TaskSpec
+
+    sized = (
+        TaskSpec(name=task.name, weight=task.weight, config={**TASKS.get(task.name, {}), **task.config})
+        for task in Mixture.parse(gym).tasks
+    )
+    return Mixture(tasks=tuple(sized))

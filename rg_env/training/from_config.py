@@ -3,7 +3,6 @@
 Heavy libraries are imported only after `preflight` has checked the config's requirements and the plan is printed.
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,19 +27,18 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     start = check_start(config, resume=resume)
     shown = config.model_copy(update={"output": config.output.model_copy(update={"dir": str(start.folder)})})
     print_once("\n".join([*plan(shown, own_rows=start.train_rows), f"loading {config.model.name} ..."]))
-    from rg_env.inference.models import TINY, load_policy
+    from rg_env.inference.models import load_policy
     from rg_env.training.collectives import choose_folder
     from rg_env.training.run import train
 
     given, config = config, config.in_updates(start.train_rows)
-    if config.model.name != TINY:
-        _check_prompts(config, start)
+    env = _checked_environment(config, start)
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
-    trainer = make_trainer(config, policy, start, choose_folder(start.folder, "run", resume))
+    trainer = make_trainer(config, policy, env, choose_folder(start.folder, "run", resume))
     return train(
         trainer,
         config=given,
-        evaluation=evaluation_plan(config, policy),
+        evaluation=evaluation_plan(config),
         logging=config.logging,
         monitors=config.monitors,
         hub=config.hub,
@@ -48,24 +46,41 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     )
 
 
-def _check_prompts(config: TrainConfig, start: Start) -> None:
-    """Raise `InputError` if a prompt is too long, before the weights are loaded, which can take minutes. The trainer
-    checks again; rows come from the cache then."""
+def _checked_environment(config: TrainConfig, start: Start) -> "Environment":
+    """The environment to train on. Prompts and answers are checked before the weights are loaded, which can take
+    minutes. Raises `InputError` if one is too long."""
     from rg_env.inference.models import describe_model
     from rg_env.inference.protocol import PromptEncoder, prompt_lengths
     from rg_env.training.trainer import check_prompts
 
-    encoder = PromptEncoder(describe_model(config.model.name).tokenizer)
-    lengths = prompt_lengths(_environment(config, start, config.gym), encoder)
-    check_prompts(lengths, config.training.max_prompt_length)
+    described = describe_model(config.model.name)
+    _check_context(config, described.config)
+    env = _environment(config, start)
+    check_prompts(prompt_lengths(env, PromptEncoder(described.tokenizer)), config.training.max_prompt_length)
+    return env
 
 
-def _environment(config: TrainConfig, start: Start, gym: Any) -> "Environment":
+def _check_context(config: TrainConfig, model_config: Any) -> None:
+    """Raise `InputError` if an evaluation's answers fill the context, before questions are generated."""
+    evaluation = config.evaluation
+    limit = model_config.get_text_config(decoder=True).max_position_embeddings
+    section = "training" if evaluation.max_tokens is None else "evaluation"
+    tokens = evaluation.max_tokens or config.training.max_tokens
+    is_evaluated = evaluation.before or evaluation.after or evaluation.every != 0
+    if config.engine.kind == "embedded" and is_evaluated and tokens >= limit:
+        name = Path(config.model.name).name
+        raise InputError(
+            f"{section}.max_tokens = {tokens}: {name} has a context of {limit} tokens with the prompt: lower it"
+        )
+
+
+def _environment(config: TrainConfig, start: Start) -> "Environment":
+    """The environment with the training tasks, or with the rows of the section `data`."""
     from rg_env.core.environment import Environment, ReasoningGym
 
     if start.rows is not None:
         return Environment(*start.rows, **config.prompt_arguments())
-    return ReasoningGym(gym=gym, **config.environment_arguments())
+    return ReasoningGym(**config.environment_arguments())
 
 
 def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Results":
@@ -77,10 +92,10 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     """
     start = check_start(config, checkpoint=checkpoint)
     print_once(f"loading {checkpoint or config.model.name} ...")
-    from rg_env.inference.models import TINY, load_policy, with_adapters
+    from rg_env.inference.models import load_policy, with_adapters
     from rg_env.training.evaluation import evaluate_only
 
-    is_tiny = config.model.name == TINY
+    given = config
     adapters = checkpoint if checkpoint and (Path(checkpoint) / "adapter_config.json").is_file() else None
     name = config.model.name if checkpoint is None or adapters else checkpoint
     config = config.model_copy(
@@ -92,12 +107,12 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
         }
     )
     policy = load_policy(name, attention=config.model.attention, dtype=config.model.dtype)
-    policy = replace(policy, is_tiny=is_tiny)  # its checkpoints get its questions, too
     if adapters:
         policy = with_adapters(policy, adapters)
+    _check_context(config, policy.model.config)
+    env, evaluation = _environment(given, start), evaluation_plan(given)
     folder = RunFolder.choose(config.output.dir, run_name(config.trained_on, f"{policy.label}-evaluation"))
-    trainer = make_trainer(config, policy, start, folder)
-    evaluation = evaluation_plan(config, policy)
+    trainer = make_trainer(config, policy, env, folder)
     result = evaluate_only(trainer, folder, evaluation, step=checkpoint_step(Path(checkpoint or "")) or 0)
     run = RunFolder(folder)
     run.write_config(config.resolved(), {"evaluated": checkpoint or name})
@@ -105,13 +120,11 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     return result
 
 
-def make_trainer(config: TrainConfig, policy: "Policy", start: Start, folder: Path) -> "GRPOTrainer":
+def make_trainer(config: TrainConfig, policy: "Policy", env: Any, folder: Path) -> "GRPOTrainer":
     """The trainer that `config` describes, with the output folder `folder`."""
     from rg_env.training.curriculum import Curriculum
     from rg_env.training.trainer import GRPOTrainer
 
-    _check_context(config, policy)
-    env: Any = _environment(config, start, policy.mixture(config.gym) if start.rows is None else None)
     curriculum = None
     if config.curriculum is not None:
         curriculum = Curriculum(config.curriculum, env, config.seed, gym=config.gym)
@@ -126,27 +139,13 @@ def make_trainer(config: TrainConfig, policy: "Policy", start: Start, folder: Pa
     )
 
 
-def _check_context(config: TrainConfig, policy: "Policy") -> None:
-    """Raise `InputError` if an evaluation's answers fill the context, before questions are generated."""
-    evaluation = config.evaluation
-    limit = policy.model.config.get_text_config(decoder=True).max_position_embeddings
-    section = "training" if evaluation.max_tokens is None else "evaluation"
-    tokens = evaluation.max_tokens or config.training.max_tokens
-    is_evaluated = evaluation.before or evaluation.after or evaluation.every != 0
-    if config.engine.kind == "embedded" and is_evaluated and tokens >= limit:
-        raise InputError(
-            f"{section}.max_tokens = {tokens}: {policy.label} has a context of {limit} tokens with the prompt: lower it"
-        )
-
-
-def evaluation_plan(config: TrainConfig, policy: "Policy") -> "EvaluationPlan":
+def evaluation_plan(config: TrainConfig) -> "EvaluationPlan":
     """The plan from the section `evaluation`, with one environment for the held-out tasks and one for each label."""
     from rg_env.core.environment import ReasoningGym
     from rg_env.training.evaluation import EvaluationPlan
 
     environments: dict[str | None, Environment] = {
-        label: ReasoningGym(**{**arguments, "gym": policy.mixture(arguments["gym"])})
-        for label, arguments in config.evaluation_environments()
+        label: ReasoningGym(**arguments) for label, arguments in config.evaluation_environments()
     }
     held_out = tuple(env for label, env in environments.items() if label is None)
     labelled = {label: env for label, env in environments.items() if label is not None}

@@ -17,8 +17,8 @@ from rg_env.core.hub import LOGIN
 from rg_env.core.run_folder import RunFolder, is_missing_folder, run_name
 from rg_env.core.text import counted, one_line
 from rg_env.errors import InputError
-from rg_env.evaluation.config import TINY
 from rg_env.inference.vllm.client import VllmServer
+from rg_env.tiny import TINY
 from rg_env.training.config.schema import TrainConfig
 from rg_env.training.config.sections import EngineConfig, HubConfig, LoggingConfig
 

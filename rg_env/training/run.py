@@ -27,8 +27,7 @@ from rg_env.core.text import counted
 from rg_env.errors import InputError, StoppedTogether, TrainingError, from_interrupt
 from rg_env.evaluation.plots.curves import plot_run
 from rg_env.evaluation.results import Results, read_evaluations
-from rg_env.inference.models import TINY
-from rg_env.tiny import POLICY_DIR
+from rg_env.tiny import POLICY_DIR, TINY
 from rg_env.training.checkpointing.checkpoints import check_fit, chosen, final_results
 from rg_env.training.checkpointing.files import saved_step
 from rg_env.training.collectives import on_main

@@ -21,7 +21,6 @@ from rg_env.core.statistics import pass_at_k
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import InputError, OutputFolderError, RewardError
-from rg_env.inference.models import Policy
 from rg_env.tiny import POLICY_DIR, TASKS
 from rg_env.training import EvaluationPlan, evaluate_only, load_policy, train
 from rg_env.training.config.load import load_train_config
@@ -305,7 +304,6 @@ def test_there_must_be_something_to_ask(make_trainer: Any, make_env: Any, tmp_pa
 
 
 PAPER = Path(__file__).parents[2] / "configs" / "train" / "paper"
-POLICY = Policy(None, None, "none")  # type: ignore[arg-type]
 
 
 def config(**sections: Any) -> TrainConfig:
@@ -353,7 +351,7 @@ def test_the_plan_of_a_config_holds_these_rows() -> None:
             "every": 7,
         },
     )
-    plan = evaluation_plan(whole, POLICY)
+    plan = evaluation_plan(whole)
     assert (plan.every, plan.rollouts_per_example, plan.env) == (7, 3, None)
     (held_out,) = plan.held_out
     assert Counter(row["info"]["rg_task"] for row in held_out.eval_rows) == {"lcm": 3, "maze": 5, "gcd": 1}
@@ -383,12 +381,12 @@ def test_questions_at_other_difficulties_are_never_trained_on() -> None:
             "num_held_out_examples": 100,
         },
     )
-    plan = evaluation_plan(whole, POLICY)
+    plan = evaluation_plan(whole)
     infos = [row["info"] for env in plan.labelled.values() for row in env.eval_rows]
     asked = {row["question"] for env in plan.labelled.values() for row in env.eval_rows}
     assert len(asked) == 200
     assert {split_of(info["problem"]) for info in infos} == {"eval"}
-    env = ReasoningGym(gym=whole.gym, **whole.environment_arguments())
+    env = ReasoningGym(**whole.environment_arguments())
     assert not asked & {row["question"] for row in env.train_rows}
     assert whole.curriculum
     curriculum = Curriculum(whole.curriculum, env, whole.seed, gym=whole.gym)
@@ -406,7 +404,7 @@ def test_the_papers_curricula_are_measured_at_its_difficulties() -> None:
         ("mini_sudoku", lambda entry: sum(row.count(0) for row in entry["metadata"]["puzzle"]), {"_8_10": {8, 9, 10}}),
     ):
         for end in ("", "_fixed"):
-            plan = evaluation_plan(load_train_config(PAPER / f"curriculum_{task}{end}.yaml"), POLICY)
+            plan = evaluation_plan(load_train_config(PAPER / f"curriculum_{task}{end}.yaml"))
             assert plan.held_out == ()
             assert plan.rollouts_per_example == 3
             found = {
@@ -417,5 +415,5 @@ def test_the_papers_curricula_are_measured_at_its_difficulties() -> None:
                 f"{task}{label}": values for label, values in expected.items()
             }
             assert {len(entries) for entries in found.values()} == {50}
-    plan = evaluation_plan(load_train_config(PAPER / "curriculum_count_primes_fixed.yaml"), POLICY)
+    plan = evaluation_plan(load_train_config(PAPER / "curriculum_count_primes_fixed.yaml"))
     assert [len(env.eval_rows) for env in plan.labelled.values()] == [50]

@@ -93,8 +93,9 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
 
 def _model(planned: PlannedRun, has_gpu: bool) -> "tuple[Check, PlannedRun, Model | None]":
     """Return the model's check, the run with the model it would use, and the model if it can be measured."""
-    from rg_env.inference.models import DEFAULT_GPU_MODEL, TINY
+    from rg_env.inference.models import DEFAULT_GPU_MODEL
     from rg_env.jobs.doctor.model import check_model
+    from rg_env.tiny import TINY
 
     default = planned.given is not None and "model.name" not in planned.given
     name = planned.config.model.name if not default else DEFAULT_GPU_MODEL if has_gpu else TINY

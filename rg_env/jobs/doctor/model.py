@@ -16,14 +16,13 @@ from transformers import AutoModelForCausalLM
 from rg_env.core.config.files import read_config
 from rg_env.core.environment import Environment, ReasoningGym
 from rg_env.core.prompts import require_chat_template
-from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import counted
 from rg_env.errors import InputError, RGEnvError
-from rg_env.inference.models import TINY, describe_model, tiny_mixture
+from rg_env.inference.models import describe_model
 from rg_env.inference.protocol import PromptEncoder, prompt_lengths
 from rg_env.jobs.doctor.checks import Check, PlannedRun, gigabytes
 from rg_env.jobs.doctor.machine import nearest_folder
-from rg_env.tiny import POLICY_DIR
+from rg_env.tiny import POLICY_DIR, TINY
 from rg_env.training.checkpointing.files import WEIGHTS, weight_files, weights_damage, weights_problem
 from rg_env.training.config.grpo import batch_problems
 from rg_env.training.config.schema import TrainConfig
@@ -142,12 +141,11 @@ def check_batch(planned: PlannedRun) -> Check:
 def check_prompts(planned: PlannedRun, model: Model) -> tuple[Check, PromptLengths | None]:
     """Check the run's training and evaluation prompts against their limits; also return their lengths."""
     config = planned.config
-    mixture = tiny_mixture if config.model.name == TINY else Mixture.parse
     encoder = PromptEncoder(model.tokenizer)
     measured: list[dict[str, list[int]]] = []
     environments: list[tuple[str, dict[str, Any]]] = []
     if config.data is None:
-        environments.append(("tasks", {**config.environment_arguments(), "gym": config.gym}))
+        environments.append(("tasks", config.environment_arguments()))
     elif not config.data.is_file:
         return Check("skipped", f"{config.data.path} is read from the Hub at the start: not measured"), None
     else:
@@ -159,7 +157,7 @@ def check_prompts(planned: PlannedRun, model: Model) -> tuple[Check, PromptLengt
         environments.append((f"evaluation.tasks.{label}" if label else "evaluation.tasks", arguments))
     for place, arguments in environments:
         try:
-            env = ReasoningGym(**{**arguments, "gym": mixture(arguments["gym"])})
+            env = ReasoningGym(**arguments)
         except RGEnvError as error:
             return Check("failed", str(error), f"change {place}; `rg-env tasks NAME` shows what it offers"), None
         measured.append(prompt_lengths(env, encoder))

@@ -1,7 +1,7 @@
 """The whole training config (the files in `configs/train/`), and the views of it that other layers use.
 
     config = load_train_config("configs/train/tiny.yaml")    # see `load`
-    env = ReasoningGym(gym=config.gym, **config.environment_arguments())
+    env = ReasoningGym(**config.environment_arguments())
 
 Imports neither torch nor reasoning_gym.
 """
@@ -14,6 +14,8 @@ from pydantic import Field, field_validator
 from rg_env.core.config.files import without_nulls
 from rg_env.core.config.parsing import PromptConfig, Rewards, Section, Seed, Text, default_rewards, named
 from rg_env.core.data.user_rows import DataConfig
+from rg_env.core.tasks.mixture import Mixture
+from rg_env.tiny import TINY, tiny_mixture
 from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig
 from rg_env.training.config.other_names import OTHER_SECTIONS, RUN_KEYS
 from rg_env.training.config.sections import (
@@ -101,10 +103,11 @@ class TrainConfig(Section):
             "rewards": self.reward_specs,
         }
 
-    def environment_arguments(self) -> dict[str, Any]:
-        """Keyword arguments of `ReasoningGym`, except `gym`."""
-        splits = self.splits
+    def environment_arguments(self, gym: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+        """Keyword arguments of `ReasoningGym` with the tasks `gym`. Default: the training tasks."""
+        splits, gym = self.splits, self.gym if gym is None else gym
         return {
+            "gym": tiny_mixture(gym) if self.model.name == TINY else Mixture.parse(gym),
             "num_train_examples": splits.num_train_examples,
             "num_eval_examples": splits.num_eval_examples,
             "seed": self.seed if splits.seed is None else splits.seed,
@@ -126,7 +129,7 @@ class TrainConfig(Section):
             gym = [evaluation.gym(name) for name in names]
             # The weights add up to the number of rows, so that each task gets exactly as many rows as its weight.
             rows = {"num_train_examples": 0, "num_eval_examples": sum(spec["weight"] for spec in gym), "manifest": None}
-            environments.append((label, {**self.environment_arguments(), "gym": gym, **rows}))
+            environments.append((label, {**self.environment_arguments(gym), **rows}))
         return environments
 
     def grpo_config(self, folder: Path | None = None) -> GRPOConfig:
