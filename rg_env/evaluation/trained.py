@@ -71,6 +71,9 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
         notes += [f"{name}: trained with other values than it is evaluated with: {', '.join(other)}"] if other else []
     if not config.names and not config.external.tasks:
         raise InputError("tasks: is required: no training run of these models names tasks that it was evaluated on")
+    for name, each in models.items():
+        if not each.url and name not in runs and (Path(each.model) / "resume.json").is_file():
+            notes.append(f"{name}: not evaluated as in its training run, whose files are not next to the checkpoint")
     unknown = [name for name, run in runs.items() if config.names and _trained(run) is None]
     return config, [*notes, *(f"{name}: own data: overlap with training not checked" for name in unknown)]
 

@@ -23,7 +23,7 @@ from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from rg_env.core.run_folder import removed_on_error
+from rg_env.core.run_folder import RunFolder, removed_on_error
 from rg_env.core.text import counted
 from rg_env.errors import ExportError, InputError, OutputFolderError, RGEnvError
 from rg_env.publish import verify
@@ -32,6 +32,8 @@ from rg_env.publish.model import Architecture, Companions, adapted, merged, read
 from rg_env.publish.weights import Weights, in_memory, read_weights
 from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS
 
+RUN = "run"
+"""Folder with files of the run in an export or a published model."""
 Say = Callable[[str], None]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 SHARD_SIZE = "5GB"
@@ -79,7 +81,17 @@ def export(request: ExportRequest, say: Say = print) -> Path:
     write = _export_adapters if checkpoint.kind == "adapter" and not request.merge_lora else _export_model
     with _new_folder(out) as aside:
         write(request, checkpoint, aside, say)
+        _copy_run(checkpoint.run, aside / RUN)
     return out
+
+
+def _copy_run(run: RunFolder | None, folder: Path) -> None:
+    """Copy the files from which an evaluation takes its settings and the questions trained on, as in published models:
+    the export may be moved away from its run."""
+    for file in (run.config_file, run.arguments_file, run.manifest_file) if run else ():
+        if file.is_file():
+            folder.mkdir(exist_ok=True)
+            shutil.copyfile(file, folder / file.name)
 
 
 def check_exportable(checkpoint: Checkpoint) -> None:

@@ -86,6 +86,13 @@ def test_what_is_left_open_is_as_in_the_run(run: Path, tmp_path: Path, capsys: p
     assert again.tasks == results.tasks
 
 
+def test_a_checkpoint_without_its_run_is_noted(tmp_path: Path) -> None:
+    for file in ("config.json", "resume.json"):
+        (tmp_path / file).write_text("{}")
+    _, notes = as_trained(_config(tmp_path, {"alone": str(tmp_path)}))
+    assert notes == ["alone: not evaluated as in its training run, whose files are not next to the checkpoint"]
+
+
 @pytest.mark.slow
 def test_the_config_has_the_last_word(run: Path, tmp_path: Path) -> None:
     """Its own values stay, and the difference is noted; models without a run change nothing."""

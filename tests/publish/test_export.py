@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rg_env.errors import ExportError, InputError
+from rg_env.evaluation.config import run_of
 from rg_env.publish import export as export_module
 from rg_env.publish import verify
 from rg_env.tiny import POLICY_DIR
@@ -52,6 +53,17 @@ def rounded(model: Any, dtype: torch.dtype) -> Any:
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
     return model
+
+
+def test_an_export_keeps_what_an_evaluation_takes_from_the_run(saved: Path, exported: Export, tmp_path: Path) -> None:
+    """Wherever it is."""
+    for file in ("config.yaml", "manifest.json", "metrics.jsonl"):
+        (saved.parent / file).write_text("{}")
+    out, _ = exported(saved, out=tmp_path / "elsewhere" / "model", verify=False)
+    assert sorted(file.name for file in (out / "run").iterdir()) == ["config.yaml", "manifest.json"]
+    run = run_of(str(out))
+    assert run
+    assert run.path == out / "run"
 
 
 @pytest.mark.parametrize("family", [*SERVED, "gemma2 with soft caps"])
