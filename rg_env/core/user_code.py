@@ -32,9 +32,8 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from rg_env.core.tasks import library
@@ -84,33 +83,21 @@ def import_same(expected: Mapping[str, str]) -> None:
             raise InputError(f"{name} was edited while the program was running: restart it")
 
 
-class _Loader(SourceFileLoader):
-    """A loader without bytecode files: their timestamps are only accurate to a second, and they clutter the folder."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
-        return code
-
-
 def _import_file(path: str) -> ModuleType:
     if not os.path.isfile(path):
         raise InputError(f"imports: there is no file {path}")
     if (loaded := _loaded_from(path)) is not None:
         return loaded
-    name = _free_name(path)
-    spec = importlib.util.spec_from_loader(name, _Loader(name, path))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(_free_name(path))
     module.__file__ = path
-    sys.modules[name] = module  # before the module runs, because dataclasses and pickle look it up there
+    sys.modules[module.__name__] = module  # before the module runs, because dataclasses and pickle look it up there
     try:
-        spec.loader.exec_module(module)
-    except KeyboardInterrupt:
-        del sys.modules[name]
-        raise
+        # No bytecode file: its timestamp would be accurate only to a second, and it would clutter the folder.
+        exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), vars(module))
     except BaseException as error:  # SystemExit, or a user-defined BaseException
-        del sys.modules[name]
+        del sys.modules[module.__name__]
+        if isinstance(error, KeyboardInterrupt):
+            raise
         raise _import_error(path, error) from error
     return module
 
