@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from rg_env.core.grading.graders import algebra
+from rg_env.core.grading.graders.common import option
 from rg_env.core.grading.graders.expressions import exact, parse
 from rg_env.core.grading.graders.forms import literal
 from rg_env.core.tasks import library
@@ -97,7 +98,7 @@ def _countdown(answer: str, entry: Mapping[str, Any], config: Mapping[str, Any])
 def _puzzle24(answer: str, entry: Mapping[str, Any], config: Mapping[str, Any]) -> float:
     value = _value(answer)
     used = [int(number) for number in re.findall(r"\b\d+\b", answer)]
-    low, high = config.get("min_value", 1), config.get("max_value", 10)
+    low, high = (option("puzzle24", config, name) for name in ("min_value", "max_value"))
     right = value is not None and int(value) == 24 and len(used) == 4 and all(low <= n <= high for n in used)
     return 1.0 if right else 0.01
 

@@ -8,11 +8,9 @@ from fractions import Fraction
 from math import ceil, floor
 
 from rg_env.core.grading.graders import calculus, forms
-from rg_env.core.grading.graders.common import Config, Entry, word
+from rg_env.core.grading.graders.common import Config, Entry, option, word
 from rg_env.core.grading.graders.expressions import exact, exact_value, parse
 
-_DECIMAL_PRECISION = 12
-"""The library's default for the option `precision` of decimal_arithmetic."""
 _CONTEXT = Context(prec=1_100)
 """Context for numbers of up to 1,000 digits, because the library may change that of the process."""
 _POWER_FIGURES = 3
@@ -81,7 +79,7 @@ def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
     exact = exact_value(entry["question"].rpartition("\n")[2].removesuffix(" = ?"))
     if not exact:
         return value == exact
-    return abs(value - exact) <= _last_place(exact, config.get("precision", _DECIMAL_PRECISION))
+    return abs(value - exact) <= _last_place(exact, option("decimal_arithmetic", config, "precision"))
 
 
 def _last_place(value: Fraction, digits: int) -> Fraction:

@@ -218,7 +218,6 @@ def list_functions(answer: str, entry: Entry, config: Config) -> float:
     return numbers == forms.numbers(entry["answer"])
 
 
-_DIGITS = [str(digit) for digit in range(10)]
 _LABEL = re.compile(r"\A\s*output(?: grid)?:", re.IGNORECASE)
 """Label before each output grid in the questions."""
 
@@ -236,19 +235,18 @@ def arc_2d(answer: str, entry: Entry, config: Config) -> float:
     """
     if forms.same_text(answer, entry["answer"]):
         return 1.0
-    options: dict[str, Any] = config.get("board_format_opts") or {}
-    signs: list[str] = options.get("alphabet", _DIGITS)
-    gold, given = ([[signs[cell] for cell in row] for row in entry["metadata"][board]] for board in ("output", "input"))
+    form = common.option("rearc", {}, "board_format_opts") | (config.get("board_format_opts") or {})
+    gold, given = (
+        [[form["alphabet"][cell] for cell in row] for row in entry["metadata"][board]] for board in ("output", "input")
+    )
     text = _LABEL.sub("", answer)
-    boards = (text, _usual_form(text, options)) if options else (text,)
+    boards = {text, _usual_form(text, form)}
     return max(common.grade_grid(board, gold, given, operator.eq) for board in boards)
 
 
-def _usual_form(text: str, options: dict[str, Any]) -> str:
-    """A board with the user's delimiters as lines of cells with spaces between them."""
-    row_delimiter: str = options.get("row_delimiter", "\n")
-    column_delimiter: str = options.get("col_delimiter", " ")
-    lines = text.split(row_delimiter) if row_delimiter else [text]
-    if column_delimiter:
-        return "\n".join(line.replace(column_delimiter, " ") for line in lines)
+def _usual_form(text: str, form: dict[str, Any]) -> str:
+    """A board with the delimiters of `form` as lines of cells with spaces between them."""
+    lines = text.split(form["row_delimiter"]) if form["row_delimiter"] else [text]
+    if form["col_delimiter"]:
+        return "\n".join(line.replace(form["col_delimiter"], " ") for line in lines)
     return "\n".join(" ".join(line.strip().strip("[]")) for line in lines)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rg_env.core.grading.graders import forms
+from rg_env.core.tasks.task_table import shipped_table
 
 Entry = Mapping[str, Any]
 """The library's item in JSON form: `question`, `answer`, `metadata`."""
@@ -22,6 +23,11 @@ raises for an answer."""
 
 
 _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
+
+
+def option(task: str, config: Config, name: str) -> Any:
+    """The user's value of an option, or the library's default."""
+    return config.get(name, shipped_table()[task]["options"][name])
 
 
 def text(answer: str, entry: Entry, config: Config) -> float:

@@ -18,25 +18,12 @@ from typing import Any
 
 from rg_env.core.grading.graders import forms, games, logic, move_games
 from rg_env.core.grading.graders.arithmetic import elapsed_time
-from rg_env.core.grading.graders.common import Config, Entry
+from rg_env.core.grading.graders.common import Config, Entry, option
 from rg_env.core.grading.graders.expressions import exact_value
 
 NO_OPTIONS: Config = MappingProxyType({})
 CARDS = re.compile(r"initial cards ([A-Z]+)")
 STATEMENT = re.compile(r"(All|No|Some) (\w+) are (not )?(\w+)")
-# Reasoning Gym's default names: its metadata does not say who is a man and who a woman.
-_MALE_NAMES = (
-    "James John Robert Michael William David Richard Joseph Thomas Charles Peter Daniel Matthew Christopher Andrew "
-    "George Edward Benjamin Henry Samuel Alexander Oliver Jack Harry Jacob Noah Ethan Lucas Mason Logan Sebastian "
-    "Theodore Owen Liam Aiden Kai Jayden Zion Phoenix Atlas Axel Ryder Finn"
-)
-_FEMALE_NAMES = (
-    "Mary Patricia Jennifer Linda Elizabeth Barbara Susan Jessica Sarah Karen Emma Lisa Anna Margaret Victoria "
-    "Charlotte Sophia Isabella Olivia Ava Mia Emily Abigail Amelia Eleanor Grace Alice Lucy Chloe Sophie Lily Hannah "
-    "Zoe Luna Nova Aria Willow Aurora Sage River Winter Sky Rain"
-)
-_NAMES = (("male_names", _MALE_NAMES), ("female_names", _FEMALE_NAMES))
-
 Statement = tuple[str, str, str]
 """Quantifier ("all", "no", "some", "some not"), subject, predicate."""
 
@@ -157,7 +144,7 @@ def _family_relationships(entry: Entry, config: Config) -> str:
     options."""
     stored = str(entry["answer"])
     name = entry["metadata"]["person1"]
-    male, female = (name in config.get(key, default.split()) for key, default in _NAMES)
+    male, female = (name in option("family_relationships", config, key) for key in ("male_names", "female_names"))
     if male == female:
         return stored
     if stored in ("mother-in-law", "father-in-law"):
