@@ -146,14 +146,14 @@ def test_old_files_make_room(cache: Path) -> None:
 BUILD = """
 import json, sys
 from rg_env.core.data import dataset
-generate = dataset.generate
 
-def counted(requests, processes):
-    if requests:
-        print("built", flush=True)
-    return generate(requests, processes)
+class Counted(dataset.Generation):
+    def __init__(self, requests, processes):
+        if requests:
+            print("built", flush=True)
+        super().__init__(requests, processes)
 
-dataset.generate = counted
+dataset.Generation = Counted
 train, evaluation, _ = dataset.build_splits(["maze"], 8, 4, seed=1, processes=1)
 print(len(train), len(evaluation))
 """

@@ -70,7 +70,7 @@ from rg_env.core.data import dataset
 from rg_env.core.user_code import import_user_code
 import_user_code([sys.argv[1]])
 if "kept" in sys.argv:
-    dataset.generate = lambda requests, processes: [1 / 0 for _ in requests]
+    dataset.Generation = None
 rows, _, manifest = dataset.build_splits(["own_sums"], 6, 2, seed=1)
 print([row["answer"] for row in rows], manifest["imports"]["own_tasks.py"])
 """
