@@ -111,8 +111,9 @@ class Recorder(TrainerCallback):
         logs = dict(logs or {})
         if not self._writes:
             return
-        if "reward" in logs:
+        if "reward" in logs or "loss" in logs:
             self.console.step(state.global_step, state.max_steps, logs)
+        if "reward" in logs:
             self._show_examples(state.global_step)
         while self.alarms:
             self.console.line(self.alarms.pop(0))

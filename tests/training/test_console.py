@@ -126,10 +126,12 @@ def test_elsewhere_it_is_a_line_a_step() -> None:
     with closing(RunConsole(stream, {"FORCE_COLOR": "1", "COLUMNS": "20"})) as console:
         console.step(1, 20, METRICS)
         console.step(2, 20, {"reward": 0.0})
+        console.step(3, 20, {"loss": 0.02, "step_time": 1.234, "tokens_per_second": 2345.6})
         console.examples(2, [example()])
     assert stream.getvalue().splitlines() == [
         "step   1/20  reward 0.50  accuracy 0.25  length 33 tokens  loss 0.020  1.23 s/step  2,346 tokens/s",
         "step   2/20  reward 0.00  length 0 tokens",
+        "step   3/20  same rollouts  loss 0.020  1.23 s/step  2,346 tokens/s",
         "answers after step 2:",
         "  leg_counting  correct  reward 1.00",
         "    question:    How many legs?",

@@ -58,12 +58,13 @@ class RunConsole:
         self._shown = time.monotonic()
 
     def step(self, step: int, max_steps: int, metrics: dict[str, Any]) -> None:
-        """Show a step and its metrics: `reward` and, if available, `accuracy`, `completions/mean_length` (tokens),
-        `loss` and `step_time` (seconds)."""
-        figures = [f"reward {metrics['reward']:.2f}"]
+        """Show a step and its metrics: if available, `reward`, `accuracy`, `completions/mean_length` (tokens), `loss`
+        and `step_time` (seconds). Without `reward`, it is another step on the same rollouts."""
+        figures = [f"reward {metrics['reward']:.2f}"] if "reward" in metrics else ["same rollouts"]
         if "accuracy" in metrics:
             figures.append(f"accuracy {metrics['accuracy']:.2f}")
-        figures.append(f"length {metrics.get('completions/mean_length', 0):.0f} tokens")
+        if "reward" in metrics:
+            figures.append(f"length {metrics.get('completions/mean_length', 0):.0f} tokens")
         if "loss" in metrics and (not self._live or self._console.width >= WIDE):
             figures.append(f"loss {metrics['loss']:.3f}")
         if "step_time" in metrics:
