@@ -158,7 +158,9 @@ def _check_complete(outcome: Outcome, folder: Path) -> None:
         for answers in work.groups():
             if answers and all(each.status == FAILED for each in answers):
                 what = f"{work.model}, {work.label}: all calls failed ({len(answers)})"
-                raise ServerError(f"{what}: that is not a result; {work.file} has the reasons (error)")
+                raise ServerError(
+                    f"{what}: that is not a result; {work.file} has the reasons, such as {work.last_error}"
+                )
 
 
 def _resume(folder: Path) -> str:

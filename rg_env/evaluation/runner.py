@@ -91,6 +91,7 @@ class Work(ABC):
         """Whether the model is being called."""
         self.keep: Callable[[Record], Any] = lambda record: None
         """Called with each new record."""
+        self.last_error: str | None = None
 
     @property
     def asked(self) -> int:
@@ -134,6 +135,7 @@ class Work(ABC):
             record = {**common, **own, "error": reply.error, "seconds": reply.seconds}
             self.keep(record)
             self.put(record)
+            self.last_error = reply.error or self.last_error
 
     @abstractmethod
     def records(self, graded: Sequence[Graded]) -> Iterator[Record]:

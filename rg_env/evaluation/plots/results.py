@@ -25,7 +25,7 @@ _MOST_DOTS = 100
 """Maximum number of models x tasks for dots; larger results are drawn as a table."""
 _MOST_COLUMNS = 40
 """Maximum number of tasks per table; further tasks are in tables below."""
-_MACRO, _FLOOR = "macro average", "the best constant answer"
+_FLOOR = "the best constant answer"
 _BAR = "#A8D5F0"  # light, so that lines on it are visible in grayscale
 Models = list[tuple[str, ModelSummary]]
 Tasks = list[tuple[str, TaskResults]]
@@ -112,9 +112,14 @@ def _notes(models: Models, tasks: Tasks) -> list[str]:
     return texts
 
 
+def _overall(tasks: Tasks) -> str:
+    """Name of the models' macro average, which leaves out a training run's held-out tasks and tasks under labels."""
+    return "macro average" if all(task.in_overall for _, task in tasks) else "training tasks"
+
+
 def _dots(models: Models, tasks: Tasks) -> Figure:
     """Draw one row per task, with the macro average on top."""
-    labels = [_MACRO, *style.short_names([name for name, _ in tasks]).values()]
+    labels = [_overall(tasks), *style.short_names([name for name, _ in tasks]).values()]
     short, notes = style.short_names([name for name, _ in models], 36).values(), _notes(models, tasks)
     names = [f"{label}\n{note}" for label, note in zip(short, notes, strict=True)]
     figure, ((axes,),) = style.panels(5.5, len(labels) * max(0.26, 0.115 * len(models) + 0.1))
@@ -176,7 +181,7 @@ def _table(models: Models, tasks: Tasks) -> Figure:
     style.label_rows(macro, [""] * len(labels))
     macro.tick_params(axis="y", length=0)
     macro.spines["left"].set_visible(False)
-    style.share_axis(macro, f"{_MACRO},\nwith 95% intervals", fontsize=8)
+    style.share_axis(macro, f"{_overall(tasks)},\nwith 95% intervals", fontsize=8)
     return figure
 
 

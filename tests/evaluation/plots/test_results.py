@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.image import imread
-from result_files import all_results, model_result, of_task, task_results
+from result_files import all_results, model_result, of_task, run_evaluation, task_results
 from svg_pictures import Picture
 
 from rg_env.evaluation.plots.results import plot_results
@@ -107,6 +107,16 @@ def test_few_models_on_few_tasks_are_dots_with_intervals(tmp_path: Path) -> None
     floors = [each for each in picture.lines("#777777", 1.2) if each.left == each.right]
     assert [share(each.left) for each in floors] == pytest.approx([0.3, 0.3], abs=1e-3)
     assert "n = 20 questions per task, 1 rollout each" in picture.words
+
+
+def test_the_average_of_a_training_run_leaves_held_out_tasks_out(tmp_path: Path) -> None:
+    """And says so."""
+    answer = {"completion": "c", "reward": 0.0, "correct": True, "truncated": False}
+    parts = {"gcd": "training", "lcm": "training", "maze": "held_out"}
+    results = run_evaluation(0, [[{**answer, "part": part, "task": task}] for task, part in parts.items()])
+    words = drawn(results, tmp_path).words
+    assert "training tasks" in words
+    assert "macro average" not in words
 
 
 @pytest.mark.parametrize(("models", "tasks"), [(20, 30), (8, 2), (3, 90)])
