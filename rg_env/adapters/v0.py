@@ -9,13 +9,19 @@ between releases of v0 are handled by duck typing, not by version numbers.
 Rewards and metrics become functions that `vf.Rubric` calls by parameter name. The first function extracts and scores a
 rollout and stores it in the `state` for the others.
 
+`vf.Rubric` catches any exception of a reward function, logs it and continues with 0.0, and NaN enters the weighted sum.
+`watch(rubric)` wraps the functions of any rubric in place, and `raising_reward_errors()` raises their first error.
+
 `VerifiersEnvironment` adapts a `vf.SingleTurnEnv` for `GRPOTrainer`: its rows, scored by its rubric.
 """
 
 import asyncio
+import functools
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.util import find_spec
 from itertools import groupby
 from typing import Any
@@ -23,7 +29,6 @@ from typing import Any
 import verifiers as vf
 from datasets import Dataset
 
-from rg_env.adapters.scoring import raising_reward_errors, watch
 from rg_env.core.data.selection import Row as DrawnRow
 from rg_env.core.environment import Environment, PromptOptions, ReasoningGym, Row, prompted_rows, unknown_parameters
 from rg_env.core.grading.extraction import completion_text, extract
@@ -247,6 +252,102 @@ def usage(state: Mapping[str, Any]) -> tuple[int | None, bool | None]:
     choices = getattr(responses[-1], "choices", None) or [getattr(responses[-1], "message", None)]
     reason = getattr(choices[0], "finish_reason", None)
     return (tokens if isinstance(tokens, int) else None), (None if reason is None else reason == "length")
+
+
+# Errors of rewards, which Verifiers would swallow
+
+_WATCHED = "_rg_env_watched"
+_FUNCTIONS = ("reward_funcs", "funcs")  # verifiers up to 0.1.6, and from 0.1.9
+_GROUP_PARAMETERS = {"states", "prompts", "completions", "answers", "tasks", "infos"}
+_errors: ContextVar[list[RewardError] | None] = ContextVar("reward_errors", default=None)
+"""Errors of watched functions; asyncio tasks and threads inherit the list."""
+
+
+@contextmanager
+def raising_reward_errors() -> Iterator[None]:
+    """At the end of the block, raise the first error from a watched function, instead of any other exception."""
+    errors: list[RewardError] = []
+    token = _errors.set(errors)
+    try:
+        yield
+    except Exception as error:
+        if errors and error is not errors[0]:
+            raise errors[0] from errors[0].__cause__
+        raise
+    finally:
+        _errors.reset(token)
+    if errors:
+        raise errors[0]
+
+
+def watch(rubric: Any) -> None:
+    """Wrap every reward function of `rubric`, or of the rubrics in a `RubricGroup`, in place and only once.
+
+    Wrapped functions keep their name and signature, which Verifiers uses to pass arguments.
+    """
+    for attribute in _FUNCTIONS:
+        functions = getattr(rubric, attribute, None)
+        if isinstance(functions, list):
+            functions[:] = [each if hasattr(each, _WATCHED) else _watched(each) for each in functions]
+    for inner in getattr(rubric, "rubrics", None) or []:
+        watch(inner)
+
+
+def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
+    name = str(getattr(function, "__name__", None) or type(function).__name__)
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some callables written in C
+        signature = None
+    is_group = bool(signature and _GROUP_PARAMETERS & set(signature.parameters))
+
+    @contextmanager
+    def noting(where: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            found, cause = error, error.__cause__
+            if not isinstance(found, RewardError):
+                found, cause = RewardError(f"reward {name!r} raised {user_error(error)}; {where}"), error
+            if (errors := _errors.get()) is not None:
+                errors.append(found)
+            raise found from cause
+
+    def checked(value: Any, where: str) -> Any:
+        values = value if is_group and isinstance(value, list | tuple) else [value]
+        numbers = [checked_value(name, each, where, function) for each in values]
+        return numbers if is_group else numbers[0]
+
+    async def finish(value: Any, where: str) -> Any:
+        with noting(where):
+            return checked(await value, where)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with noting(where := _rollout_in(kwargs)):
+            value = function(*args, **kwargs)
+            return finish(value, where) if inspect.isawaitable(value) else checked(value, where)
+
+    @functools.wraps(function)
+    async def call_async(*args: Any, **kwargs: Any) -> Any:
+        return await call(*args, **kwargs)
+
+    is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+    wrapper: Any = call_async if is_async else call
+    wrapper.__name__ = name
+    if signature:  # Verifiers inspects it on each call
+        wrapper.__signature__ = signature
+    setattr(wrapper, _WATCHED, True)
+    return wrapper
+
+
+def _rollout_in(arguments: Mapping[str, Any]) -> str:
+    """A description of the rollout, from the function's arguments: Verifiers passes only those in its signature."""
+    state = arguments.get("state")
+    known = {**(state if isinstance(state, Mapping) else {}), **arguments}
+    completion, info = known.get("completion"), known.get("info")
+    task = info.get("rg_task") if isinstance(info, Mapping) else None
+    return describe(task or known.get("task"), extract(completion).answer, completion_text(completion))
 
 
 # Other Verifiers environments, for the trainer

@@ -466,15 +466,14 @@ def merged(files: Mapping[str, Results]) -> Results:
                         "evaluate one of the models under another name"
                     )
             tasks[name] = known.model_copy(update={"models": known.models | task.models})
-    summaries = {model: each for results in files.values() for model, each in results.models.items()}
+    models = list(dict.fromkeys(model for results in files.values() for model in results.models))
     for name, task in tasks.items():
-        if len(files) > 1 and (missing := sorted(summaries.keys() - task.models.keys())):
+        missing = [model for model in models if model not in task.models]
+        if len(files) > 1 and missing:
             other = next(file for file, results in files.items() if missing[0] in results.models)
             raise InputError(f"{other} cannot be compared with {first[name]}: only {first[name]} has the task {name!r}")
-    whole = [results for results in files.values() if results.tasks.keys() == tasks.keys()]
-    summaries |= {model: each for results in whole for model, each in results.models.items()}
-    if not whole:  # files of single tasks
-        summaries = {model: summary_of(model, tasks.values()) for model in summaries}
+    answered = {model: [task for task in tasks.values() if model in task.models] for model in models}
+    summaries = {model: summary_of(model, of_model) for model, of_model in answered.items()}
     return next(iter(files.values())).model_copy(update={"tasks": tasks, "models": summaries})
 
 

@@ -3,7 +3,7 @@
 A training run prints its evaluations with the same table, where before and after are two models.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -177,43 +177,39 @@ def _accuracies(results: Results, limit: int | None) -> Rows:
         ]
         for name, task in results.tasks.items()
     ]
-    below = []
-    for title, scores in _parts(results).items():
-        names, models = columns_of(list(map(figures_of, scores)))
-        below += [(f"{title}, {name}", list(cells)) for name, *cells in zip(names, *models, strict=True)]
-    below = below or [each for each in _over_tasks(results) if set(each[1]) != {_NOTHING}]
-    return [*_shortened(rows, limit), *([name, "", "", *cells] for name, cells in below)]
+    below = [[name, "", "", *cells] for name, cells in _over_tasks(results) if set(cells) != {_NOTHING}]
+    return [*_shortened(rows, limit), *below]
 
 
-def _over_tasks(results: Results) -> list[tuple[str, list[str]]]:
-    """Rows of means and sums over the tasks: name and cells."""
+def _over_tasks(results: Results) -> Iterator[tuple[str, list[str]]]:
+    """Rows of means and sums over the tasks: name, and a cell for each model."""
+    if parts := _parts(results):
+        for title, of_part in parts.items():
+            names, figures = columns_of(list(map(figures_of, of_part)))
+            yield from ((f"{title}, {name}", cells) for name, *cells in zip(names, *figures, strict=True))
+        return
     models = results.models.values()
     scores = [[task.models[name].scores for task in results.tasks.values()] for name in results.models]
 
     def mean(figure: Callable[[Scores], float | None]) -> list[str]:
-        return [cell(fmean(known) if (known := _known(map(figure, each))) else None) for each in scores]
+        known = ([value for value in map(figure, each) if value is not None] for each in scores)
+        return [cell(fmean(values) if values else None) for values in known]
 
-    several = len(results.tasks) > 1
-    rows = [("macro average", list(map(_accuracy, models)))] if several else []
-    if several:
-        categories = next(iter(models)).categories
-        rows += [(f"category {name}", [cell(each.categories.get(name)) for each in models]) for name in categories]
-    rows += [
-        ("adjusted for guessing", [cell(each.guess_adjusted) for each in models]),
-        ("greedy accuracy", mean(lambda each: each.greedy_accuracy)),
-        ("reward", mean(lambda each: each.reward)),
-    ]
+    if len(results.tasks) > 1:
+        yield "macro average", list(map(_accuracy, models))
+        for name in next(iter(models)).categories:
+            yield f"category {name}", [cell(each.categories.get(name)) for each in models]
+    yield "adjusted for guessing", [cell(each.guess_adjusted) for each in models]
+    yield "greedy accuracy", mean(lambda each: each.greedy_accuracy)
+    yield "reward", mean(lambda each: each.reward)
     for k in list(scores[0][0].pass_at_k)[1:]:  # pass@1 is the accuracy
-        rows.append((k, mean(lambda each, k=k: each.pass_at_k.get(k))))  # type: ignore[misc]
-    counts = {
-        "left out": [sum(each.left_out for each in of_model) for of_model in scores],
-        "failed calls": [each.failed for each in models],
-    }
-    rows += [(name, list(map(str, values))) for name, values in counts.items() if any(values)]
-    rows.append(("tokens of answers", [_number(each.usage.completion_tokens) for each in models]))
+        yield k, mean(lambda each, k=k: each.pass_at_k.get(k))  # type: ignore[misc]
+    left_out = [sum(task.left_out for task in each) for each in scores]
+    counts = {"left out": left_out, "failed calls": [each.failed for each in models]}
+    yield from ((name, list(map(str, values))) for name, values in counts.items() if any(values))
+    yield "tokens of answers", [_number(each.usage.completion_tokens) for each in models]
     costs = [each.usage.cost for each in models]
-    rows.append(("cost", [_NOTHING if cost is None else f"{cost:.4g}" for cost in costs]))
-    return rows
+    yield "cost", [_NOTHING if cost is None else f"{cost:.4g}" for cost in costs]
 
 
 def _differences(results: Results) -> Rows:
@@ -264,10 +260,6 @@ def _published(results: Results) -> Rows:
         ]
         for each in results.published
     ]
-
-
-def _known(values: "map[float | None]") -> list[float]:
-    return [value for value in values if value is not None]
 
 
 def _number(value: float | None) -> str:

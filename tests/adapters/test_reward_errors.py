@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from v0_api import functions, vf
 
-from rg_env.adapters.scoring import raising_reward_errors, watch
+from rg_env.adapters.v0 import raising_reward_errors, watch
 from rg_env.errors import RewardError
 
 
