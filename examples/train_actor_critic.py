@@ -9,9 +9,9 @@ return at every token: a linear layer on the LM head's input. A token's advantag
 prediction, smoothed by GAE (Schulman et al., 2016, arXiv:1506.02438). The policy is trained on it for a few epochs with
 the clipped loss of PPO (Schulman et al., 2017, arXiv:1707.06347).
 
-The critic's loss has no gradient into the trunk, where it would change features that the policy needs and would have to
-be weighted against the policy's loss. Features are therefore constant while the critic is fitted, and a hundred of its
-updates cost less than one of the policy.
+The critic's loss has no gradient into the trunk, where it would change the policy's features and need a weight relative
+to the policy's loss. Features are therefore constant while the critic is fitted, and a hundred critic updates cost less
+than one policy update.
 
 Sampled accuracy on the 200 frozen problems, with the first command and seeds 0, 1 and 2: 0.33-0.36 before,
 0.79-0.85 after 3 steps, 0.94-0.96 after 15. Without a critic: 0.51-0.56 after 3 steps, 0.69-0.88 after 15.
