@@ -367,7 +367,8 @@ if hasattr(vf, "SingleAgentEnv"):  # missing in 0.2, where the harness has its o
             return self.environment.to_examples(rows)
 
     load_environment = ReasoningGymEnv
-    """`rg_env.load_environment` for these releases."""
+    """The environment for the installed Verifiers release, with the arguments of `ReasoningGymEnv`: a v1 `Env` from 0.4
+    on, a v0 `SingleTurnEnv` up to 0.3.1."""
 
 
 class _RowsTaskset(ReasoningGymTaskset):

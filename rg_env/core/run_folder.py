@@ -331,7 +331,7 @@ def free_folder(
             folder.lstat()  # raises what is_dir() hides
         if folder.is_dir() and any(folder.iterdir()) and not may_have_files:
             raise OutputFolderError(
-                f"{folder} is not empty: it may hold another run; {remedy}, move it away, or resume it ({resume})"
+                f"{folder} is not empty: it may contain another run; {remedy}, move it away, or resume it ({resume})"
             )
         nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         tempfile.TemporaryFile(dir=nearest).close()  # permission bits do not reveal /proc, read-only or full disks
@@ -405,7 +405,7 @@ def _mapping(file: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise damaged(file, one_line(error)) from error
     if not isinstance(values, dict):
-        raise damaged(file, "it does not hold keys and values")
+        raise damaged(file, "it does not contain keys and values")
     return values
 
 

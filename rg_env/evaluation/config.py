@@ -136,7 +136,7 @@ _ALL_TASKS = "all_tasks"
 """Label in the names of files about all tasks."""
 _MOST_ANSWERS = 10_000_000
 """Maximum number of answers per model and task, which take several hundred megabytes of memory."""
-SECRET = "holds a password or a query: put a key into an environment variable, named as key_variable"
+SECRET = "contains a password or a query: put the key in an environment variable and name it in key_variable"
 
 
 def split_address(text: str) -> dict[str, str]:
@@ -263,17 +263,17 @@ class EvalConfig(Section):
     """An evaluation."""
 
     renamed: ClassVar = {
-        "model_path": "it is called models",
+        "model_path": "use models",
         "developer_prompt": "use prompt.system_prompt",
         "developer_role": "use prompt.placement",
-        "eval_repeats": "it is called rollouts_per_example",
+        "eval_repeats": "use rollouts_per_example",
         "output_dir": "use output.dir",
-        "size": "it is called num_examples",
+        "size": "use num_examples",
         "max_new_tokens": "use sampling.max_tokens",
         "batch_size": "use requests.concurrency",
     }
     mistaken: ClassVar = {
-        "training": "this is the config of a training run: rg-env train",
+        "training": "this is a training config: use rg-env train",
         "categories": "this is a config of Reasoning Gym's own evaluation: configs/eval/paper_tables.yaml and "
         "paper_inter.yaml have the paper's",
     }
@@ -324,7 +324,7 @@ class EvalConfig(Section):
         value = [value] if isinstance(value, str) else value
         if isinstance(value, list):
             if not all(isinstance(each, str) for each in value):
-                raise ValueError("a list of models holds names and folders; write others as {a: {model: ...}}")
+                raise ValueError("a list of models contains names and folders; write others as {a: {model: ...}}")
             entries = {name_of(each): split_address(each) for each in value}
             if len(entries) < len(value):
                 raise ValueError(
@@ -497,7 +497,7 @@ def _models(config: EvalConfig) -> Iterator[Problem]:
     for name, model in config.models.items():
         path = ("models", name)
         if not _NAME.fullmatch(name):
-            yield Problem(path, "a name has at most 120 characters, no line breaks or backslashes, and no space first")
+            yield Problem(path, "a name has at most 120 characters, no line breaks, backslashes or leading space")
         if model.url is None and model.key_variable is not None:
             yield Problem((*path, "key_variable"), "belongs to an endpoint: set its url, or leave the key out")
         if model.url is None and "@" in model.model and not os.path.exists(model.model):
@@ -518,7 +518,7 @@ def _tasks(config: EvalConfig) -> Iterator[Problem]:
             yield Problem(path, f"has more than {_MOST_ANSWERS:,} answers: lower num_examples or rollouts_per_example")
         if is_label and entry.task not in table:
             path = (*path, "task")
-        hint = "" if is_label or name in table else "; a label of your own needs task: NAME"
+        hint = "" if is_label or name in table else "; your own label needs task: NAME"
         yield from problems_within(path, config.gym(name), Mixture.parse, hint)
 
 
@@ -543,8 +543,8 @@ def _sampling(config: EvalConfig) -> Iterator[Problem]:
 def _external(config: EvalConfig) -> Iterator[Problem]:
     external = config.external
     if not config.names and not external.tasks and not any(run_of(each.model) for each in config.models.values()):
-        yield Problem(("tasks",), "is required: name at least 1, or data, or external.tasks; only for a training run's "
-                      "own checkpoint the tasks of the run are the default")  # fmt: skip
+        yield Problem(("tasks",), "is required: name at least 1, or set data or external.tasks (only a training "
+                      "run's own checkpoint has a default: the run's tasks)")  # fmt: skip
     if len(set(external.tasks)) < len(external.tasks):
         yield Problem(("external", "tasks"), "names one twice")
     if external.include is not None and not os.path.isdir(external.include):

@@ -178,7 +178,7 @@ class Harness:
             raise InputError(str(refused)) from None
         self.version = reply["version"]
         if reply["unused"]:
-            print(f"settings that are not sent to models: {', '.join(reply['unused'])}", flush=True)
+            print(f"settings not sent to models: {', '.join(reply['unused'])}", flush=True)
         requests: dict[tuple[str, str | None], dict[str, Request]] = {}
         with file.open(encoding="utf-8") as lines:
             for record in map(json.loads, lines):

@@ -159,7 +159,7 @@ def _check_complete(outcome: Outcome, folder: Path) -> None:
             if answers and all(each.status == FAILED for each in answers):
                 what = f"{work.model}, {work.label}: all calls failed ({len(answers)})"
                 raise ServerError(
-                    f"{what}: that is not a result; {work.file} has the reasons, such as {work.last_error}"
+                    f"{what}: so there is no result; {work.file} has the reasons, such as {work.last_error}"
                 )
 
 
@@ -194,7 +194,7 @@ def _folder(config: EvalConfig, resume: bool) -> Path:
 def _check_same(config: EvalConfig, folder: Path) -> None:
     """Raise `InputError` unless the evaluation in `folder` has the same questions and sampling as `config`."""
     if not (folder / CONFIG_FILE).exists():
-        raise OutputFolderError(f"{folder} does not hold an evaluation to resume: it has no {CONFIG_FILE}")
+        raise OutputFolderError(f"{folder} does not contain an evaluation to resume: it has no {CONFIG_FILE}")
     before, now = read_yaml(folder / CONFIG_FILE), config.model_dump(mode="json")
     if differing := [key for key in now if key not in _MAY_DIFFER and now[key] != before.get(key)]:
         raise InputError(
@@ -211,7 +211,7 @@ def _print_notes(outcome: Outcome) -> None:
             print(f"{work.model}, {work.label}: {counted(work.failed, 'failed call')}: counted as wrong")
     for file, strangers in outcome.strangers.items():
         if strangers:
-            print(f"{file} has {counted(strangers, 'rollout')} of other questions: not counted")
+            print(f"{file} has {counted(strangers, 'rollout')} for other questions: not counted")
     for name, others in outcome.answered_as.items():
         print(f"{name}: answered as {', '.join(one_line(each) for each in sorted(others)[:3])}")
 

@@ -324,7 +324,7 @@ class LocalModel:
                 refused.append((number, Reply(error=reason)))
                 continue
             if len(ids) + (sampling.max_tokens or 1) > self.engine.max_context:
-                reason = f"{len(ids)} tokens of prompt and max_tokens={sampling.max_tokens} exceed the context"
+                reason = f"{len(ids)} prompt tokens and max_tokens={sampling.max_tokens} exceed the context"
                 refused.append((number, Reply(error=reason)))
                 continue
             by_sampling.setdefault(sampling, []).append((ids, number))

@@ -106,7 +106,7 @@ def _task(name: str, works: Sequence[TaskWork], models: Mapping[str, Source]) ->
         scores = scores_of(of_model, questions.floor)
         if not scores.n:
             raise InputError(
-                f"{model}, {name}: no question is left that the model was not trained on: use another eval_seed, or "
+                f"{model}, {name}: the model was trained on all questions: use another eval_seed, or "
                 "split questions as its training did (split_by)"
             )
         results[model] = schema.ModelResult(

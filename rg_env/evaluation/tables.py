@@ -19,7 +19,7 @@ from rg_env.evaluation.results import Accuracy, Interval, Part, Results, Samplin
 _ABOUT_ACCURACIES = (
     "Accuracies with 95% intervals, clustered by question. Constant: accuracy of the best constant answer. Rows below "
     "the tasks: means over tasks; sums of tokens, costs, failed calls and questions left out. Adjusted for guessing: "
-    "(accuracy - constant) / (1 - constant). Left out: questions that the model was trained on."
+    "(accuracy - constant) / (1 - constant). Questions the model was trained on are left out."
 )
 _ABOUT_PARTS = "Accuracies with 95% intervals, clustered by question; training and held-out tasks: over all questions."
 _ABOUT_DIFFERENCES = "Differences of accuracy with 95% intervals (Newcombe); p-values by permutation, two-sided."

@@ -54,8 +54,8 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     for number, (name, settings) in enumerate(trained.items()):
         if (custom := settings.pop("custom")) and "rewards" not in config.model_fields_set:
             notes.append(
-                f"{name}: evaluated without the rewards of its training run, because the code of {listed(custom)} is "
-                "not imported: list its file under `imports` in a config of the evaluation"
+                f"{name}: evaluated without its training run's rewards, because the code of {listed(custom)} is "
+                "not imported: list its file under `imports` in an evaluation config"
             )
         if number == 0:
             config = _filled(config, settings)
@@ -68,9 +68,9 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
                 elif value not in (None, "", {}):
                     alike.append(f"{key}={shortened(value)}")
         notes += [f"{name}: evaluated as in its training run: {', '.join(alike)}"] if number == 0 and alike else []
-        notes += [f"{name}: trained with other values than it is evaluated with: {', '.join(other)}"] if other else []
+        notes += [f"{name}: trained with other values: {', '.join(other)}"] if other else []
     if not config.names and not config.external.tasks:
-        raise InputError("tasks: is required: no training run of these models names tasks that it was evaluated on")
+        raise InputError("tasks: is required: these models' training runs name no evaluation tasks")
     for name, each in models.items():
         if not each.url and name not in runs and (Path(each.model) / "resume.json").is_file():
             notes.append(f"{name}: not evaluated as in its training run, whose files are not next to the checkpoint")

@@ -213,7 +213,7 @@ def _require_weights(name: str, model: PreTrainedModel, info: dict[str, Any]) ->
     loaded = {id(parameter) for key, parameter in parameters.items() if key not in missing}
     lacking = sorted(key for key in missing if id(parameters.get(key)) not in loaded)
     mismatched = sorted(key if isinstance(key, str) else key[0] for key in info["mismatched_keys"])
-    for keys, what in ((lacking, "lacks"), (mismatched, "has in another shape than its config.json")):
+    for keys, what in ((lacking, "lacks"), (mismatched, "disagrees with its config.json on the shape of")):
         if keys:
             raise InputError(f"cannot load the model {name!r}: weights: it {what} {listed(keys)}")
 

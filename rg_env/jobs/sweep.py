@@ -307,13 +307,13 @@ def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
     """Return the sweep's folder, checked but not yet created: `output.dir`, or a new one for `name`.
 
     Raises:
-        OutputFolderError: it is not writable, has files (without `resume`), or holds another sweep (with `resume`).
+        OutputFolderError: it is not writable, has files (without `resume`), or contains another sweep (with `resume`).
     """
     folder = RunFolder.choose(sweep.configs[0].output.dir, f"{name}-sweep", "auto" if resume else None)
     if not _has_files(folder):
         return folder
     if not (folder / SWEEP_FILE).is_file():
-        raise OutputFolderError(f"{folder} does not hold a sweep: it has no {SWEEP_FILE}")
+        raise OutputFolderError(f"{folder} does not contain a sweep: it has no {SWEEP_FILE}")
     points = read_points(folder)
     reason = difference(read_yaml(folder / SWEEP_FILE).get("swept", {}), sweep.described()["swept"])
     if not reason and list(points) != [point.name for point in sweep.points]:
@@ -321,14 +321,14 @@ def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
     if not reason and (folder / CONFIG_FILE).is_file():  # missing if Slurm's jobs created the folder
         reason = difference(read_yaml(folder / CONFIG_FILE), sweep.base())
     if reason:
-        raise OutputFolderError(f"{folder} holds another sweep: {reason}; use the same values, or another output.dir")
+        raise OutputFolderError(f"{folder} contains another sweep: {reason}; use the same values or another output.dir")
     return folder
 
 
 def refuse_sweep(folder: str | None) -> None:
     """Raise `OutputFolderError` if a single run is about to resume in a sweep's folder."""
     if folder is not None and (Path(folder) / SWEEP_FILE).is_file():
-        raise OutputFolderError(f"{folder} holds a sweep: add its --sweep ..., or pass the folder of one of its runs")
+        raise OutputFolderError(f"{folder} contains a sweep: add its --sweep ..., or pass one of its run folders")
 
 
 CommandLine = Callable[[Point, Path, bool], list[str]]

@@ -28,8 +28,8 @@ from rg_env.tiny import TINY
 
 Values = dict[str, Any]
 _PARTS = {
-    "training": "Tasks that it was trained on",
-    "held_out": "Tasks that it was not trained on",
+    "training": "Tasks it was trained on",
+    "held_out": "Tasks it was not trained on",
     "labelled": "Other questions, under their own labels",
 }
 _KINDS = {"sampled": "accuracy", "greedy": "greedy_accuracy"}

@@ -176,7 +176,7 @@ def find_checkpoint(path: Path, *, best: bool = False, base: str | None = None) 
     """Find the checkpoint at `path`; for a run the last one, or the one with the best recorded accuracy.
 
     Args:
-        base: model that it was trained from; default: as recorded by the checkpoint or its run.
+        base: base model; default: the one recorded by the checkpoint or its run.
 
     Raises:
         InputError: `path` does not contain a checkpoint.

@@ -180,7 +180,8 @@ class Curriculum:
             levels = [*self._options[name].values()]
             if len(levels) > 1 and all(each == levels[0] for each in levels):
                 raise InputError(
-                    f"curriculum: every option of {name!r} that a level sets is set by its config: leave them out there"
+                    f"curriculum: every option of {name!r} set by levels is already set by the task's config: "
+                    "remove them there"
                 )
         self._pools: dict[tuple[str, int], QuestionPool] = {}
         self.start()

@@ -140,7 +140,7 @@ def answer_rate(history: History, threshold: float) -> str | None:
 
 def format_rate(history: History, threshold: float) -> str | None:
     """Completions without the rewarded format miss that reward."""
-    what = "completions had the form that the prompt requires"
+    what = "completions had the required form"
     return _rate(history, "completions/format_ratio", threshold, what, "think_format")
 
 
@@ -215,10 +215,10 @@ def reward_hacking(history: History, least: float) -> str | None:
         symptom += f", and accuracy did not{_from_to(history, before, 'accuracy')}"
         name = _what_rose(history, before)
         if name is None:
-            return f"{symptom}: the policy is paid for something other than being right: check rewards"
+            return f"{symptom}: the policy is rewarded for something other than being right: check rewards"
         rose = _from_to(history, before, f"rewards/{name}/mean")
         change = f"lower rewards.{name}.weight, or set rewards.{name}.when=correct"
-        return f"{symptom}: it is {name} that rose{rose}: {change}"
+        return f"{symptom}: {name} rose{rose}: {change}"
     return None
 
 
@@ -227,26 +227,26 @@ def kl_spike(history: History, factor: float) -> str | None:
     if spike := _spike(history, "kl", factor, KL_FLOOR):
         return f"{spike}: an update went too far: lower training.learning_rate or training.max_grad_norm"
     if spike := _spike(history, "sampling/mismatch_kl", factor, KL_FLOOR):
-        return f"{spike}: rollouts come from another policy than the one in training: lower engine.num_batches_ahead"
+        return f"{spike}: rollouts do not come from the policy being trained: lower engine.num_batches_ahead"
     return None
 
 
 def ratio_spike(history: History, factor: float) -> str | None:
     """Several updates on a batch move away from the policy that sampled it."""
     if spike := _spike(history, "policy_ratio/max", factor, RATIO_FLOOR):
-        return f"{spike}: the updates of a batch go too far: lower training.num_iterations or training.learning_rate"
+        return f"{spike}: updates within a batch go too far: lower training.num_iterations or training.learning_rate"
     return None
 
 
 def grader_timeouts(history: History, threshold: float) -> str | None:
     """An answer that is not graded in time scores 0, right or not."""
-    change = "set grading=hardened, or make score_answer of your own task faster"
+    change = "set grading=hardened, or make your task's score_answer faster"
     return _lost(history, "status/timed_out", threshold, "took too long to grade", "", change)
 
 
 def ungradable(history: History, threshold: float) -> str | None:
     """An answer that cannot be graded scores 0, right or not."""
-    change = "the rows are of another version, or were changed: build them again, without splits.manifest"
+    change = "the rows come from another version or were edited: build them again, without splits.manifest"
     where = " (rollouts.jsonl has the reasons)"
     return _lost(history, "status/ungradable", threshold, "could not be graded", where, change)
 

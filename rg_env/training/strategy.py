@@ -165,7 +165,7 @@ class Zero(DataParallel):
         self.sharding: Sharding = f"zero{plugin.zero_stage}"  # type: ignore[assignment]
         if plugin.zero_stage == 3 and not plugin.zero3_save_16bit_model:
             raise InputError(
-                "the accelerate configuration has zero3_save_16bit_model off, with which ZeRO-3 saves empty weights: "
+                "zero3_save_16bit_model is off in the accelerate config, so ZeRO-3 would save empty weights: "
                 "set zero3_save_16bit_model: true in deepspeed_config, as configs/zero3.yaml does"
             )
         config = plugin.deepspeed_config

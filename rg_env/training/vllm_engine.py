@@ -101,8 +101,8 @@ class Vllm(Engine):
         if not isinstance(messages, str) and self.server.tokenize(info.name, messages) != proof:
             start = start_hint(self._model.config._name_or_path, self.server.port)
             raise ServerError(
-                f"the server at {self.server} serves another model: it makes other tokens of a prompt than the "
-                f"trainer's tokenizer; start it with `{start}`"
+                f"the server at {self.server} serves another model: its tokenizer splits a prompt differently "
+                f"from the trainer's; start it with `{start}`"
             )
         self._lock = _held(self.server)
         self._transfer = open_transfer(self.server, info, self.weights, self._config.weight_sync_timeout)

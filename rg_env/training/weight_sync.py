@@ -269,7 +269,7 @@ class SharedMemoryTransfer:
             if None not in (value, there) and value != there:
                 raise ServerError(
                     f"the server at {server} serves another model: its {name} is {there}, the trainer's {value}; start "
-                    "it with the model that is trained"
+                    "it with the model being trained"
                 )
         self.dtype = getattr(torch, theirs["dtype"])
         """The server's data type. Wider weights are converted to it before they are sent."""

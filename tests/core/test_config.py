@@ -25,7 +25,7 @@ class Inner(Section):
     """A section."""
 
     short: ClassVar = "label"
-    renamed: ClassVar = {"lr": "it is called rate"}
+    renamed: ClassVar = {"lr": "use rate"}
 
     rate: float = 0.5
     """A number."""
@@ -181,8 +181,8 @@ def test_a_missing_file_a_folder_and_bytes_are_one_line(tmp_path: Path) -> None:
     [
         (["nmae=x"], "nmae = 'x' @ command line: unknown section 'nmae': did you mean 'name' or 'named' or 'maybe'?"),
         (["inner.rat=1"], "inner.rat = 1 @ command line: unknown key 'rat': did you mean 'rate'?"),
-        (["lr=1"], "lr = 1 @ command line: it is called rate (in inner)"),
-        (["inner.lr=1"], "inner.lr = 1 @ command line: it is called rate"),
+        (["lr=1"], "lr = 1 @ command line: use rate (in inner)"),
+        (["inner.lr=1"], "inner.lr = 1 @ command line: use rate"),
         (["inner.rat=null"], "inner.rat = null @ command line: unknown key 'rat': did you mean 'rate'?"),
         (["named.a.rat=1"], "named.a.rat = 1 @ command line: unknown key 'rat': did you mean 'rate'?"),
         (["inner.rate=x"], "inner.rate = 'x' @ command line: must be a number"),

@@ -57,7 +57,7 @@ def test_rows_of_every_form() -> None:
         ({"prompt": []}, r"train_rows\[1\]: prompt must be text, or a list of messages"),
         ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "prompt must be text, or a list of messages"),
         ({"prompt": 5}, "prompt must be text, or a list of messages .*, not 5"),
-        ({"prompt": "\ud800"}, r"train_rows\[1\]: prompt holds half a character"),
+        ({"prompt": "\ud800"}, r"train_rows\[1\]: prompt contains half a character"),
         ({"question": "?", "answer": ["1"]}, r"train_rows\[1\]: answer is not text or a number, but \['1'\]"),
         ({"question": "?", "answer": float("nan")}, "answer is missing"),
         ({"question": "?", "info": "{}"}, r"train_rows\[1\]: info must be a mapping, not '{}'"),

@@ -51,7 +51,7 @@ def test_other_rows_are_refused(arguments: tuple[Any, ...], words: str) -> None:
     """With the argument that makes them others."""
     with pytest.raises(InputError) as caught:
         build_splits(*arguments, manifest=made())
-    assert str(caught.value) == f"these are not the rows of the manifest: {words}"
+    assert str(caught.value) == f"the rows differ from the manifest: {words}"
 
 
 @pytest.mark.parametrize("later", [False, True])

@@ -53,7 +53,7 @@ def test_columns_and_answers_can_be_named() -> None:
         ("a.jsonl", as_lines({"question": "1", "answer": ["2"]}), "line 1: answer is not text or a number, but .'2'"),
         ("a.jsonl", as_lines({"question": "1", "answer": True}), "line 1: answer is not text or a number, but True"),
         ("a.jsonl", as_lines({"question": 1, "answer": "2"}), "line 1: question is not text, but 1"),
-        ("a.jsonl", '{"question": "\\ud800", "answer": "#### 2"}', "line 1: question holds half a character"),
+        ("a.jsonl", '{"question": "\\ud800", "answer": "#### 2"}', "line 1: question contains half a character"),
         ("a.jsonl", as_lines({"Question": "1", "Answer": "2"}), "line 1 has no 'question'; it has 'Question', 'A"),
         ("a.jsonl", as_lines(*GOOD) + '{"question": "cut', "line 2 is not JSON: Unterminated string"),
         ("a.jsonl", as_lines(*GOOD, 7), "line 2 is not a JSON object, but 7"),
@@ -92,7 +92,7 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
     [
         ("missing.jsonl", "cannot read 'missing.jsonl': No such file"),
         ("./nowhere", "there is no file ./nowhere"),
-        (" ", "the name of the dataset is empty"),
+        (" ", "the dataset name is empty"),
         ("a\0b.csv", "null character"),
         (".", "is not a data file"),
     ],

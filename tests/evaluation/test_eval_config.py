@@ -70,7 +70,7 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["models=tiny"], "tasks: is required: name at least 1, or data, or external.tasks"),
+        (["models=tiny"], "tasks: is required: name at least 1, or set data or external.tasks"),
         (["models=tiny", "external.tasks=[a, a]"], "external.tasks = ['a', 'a'] @ command line: names one twice"),
         (["models=tiny", "external={tasks: [a], include: no/such}"], "external.include = 'no/such' @ command line: is"),
         (["models=tiny", "external={tasks: [a], num_examples: 0}"], "external.num_examples = 0 @ command line: must"),
@@ -79,8 +79,8 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         (["tasks=maze"], "models: is required"),
         (["models={}", "tasks=maze"], "models = {} @ command line: is empty: name at least 1"),
         (["models=[a/b, a/b]", "tasks=maze"], "two models would have the same name"),
-        (["models=[{model: x}]", "tasks=maze"], "a list of models holds names and folders"),
-        ([*LEAST, "eval_repeats=3"], "it is called rollouts_per_example"),
+        (["models=[{model: x}]", "tasks=maze"], "a list of models contains names and folders"),
+        ([*LEAST, "eval_repeats=3"], "use rollouts_per_example"),
         (["models=tiny", "categories=[]"], "this is a config of Reasoning Gym's own evaluation: configs/eval/"),
         (["models.a={modle: x}", "tasks=maze"], "unknown key 'modle': did you mean 'model'?"),
         (["models.a={model: x, url: ftp://x}", "tasks=maze"], "url = 'ftp://x' @ command line: is not the address"),
@@ -92,8 +92,8 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         ([*LEAST, "num_examples=2000000000"], "leg_counting has more than 10,000,000 answers"),
         (["models.a={model: x, url: 'http://[::1'}", "tasks=maze"], "is not the address of an endpoint"),
         (["models.a={model: x, key_variable: K}", "tasks=maze"], "belongs to an endpoint"),
-        (['models={" a": {model: x}}', "tasks=maze"], "no space first"),
-        (["models=tiny", "tasks=mase"], "did you mean 'maze'?; a label of your own needs task: NAME"),
+        (['models={" a": {model: x}}', "tasks=maze"], "or leading space"),
+        (["models=tiny", "tasks=mase"], "did you mean 'maze'?; your own label needs task: NAME"),
         (["models=tiny", "tasks=[maze, maze]"], "appears twice"),
         (["models=tiny", "tasks.a/b={task: maze}"], "a label has letters"),
         (["models=tiny", "tasks.gcd={task: maze}"], "is the name of a task: choose another label"),
@@ -126,7 +126,7 @@ def test_mistakes_are_told_with_their_place(overrides: list[str], told: str) -> 
 @pytest.mark.parametrize("form", ["models.a={{model: m, url: '{}'}}", "models=['m@{}']", "models.a='m@{}'"])
 def test_a_secret_in_an_address_is_refused_and_not_told(url: str, form: str) -> None:
     """It would be written to all files, and errors are written to logs."""
-    with pytest.raises(ConfigError, match=r"url.*holds a password or a query: put a key into an environm") as caught:
+    with pytest.raises(ConfigError, match=r"url.*contains a password or a query: put the key in an environm") as caught:
         eval_config_of([form.format(url), "tasks=maze"])
     assert "s3cret" not in str(caught.value)
 

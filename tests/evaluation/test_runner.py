@@ -190,7 +190,7 @@ def test_going_on_needs_the_same_questions(chat: ChatServer, tmp_path: Path) -> 
         _run(_config(chat, tmp_path / "e", "sampling.top_p=0.5", n=5), resume=True)
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "x").touch()
-    with pytest.raises(OutputFolderError, match="does not hold an evaluation to resume"):
+    with pytest.raises(OutputFolderError, match="does not contain an evaluation to resume"):
         _run(_config(chat, tmp_path / "f", n=4), resume=True)
     count = len(chat.requests)
     _run(_config(chat, tmp_path / "e", "requests.concurrency=3", n=4), resume=True)

@@ -101,7 +101,7 @@ def test_the_config_has_the_last_word(run: Path, tmp_path: Path) -> None:
     assert (config.grading, config.sampling.max_tokens, config.prompt.system_prompt) == ("hardened", 90, "Think.")
     assert (config.prompt.placement, config.sampling.temperature, config.eval_seed) == ("user", 0.8, 5)
     assert "prompt.placement='user'" in first
-    assert second.startswith("ours: trained with other values than it is evaluated with: prompt.system_prompt='Answer")
+    assert second.startswith("ours: trained with other values: prompt.system_prompt='Answer")
     assert "grading='partial'" in second
     assert "sampling.max_tokens=33" in second
     plain = _config(tmp_path, {"base": "tiny", "far": "m@http://127.0.0.1:9/v1"})
@@ -146,9 +146,7 @@ def test_custom_rewards_are_used_if_their_code_is_imported(run: Path, tmp_path: 
     asked.write_text(f"models: [{copy}]\noutput: {{dir: {tmp_path / 'e'}}}\n")
     plain, notes = as_trained(load_eval_config(asked))
     assert "shouts" not in plain.rewards
-    assert (
-        "run: evaluated without the rewards of its training run, because the code of shouts is not imported" in notes[0]
-    )
+    assert "run: evaluated without its training run's rewards, because the code of shouts is not imported" in notes[0]
     asked.write_text(asked.read_text() + "imports: [shouts.py]\n")
     complete, notes = as_trained(load_eval_config(asked))
     assert complete.rewards["shouts"].weight == 0.25
@@ -231,7 +229,7 @@ def test_own_data_that_is_gone(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.yaml").write_text(text)
     _, notes = as_trained(_config(tmp_path / "e", {"base": "tiny", "ours": model}))
     assert notes == ["ours: own data: overlap with training not checked"]
-    with pytest.raises(InputError, match="tasks: is required: no training run of these models"):
+    with pytest.raises(InputError, match="tasks: is required: these models' training runs"):
         as_trained(eval_config_of([f"models={json.dumps({'ours': model})}", f"output.dir={tmp_path / 'e'}"]))
 
 

@@ -96,7 +96,7 @@ def test_other_servers_are_not_vllm(serve: Any, answer: tuple[int, Any]) -> None
 
 def test_a_plain_vllm_server_takes_no_weights(serve: Any) -> None:
     """It was started without its development mode."""
-    with pytest.raises(ServerError, match="takes no weights"):
+    with pytest.raises(ServerError, match="does not accept weights"):
         serve(models=(200, MODELS)).info()
     whole = {"get_world_size": (200, {"world_size": 2}), "version": (200, {"version": "0.32.1"})}
     assert serve(models=(200, MODELS), **whole).info() == ServerInfo("m", 64, 2)

@@ -390,7 +390,7 @@ def test_what_listens_at_the_servers_port(serve: Callable[..., int]) -> None:
     is_like(check(good, model="mine"), "failed *serves 'served', not 'mine'*rg-env vllm mine")
     is_like(check(good, tokens=600), "failed *accepts 512 tokens*--max-model-len 600")
     is_like(check(serve(owner="rg-env")), "failed *is not a vLLM server*another engine.port")
-    is_like(check(serve(world=False)), "failed *takes no weights*another engine.port")
+    is_like(check(serve(world=False)), "failed *does not accept weights*another engine.port")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         is_like(machine.check_ports(planned(2), port), f"warning *{port}: something else listens*any free port")

@@ -325,7 +325,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run.yaml --nnodes 2", "no option '--nnodes': `rg-env slurm --nodes N`"),
         ("SCRIPT --gpus 4", "it takes names such as 0,1, and --processes"),
         ("SCRIPT --processes 2 -- --rollouts-per-step=15", "15 rollouts per step are not divisible by 2 processes"),
-        ("run.yaml training.steps=3", "training.steps = 3 @ command line: it is called max_steps"),
+        ("run.yaml training.steps=3", "training.steps = 3 @ command line: use max_steps"),
         ("run.yaml --processes 2 training.num_generations=7", "8 rollouts are not divisible by num_generations=7"),
         ("SCRIPT --port 65536 --dry-run", "port 65536 is out of range"),
         ("examples/train.py --model ' '", "--model is empty"),

@@ -100,7 +100,7 @@ def test_a_dry_run_is_quick(rg_env: Run) -> None:
         (["--sweep", "seed=0,1", "training.beta=0.2", "--dry-run", "training.beta=0.1"], "beta is given twice"),
         (["--sweep", "seed=0"], "--sweep 'seed=0': no key has several values, such as seed=0,1,2"),
         (["output.dir=.", "--sweep", "seed=0,1"], ". is not empty"),
-        (["output.dir=.", "--sweep", "seed=0,1", "--resume", "auto"], ". does not hold a sweep"),
+        (["output.dir=.", "--sweep", "seed=0,1", "--resume", "auto"], ". does not contain a sweep"),
     ],
 )
 def test_mistakes_exit_with_code_2(rg_env: Run, folder: Path, arguments: list[str], told: str) -> None:
@@ -117,7 +117,10 @@ def test_where_no_sweep_can_be(rg_env: Run, folder: Path, environ: Callable[...,
     assert (code, "launch starts a single run" in errors) == (2, True)
     (folder / "sweep.yaml").write_text("points: {a: {seed: 0}}\n")
     code, _, errors = rg_env("train", "run.yaml", "output.dir=.", "--resume", "auto", "--dry-run")
-    assert (code, errors) == (2, "error: . holds a sweep: add its --sweep ..., or pass the folder of one of its runs\n")
+    assert (code, errors) == (
+        2,
+        "error: . contains a sweep: add its --sweep ..., or pass one of its run folders\n",
+    )
     assert rg_env("compare", "nowhere")[0] == 2
     environ(WORLD_SIZE="2")
     code, _, errors = rg_env("train", "run.yaml", "--sweep", "seed=0,1")

@@ -176,10 +176,10 @@ def test_a_folder_of_another_sweep_is_refused(folder: Path, started: Started) ->
 
     assert checked("logging.project=other") == Path("sweep")
     for refused, told in (
-        (lambda: checked(resume=False), "sweep is not empty: it may hold another run"),
+        (lambda: checked(resume=False), "sweep is not empty: it may contain another run"),
         (lambda: checked(words=["seed=0,1"]), r"seed is \[0, 1, 2\] there and \[0, 1\] here; use the same values"),
         (lambda: checked("training.max_steps=30"), "another sweep: training.max_steps is 20 there and 30 here"),
-        (lambda: refuse_sweep("sweep"), "sweep holds a sweep: add its --sweep"),
+        (lambda: refuse_sweep("sweep"), "sweep contains a sweep: add its --sweep"),
     ):
         with pytest.raises(OutputFolderError, match=told):
             refused()
@@ -191,7 +191,7 @@ def test_a_folder_of_another_sweep_is_refused(folder: Path, started: Started) ->
     with pytest.raises(InputError, match=r"sweep.yaml is damaged: .*; restore it"):
         checked()
     Path("sweep/sweep.yaml").unlink()
-    with pytest.raises(OutputFolderError, match=r"does not hold a sweep: it has no sweep\.yaml"):
+    with pytest.raises(OutputFolderError, match=r"does not contain a sweep: it has no sweep\.yaml"):
         checked()
     refuse_sweep("sweep")
     refuse_sweep(None)

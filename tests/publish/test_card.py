@@ -87,8 +87,8 @@ def test_tables_and_metadata_have_the_recorded_results(trained: Path) -> None:
     cells = [cell.strip() for cell in row.strip("|").split(" | ")]
     assert cells[1] == str(scores["n"])
     assert cells[3].startswith(f"{scores['greedy_accuracy']:.3f} \\[")
-    order = ["**Tasks that it was trained on**", f"| mean of the tasks, sampled | {after['n']} |",
-             "**Tasks that it was not",
+    order = ["**Tasks it was trained on**", f"| mean of the tasks, sampled | {after['n']} |",
+             "**Tasks it was not",
              "| `simple_equations`, ", "**Other questions, ", "| `long_sums`, sampled | 5 |"]  # fmt: skip
     positions = [found.index(part) for part in order]
     assert positions == sorted(positions)
@@ -128,7 +128,7 @@ def test_what_a_reader_needs(trained: Path) -> None:
         "| `torch` | `",
     ):
         assert text in found, text
-    assert "Nothing was measured on tasks that it was not trained on" not in found
+    assert "Nothing was measured on tasks it was not trained on" not in found
     assert not re.search(r"\bNone\b(?! of)", found)
     earlier = card_of(trained / "checkpoint-2", optimizer_state="full")
     assert "These are the weights of step 2; the run continued to step 4." in earlier

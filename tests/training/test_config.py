@@ -38,17 +38,17 @@ UPLOADED = ["hub.enabled=true", "hub.repo_id=me/legs"]
 MISTAKES = [
     # keys
     ("training.max_step=3", "unknown key 'max_step': did you mean 'max_steps'?"),
-    ("training.steps=3", "it is called max_steps"),
+    ("training.steps=3", "use max_steps"),
     ("tasks.leg_counting.max_animals=20", "is an option of the task, use config: {max_animals: VALUE}"),
     ("group=3", "unknown section 'group': available: curriculum, data, engine,"),
     ("prompt.zzz=x", "unknown key 'zzz': available: placement, preamble, system_prompt"),
-    ("_base_=base.yaml", "it is called extends"),
+    ("_base_=base.yaml", "use extends"),
     ("hf_upload.organization=me", "put it into repo_id: ORGANIZATION/NAME (in hub)"),
-    ("hf_upload=true", "it is called hub"),
+    ("hf_upload=true", "use hub"),
     ("max_steps=3", "unknown key 'max_steps': did you mean training.max_steps?"),
     ("output_dir=x", "use output.dir"),
     ("hub.organization=me", "put it into repo_id"),
-    ("training.lr=1e-5", "it is called learning_rate"),
+    ("training.lr=1e-5", "use learning_rate"),
     *[
         (f"{key}=1", text)
         for key, text in {
@@ -91,11 +91,11 @@ MISTAKES = [
     ("rewards.format=1e308", "must be at most 1e+100"),
     ("rewards.format=true", "is a section, with keys of its own, such as"),
     ("rewards={format: .nan}", "rewards.format = nan @ command line: weight must be a finite number"),
-    ('output.dir="a\\0b"', "holds a null character"),
+    ('output.dir="a\\0b"', "contains a null character"),
     # names of other things
     ("tasks.chain_sums.weight=1", "unknown task 'chain_sums': did you mean 'chain_sum'"),
-    ("tasks.game_of_24={}", "it is called 'puzzle24'"),
-    ("evaluation.tasks.mase={}", "; a label of your own needs task: NAME"),
+    ("tasks.game_of_24={}", "use 'puzzle24'"),
+    ("evaluation.tasks.mase={}", "; your own label needs task: NAME"),
     ("evaluation.tasks.spell_backward_4={}", "unknown task 'spell_backward_4': did you mean 'spell_backward'"),
     ("evaluation.tasks.easy.task=mase", "evaluation.tasks.easy.task = 'mase' @ command line: unknown task 'mase'"),
     ("evaluation.tasks.easy={task: maze, config: {min_grid: 3}}", "unknown option of task 'maze' 'min_grid'"),
@@ -105,7 +105,7 @@ MISTAKES = [
     ("monitors.kl_spikes=3", "unknown key 'kl_spikes': did you mean 'kl_spike'"),
     # combinations
     (["monitors.stop_on=[truncation]", "monitors.off=[all]"], "truncation is off: take it out of monitors.off"),
-    ("evaluation.tasks.chain_sum={}", "is a training task, which is evaluated anyway"),
+    ("evaluation.tasks.chain_sum={}", "is a training task and is evaluated anyway"),
     ("evaluation.tasks.chain_sum.task=spell_backward", "is the name of a task: choose another label"),
     ("evaluation.tasks.held_out.task=maze", "is the name of a figure (eval/held_out)"),
     ("evaluation.tasks={a/b: {task: maze}}", "a label has letters, digits, '_', '-' and '.'"),
@@ -115,7 +115,7 @@ MISTAKES = [
     ("splits.num_train_examples=1", "fewer than the 16 prompts of a step"),
     ("splits.num_eval_examples=1", "fewer than the 2 tasks"),
     ("rewards={correctness: 0}", "every weight is 0"),
-    ("rewards={}", "names no reward"),
+    ("rewards={}", "is empty: name a reward"),
     ("tasks={}", "is empty: name at least 1, or use your own questions (data)"),
     ("training.warmup_steps=500", "more than the run's 200 steps"),
     ("training.epsilon_high=0.1", "training.epsilon_high = 0.1 @ command line: must be at least epsilon (0.2)"),
@@ -127,7 +127,7 @@ MISTAKES = [
     (["evaluation.temperature=0", "evaluation.greedy=false", "evaluation.rollouts_per_example=4"], "all answers"),
     ("evaluation.temperature=0", "the sampled answer is greedy already"),
     (["splits.num_eval_examples=0", "evaluation.every=5"], "there is nothing to evaluate"),
-    ("curriculum={tasks: {}}", "names no task"),
+    ("curriculum={tasks: {}}", "is empty: name a task"),
     ("curriculum={tasks: {maze: {}}}", "is not trained on"),
     ("curriculum={tasks: {spell_backward: {attributes: [len]}}}", "unknown level attribute of task 'spell_backward'"),
     ("curriculum={tasks: {spell_backward: {start: 99}}}", "the highest level is"),
@@ -141,7 +141,7 @@ MISTAKES = [
     ("hub.enabled=true", "hub.enabled needs it: USER/NAME"),
     ("hub.repo_id=legs", "is not a repository: use USER/NAME"),
     ("hub.repo_id=me/a--b", "is not a valid repository"),
-    ([*UPLOADED, "hub.every=150"], "output.save_every is 100: such as 200"),
+    ([*UPLOADED, "hub.every=150"], "must be a multiple of output.save_every (100); try 200"),
     ([*UPLOADED, "hub.every=100", "output.save_every=0"], "there are no checkpoints to upload on the way"),
 ]  # fmt: skip
 
@@ -166,12 +166,12 @@ def test_a_mistake_is_one_line_with_path_and_remedy(base: Path, overrides: str |
         ("model.attn_implementation=sdpa", "use model.attention"),
         ("vllm_gpu_memory_utilization=0.5", GRPO_KEYS["vllm_gpu_memory_utilization"]),
         ("training.warmup_ratio=0.1", "use warmup_steps, a number of steps"),
-        ("curriculum={tasks: [chain_sum], last_k: 5}", "it is called window"),
+        ("curriculum={tasks: [chain_sum], last_k: 5}", "use window"),
         ("lora.bias=none", "biases are not trained: leave it out"),
-        ("lr=1", "it is called learning_rate (in training)"),
+        ("lr=1", "use learning_rate (in training)"),
         ("trainer.n_gpus_per_node=2", "use the option --gpus of `rg-env launch` or `rg-env slurm`"),
         ("trainer.balance_batch=true", "verl's sections are training, output and logging here"),
-        ("actor_rollout_ref.rollout.n=4", "it is called num_generations (in training)"),
+        ("actor_rollout_ref.rollout.n=4", "use num_generations (in training)"),
         ("hf_upload.enabled=true", "unknown key 'enabled': did you mean hub.enabled?"),
         ("reasoning_gym.datasets.ab.weight=2", "use tasks, and splits.num_train_examples"),
     ],
@@ -358,7 +358,7 @@ def test_a_section_given_as_plain_text_is_changed_by_key(base: Path) -> None:
         ("e.csv", "q"),
         ["e"],
     )
-    with pytest.raises(InputError, match=r"data\.file = 'e.csv' @ command line: it is called path"):
+    with pytest.raises(InputError, match=r"data\.file = 'e.csv' @ command line: use path"):
         load_train_config(base, ["tasks=null", "data=d.csv", "data.file=e.csv"])
     sections = {name: field.annotation for name, field in TrainConfig.model_fields.items()}
     shorts = {name: short for name, kind in sections.items() if (short := _short(kind))}

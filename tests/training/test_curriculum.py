@@ -141,7 +141,7 @@ def test_options_win_in_their_order(env: Any) -> None:
     own = {"name": "chain_sum", "config": {"min_digits": 3, "max_digits": 3}}
     rows = Curriculum(config, sized, 0, gym=own).replace(0, rows_of(sized, "chain_sum") * 4)
     assert {level_of(row) for row in rows} == {(2, 3)}
-    with pytest.raises(InputError, match="every option of 'chain_sum' that a level sets is set by its config"):
+    with pytest.raises(InputError, match="every option of 'chain_sum' set by levels is already set"):
         Curriculum(config, sized, 0)
 
 

@@ -66,7 +66,8 @@ def test_weights_of_another_shape_are_one_line(copied: Path) -> None:
     config = json.loads((copied / "config.json").read_text())
     (copied / "config.json").write_text(json.dumps(config | {"intermediate_size": 2 * config["intermediate_size"]}))
     with pytest.raises(
-        InputError, match=f"cannot load the model '{copied}': weights: it has in another shape than its config.json"
+        InputError,
+        match=f"cannot load the model '{copied}': weights: it disagrees with its config.json",
     ) as caught:
         load_policy(str(copied))
     assert "\n" not in str(caught.value)

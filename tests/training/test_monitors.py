@@ -85,7 +85,7 @@ FIRES: list[tuple[str, int, list[dict[str, Any]], str]] = [
      "only 20% of completions had a well-formed answer over the last 10 steps: 70% were cut off by the token limit: "
      "raise training.max_tokens"),
     ("format_rate", 10, records(10, completions__format_ratio=0.1),
-     "only 10% of completions had the form that the prompt requires over the last 10 steps: the model does not keep "
+     "only 10% of completions had the required form over the last 10 steps: the model does not keep "
      "to it: describe it in prompt.system_prompt, or raise rewards.think_format.weight"),
     ("truncation", 10, records(10, completions__clipped_ratio=0.25, completions__mean_length=uneven(400, 5)),
      "25% of completions were cut off over the last 10 steps: the token limit is too low for this task: raise "
@@ -108,29 +108,29 @@ FIRES: list[tuple[str, int, list[dict[str, Any]], str]] = [
     ("reward_hacking", 20,
      records(20, reward=then(0.5, 0.9), accuracy=uneven(0.31), rewards__correctness__mean=uneven(0.31),
              rewards__talk__mean=then(0.2, 0.6), rewards__format__mean=1.0),
-     "reward rose from 0.50 to 0.90 over the last 20 steps, and accuracy did not (0.31 to 0.31): it is talk that rose "
+     "reward rose from 0.50 to 0.90 over the last 20 steps, and accuracy did not (0.31 to 0.31): talk rose "
      "(0.20 to 0.60): lower rewards.talk.weight, or set rewards.talk.when=correct"),
     ("reward_hacking", 20, records(20, reward=then(0.5, 0.57), accuracy=then(0.5, 0.2)),
-     "reward rose from 0.50 to 0.57 over the last 20 steps, and accuracy did not (0.50 to 0.20): the policy is paid "
-     "for something other than being right: check rewards"),
+     "reward rose from 0.50 to 0.57 over the last 20 steps, and accuracy did not (0.50 to 0.20): the policy is "
+     "rewarded for something other than being right: check rewards"),
     ("reward_hacking", 35, records(60, reward=slope(0.5, 0.002, noise=0.02), accuracy=slope(0.5, -0.002, noise=0.02)),
-     "reward rose from 0.51 to 0.56 since the start, and accuracy did not (0.49 to 0.44): the policy is paid for "
+     "reward rose from 0.51 to 0.56 since the start, and accuracy did not (0.49 to 0.44): the policy is rewarded for "
      "something other than being right: check rewards"),
     ("kl_spike", 15, records(20, kl=spike(0.0, float("inf"))),
      "kl is 1e+30, far above its median over the last 10 steps: an update went too far: lower training.learning_rate "
      "or training.max_grad_norm"),
     ("kl_spike", 15, records(20, sampling__mismatch_kl=spike(0.001, 0.4)),
-     "sampling/mismatch_kl is 0.4, 400 times its median over the last 10 steps: rollouts come from another policy "
-     "than the one in training: lower engine.num_batches_ahead"),
+     "sampling/mismatch_kl is 0.4, 400 times its median over the last 10 steps: rollouts do not come from "
+     "the policy being trained: lower engine.num_batches_ahead"),
     ("ratio_spike", 15, records(20, policy_ratio__max=spike(2.0, 50.0)),
-     "policy_ratio/max is 50, 25 times its median over the last 10 steps: the updates of a batch go too far: lower "
+     "policy_ratio/max is 50, 25 times its median over the last 10 steps: updates within a batch go too far: lower "
      "training.num_iterations or training.learning_rate"),
     ("grader_timeouts", 10, records(10, status__timed_out=0.05),
      "5% of answers took too long to grade over the last 10 steps and score 0: set grading=hardened, or make "
-     "score_answer of your own task faster"),
+     "your task's score_answer faster"),
     ("ungradable", 10, records(10, status__ungradable=0.05),
      "5% of answers could not be graded over the last 10 steps and score 0 (rollouts.jsonl has the reasons): the rows "
-     "are of another version, or were changed: build them again, without splits.manifest"),
+     "come from another version or were edited: build them again, without splits.manifest"),
 ]  # fmt: skip
 
 
@@ -305,7 +305,7 @@ def test_a_reward_that_is_hacked_is_found_out_and_ends_the_run(
     assert f"Stopped by monitor reward_hacking after {step} steps" in printed
     assert line.startswith(f"step {step}: monitor reward_hacking: reward rose from 0.")
     assert "and accuracy did not (0." in line
-    assert ": it is length that rose (0." in line
+    assert ": length rose (0." in line
     assert line.endswith("lower rewards.length.weight, or set rewards.length.when=correct")
     assert results_of(tmp_path / "run") == results
     assert (results["eval_before"]["step"], results["eval_after"]["step"]) == (0, step)

@@ -53,7 +53,7 @@ def train(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["--resume", "auto"], "--resume auto needs the output folder of the run"),
         (["model=outputs/none/checkpoint-5"], "model.name: there is no folder outputs/none/checkpoint-5"),
         (["model=old"], "old is not a model folder: config.json and safetensors files are required"),
-        (["output.dir=old"], "old is not empty: it may hold another run"),
+        (["output.dir=old"], "old is not empty: it may contain another run"),
         (["--eval-only", "--checkpoint", "./nope"], "cannot evaluate nope: there is no such folder"),
         (["--eval-only", "--checkpoint", "old"], "cannot evaluate old: it is a run; name a checkpoint"),
         (["splits.manifest=nope.json"], "nope.json' cannot be read: No such file"),
@@ -120,8 +120,8 @@ def test_the_rows_of_own_data(here: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("script: examples/train_minimal.py --seed 3\nenvironment: {}\n", "this records a run of a script"),
-        ("models: [tiny]\ntasks: [maze]\n", "this is the config of an evaluation: rg-env eval"),
+        ("script: examples/train_minimal.py --seed 3\nenvironment: {}\n", "this file records a script's run"),
+        ("models: [tiny]\ntasks: [maze]\n", "this is an evaluation config: use rg-env eval"),
         ("distributed_type: 'NO'\nuse_cpu: true\n", "this is an accelerate config: pass it to `accelerate launch"),
     ],
 )

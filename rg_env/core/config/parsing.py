@@ -310,7 +310,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 def _path(text: str) -> str:
     if "\0" in text:
-        raise ValueError("holds a null character, which is not allowed in names and paths")
+        raise ValueError("contains a null character, which is not allowed in names and paths")
     return text
 
 

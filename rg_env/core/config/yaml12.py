@@ -102,7 +102,7 @@ def _text(node: yaml.ScalarNode) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise _error(node.start_mark, f"half a character ({text[error.start]!r}), which UTF-8 cannot hold") from error
+        raise _error(node.start_mark, f"half a character ({text[error.start]!r}), which UTF-8 cannot encode") from error
     return text
 
 

@@ -113,7 +113,7 @@ def check_manifest(expected: str | Path | Manifest, actual: Manifest) -> None:
     """Raise `InputError` unless `actual` describes the same rows as `expected`; the message gives the likely cause."""
     wanted, found = read_manifest(expected), json.loads(json.dumps(actual))
     if difference := _difference(wanted, found):
-        raise InputError(f"these are not the rows of the manifest: {difference}")
+        raise InputError(f"the rows differ from the manifest: {difference}")
 
 
 def _difference(wanted: Manifest, found: Manifest) -> str:

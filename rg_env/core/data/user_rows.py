@@ -41,15 +41,15 @@ class DataConfig(Section):
 
     short = "path"
     renamed: ClassVar = {
-        "task_name": "use tasks: [NAME]; data is for questions of your own",
+        "task_name": "use tasks: [NAME]; data is for your own questions",
         "num_examples": "use splits.num_train_examples, or num_examples in an evaluation",
         "seed": "use seed or splits.seed, or eval_seed in an evaluation",
-        "train_files": "it is called path",
-        "name": "it is called config",
-        "subset": "it is called config",
-        "dataset": "it is called path",
-        "file": "it is called path",
-        "prompt_key": "it is called question_column",
+        "train_files": "use path",
+        "name": "use config",
+        "subset": "use config",
+        "dataset": "use path",
+        "file": "use path",
+        "prompt_key": "use question_column",
     }
 
     path: Text
@@ -206,12 +206,12 @@ def check_text(name: str, text: object) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         half = text[error.start]
-        raise InputError(f"{name} holds half a character ({half!r}), which UTF-8 cannot encode") from error
+        raise InputError(f"{name} contains half a character ({half!r}), which UTF-8 cannot encode") from error
 
 
 def _read(name: str, config: str | None, split: str) -> Iterator[tuple[_Place, Mapping[str, Any]]]:
     if not name.strip() or "\0" in name:
-        raise InputError("the name of the dataset is empty" if not name.strip() else "its name holds a null character")
+        raise InputError("the dataset name is empty" if not name.strip() else "its name contains a null character")
     file = Path(name).expanduser()
     kind = file.suffix.lower()
     if kind not in FILES and not file.exists():
@@ -265,7 +265,7 @@ def _csv_rows(lines: list[str], name: str) -> Iterator[tuple[_Place, Mapping[str
                 continue
             if len(fields) != len(header):
                 counts = f"{counted(len(fields), 'column')}, and the header {len(header)}"
-                raise InputError(f"{name}: line {number} has {counts}: quote text that holds commas")
+                raise InputError(f"{name}: line {number} has {counts}: quote text with commas")
             yield f"line {number}", dict(zip(header, fields, strict=True))
     except csv.Error as error:
         verb = "is" if number == reader.line_num else "starts a row that is"  # a quote may be left open for many lines

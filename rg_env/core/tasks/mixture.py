@@ -22,12 +22,12 @@ from rg_env.errors import InputError, unknown_name
 
 _HINTS = {
     # Names from older guides. The first three exist under another name; the last three never existed.
-    "arithmetic_basic": "it is called 'basic_arithmetic'",
-    "algebra_linear_1var": "it is called 'simple_equations'",
-    "game_of_24": "it is called 'puzzle24'",
-    "missing_letter": "Reasoning Gym never had it; similar tasks are 'letter_counting' and 'letter_jumble'",
-    "fizzbuzz": "Reasoning Gym never had it; similar tasks are 'number_filtering' and 'count_primes'",
-    "chess_notation": "Reasoning Gym never had it; similar tasks are 'n_queens' and 'knight_swap'",
+    "arithmetic_basic": "use 'basic_arithmetic'",
+    "algebra_linear_1var": "use 'simple_equations'",
+    "game_of_24": "use 'puzzle24'",
+    "missing_letter": "not a Reasoning Gym task; similar tasks are 'letter_counting' and 'letter_jumble'",
+    "fizzbuzz": "not a Reasoning Gym task; similar tasks are 'number_filtering' and 'count_primes'",
+    "chess_notation": "not a Reasoning Gym task; similar tasks are 'n_queens' and 'knight_swap'",
     NOT_A_TASK: "use a mixture instead: pass a list of tasks",
 }
 _MAX_WEIGHT = 1e100

@@ -57,7 +57,7 @@ def write_report(source: Path, output: Path | None = None, limit: int = ROLLOUTS
         raise InputError(f"{source} cannot be read: {error.strerror}") from error
     output = output or (source if source.is_dir() else source.parent) / "report.html"
     if output.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"{output} does not end in .html, and could be one of the files of the run")
+        raise InputError(f"{output} does not end in .html, and could be one of the run's files")
     try:
         with written_aside(output) as aside:
             aside.write_text(render(page), encoding="utf-8", errors="replace", newline="\n")
@@ -80,7 +80,7 @@ def _page(source: Path, limit: int) -> Page:
     if (source / "sweep.yaml").is_file():
         raise InputError(f"{source} is a sweep: pass the folder of one of its runs, or use `rg-env compare {source}`")
     raise InputError(
-        f"{source} holds neither a training run (metrics.jsonl, eval_results/) nor an evaluation (results_*.json, "
+        f"{source} contains neither a training run (metrics.jsonl, eval_results/) nor an evaluation (results_*.json, "
         f"{ROLLOUTS})"
     )
 

@@ -153,7 +153,7 @@ class Page:
             title = f"{name} ({_PARTS[task.part]})" if task.part in _PARTS else name
             group = BarGroup(title, [], counted(task.questions.n, "question"), task.floor)
             tasks.append((group, {model: each.scores for model, each in task.models.items()}))
-        note = "Means with 95% intervals, clustered by question. Left out: questions that the model was trained on."
+        note = "Means with 95% intervals, clustered by question. Questions the model was trained on are left out."
         self.add_scores(tasks, kind, note)
 
 
@@ -257,7 +257,7 @@ def _differences(tasks: Mapping[str, TaskResults], answers: Answers) -> list[str
         if found != count:
             notes.append(f"{name}, {model}: {ROLLOUTS} has {found:,} rollouts, but the results count {count:,}")
     if others := sorted(f"{model} on {task}" for model, task in answers.keys() - counts.keys()):
-        notes.append(f"{ROLLOUTS} also has rollouts that the results do not count: {', '.join(others)}")
+        notes.append(f"{ROLLOUTS} also has rollouts not counted in the results: {', '.join(others)}")
     return notes
 
 

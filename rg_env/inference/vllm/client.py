@@ -145,7 +145,7 @@ class VllmServer:
             raise ServerError(
                 f"what answers at {self} is not a vLLM server: use the port of one started with `{start}`"
             ) from None
-        takes_none = f"takes no weights: start it with `{start}`"
+        takes_none = f"does not accept weights: start it with `{start}`"
         workers = self._ask("/get_world_size", takes_none, lambda answer: int(answer["world_size"]))
         version = self._ask("/version", "is not a vLLM server", lambda answer: str(answer.get("version")))
         if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_VLLM:
@@ -161,7 +161,7 @@ class VllmServer:
         (probe,) = self.complete(model, [[1]], Sampling(top_k=1, max_tokens=1), REQUEST_S)
         if probe.logprobs[0] != 0:
             raise ServerError(
-                f"the server at {self} does not report the log-probabilities that it samples from: start it with "
+                f"the server at {self} does not report the log-probabilities it samples from: start it with "
                 f"`{start_hint(port=self.port)}`, or with `--logprobs-mode processed_logprobs`"
             )
 

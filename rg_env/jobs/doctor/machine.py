@@ -315,7 +315,7 @@ def check_server(planned: PlannedRun, model: str | None, tokens: int) -> Check:
         fix = f"before training, start {start}"
         if not planned.server_is_local:
             fix = f"check engine.host, or {fix} there, with a --host that this machine can reach"
-        return Check("warning", f"nothing listens at {server} yet", fix)
+        return Check("warning", f"nothing is listening at {server} yet", fix)
     try:
         if problem:
             raise ServerError(f"{server} is not a healthy vLLM server: {problem}")

@@ -55,7 +55,7 @@ class Objective:
         """Log-probabilities `(B, L - 1) float32` of `ids (B, L)[:, 1:]` under `model`, 0 where `mask (B, L - 1)` is 0.
         See `completion_logps` for the result with `entropy`.
 
-        Rows are padded on the right, which causal attention never sees, so that no attention mask is needed.
+        Rows are padded on the right, which causal attention never sees, so no attention mask is needed.
         """
         arrangement: Arrangement = "in_order"
         if self._accelerator.num_processes == 1:

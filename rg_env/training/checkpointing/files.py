@@ -72,7 +72,7 @@ def weights_damage(folder: Path) -> str | None:
     """The reason why `folder` has no readable weights; None if it has."""
     read = [read_shapes(folder, name) for name in (ADAPTER, WEIGHTS)]
     problem = next((problem for _, problem in read if problem), None)
-    return problem or (None if any(shapes for shapes, _ in read) else f"it holds neither {WEIGHTS} nor {ADAPTER}")
+    return problem or (None if any(shapes for shapes, _ in read) else f"it contains neither {WEIGHTS} nor {ADAPTER}")
 
 
 def weights_problem(folder: Path, model: Any) -> str | None:
@@ -84,7 +84,7 @@ def weights_problem(folder: Path, model: Any) -> str | None:
     name = weights_name(model)
     found, problem = read_shapes(folder, name)
     if problem or not found:
-        return problem or f"it holds no {name}"
+        return problem or f"it does not contain {name}"
     if empty := [key for key, shape in found.items() if 0 in shape]:
         return f"{empty[0]} is empty"
     parameters = stored_parameters(model)

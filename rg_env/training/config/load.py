@@ -67,7 +67,7 @@ def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
     yield from _hub(config)
     yield from _evaluation(config)
     if not config.rewards:
-        yield Problem(("rewards",), "names no reward: such as {correctness: 1.0}")
+        yield Problem(("rewards",), "is empty: name a reward, such as {correctness: 1.0}")
     elif not any(reward.weight for reward in config.rewards.values()):
         yield Problem(("rewards",), "every weight is 0: there is nothing to learn from")
     yield from _training(config)
@@ -91,7 +91,7 @@ def contradictions(training: GRPOConfig, engine: EngineConfig, curriculum: objec
 def curriculum_problems(curriculum: CurriculumConfig, tasks: Mapping[str, Any]) -> Iterator[Problem]:
     """Problems of a curriculum. `tasks` are the training tasks by name, each with `level` and `levels`."""
     if not curriculum.tasks:
-        yield Problem(("curriculum", "tasks"), "names no task: such as {spell_backward: {start: 0}}")
+        yield Problem(("curriculum", "tasks"), "is empty: name a task, such as {spell_backward: {start: 0}}")
     if curriculum.failure_threshold >= curriculum.success_threshold:
         text = f"must be below success_threshold ({curriculum.success_threshold:g})"
         yield Problem(("curriculum", "failure_threshold"), text)
@@ -158,7 +158,7 @@ def _hub(config: TrainConfig) -> Iterator[Problem]:
         yield Problem(("hub", "every"), "output.save_every is 0: there are no checkpoints to upload on the way")
     elif updates.hub.every % updates.output.save_every:
         least = -(-hub.every // save_every) * save_every
-        text = f"checkpoints are what is uploaded, and output.save_every is {save_every}: such as {least}"
+        text = f"must be a multiple of output.save_every ({save_every}); try {least}"
         yield Problem(("hub", "every"), text)
 
 
@@ -182,12 +182,12 @@ def _evaluation_tasks(config: TrainConfig) -> Iterator[Problem]:
         elif name in config.tasks:
             yield Problem(
                 path,
-                "is a training task, which is evaluated anyway: leave it out here, or evaluate it with other options "
-                f"under a label of its own, such as {name}_hard: {{task: {name}, config: {{...}}}}",
+                "is a training task and is evaluated anyway: leave it out here, or evaluate it with other options "
+                f"under its own label, such as {name}_hard: {{task: {name}, config: {{...}}}}",
             )
             continue
         elif name not in table:
-            hint = "; a label of your own needs task: NAME"
+            hint = "; your own label needs task: NAME"
         yield from problems_within(path, spec, Mixture.parse, hint)
 
 

@@ -109,7 +109,7 @@ def plan(config: TrainConfig, processes: int | None = None, own_rows: int | None
         f"{counted(training.prompts_per_step, 'prompt')} x {training.num_generations} "
         f"({_parts(training, processes or world_size())})",
         *_rows(config, drawn, own_rows),
-        f"tokens      up to {training.max_prompt_length} of prompt and {training.max_tokens} of answer",
+        f"tokens      up to {training.max_prompt_length} for the prompt and {training.max_tokens} for the answer",
         f"rewards     {', '.join(f'{reward.weight:g} {name}' for name, reward in config.rewards.items())}"
         f"; grading {config.grading}",
         f"evaluation  {_evaluation(config)}",

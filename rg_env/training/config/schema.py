@@ -42,8 +42,8 @@ class TrainConfig(Section):
         "reasoning_gym": "this is a config of Reasoning Gym's own trainer: configs/train/paper has the paper's runs",
         "distributed_type": "this is an accelerate config: pass it to `accelerate launch --config-file`, or to "
         "`rg-env launch --accelerate-config`",
-        "models": "this is the config of an evaluation: rg-env eval",
-        "script": "this records a run of a script, and is not a config: run the script again, with the options in it",
+        "models": "this is an evaluation config: use rg-env eval",
+        "script": "this file records a script's run and is not a config: run the script again, with its options",
     }
 
     imports: list[Text] = Field(default_factory=list)

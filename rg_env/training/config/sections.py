@@ -139,7 +139,7 @@ class CurriculumTask(Section):
 class CurriculumConfig(Section):
     """Difficulty levels that change during training, with the measured accuracy or at given steps."""
 
-    renamed: ClassVar = {"last_k": "it is called window"}
+    renamed: ClassVar = {"last_k": "use window"}
 
     tasks: dict[str, CurriculumTask]
     """Training tasks with changing levels. The levels of other tasks stay fixed."""
@@ -215,8 +215,8 @@ class HubConfig(Section):
 
     renamed: ClassVar = {
         "organization": "put it into repo_id: ORGANIZATION/NAME",
-        "optimizer_save_mode": "it is called optimizer_state: full or none",
-        "model_name": "it is called repo_id: USER/NAME",
+        "optimizer_save_mode": "use optimizer_state: full or none",
+        "model_name": "use repo_id: USER/NAME",
     }
 
     @field_validator("repo_id")

@@ -133,7 +133,7 @@ def test_a_single_tasks_file_and_another_output(tmp_path: Path, report: Run) -> 
 
 
 def test_the_newest_results_are_shown(tmp_path: Path) -> None:
-    """The newest of several files is shown, with a note; rollouts that the results do not count are noted too."""
+    """The newest of several files is shown, with a note; rollouts not counted in the results are noted too."""
     folder = write_evaluation(tmp_path / "eval")
     for name in folder.glob("results_all_tasks_*"):
         name.unlink()
@@ -142,7 +142,7 @@ def test_the_newest_results_are_shown(tmp_path: Path) -> None:
     report = write_report(folder)
     assert report.notes == [
         "several results files: shows the newest, results_leg_counting_20250102-000000.json",
-        "rollouts.jsonl also has rollouts that the results do not count: trained on leg_counting",
+        "rollouts.jsonl also has rollouts not counted in the results: trained on leg_counting",
     ]
     data = page_data(report.file)
     assert [row["model"] for row in table(data, "Tasks")] == ["base"]
@@ -271,7 +271,7 @@ def test_nothing_to_report_is_one_line(tmp_path: Path, report: Run) -> None:
     run = write_run(tmp_path / "run")
     for source, words in (
         ("absent", "does not exist"),
-        ("bare", "holds neither a training run (metrics.jsonl, eval_results/) nor an evaluation"),
+        ("bare", "contains neither a training run (metrics.jsonl, eval_results/) nor an evaluation"),
         ("sweep", "is a sweep: pass the folder of one of its runs, or use `rg-env compare"),
         ("started", "has a training run without metrics, evaluations or rollouts"),
         ("other", "results_x.json is damaged: it is not a results file of this version: format"),
