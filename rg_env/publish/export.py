@@ -28,7 +28,7 @@ from rg_env.core.text import counted
 from rg_env.errors import ExportError, InputError, OutputFolderError, RGEnvError
 from rg_env.publish import verify
 from rg_env.publish.checkpoint import Checkpoint, find_checkpoint, has_weights
-from rg_env.publish.model import Architecture, Companions, adapted, merged, read_adapters
+from rg_env.publish.model import Architecture, Companions, adapted, merged, trained_weights
 from rg_env.publish.weights import Weights, in_memory, read_weights
 from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS
 
@@ -80,7 +80,11 @@ def export(request: ExportRequest, say: Say = print) -> Path:
     out = request.out or folder.with_name(f"{folder.name}-export")
     write = _export_adapters if checkpoint.kind == "adapter" and not request.merge_lora else _export_model
     with _new_folder(out) as aside:
-        write(request, checkpoint, aside, say)
+        companions = Companions(checkpoint)
+        described, weights = trained_weights(checkpoint)
+        step = "" if checkpoint.step is None else f", step {checkpoint.step}"
+        say(f"exporting {checkpoint.folder}: {described}{', merged' if request.merge_lora else ''}{step}")
+        write(request, checkpoint, companions, weights, aside, say)
         _copy_run(checkpoint.run, aside / RUN)
     return out
 
@@ -101,22 +105,17 @@ def check_exportable(checkpoint: Checkpoint) -> None:
         InputError: a file is missing or damaged.
         ExportError: the weights do not match the configuration.
     """
-    companions = Companions(checkpoint)
-    if checkpoint.kind == "adapter":
-        read_adapters(checkpoint)
-    else:
-        Architecture(companions.config).match(read_weights(checkpoint.kind, checkpoint.weights)[1])
+    companions, (_, weights) = Companions(checkpoint), trained_weights(checkpoint)
+    if checkpoint.kind != "adapter":
+        Architecture(companions.config).match(weights)
 
 
-def _export_model(request: ExportRequest, checkpoint: Checkpoint, aside: Path, say: Say) -> None:
-    companions = Companions(checkpoint)
-    architecture = Architecture(companions.config)
-    is_adapter, reference = checkpoint.kind == "adapter", None
-    described, weights = read_adapters(checkpoint) if is_adapter else read_weights(checkpoint.kind, checkpoint.weights)
-    _report(checkpoint, f"{described}, merged" if is_adapter else described, say)
-    tokenizer = companions.tokenizer
-    prompts = verify.prompt_ids(tokenizer, architecture.vocabulary)
-    if is_adapter:
+def _export_model(
+    request: ExportRequest, checkpoint: Checkpoint, companions: Companions, weights: Weights, aside: Path, say: Say
+) -> None:
+    architecture, reference = Architecture(companions.config), None
+    prompts = verify.prompt_ids(companions.tokenizer, architecture.vocabulary)
+    if request.merge_lora:
         reference, weights = _merged(checkpoint, weights, prompts)
     weights, left = architecture.match(weights)
     if left:
@@ -131,7 +130,7 @@ def _export_model(request: ExportRequest, checkpoint: Checkpoint, aside: Path, s
     trained = verify.trained_model(architecture, compared)
     reference = verify.logits(trained, prompts) if reference is None else reference
     del trained  # before loading the other model
-    whole = not is_adapter and _matches_whole(checkpoint, architecture, weights, say)
+    whole = not request.merge_lora and _matches_whole(checkpoint, architecture, weights, say)
     rounded = any(weight.dtype != dtype for weight in weights.values() if weight.dtype.is_floating_point)
     tolerance = verify.TOLERANCE[dtype if rounded else torch.float32]
     written = verify.logits(verify.load(aside, architecture, torch.float32), prompts)
@@ -139,15 +138,14 @@ def _export_model(request: ExportRequest, checkpoint: Checkpoint, aside: Path, s
     tensors = "every tensor equals the trained one" + (f", and that of {WEIGHTS} next to the shards" if whole else "")
     say(f"verified: {tensors}; logits on fixed prompts differ by {difference:.1g} (relative)")
     del weights  # merged weights take memory
-    lossless = not is_adapter and not rounded
+    lossless = not request.merge_lora and not rounded
     load = partial(verify.load, aside, architecture, dtype)
-    say(verify.check_answers(checkpoint, load, tokenizer, lossless=lossless))
+    say(verify.check_answers(checkpoint, load, companions.tokenizer, lossless=lossless))
 
 
-def _export_adapters(request: ExportRequest, checkpoint: Checkpoint, aside: Path, say: Say) -> None:
-    companions = Companions(checkpoint)
-    described, weights = read_adapters(checkpoint)
-    _report(checkpoint, described, say)
+def _export_adapters(
+    request: ExportRequest, checkpoint: Checkpoint, companions: Companions, weights: Weights, aside: Path, say: Say
+) -> None:
     shutil.copyfile(checkpoint.weights / "adapter_config.json", aside / "adapter_config.json")
     companions.write(aside, None)
     tokenizer = companions.tokenizer
@@ -252,11 +250,6 @@ def _finite(name: str, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     value = value.detach().to(dtype).contiguous()
     is_view = value.untyped_storage().nbytes() != value.nbytes  # of a shard, whose other values must not be written
     return value.clone() if is_view else value
-
-
-def _report(checkpoint: Checkpoint, described: str, say: Say) -> None:
-    step = "" if checkpoint.step is None else f", step {checkpoint.step}"
-    say(f"exporting {checkpoint.folder}: {described}{step}")
 
 
 def _name(dtype: torch.dtype) -> str:

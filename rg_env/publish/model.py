@@ -240,13 +240,18 @@ class Architecture:
 # LoRA adapters
 
 
-def read_adapters(checkpoint: Checkpoint) -> tuple[str, Weights]:
-    """Read the adapters' file, or the shards next to it if ZeRO-3 left the file empty.
+def trained_weights(checkpoint: Checkpoint) -> tuple[str, Weights]:
+    """Read a checkpoint's weights; adapters from the shards next to their file if ZeRO-3 left it empty.
+
+    Returns:
+        Description of the format, and the weights.
 
     Raises:
-        InputError: both are missing, or a file is damaged.
+        InputError: a file is missing or damaged.
         ExportError: the adapters are empty.
     """
+    if checkpoint.kind != "adapter":
+        return read_weights(checkpoint.kind, checkpoint.weights)
     folder = checkpoint.weights
     described, found = read_weights("adapter", folder) if has_weights(folder, ADAPTER) else ("", {})
     empty = [name for name, weight in found.items() if 0 in weight.shape]

@@ -139,20 +139,27 @@ def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: An
     try:
         if run is None or step is None:
             raise _NotComparable("the checkpoint is not in a run with evaluations, or its step is unknown")
-        results = _evaluation(run, step)
+        if not (file := run.evaluation_file(step)).is_file():
+            raise _NotComparable(f"the run has no evaluation of step {step}")
+        results = read_results(file)
+        if not (recorded := _greedy(results)):
+            raise _NotComparable(f"the run recorded no greedy answers at step {step}")
         env = _environment(run, next(each for each in results.environments if each.part == "training"))
     except _NotComparable as reason:
         return f"not compared with the run's accuracy: {reason}"
-    return f"verified: {_compare(run, results, env, load(), tokenizer, lossless)}"
-
-
-def _evaluation(run: RunFolder, step: int) -> Results:
-    if not run.evaluation_file(step).is_file():
-        raise _NotComparable(f"the run has no evaluation of step {step}")
-    results = read_results(run.evaluation_file(step))
-    if not _greedy(results):
-        raise _NotComparable(f"the run recorded no greedy answers at step {step}")
-    return results
+    device, n = best_device(), len(recorded)
+    engine = EmbeddedEngine(load().to(device), tokenizer, model_name="export", seed=0)
+    names = ("max_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty")
+    sampling = Sampling(temperature=0.0, **{name: getattr(results.sampling, name) for name in names})
+    answers = RolloutSampler(env, engine, PromptEncoder(tokenizer)).sample(env.eval_rows[:n], sampling)
+    right, before = (sum(bool(each["correct"]) for each in records) for records in (answers.records(), recorded))
+    slack = 0 if lossless and device == "cpu" and _is_exact(run) else SLACK
+    if abs(right - before) > slack:
+        rounding = f"; rounding may change up to {slack}; --dtype fp32 avoids rounding" if slack else ""
+        raise ExportError(
+            f"the export solves {right} of {n} frozen problems, but the run recorded {before} in {file}{rounding}"
+        )
+    return f"verified: {right} of {n} frozen problems right, answered greedily; the run recorded {before}"
 
 
 def _greedy(results: Results) -> list[dict[str, Any]]:
@@ -186,23 +193,6 @@ def _environment(run: RunFolder, recorded: Environment) -> ReasoningGym:
     if hash_of_rows(env.eval_rows) != recorded.prompts_sha256:
         raise _NotComparable("its problems cannot be rebuilt: their hash differs from the recorded one")
     return env
-
-
-def _compare(run: RunFolder, results: Results, env: ReasoningGym, model: Any, tokenizer: Any, lossless: bool) -> str:
-    recorded, device = _greedy(results), best_device()
-    engine = EmbeddedEngine(model.to(device), tokenizer, model_name="export", seed=0)
-    names = ("max_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty")
-    sampling = Sampling(temperature=0.0, **{name: getattr(results.sampling, name) for name in names})
-    answers = RolloutSampler(env, engine, PromptEncoder(tokenizer)).sample(env.eval_rows[: len(recorded)], sampling)
-    right, before = (sum(bool(each["correct"]) for each in records) for records in (answers.records(), recorded))
-    slack = 0 if lossless and device == "cpu" and _is_exact(run) else SLACK
-    if abs(right - before) > slack:
-        raise ExportError(
-            f"the export solves {right} of {len(recorded)} frozen problems, but the run recorded {before} in "
-            f"{run.evaluation_file(results.step or 0)}"
-            + (f"; rounding may change up to {slack}; --dtype fp32 avoids rounding" if slack else "")
-        )
-    return f"{right} of {len(recorded)} frozen problems right, answered greedily; the run recorded {before}"
 
 
 def _is_exact(run: RunFolder) -> bool:
