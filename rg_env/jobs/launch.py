@@ -176,9 +176,11 @@ def _evaluation_prompts(config: TrainConfig, *, download: bool = True) -> list[i
     """Token counts of prompts for held-out and labeled tasks; None if the tokenizer cannot be loaded."""
     if not (environments := config.evaluation_environments()):
         return []
+    name = config.model.name
+    if not download and not _text_config(name):
+        return None
     from transformers import AutoTokenizer
 
-    name = config.model.name
     try:
         folder = POLICY_DIR if name == TINY else name
         encode = PromptEncoder(AutoTokenizer.from_pretrained(folder, local_files_only=not download))

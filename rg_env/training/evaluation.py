@@ -25,6 +25,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, field_validator
 from rg_env.adapters import as_environment
 from rg_env.core.config.parsing import label_problem
 from rg_env.core.environment import Environment
+from rg_env.core.grading.scoring import task_of
 from rg_env.core.run_folder import RunFolder, checkpoint_step
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.models import LocalModel
@@ -104,8 +105,9 @@ class FixedEvaluation:
         for each in self._questions:
             if not each.rows:
                 raise InputError("an environment to evaluate on has no evaluation rows: set num_eval_examples above 0")
-            prompts = (row["prompt"] for row in each.rows)
-            self._model.check_fits("the evaluation", prompts, self._sampling.max_tokens)
+            for task in each.tasks:
+                prompts = (row["prompt"] for row in each.rows if task_of(row["info"]) == task)
+                self._model.check_fits(task, prompts, self._sampling.max_tokens)
         self.questions = [each.described().model_dump() for each in self._questions]
         """Descriptions of the environments, as in `Results.environments`; empty if there is nothing to evaluate."""
         trained, unseen = (

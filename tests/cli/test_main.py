@@ -124,6 +124,17 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
             ],
             "leave the task out, choose an easier level, or another model",
         ),
+        (
+            [
+                "train",
+                TINY_RUN,
+                "tasks=[gcd, shortest_path]",
+                "training.max_prompt_length=4000",
+                "output.dir=x",
+                "splits={num_train_examples: 32, num_eval_examples: 6}",
+            ],
+            "a prompt of shortest_path takes",
+        ),
         (["tran"], "unknown command 'tran': did you mean 'train'?"),
         (["train", TINY_RUN, "--learning_rate=1e-6"], "it is a config key, write training.learning_rate=1e-6"),
         (["launch", TINY_RUN, "--steps", "3"], "it is a config key, write training.max_steps=VALUE"),
