@@ -178,8 +178,8 @@ def gold_answer(task: str, entry: Mapping[str, Any], config: Config = NO_OPTIONS
     none at all, and are solved here, which takes tens of milliseconds for a rush_hour. The example of
     propositional_logic often restates a premise, or is a variable that does not follow. Then the answer is our own.
     """
-    if task in _STORED_ELSEWHERE:
-        return _STORED_ELSEWHERE[task](entry)
+    if task in STORED_ELSEWHERE:
+        return STORED_ELSEWHERE[task](entry)
     answer = corrected(task, entry, config)["answer"]
     if task == "jugs" and "No solution" in answer:
         return None  # its solver only handles three jugs
@@ -198,12 +198,11 @@ def _conclusion(entry: Entry) -> str | None:
     return shortest
 
 
-_STORED_ELSEWHERE: Mapping[str, Callable[[Entry], str | None]] = {
+STORED_ELSEWHERE: Mapping[str, Callable[[Entry], str | None]] = {
     "boxnet": move_games.solve_boxnet,
     "graph_color": lambda entry: json.dumps(entry["metadata"]["possible_answer"]),
     "propositional_logic": _conclusion,
     "rubiks_cube": lambda entry: entry["metadata"]["example_correct_answer"] or None,  # only 3x3 cubes have one
     "rush_hour": move_games.solve_rush_hour,
 }
-STORED_ELSEWHERE = tuple(_STORED_ELSEWHERE)
-"""Tasks with entries without an `answer`."""
+"""Functions by task for entries without an `answer`."""
