@@ -29,25 +29,18 @@ class ParentPipe:
         self._rest = b""
 
     def receive(self) -> Any:
-        """The next value. At end of input, the parent has exited, so this process and its group are killed."""
-        return json.loads(self.receive_line())
-
-    def receive_line(self) -> bytes:
-        """The next value as unparsed JSON."""
+        """The next value. End of input means the parent has exited: this process and its group are then killed."""
         chunks = [self._rest]
         while b"\n" not in chunks[-1]:
             chunks.append(os.read(self._requests, 1 << 20))
             if not chunks[-1]:
                 end_group()
         line, _, self._rest = b"".join(chunks).partition(b"\n")
-        return line
+        return json.loads(line)
 
     def send(self, value: Any) -> None:
         """Send a value. Raises `TypeError`, `ValueError` or `RecursionError` if JSON cannot represent it."""
-        self.send_line(json.dumps(value).encode())  # ASCII without line breaks; lone surrogates survive
-
-    def send_line(self, line: bytes) -> None:
-        data = memoryview(line + b"\n")
+        data = memoryview(json.dumps(value).encode() + b"\n")  # ASCII without line breaks; lone surrogates survive
         try:
             while data:
                 data = data[os.write(self._replies, data) :]

@@ -303,19 +303,19 @@ def serve() -> NoReturn:
     signal.setitimer(signal.ITIMER_REAL, 0)
     parent.send(["ok", None])
     while True:
-        request = parent.receive_line()
+        request = parent.receive()
         # The parent kills at wall_s; this limit applies if it is gone. The signal works even if the GIL is held.
         signal.setitimer(signal.ITIMER_REAL, wall_s + _ALARM_MARGIN_S)
         cpu_s = math.ceil(time.process_time() + wall_s) + 2  # the limit counts from the start of the process
         _limit(resource.RLIMIT_CPU, cpu_s, is_final=False)
         try:
-            reply = json.dumps(["ok", function(*json.loads(request))]).encode()
-            if len(reply) > MAX_REPLY_BYTES:
-                raise ValueError(f"the value has {len(reply)} bytes as JSON, more than {MAX_REPLY_BYTES}")
+            reply = ["ok", function(*request)]
+            if (size := len(json.dumps(reply))) > MAX_REPLY_BYTES:
+                raise ValueError(f"the value has {size} bytes as JSON, more than {MAX_REPLY_BYTES}")
         except BaseException as error:
-            reply = json.dumps(["raised", _line(error)]).encode()
+            reply = ["raised", _line(error)]
         signal.setitimer(signal.ITIMER_REAL, 0)
-        parent.send_line(reply)
+        parent.send(reply)
 
 
 def _imported(name: str) -> Callable[..., Any]:
