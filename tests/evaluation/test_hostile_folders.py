@@ -18,7 +18,7 @@ from chat_server import ChatServer
 from starlette.responses import JSONResponse
 
 from rg_env.core.run_folder import locked
-from rg_env.errors import OutputFolderError
+from rg_env.errors import OutputFolderError, install_command
 from rg_env.evaluation.config import EvalConfig, eval_config_of
 from rg_env.evaluation.from_config import run_evaluation
 from rg_env.evaluation.results import Results
@@ -191,7 +191,7 @@ def test_a_missing_package_is_reported_before_any_call(
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n"), chat.requests) == (2, 1, [])
     assert f"{package}" in done.stderr
-    assert f"rg-env[{extra}]" in done.stderr
+    assert install_command(extra) in done.stderr
     assert not (tmp_path / "e").exists()
 
 

@@ -1,5 +1,6 @@
 """Shared parts of plots: colors, markers, short names, legends, intervals, and writing the file."""
 
+import os
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,7 +51,7 @@ def short_names(names: Sequence[str], most: int = 48) -> dict[str, str]:
                 for other in names
                 if other != name and _without_middle(other, most) == _without_middle(name, most)
             ]
-            shared = min((_common(name, other) for other in alike), default=0)
+            shared = len(os.path.commonprefix([name, *alike]))  # noqa: RUF071 (of characters, not of folders)
             text = _without_middle(f"...{text[max(0, shared - most // 4) :]}" if alike else text, most)
         number = 2
         label = text
@@ -63,11 +64,6 @@ def short_names(names: Sequence[str], most: int = 48) -> dict[str, str]:
 def _without_middle(text: str, most: int) -> str:
     half = (most - 5) // 2
     return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
-
-
-def _common(one: str, other: str) -> int:
-    """Length of the common prefix."""
-    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def legend(axes: Axes, handles: Sequence[Any], labels: Sequence[str], **options: Any) -> None:
