@@ -27,6 +27,8 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from rg_env.core.grading.graders.games import captures
@@ -163,19 +165,13 @@ def _fix_number_sequence(module: Any) -> None:
 
 
 def _fix_time_intervals(module: Any) -> None:
-    parse = module.parser.parse
-
     class FixedDate(datetime.date):
         @classmethod
         def today(cls) -> datetime.date:  # type: ignore[override]
             return _A_DAY
 
-    class FixedParser:
-        @staticmethod
-        def parse(text: str) -> datetime.datetime:
-            return parse(text, default=datetime.datetime.combine(_A_DAY, datetime.time()))
-
-    module.date, module.parser = FixedDate, FixedParser
+    midnight = datetime.datetime.combine(_A_DAY, datetime.time())
+    module.date, module.parser = FixedDate, SimpleNamespace(parse=partial(module.parser.parse, default=midnight))
 
 
 _FIXES = {
