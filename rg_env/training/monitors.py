@@ -336,8 +336,9 @@ class Monitors:
     def __init__(self, config: MonitorsConfig):
         self._history = History(config.window)
         self._thresholds: dict[str, float] = {name: getattr(config, name) for name in config.active()}
-        self._calm: dict[str, int] = {}
-        """For each rule that has fired, the number of consecutive records since then with its condition false."""
+        self._records = 0
+        self._held_at: dict[str, int] = {}
+        """Number of the last record in which a rule's condition held, by rule."""
 
     def see(self, record: Mapping[str, Any]) -> list[Alarm]:
         """Add a record of metrics and return the alarms that it raises. Records without a loss are ignored, because
@@ -345,18 +346,15 @@ class Monitors:
         if "loss" not in record:
             return []
         self._history.add(record)
+        self._records += 1
         alarms = []
         for name, threshold in self._thresholds.items():
-            message = RULES[name](self._history, threshold)
-            if message is None:
-                if name in self._calm:
-                    self._calm[name] += 1
-                    if self._calm[name] >= self._history.window:
-                        del self._calm[name]
+            if (message := RULES[name](self._history, threshold)) is None:
                 continue
-            if name not in self._calm:
+            # A rule that has fired is silent until its condition has been false for a whole window.
+            if name not in self._held_at or self._records - self._held_at[name] > self._history.window:
                 alarms.append(Alarm(self._history.step, name, message))
-            self._calm[name] = 0
+            self._held_at[name] = self._records
         return alarms
 
 

@@ -68,16 +68,12 @@ class Batcher:
             batch, self._waiting = self._waiting, []
             batch = [each for each in batch if not each[1].done()]  # callers may have disconnected
             jobs = [job for jobs, _ in batch for job in jobs]
-            error: BaseException | None = None
-            try:
-                await asyncio.get_running_loop().run_in_executor(self._executor, self.engine.run, jobs)
-            except BaseException as raised:
-                error = raised
+            run = asyncio.get_running_loop().run_in_executor(self._executor, self.engine.run, jobs)
+            await asyncio.wait([run])
+            error = run.exception()
             for _, future in batch:
                 if not future.done():
                     future.set_exception(error) if error else future.set_result(None)
-            if error and not isinstance(error, Exception):
-                raise error
 
 
 class Api:
