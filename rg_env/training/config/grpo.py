@@ -239,10 +239,10 @@ def _near(rollouts: int, args: GRPOConfig, processes: int) -> str:
     within a factor of 2, whole groups only."""
     at_once = processes * args.per_device_train_batch_size  # up to this, a process's share is one micro-batch
     small, large = math.lcm(args.num_generations, processes), math.lcm(args.num_generations, at_once)
-    sizes = [rollouts // step * step + more for step in (small, large) for more in (0, step)]
-    sizes = [at_once // small * small, *(size for size in sizes if size <= at_once or size % large == 0)]
-    below = max((size for size in sizes if size < rollouts), default=0)
-    above = min(size for size in sizes if size > rollouts)
+    below = max(min(rollouts, at_once) // small * small, rollouts // large * large)
+    above = rollouts // small * small + small
+    if above > at_once:
+        above = rollouts // large * large + large
     near = [size for size in (below, above) if rollouts <= 2 * size <= 4 * rollouts]
     return _either(near or [rollouts // small * small, rollouts // small * small + small])
 
