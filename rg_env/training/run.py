@@ -240,15 +240,14 @@ def train(
     trainer.callbacks = [*others, watch, recorder, uploads, trackers, interruption]
     start = time.monotonic()
     failure: Exception | None = None
-    savable = True
+    together = True
     with interruption.handled():
         try:
             on_main(trainer.accelerator, lambda: _describe(folder, fixed_evaluation, config, settings or {}, first))
             trackers.start()
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
         except (Exception, KeyboardInterrupt) as error:
-            # A single process cannot save a sharded model.
-            savable = trainer.accelerator.num_processes == 1 or isinstance(error, StoppedTogether)
+            together = trainer.accelerator.num_processes == 1 or isinstance(error, StoppedTogether)
             if isinstance(error, KeyboardInterrupt) or from_interrupt(error):
                 interruption.happened = True
             else:
@@ -258,7 +257,7 @@ def train(
             trackers.finish(failed=failure is not None)
             trainer.callbacks = callbacks
     seconds, moved = time.monotonic() - start, trainer.state.global_step > first
-    savable = savable and trainer.consistent
+    savable = together and trainer.consistent  # a single process cannot save a sharded model
     if not (failure or interruption.happened or moved) and first < trainer.args.max_steps:
         failure = TrainingError("the run ended without a single optimizer step: are there rows to train on, and steps?")
     if (failure or interruption.happened) and not (moved or recorder.evaluated):
@@ -272,6 +271,8 @@ def train(
         with _noting_with(failure):
             trainer.save_checkpoint()
     if not main:
+        if failure and together:
+            on_main(trainer.accelerator, lambda: None)  # waits: a launcher ends all processes when one has failed
         if failure:
             raise failure
         return {}
@@ -296,6 +297,8 @@ def train(
         if interruption.happened:
             print(f"Resume with: {_resume_command(folder.path, config, settings or {})}", flush=True)
     uploads.finish(complete=failure is None and not interruption.happened and not watch.stopped_by)
+    if failure and together:
+        on_main(trainer.accelerator, lambda: None)  # the other processes wait for it
     if failure:
         raise failure
     return results

@@ -13,7 +13,7 @@ SCRIPT = """
 from torch.distributed.tensor import DTensor
 from rg_env.training.weight_sync import Weights
 
-GRPOTrainer._make_engine = lambda self, encoder: Sampled(self.processing_class.eos_token_id)
+GRPOTrainer._make_engine = lambda self, *_: Sampled(self.processing_class.eos_token_id)
 OPTIONS = json.loads(sys.argv[1])
 
 

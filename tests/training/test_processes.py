@@ -189,7 +189,7 @@ def same(one, other):
     return rate == other_rate and len(a) == len(b) and all(map(torch.equal, a, b))
 
 
-GRPOTrainer._make_engine = lambda self, encoder: Sampled(self.processing_class.eos_token_id)
+GRPOTrainer._make_engine = lambda self, *_: Sampled(self.processing_class.eos_token_id)
 env = ReasoningGym(policy.mixture("leg_counting"), num_train_examples=64, rewards=[length])
 args = arguments(policy, "guarded", max_steps=9, learning_rate=1e-3, warmup_steps=4, save_steps=1, beta=0.05,
                  kl_reference="previous")
