@@ -350,6 +350,14 @@ def test_plain_text_stands_for_a_section_or_a_list(base: Path, short: str, whole
     assert load_train_config(base, [short]) == load_train_config(base, [whole])
 
 
+def test_a_batch_that_does_not_fit_is_reported_with_other_mistakes(base: Path) -> None:
+    """Unless a value that it depends on is a mistake itself."""
+    with pytest.raises(ConfigError, match=r"2 mistakes(.|\n)*7 rollouts are not divisible by num_generations=8"):
+        load_train_config(base, ["training.rollouts_per_step=7", "training.learning_rate=x"])
+    with pytest.raises(ConfigError, match=r"^training.num_generations = 'x'[^\n]*$"):
+        load_train_config(base, ["training.rollouts_per_step=7", "training.num_generations=x"])
+
+
 def test_a_section_given_as_plain_text_is_changed_by_key(base: Path) -> None:
     engine = load_train_config(base, ["engine=vllm", "engine.port=8001"]).engine
     assert (engine.kind, engine.port) == ("vllm", 8001)

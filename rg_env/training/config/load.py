@@ -39,8 +39,16 @@ def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, proces
 
 def checked_config(document: Document, *, processes: int | None = None) -> TrainConfig:
     """The config in `document`. Raises the errors of `load_train_config`."""
-    config = parse_config(document, TrainConfig, _names)
-    if found := [*_names(config), *problems(config, processes or world_size())]:
+    count, given = processes or world_size(), document.get(("training",))
+
+    def names(config: TrainConfig) -> Iterator[Problem]:
+        yield from _names(config)
+        used = _BATCH & {*given} if isinstance(given, dict) else set()
+        if used <= config.training.model_fields_set:  # none of them is invalid and left out
+            yield from _batch(config, count)
+
+    config = parse_config(document, TrainConfig, names)
+    if found := [*_names(config), *problems(config, count)]:
         raise config_error(document, found)
     return config
 
@@ -61,8 +69,7 @@ def _names(config: TrainConfig) -> Iterator[Problem]:
 
 def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
     """Values that are invalid, individually or in combination, with `processes` training processes."""
-    for key, message in batch_problems(config.training, processes):
-        yield Problem(("training", key), message)
+    yield from _batch(config, processes)
     yield from _rows(config)
     yield from _hub(config)
     yield from _evaluation(config)
@@ -74,6 +81,15 @@ def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
     yield from contradictions(config.training, config.engine, config.curriculum)
     if config.curriculum is not None:
         yield from curriculum_problems(config.curriculum, config.tasks)
+
+
+_BATCH = {"rollouts_per_step", "num_generations", "per_device_train_batch_size"}
+"""Settings of `training` that have to fit each other."""
+
+
+def _batch(config: TrainConfig, processes: int) -> Iterator[Problem]:
+    for key, message in batch_problems(config.training, processes):
+        yield Problem(("training", key), message)
 
 
 def contradictions(training: GRPOConfig, engine: EngineConfig, curriculum: object) -> Iterator[Problem]:
