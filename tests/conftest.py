@@ -1,6 +1,7 @@
 """For all tests: the process is set up as programs of rg_env are, before torch is imported."""
 
 import os
+import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,10 @@ os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # see rg_env.commands.prepare_
 # Test processes share the cores: with all threads in each, they wait for one another more than they compute.
 if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
+
+# A shell's background jobs ignore Ctrl-C, and so would the programs that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

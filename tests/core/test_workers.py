@@ -381,7 +381,6 @@ time.sleep(60)
 def test_ctrl_c(folder: Path) -> None:
     """The program ends with its own traceback only, and takes the workers along."""
     code = """
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so would this one
 print(*pids, flush=True)
 pool.call("sleep", 60)
 """

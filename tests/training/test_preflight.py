@@ -74,7 +74,7 @@ def test_what_is_missing_is_one_line(here: Path, arguments: list[str], words: st
 def test_prompts_are_measured_before_weights_are_loaded(here: Path) -> None:
     """Which takes minutes for a large model; this one has none."""
     shutil.copytree(POLICY_DIR, here / "model", ignore=shutil.ignore_patterns("*.safetensors"))
-    config = load_train_config("run.yaml", ["model=model", "training.max_prompt_length=4"])
+    config = load_train_config("run.yaml", ["model=model", "training.max_prompt_length=4", "training.max_tokens=90"])
     with pytest.raises(InputError, match="training prompts are longer than max_prompt_length=4 tokens"):
         run_config(config)
 
