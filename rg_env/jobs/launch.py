@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rg_env.core.config.files import is_config_file
 from rg_env.core.environment import ReasoningGym
@@ -177,7 +176,7 @@ def _evaluation_prompts(config: TrainConfig, *, download: bool = True) -> list[i
     if not (environments := config.evaluation_environments()):
         return []
     name = config.model.name
-    if not download and not _text_config(name):
+    if not download and not _heads(name):
         return None
     from transformers import AutoTokenizer
 
@@ -229,11 +228,11 @@ def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) 
     Raises:
         InputError: the product is not the number of GPUs, or the heads are not divisible.
     """
-    gpus = gpus or 1
+    gpus, heads = gpus or 1, _heads(model)
     if tensor is None:
         each = gpus // data if data else gpus
-        sizes = range(1, each + 1) if _text_config(model) else (1, 2, 4, 8)
-        fitting = [size for size in sizes if size <= each and gpus % size == 0 and not _heads_problem(model, size)]
+        sizes = range(1, each + 1) if heads else (1, 2, 4, 8)
+        fitting = [size for size in sizes if size <= each and gpus % size == 0 and not _undivided(heads, size)]
         tensor = each if data else max(fitting, default=1)
     data = data or max(1, gpus // tensor)
     if tensor * data != gpus:
@@ -241,7 +240,7 @@ def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) 
             f"--tensor-parallel-size {tensor} x --data-parallel-size {data} is not the number of vLLM's GPUs ({gpus}): "
             "change one of them, or --vllm-gpus"
         )
-    if problem := _heads_problem(model, tensor):
+    if problem := _undivided(heads, tensor):
         raise InputError(
             f"--tensor-parallel-size {tensor}: {model} has {problem}, not divisible by it; use a divisor, "
             "and --data-parallel-size for the other GPUs"
@@ -251,7 +250,7 @@ def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) 
 
 def guessed_sizes(model: str, gpus: int) -> list[str]:
     """Warning that `parallel_sizes` is guessing on `gpus` GPUs, if the model cannot be read here."""
-    if gpus < 2 or _text_config(model):
+    if gpus < 2 or _heads(model):
         return []
     tensor, data = parallel_sizes(None, None, gpus, model)
     return [
@@ -260,23 +259,9 @@ def guessed_sizes(model: str, gpus: int) -> list[str]:
     ]
 
 
-def _heads_problem(model: str, tensor_parallel: int) -> str:
-    """Describe attention heads not divisible among the GPUs. Empty if they are, or if the model's
-    configuration is not on this machine: vLLM will report it."""
-    sizes = _text_config(model)
-    heads, groups = (
-        value if isinstance(value := sizes.get(name), int) and value > 0 else None
-        for name in ("num_attention_heads", "num_key_value_heads")
-    )
-    if heads and heads % tensor_parallel:
-        return f"{heads} attention heads"
-    if groups and groups % tensor_parallel and tensor_parallel % groups:  # vLLM copies them to a multiple of GPUs
-        return f"{groups} key-value heads"
-    return ""
-
-
-def _text_config(model: str) -> dict[str, Any]:
-    """Text model section of config.json, from a folder or the Hub cache; {} if it is not on this machine."""
+def _heads(model: str) -> tuple[int, int] | None:
+    """Numbers of attention and key-value heads (0: not stated), from config.json in a folder or the Hub cache; None if
+    it is not on this machine."""
     model = str(POLICY_DIR) if model == "tiny" else model
     path: object = Path(model) / "config.json"
     try:
@@ -285,9 +270,18 @@ def _text_config(model: str) -> dict[str, Any]:
 
             path = try_to_load_from_cache(model, "config.json")
         values = json.loads(Path(str(path)).read_text())
-        return dict(values.get("text_config") or values)
+        text = values.get("text_config") or values
+        return int(text.get("num_attention_heads") or 0), int(text.get("num_key_value_heads") or 0)
     except (ImportError, OSError, ValueError, TypeError, AttributeError):  # ValueError: also an invalid Hub name
-        return {}
+        return None
+
+
+def _undivided(heads: tuple[int, int] | None, size: int) -> str:
+    """The heads that `size` GPUs cannot share; empty if there are none, or if vLLM must report them."""
+    attention, groups = heads or (0, 0)
+    if attention % size:
+        return f"{attention} attention heads"
+    return f"{groups} key-value heads" if groups % size and size % groups else ""  # vLLM copies groups to more GPUs
 
 
 def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, list[str]]:
