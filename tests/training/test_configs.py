@@ -64,6 +64,15 @@ def test_base_spells_out_the_defaults(tmp_path: Path) -> None:
     assert loaded(tmp_path, CONFIGS / "base.yaml", **sections) == loaded(tmp_path, **sections)
 
 
+def test_a_list_of_rewards_replaces_those_of_the_base(tmp_path: Path) -> None:
+    """A mapping adds to them."""
+    sections = {"model": {"name": "tiny"}, "tasks": {"ab": {}}}
+    listed = [{"name": "correctness", "weight": 0.8}, {"name": "brevity", "weight": 0.2}]
+    assert [*loaded(tmp_path, CONFIGS / "base.yaml", **sections, rewards=listed).rewards] == ["correctness", "brevity"]
+    added = loaded(tmp_path, CONFIGS / "base.yaml", **sections, rewards={"brevity": 0.2}).rewards
+    assert [*added] == ["correctness", "format", "brevity"]
+
+
 @pytest.mark.parametrize("model", ["tiny", "any other"])
 def test_scripts_and_configs_have_the_same_defaults(tmp_path: Path, model: str) -> None:
     """What `default_config` gives is what the shipped configs come to, field by field."""
