@@ -61,7 +61,7 @@ def add(commands: Any) -> None:
     )
     option("--temperature", type=float, metavar="T", help="sampling temperature; default: 1, or the benchmark's")
     option("--seed", type=seed, help="sampling seed of the embedded engine; default: 0")
-    option("--gpus", metavar="0,1,...", help="GPUs for models that vLLM serves on this machine; default: all")
+    option("--gpus", metavar="0,1,...", help="GPUs for models served by vLLM on this machine; default: all")
     option("--output-dir", metavar="DIR", help="output folder; default: a new folder under outputs/")
     option("--resume", action="store_true", help="resume the evaluation in the output folder")
     option("--dry-run", action="store_true", help="print the resolved config and the plan, and exit")

@@ -27,7 +27,7 @@ def add(commands: Any) -> None:
     option("script", help="config or script, such as configs/train/tiny.yaml or examples/train_ultra_minimal.py")
     option("--model", help="model folder or name on the Hub, for a script; a config names its own")
     option("--vllm-gpus", type=_gpus, metavar="0", help="GPUs for vLLM; default: the first one not in --gpus")
-    option("--gpus", type=_gpus, metavar="1,2,3", help="GPUs for training; default: all that vLLM does not use")
+    option("--gpus", type=_gpus, metavar="1,2,3", help="GPUs for training; default: all not used by vLLM")
     option("--processes", type=positive, metavar="N", help="training processes; default: one per GPU")
     option(
         "--accelerate-config",

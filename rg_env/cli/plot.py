@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
         nargs="+",
         type=Path,
         metavar="FILE",
-        help="files of evaluations (results_*.json) or of runs (metrics.jsonl), or their folders",
+        help="evaluation results (results_*.json), run metrics (metrics.jsonl), or their folders",
     )
     option("--title", metavar="T", help="title of the plot; default: a generated description; '': no title")
     option("--rename", nargs="+", action="extend", default=[], metavar="A=B", help="label the model or run A as B")

@@ -188,7 +188,7 @@ _OTHER_NAMES = {
 
 
 def unknown_parameters(names: Iterable[str], known: Collection[str]) -> UnknownNameError:
-    """The error for parameters that an environment does not have."""
+    """The error for unknown parameters of an environment."""
 
     def hint(name: str) -> str:
         if name in _OTHER_NAMES:

@@ -365,9 +365,8 @@ class Metric:
     def value(self, rollout: Rollout) -> float:
         """The metric for frameworks that average every metric over all rollouts, including those of other tasks.
 
-        A NaN would spoil their weighted sums (0 * NaN is NaN), so a correct rollout of the task counts as the inverse
-        of the task's share of the rows. The mean over a whole dataset is exact. Over a batch it is unbiased and may
-        exceed 1.
+        A NaN would spoil their weighted sums (0 * NaN is NaN), so a correct rollout counts as 1 divided by the task's
+        share of rows. The mean over a whole dataset is exact. Over a batch it is unbiased and may exceed 1.
         """
         if not self.of(rollout):
             return 0.0

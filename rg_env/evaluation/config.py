@@ -430,8 +430,8 @@ def _by_name(tasks: Any) -> dict[str, Any] | None:
 
 
 def _select(document: Document, tasks: Any) -> None:
-    """Give tasks that are named on the command line the options in the config: those of its `tasks` and of tasks under
-    `evaluation`. A category selects the config's tasks of this category, if there are any."""
+    """Give tasks named on the command line their options from the config, in `tasks` or under `evaluation`. A category
+    selects the config's tasks of this category, if there are any."""
     names = document.get(("tasks",))
     names = [names] if isinstance(names, str) else names
     entries = (_by_name(tasks) or {}) | (_by_name(document.get(("evaluation", "tasks")) or {}) or {})
@@ -455,7 +455,7 @@ def _category(label: str, entry: Any) -> str | None:
 
 
 def _without_unmeasured(document: Document, config: EvalConfig) -> EvalConfig:
-    """The config without published accuracies on tasks, or of models, that the command line left out."""
+    """The config without published accuracies for tasks or models left out on the command line."""
     gone = {path[1] for path in document.nulls if path[0] == "models" and len(path) == 2}
     published = {}
     for name, table in config.published.items():

@@ -175,8 +175,7 @@ class State:
 def manager_for(names: list[str], include: list[str], folders: dict[str, str]) -> TaskManager:
     """A manager of the tasks `names` and their parts.
 
-    Indexes only the necessary ones of lm-eval's `folders`, because indexing all of its 15,000 files takes half a
-    minute.
+    Indexes only the needed folders, because indexing all 15,000 of lm-eval's files takes half a minute.
     """
     wanted = set(names)
     while True:

@@ -35,7 +35,7 @@ Part = Literal["training", "held_out", "labelled"]
 
 MEANS = {"accuracy": "correct", "greedy_accuracy": "correct", "reward": "reward", "greedy_reward": "reward",
          "mean_completion_tokens": "completion_tokens", "truncated": "truncated"}  # fmt: skip
-"""Means in `Scores`, other than pass@k, with the field of an answer that each is the mean of."""
+"""Means in `Scores`, other than pass@k, each with the answer field it averages."""
 
 
 class Record(Section):
@@ -339,11 +339,11 @@ class Results(Record):
         return next(iter(self.tasks.values())).sampling
 
     def overall(self, part: Part = "training") -> Scores | None:
-        """Scores of a training run's model over all tasks of `part`; None without such tasks."""
+        """A training run's scores over all tasks in `part`; None without such tasks."""
         return next(iter(self.models.values())).parts.get(part)
 
     def scores(self, part: Part) -> dict[str, Scores]:
-        """Scores of a training run's model on each task of `part`."""
+        """A training run's scores on each task in `part`."""
         return {name: task.scores for name, task in self.tasks.items() if task.part == part}
 
     def summary(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@
     ask_local(model, works)                                # one local model, with its engine
 
 A `Work` is one model on a task's questions (`TaskWork`) or an external benchmark (`external.Benchmark`), with the
-answers so far. `rg-env eval` appends a record of each answer to the file of its work as soon as it is scored. An
+answers so far. `rg-env eval` appends each answer's record to the work's file as soon as it is scored. An
 interrupted evaluation resumes with the missing answers, because figures are computed only from these records:
 
 {"model", "draw": "sampled" or "greedy", "part", "task": name or label, "level", "row": hash of the question, "problem":
@@ -277,8 +277,8 @@ def make_works(config: EvalConfig, drawn: Iterable[Questions]) -> list[TaskWork]
 
 @contextmanager
 def record_file(path: Path, works: Sequence[Work]) -> Iterator[int]:
-    """Load the records in a file into the works, and append their new ones; yields the number of records that do not
-    belong to any of them. Only one process at a time may write.
+    """Load a file's records into the works, and append new ones; yields the number of records that belong to none of
+    them. Only one process at a time may write.
 
     Raises:
         InputError: the file cannot be opened, or is damaged.

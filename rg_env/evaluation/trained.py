@@ -73,7 +73,9 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
         raise InputError("tasks: is required: these models' training runs name no evaluation tasks")
     for name, each in models.items():
         if not each.url and name not in runs and (Path(each.model) / "resume.json").is_file():
-            notes.append(f"{name}: not evaluated as in its training run, whose files are not next to the checkpoint")
+            notes.append(
+                f"{name}: not evaluated as in its training run, because the run's files are not next to the checkpoint"
+            )
     unknown = [name for name, run in runs.items() if config.names and _trained(run) is None]
     return config, [*notes, *(f"{name}: own data: overlap with training not checked" for name in unknown)]
 

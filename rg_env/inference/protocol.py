@@ -58,7 +58,7 @@ class Engine(ABC):
     max_context: int
     """Maximum number of tokens in prompt plus completion."""
     max_batch_size: int = 2048
-    """Maximum number of prompts that an evaluation passes to `generate` at once, between reports of its progress."""
+    """Maximum number of prompts an evaluation passes to `generate` at once, between progress reports."""
     end_ids: frozenset[int]
     """Ids of the tokens that end a completion."""
 
@@ -82,7 +82,7 @@ class Engine(ABC):
         only."""
 
     def random_state(self) -> Any:
-        """State of the random numbers of sampling, a tensor; None if they are in another process."""
+        """The sampler's random state, a tensor; None if it is in another process."""
 
     def set_random_state(self, state: Any) -> None:
         """Restore a state that `random_state` returned."""

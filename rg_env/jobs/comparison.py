@@ -93,7 +93,7 @@ class Group:
 
     @property
     def too_few(self) -> str:
-        """Remark on a number of seeds that is too small for intervals; empty if it is not."""
+        """Remark if there are too few seeds for intervals, otherwise empty."""
         return " (too few)" if 1 < len(self.finished) < _LEAST_SEEDS else ""
 
     @property

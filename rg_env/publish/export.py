@@ -90,8 +90,8 @@ def export(request: ExportRequest, say: Say = print) -> Path:
 
 
 def _copy_run(run: RunFolder | None, folder: Path) -> None:
-    """Copy the files from which an evaluation takes its settings and the questions trained on, as in published models:
-    the export may be moved away from its run."""
+    """Copy the files with an evaluation's settings and the training questions, as in published models, because the
+    export may be moved away from its run."""
     for file in (run.config_file, run.arguments_file, run.manifest_file) if run else ():
         if file.is_file():
             folder.mkdir(exist_ok=True)

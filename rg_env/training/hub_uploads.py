@@ -1,8 +1,8 @@
 """Uploads of a run to the Hugging Face Hub (`hub:` in its config), during and after training.
 
 Each upload is `rg-env push` in a child process, so that training never waits for the network. A failed upload does not
-end a run: one line reports the command that completes it. During training, a copy of the run made of hard links is
-uploaded, because checkpoints may be deleted and metrics written in the meantime.
+end a run: one line reports the command that completes it. During training, a hard-linked copy of the run is uploaded,
+because checkpoints may be deleted and metrics written in the meantime.
 """
 
 import atexit

@@ -95,7 +95,7 @@ def own_rows(config: TrainConfig) -> tuple[Rows, Rows]:
 
 
 def check_model(name: str) -> None:
-    """Raise `InputError` if the name of a model is the path of a folder that is missing or has no model."""
+    """Raise `InputError` if a model's name is the path of a missing folder, or of one without a model."""
     if is_missing_folder(name):
         raise InputError(f"model.name: there is no folder {name}")
     if name != TINY and os.path.isdir(name) and not (Path(name) / "config.json").is_file():

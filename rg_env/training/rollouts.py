@@ -297,7 +297,7 @@ class GroupFilter:
 
     Args:
         num_generations: number of rollouts in a group.
-        rounds: maximum number of additional rounds of sampling for a batch.
+        rounds: maximum number of additional sampling rounds per batch.
     """
 
     def __init__(self, num_generations: int, rounds: int) -> None:

@@ -235,7 +235,7 @@ def train(
     trackers = Trackers(trainer, logging or LoggingConfig(), folder.path)
     recorder.on_examples = trackers.completions
     callbacks = trainer.callbacks
-    # Monitors run before the recorder and the trackers, because alarms are part of the metrics of their step.
+    # Monitors run before the recorder and the trackers, because alarms are part of a step's metrics.
     others = [each for each in callbacks if not isinstance(each, MonitorCallback)]
     trainer.callbacks = [*others, watch, recorder, uploads, trackers, interruption]
     start = time.monotonic()

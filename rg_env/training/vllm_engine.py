@@ -165,8 +165,8 @@ class Vllm(Engine):
         self._seconds = time.monotonic() - start
 
     def _prove(self, failure: Exception | None, ours: torch.Tensor) -> float:
-        """Mean absolute difference of the server's log-probabilities of the proof from `ours`. Raises `TrainingError`
-        if it is too large, or if sending ended with a `failure`."""
+        """Mean absolute difference between the server's log-probabilities for the proof and `ours`. Raises
+        `TrainingError` if it is too large, or if sending ended with a `failure`."""
         if failure is not None:
             problem = self.server.health_problem(timeout_s=5.0)
             state = f"; the server: {problem}" if problem else ""

@@ -90,7 +90,9 @@ def test_a_checkpoint_without_its_run_is_noted(tmp_path: Path) -> None:
     for file in ("config.json", "resume.json"):
         (tmp_path / file).write_text("{}")
     _, notes = as_trained(_config(tmp_path, {"alone": str(tmp_path)}))
-    assert notes == ["alone: not evaluated as in its training run, whose files are not next to the checkpoint"]
+    assert notes == [
+        "alone: not evaluated as in its training run, because the run's files are not next to the checkpoint"
+    ]
 
 
 @pytest.mark.slow

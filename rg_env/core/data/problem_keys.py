@@ -6,8 +6,8 @@ The key determines the split (`core.data.splits`), so a problem is never in both
 defines the problem of each task. `WHOLE` lists tasks that use the whole question as the key. `KEPT` lists tasks whose
 key keeps ignorable details, because too few problems would remain without them. The user's own tasks use the question.
 
-A function with the name of a task returns the task's problem as a form (`core.data.canonical`), and the first paragraph
-of its docstring describes the problem for users. Problems that are plain fields of the metadata are in `_FIELDS`.
+A function named after a task returns the task's problem as a form (`core.data.canonical`). The first paragraph of the
+docstring describes the problem for users. Problems that are plain fields of the metadata are in `_FIELDS`.
 
 Keys do not recognize problems that have the same solution for a deeper reason, such as equal integrands in different
 forms, mirrored boards, or a number sequence with another rule. Rotations and mirror images of a grid are different
@@ -212,7 +212,7 @@ def aiw(entry: Entry) -> Any:
 
 
 def circuit_logic(entry: Entry) -> Any:
-    """The gates and the values of their inputs in any order, ignoring names.
+    """The gates and their input values in any order, ignoring names.
 
     An input is identified by its value and its gates; unconnected inputs do not matter.
     """

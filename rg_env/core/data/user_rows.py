@@ -28,7 +28,7 @@ from rg_env.errors import InputError
 FILES = (".csv", ".json", ".jsonl", ".parquet")
 """Suffixes of data files. Names with other suffixes are datasets on the Hub."""
 OWN_TASK = "own_task"
-"""Key of a row's `info` with the name of the data."""
+"""Key in a row's `info` for the data's name."""
 _TAKEN = ("all_tasks", "held_out", "status")
 """Names with another meaning in results."""
 _Place = str

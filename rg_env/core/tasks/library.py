@@ -35,7 +35,7 @@ def factory() -> ModuleType:
 
 
 def import_only(task: str, module: str) -> None:
-    """Import only the `module` of `task`, in tenths of a second instead of 2.5 s.
+    """Import only the `module` for `task`, in tenths of a second instead of 2.5 s.
 
     matplotlib (a dependency of one task) and sympy take most of the full import. Use this only in processes that just
     generate rows: it creates the packages without running their `__init__`, which would import everything. If that

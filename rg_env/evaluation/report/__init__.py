@@ -2,10 +2,10 @@
 
     report = write_report(Path("outputs/RUN"))        # or the folder or a file of results; outputs/RUN/report.html
 
-It has curves, tables, accuracies with intervals, and a browser of rollouts. Text written by models is never executed:
-the page has the content as JSON without characters that are special in HTML, and displays it as text. As a second line
-of defense, its content security policy allows only the page's own script (by hash), refuses text as markup (trusted
-types), and blocks all network requests.
+It has curves, tables, accuracies with intervals, and a browser of rollouts. Model output is never executed: the page
+contains it as JSON without HTML special characters, and displays it as text. As a second line of defense, its content
+security policy allows only the page's own script (by hash), refuses text as markup (trusted types), and blocks all
+network requests.
 """
 
 import base64

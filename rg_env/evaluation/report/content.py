@@ -131,7 +131,7 @@ class Page:
         self.facts += [(name, str(value)) for name, value in facts if value not in (None, "")]
 
     def add_scores(self, tasks: Iterable[tuple[BarGroup, Mapping[str, Scores]]], kind: str, note: str) -> None:
-        """Add the bars of each task and a table of all figures, from the scores by model.
+        """Add bars for each task and a table of all figures, from the scores by model.
 
         Args:
             kind: "model", or "step" if the models are steps of a training run.

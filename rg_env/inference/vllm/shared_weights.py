@@ -59,7 +59,7 @@ def pack(tensors: Sequence[tuple[str, torch.Tensor]], flat: torch.Tensor, widest
 def unpack(entries: Sequence[Entry], flat: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     """Return a bucket's tensors as views. Raises `ValueError` for entries beyond the end of `flat`."""
     if sum(each.num_bytes for each in entries) > _aligned(len(flat)):
-        raise ValueError(f"the tensors of this bucket take more than its {len(flat)} bytes")
+        raise ValueError(f"the tensors in this bucket exceed its {len(flat)} bytes")
     found, start = [], 0
     for each in entries:
         dtype = _torch_type(each.dtype)

@@ -1,4 +1,4 @@
-"""The optimizers that `GRPOConfig.optim` selects, and the schedule of their learning rate."""
+"""Optimizers for `GRPOConfig.optim`, and their learning rate schedule."""
 
 import importlib
 import math

@@ -130,7 +130,7 @@ class GRPOConfig(Section):
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     """Penalty subtracted from the logits of tokens that occur in the completion so far. 0 turns it off."""
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
-    """Penalty subtracted from a token's logit for each of its occurrences in the completion so far. 0 turns it off."""
+    """Penalty subtracted from a token's logit for each occurrence in the completion so far. 0 turns it off."""
     max_prompt_length: Positive = 1024
     """Maximum prompt length in tokens. A longer prompt is an error."""
     max_tokens: Positive = 1024
@@ -196,7 +196,7 @@ class GRPOConfig(Section):
         return self.max_prompt_length + self.max_tokens
 
     def accumulation(self, processes: int) -> int:
-        """Number of micro-batches per step on each of `processes`. Raises `InputError` unless it is a whole number."""
+        """Number of micro-batches per step and process. Raises `InputError` unless it is a whole number."""
         check_batch(self, processes)
         return self.rollouts_per_step // (self.micro_batch(processes) * processes)
 

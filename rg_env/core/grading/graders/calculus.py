@@ -34,7 +34,7 @@ Ball = tuple[float, float]
 Dual = tuple[Ball, Ball]
 """A value and its derivative."""
 Function = Callable[[Mapping[str, Dual]], Dual]
-"""A function of all names' values. Raises ValueError or ArithmeticError outside its real domain."""
+"""Computes a value from the variables' values. Raises ValueError or ArithmeticError outside its real domain."""
 
 _NEAR = (0.1, 300.0)
 """Magnitudes of the first points, a range too wide for a series or quadrature about zero to agree everywhere."""

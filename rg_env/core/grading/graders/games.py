@@ -137,7 +137,7 @@ def _is_latin(grid: Grid) -> bool:
 
 
 def _weights(lines: Grid) -> list[int]:
-    """Sum of the positions (from 1) of the ones in each line."""
+    """For each line, the sum of the positions (from 1) with a one."""
     return [sum(position for position, cell in enumerate(line, start=1) if cell) for line in lines]
 
 
