@@ -209,7 +209,7 @@ def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -
     `RESAMPLES` draws with `seed`.
 
     Raises:
-        InputError: the models share no problem of a task, or a value is outside [0, 1].
+        InputError: the models have no problem in common on some task, or a value is outside [0, 1].
     """
     import numpy as np
 

@@ -383,7 +383,7 @@ class EvalConfig(Section):
             ]
         if external := self.external.tasks:
             part = f", the first {self.external.num_examples} of each task" if self.external.num_examples else ""
-            lines.append(f"external    {', '.join(external)}{part}; their calls come on top")
+            lines.append(f"external    {', '.join(external)}{part}, in addition to these calls")
         return lines
 
     @property

@@ -262,7 +262,7 @@ def compare(published: Mapping[str, PublishedTable], tasks: Mapping[str, TaskRes
     """Compare published accuracies with ours. Their questions differ from ours, so both count as independent.
 
     Accuracies within the tolerance count as equal, regardless of intervals. A larger difference may be due to chance if
-    its interval, given the sizes of both samples, contains 0. For a published accuracy only the number of questions is
+    its interval, given the sizes of both samples, contains 0. For a published accuracy, only the number of questions is
     known. Several answers to a question may all be alike, so they do not make its interval narrower.
     """
     found = []

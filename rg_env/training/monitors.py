@@ -99,7 +99,7 @@ def rise(old: list[float], new: list[float]) -> float:
 
 
 TOO_EASY, TOO_HARD = 0.8, 0.2
-"""Accuracies above and below which most groups of eight are all right or all wrong."""
+"""Outside this range of accuracies, most groups of eight are all right or all wrong."""
 KL_FLOOR, RATIO_FLOOR = 0.1, 10.0
 """Minimum KL (nats per token) and ratio of a spike, because they start near zero and one."""
 _SURE, _NOISE = 3.0, 1.0

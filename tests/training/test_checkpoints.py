@@ -85,7 +85,7 @@ def problem(path: Path) -> str:
         ("optimizer.pt", Path.unlink, "optimizer.pt is missing"),
         ("resume_state_0.pt", lambda path: torch.save({}, path), "resume_state_0.pt is truncated or damaged"),
         ("trainer_state.json", cut, "trainer_state.json is damaged"),
-        ("resume.json", Path.unlink, "resume.json is missing: pass a folder checkpoint-N of a run"),
+        ("resume.json", Path.unlink, "resume.json is missing: pass the checkpoint-N folder of a run"),
         ("resume.json", cut, "resume.json is damaged"),
     ],
 )

@@ -27,7 +27,7 @@ REQUEST_S = 120.0
 """Timeout of requests in seconds. The first request to a new server on a CPU can take 40 s."""
 POLL_S = 0.5
 NOT_LISTENING = "nothing listens there"
-BREAKS_OFF = "it does not answer as a web server does, or breaks off"
+BREAKS_OFF = "it does not reply in HTTP, or drops the connection"
 _DIRECT: Any = {"trust_env": False, "verify": False}
 """httpx options. A server in this cluster is not behind the environment's proxy, and without TLS no certificates need
 to be loaded."""
@@ -143,7 +143,7 @@ class VllmServer:
                 raise KeyError
         except (KeyError, IndexError, TypeError, ValueError):
             raise ServerError(
-                f"what answers at {self} is not a vLLM server: use the port of one started with `{start}`"
+                f"the service at {self} is not a vLLM server: use the port of one started with `{start}`"
             ) from None
         takes_none = f"does not accept weights: start it with `{start}`"
         workers = self._ask("/get_world_size", takes_none, lambda answer: int(answer["world_size"]))
@@ -243,13 +243,13 @@ class VllmServer:
         except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
             raise ServerError(f"the server at {self} is gone: nothing answers {path}") from error
         except json.JSONDecodeError as error:
-            raise ServerError(f"what answers at {self} {complaint}: {path} does not return JSON") from error
+            raise ServerError(f"the service at {self} {complaint}: {path} does not return JSON") from error
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            raise ServerError(f"what answers at {self} {complaint}: {error}") from error
+            raise ServerError(f"the service at {self} {complaint}: {error}") from error
         if not isinstance(answer, dict):
             given = "something other than a JSON object" if response.is_success else _reason(response)
             kind = RefusedError if response.is_client_error else ServerError
-            raise kind(f"what answers at {self} {complaint}: {path} returns {given}")
+            raise kind(f"the service at {self} {complaint}: {path} returns {given}")
         try:
             return read(answer)
         except (KeyError, IndexError, TypeError, ValueError):

@@ -341,9 +341,9 @@ def final_results(run: RunFolder, step: int) -> dict[str, Any] | None:
 def _damage(path: Path) -> str | None:
     """Why a folder is not a complete checkpoint that is safe to load; None if it is."""
     if not path.is_dir():
-        return "there is no such folder: pass a folder checkpoint-N of a run"
+        return "there is no such folder: pass the checkpoint-N folder of a run"
     if not (path / FACTS).is_file():
-        return f"{FACTS} is missing: pass a folder checkpoint-N of a run"
+        return f"{FACTS} is missing: pass the checkpoint-N folder of a run"
     try:
         facts = Facts.read(path)
         if saved_step(path) is None:
