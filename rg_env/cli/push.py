@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
         help="run (its last checkpoint), checkpoint of any trainer, LoRA adapters, or model folder",
     )
     option("--repo-id", metavar="USER/NAME", required=True, help="repository, created if missing")
-    option("--private", action="store_true", help="create the repository as private")
+    option("--private", action="store_true", help="create a private repository")
     option(
         "--optimizer-state",
         choices=["none", "full"],

@@ -400,7 +400,7 @@ Kind = Literal["endpoint", "hub", "folder", "adapter", "tiny"]
 
 
 def kind_of(model: EvalModel) -> Kind:
-    """Kind of a model, from its entry and its folder."""
+    """A model's kind, from its entry and folder."""
     if model.url is not None:
         return "endpoint"
     if model.model == TINY:
