@@ -159,7 +159,7 @@ def _check_complete(outcome: Outcome, folder: Path) -> None:
             if answers and all(each.status == FAILED for each in answers):
                 what = f"{work.model}, {work.label}: all calls failed ({len(answers)})"
                 raise ServerError(
-                    f"{what}: so there is no result; {work.file} has the reasons, such as {work.last_error}"
+                    f"{what}, so there is no result; {work.file} has the reasons, such as {work.last_error}"
                 )
 
 

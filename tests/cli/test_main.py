@@ -85,7 +85,7 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
         (["tasks", "leg_countin"], "unknown task 'leg_countin': did you mean 'leg_counting'"),
         (["serve", "--model", "/nowhere/at/all", "--port", "0"], "/nowhere/at/all"),
         (["serve", "--model", "tiny", "--port", "70000"], "port 70000 is out of range"),
-        (["tasks", "fizzbuzz"], "Reasoning Gym never had it"),
+        (["tasks", "fizzbuzz"], "not a Reasoning Gym task"),
         (["tasks", "leg_counting", "gcd"], "expected one task, got 2"),
         (["tasks", "--show", "2"], "require a task name"),
         (["tasks", "--audit", "--measure"], "rg-env tasks has no option '--measure': `rg-env tasks --help`"),

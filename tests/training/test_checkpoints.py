@@ -183,7 +183,7 @@ def test_another_model_is_refused(run: Path, make_trainer: Any) -> None:
         with pytest.raises(InputError, match=f"of another model: .*{words}"):
             train(make_trainer(output_dir=str(run), **OPTIONS), resume="auto")
     config = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
-    with pytest.raises(InputError, match=r"holds no adapter_model.safetensors"):
+    with pytest.raises(InputError, match=r"does not contain adapter_model.safetensors"):
         train(make_trainer(model=policy(), output_dir=str(run), peft_config=config, **OPTIONS), resume="auto")
 
 
