@@ -277,7 +277,7 @@ def _heads(model: str) -> tuple[int, int] | None:
 
 
 def _undivided(heads: tuple[int, int] | None, size: int) -> str:
-    """The heads that `size` GPUs cannot share; empty if there are none, or if vLLM must report them."""
+    """The heads that `size` GPUs cannot share; empty if they can, or if vLLM must report them."""
     attention, groups = heads or (0, 0)
     if attention % size:
         return f"{attention} attention heads"

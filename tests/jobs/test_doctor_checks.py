@@ -296,7 +296,7 @@ def test_models_that_cannot_be_trained(tmp_path: Path) -> None:
     weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     is_refused("cannot be read")
     weights.unlink()
-    is_refused("holds no model.safetensors")
+    is_refused("does not contain model.safetensors")
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "part-1.safetensors"}}')
     is_refused("lacks part-1.safetensors")
     (folder / "chat_template.jinja").unlink()
