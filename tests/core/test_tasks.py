@@ -39,7 +39,7 @@ def test_dates_in_a_config_become_text() -> None:
     [
         ("leg_countin", "unknown task 'leg_countin': did you mean 'leg_counting'"),
         ("arithmetic_basic", "'basic_arithmetic'"),
-        ("missing_letter", "never had it.*'letter_counting'"),
+        ("missing_letter", "not a Reasoning Gym task; .*'letter_counting'"),
         ("composite", "pass a list of tasks"),
         ({"name": "maze", "wieght": 1}, "unknown key of a task 'wieght': did you mean 'weight'"),
         ({"name": "maze", "min_dist": 1}, "'min_dist': it is an option of the task, use config: {'min_dist': 1}"),
