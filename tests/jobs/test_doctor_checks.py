@@ -395,9 +395,9 @@ def test_what_listens_at_the_servers_port(serve: Callable[..., int]) -> None:
         port = taken.getsockname()[1]
         is_like(machine.check_ports(planned(2), port), f"warning *{port}: something else listens*any free port")
     is_like(machine.check_ports(planned(2), port), f"ok *{port} free")
-    is_like(check(port), f"warning *nothing listens*rg-env vllm served --host 127.0.0.1 --port {port}")
+    is_like(check(port), f"warning *nothing is listening*rg-env vllm served --host 127.0.0.1 --port {port}")
     away = planned(engine="vllm", host="nowhere.invalid")
-    is_like(machine.check_server(away, "served", 1), "warning *nothing listens*check engine.host")
+    is_like(machine.check_server(away, "served", 1), "warning *nothing is listening*check engine.host")
     assert machine.check_server(planned(), None, 1).status == "skipped"
 
 

@@ -147,9 +147,11 @@ def test_all_mistakes_of_all_points_are_told_at_once(config: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_sweep(config, ["training.temperatur=1"], words)
     assert str(caught.value).splitlines() == [
-        "run.yaml: 3 mistakes in the 8 points of the sweep",
+        "run.yaml: 4 mistakes in the 8 points of the sweep",
         "  every point: training.temperatur = 1 @ command line: unknown key 'temperatur': did you mean 'temperature'?",
         "  beta=0.1_num_generations=8_seed=-1 and 3 more: seed = -1 @ command line: must be at least 0",
+        "  beta=0.1_num_generations=7_seed=0 and 3 more: training.rollouts_per_step: 128 rollouts are not divisible by "
+        "num_generations=7; try 112 or 168",
         "  beta=x_num_generations=8_seed=0 and 3 more: training.beta = 'x' @ command line: must be a number",
     ]
 
