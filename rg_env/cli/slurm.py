@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.jobs.sweep import fixed_and_swept
 
     if account := next((word for word in options.overrides if "=" not in word), None):
-        raise InputError(f"unexpected argument {account!r}: overrides are key=value; set an account by --account NAME")
+        raise InputError(f"unexpected argument {account!r}: overrides are key=value; set the account with --account")
     if options.sweep:
         options.overrides, options.sweep = fixed_and_swept(options.overrides, options.sweep)
     job = request_of(SlurmJob, options)
