@@ -82,10 +82,10 @@ def test_a_run_that_never_began_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
-        ("config.yaml", "a: [", "damaged"), ("config.yaml", "- 1", "damaged: it does not hold keys"),
+        ("config.yaml", "a: [", "damaged"), ("config.yaml", "- 1", "damaged: it does not contain keys"),
         ("config.yaml", None, "cannot be read: No such file"),
         ("train_results.json", "[" * 100_000, "damaged"), ("train_results.json", "\x00", "damaged"),
-        ("manifest.json", "[]", "damaged: it does not hold keys"),
+        ("manifest.json", "[]", "damaged: it does not contain keys"),
         ("metrics.jsonl", '{"step": 1}\n{"st\n{"step": 2}\n', "damaged: line 2"),
         ("metrics.jsonl", '{"reward": 1}\n', "damaged: a line has no step"),
         ("metrics.jsonl", "1\n", "damaged: line 1 is not a JSON object"),

@@ -227,7 +227,7 @@ def test_benchmarks_stand_beside_our_tasks(tasks: Path, offline: None, chat: Cha
 
     gone = tmp_path / "gone"
     chat.reset(str, trouble=lambda number, body: JSONResponse({"error": {"message": "too long"}}, 400))
-    with pytest.raises(ServerError, match=r"^m, legs_zero: all calls failed \(4\): .*; external/answers.jsonl"):
+    with pytest.raises(ServerError, match=r"^m, legs_zero: all calls failed \(4\), .*; external/answers.jsonl"):
         run(
             [
                 "eval",

@@ -66,7 +66,7 @@ def test_wider_numbers_are_rounded_and_others_stay() -> None:
     [Entry("w", "float32", (5,)), Entry("w", "sys", (1,)), Entry("w", "nothing", (1,)), Entry("w", "int8", (99,))],
 )
 def test_what_is_no_tensor_of_the_bucket_is_refused(wrong: Entry) -> None:
-    with pytest.raises(ValueError, match=r"take more than its 16 bytes|is not a torch dtype"):
+    with pytest.raises(ValueError, match=r"exceed its 16 bytes|is not a torch dtype"):
         unpack([wrong], torch.zeros(16, dtype=torch.uint8))
 
 
