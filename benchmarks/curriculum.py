@@ -3,7 +3,8 @@
     .venv/bin/python benchmarks/curriculum.py                # three seeds, six runs, about six minutes on two cores
 
 Both sides train the tiny policy for the same steps and are evaluated on the same questions, which have one to three
-animals. Prints the mean difference with its 95% confidence interval (Student's t over seeds), significant or not.
+animals. Prints the mean difference with its 95% confidence interval (Student's t over seeds), whether or not it is
+significant.
 """
 
 import argparse

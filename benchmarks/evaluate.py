@@ -1,7 +1,7 @@
 """Overhead of `rg-env eval`, measured against a local endpoint with a fixed latency.
 
     .venv/bin/python benchmarks/evaluate.py                # throughput and CPU time per request
-    .venv/bin/python benchmarks/evaluate.py --memory       # and how memory grows over 100,000 rollouts (minutes)
+    .venv/bin/python benchmarks/evaluate.py --memory       # also memory growth over 100,000 rollouts (minutes)
     .venv/bin/python benchmarks/evaluate.py --check        # exit code 1 if a target is missed
 
 The endpoint runs in its own process and answers every request after the same delay. The ideal throughput is therefore
@@ -43,7 +43,7 @@ ANSWER = json.dumps(
 
 
 def serve(port: Any, latency_s: float) -> None:
-    """Run the endpoint, with only as much HTTP as a client needs."""
+    """Run the endpoint, which implements only as much HTTP as the client needs."""
     head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(ANSWER)}\r\n\r\n".encode()
 
     async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -76,7 +76,7 @@ def config_of(folder: Path, port: int, questions: int, times: int, concurrency: 
 
 
 def measured(config: EvalConfig, folder: Path) -> tuple[float, float, list[tuple[int, float]]]:
-    """Seconds, CPU seconds, and (rollouts made, peak memory in MB) over the course of the evaluation."""
+    """Seconds, CPU seconds, and pairs (rollouts so far, peak memory in MB) over the course of the evaluation."""
     works = make_works(config, [draw(config, name) for name in config.names])
     memory: list[tuple[int, float]] = []
 

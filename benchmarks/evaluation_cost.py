@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/evaluation_cost.py
 
 The tiny policy, `leg_counting`, embedded engine, 16 prompts x 8 rollouts per step. Before each step, the fixed
-evaluation samples the same number of rollouts with the same weights and sampling, so answers have the same mean
-length. Both figures include scoring. They are medians over steps, without the first one (warm-up). They depend on
+evaluation samples the same number of rollouts with the same weights and sampling parameters, so answers have the same
+mean length. Both figures include scoring. They are medians over steps, excluding the first (warm-up). They depend on
 the machine; only the ratio is meaningful.
 """
 
@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     if options.steps < 2:
-        parser.error("at least 2 steps: the first is warm-up and not counted")
+        parser.error("at least 2 steps, because the first is warm-up and not counted")
 
     from rg_env.commands import prepare_process
 

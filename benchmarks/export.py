@@ -1,4 +1,4 @@
-"""Memory and time of `rg-env export`, on a ZeRO-3 checkpoint of 0.5 B parameters, against a plain copy of the bytes.
+"""Memory and time of `rg-env export` on a ZeRO-3 checkpoint of 0.5 B parameters, compared with a plain file copy.
 
     .venv/bin/python benchmarks/export.py               # makes the checkpoint first: 6 GB of disk, 8 GB of memory
     .venv/bin/python benchmarks/export.py --check       # exit code 1 if a target is missed
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 PEAK, TIME = 2.6, 3.0
-"""Upper bounds: peak memory / bytes of the float32 weights; seconds / seconds of the copy, without imports."""
+"""Upper bounds: peak memory / size of the float32 weights; seconds without imports / seconds of the plain copy."""
 
 MAKE = """
 import sys
@@ -52,7 +52,7 @@ torch.distributed.destroy_process_group()
 
 
 def make(folder: Path) -> Path:
-    """Make the checkpoint, in the folder layout of transformers' trainer."""
+    """Make the checkpoint in the folder layout of transformers' trainer."""
     from rg_env.tiny import POLICY_DIR
 
     checkpoint = folder / "checkpoint-0"
@@ -113,7 +113,7 @@ print(time.monotonic() - start)
 
 
 def exported(checkpoint: Path, out: Path, **asked: Any) -> tuple[float, float, int]:
-    """Measure an export into `out`, which is replaced. Returns what `measured` returns."""
+    """Measure an export into `out`, which is replaced; returns the same as `measured`."""
     shutil.rmtree(out, ignore_errors=True)
     return measured(EXPORT, str(checkpoint), str(out), json.dumps(asked))
 
@@ -128,9 +128,9 @@ def copied(file: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--checkpoint", type=Path, help="existing checkpoint; default: make one, and remove it")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="make the checkpoint in this folder, and keep it")
-    parser.add_argument("--rounds", type=int, default=3, help="measurements of each; default: 3")
+    parser.add_argument("--checkpoint", type=Path, help="existing checkpoint; default: make a temporary one")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="make the checkpoint in this folder and keep it")
+    parser.add_argument("--rounds", type=int, default=3, help="number of repetitions of each measurement; default: 3")
     parser.add_argument("--check", action="store_true", help="exit code 1 if a target is missed")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rg-env-export-") as name:
@@ -138,7 +138,7 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         checkpoint = (options.checkpoint or make(folder)).absolute()
         out = Path(name) / "out"
-        exported(checkpoint, out, dtype="fp32", verify=False)  # makes the file to copy, and warms the page cache
+        exported(checkpoint, out, dtype="fp32", verify=False)  # creates the file to copy and warms the page cache
         weights = out / "model.safetensors"
         size = weights.stat().st_size
         weights = weights.rename(Path(name) / "weights")

@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/generation.py
 
-Each build runs in its own interpreter, in turns, `--rounds` times. Figures are the best of the rounds, because a busy
-machine only ever adds time. Seconds depend on the machine; only the ratio is meaningful.
+Each build runs in its own interpreter, alternating with the others, `--rounds` times. Each figure is the minimum over
+rounds, because a busy machine can only add time. Seconds depend on the machine; only the ratio is meaningful.
 """
 
 import argparse
@@ -14,10 +14,10 @@ import sys
 import tempfile
 
 TASKS = [
-    # Slow to draw from (2 to 60 ms per item).
+    # Slow tasks (2 to 60 ms per item).
     "advanced_geometry", "codeio", "countdown", "game_of_life", "polynomial_equations",
     "puzzle24", "rubiks_cube", "simple_equations", "sokoban", "sudoku",
-    # Fast to draw from.
+    # Fast tasks.
     "arc_1d", "basic_arithmetic", "chain_sum", "family_relationships", "leg_counting",
     "maze", "n_queens", "number_sequence", "spell_backward", "syllogism",
 ]  # fmt: skip

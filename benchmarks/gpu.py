@@ -1,15 +1,16 @@
-"""Checks that rg_env works on this machine's GPU, and measures how fast.
+"""Check that rg_env works on this machine's GPU, and measure its speed.
 
-    python benchmarks/gpu.py                  # Qwen2.5-0.5B's and 1.5B's shapes, random weights; some ten minutes
+    python benchmarks/gpu.py                  # Qwen2.5-0.5B's and 1.5B's shapes, random weights; about ten minutes
     python benchmarks/gpu.py --shapes 0.5B --steps 4
-    python benchmarks/gpu.py --shapes tiny    # the policy in the package: the default without a GPU
+    python benchmarks/gpu.py --shapes tiny    # the policy in the package, the default without a GPU
 
 Needs torch (2.11 or later), transformers (5.16 or later), accelerate and pydantic, but neither Verifiers nor Reasoning
-Gym. Each check is a row of a table for `benchmarks/README.md`. A failed check reports why; the exit code is then 1.
+Gym. Prints a table for `benchmarks/README.md` with a row per check. A failed check reports the reason, and the exit
+code is then 1.
 
 | check | passes if |
 |---|---|
-| attention | log-probabilities of every available kernel match the eager one's, up to the dtype's precision |
+| attention | log-probabilities of every available kernel match those of eager attention, within the dtype's precision |
 | engine | log-probabilities of sampled tokens match a plain forward pass in the same dtype |
 | trainer | GRPO steps are finite and change the weights; peak memory is near `rg-env doctor`'s estimate |
 | TRL | (if installed) `trl.GRPOTrainer` makes the same steps; reports the ratio of seconds |
@@ -28,7 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # from a checkout, without installing it
+sys.path.insert(0, str(Path(__file__).parents[1]))  # run from a checkout without installing it
 
 from rg_env.commands import prepare_process
 
@@ -96,7 +97,7 @@ def plain_logps(model: Any, ids: list[int]) -> torch.Tensor:
 
 
 def check_attention(shape: str) -> str:
-    """Compare each attention kernel with the eager one."""
+    """Compare each attention kernel with eager attention."""
     ids = torch.randint(5, 700, (512,), generator=torch.Generator().manual_seed(0)).tolist()
     expected, found = None, []
     for kind in ("eager", "sdpa", "flash_attention_2"):
@@ -230,7 +231,7 @@ def check_trl(shape: str, steps: int, tokens: int, times: dict[str, float]) -> s
             train_dataset=Dataset.from_list(rows), callbacks=[clock],
         ).train()  # fmt: skip
     if shape not in times:
-        raise Failed("nothing to compare with: rg_env's trainer has not run")
+        raise Failed("nothing to compare with, because rg_env's trainer did not finish")
     return f"TRL {trl.__version__}: {clock.seconds:.2f} s/step, {clock.seconds / times[shape]:.2f} times rg_env's"
 
 
@@ -308,7 +309,7 @@ def main() -> int:
     for title, check in checks:
         try:
             result = check()
-        except Exception as error:  # libraries raise anything on unfamiliar machines
+        except Exception as error:  # libraries can raise any exception on unfamiliar machines
             failed += 1
             if not isinstance(error, Failed):
                 traceback.print_exc()

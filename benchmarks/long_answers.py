@@ -1,7 +1,7 @@
 """Long answers that are slow to grade, for `scoring.py --times` and for the tests of grading time.
 
-Each shape is a worst case for a parser, of about n characters: a long run that almost matches, an unclosed bracket or
-quote, deep nesting, many parts, each also around the gold answer.
+Each shape is a worst case for a parser: a long run that almost matches, an unclosed bracket or quote, deep nesting, or
+many parts. Each also occurs around the gold answer.
 """
 
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ def shapes(gold: str) -> Iterator[tuple[str, str, str]]:
 
 
 def answers(gold: str, length: int) -> Iterator[str]:
-    """Each shape as a text of at most `length` characters, and nested to the same length: `[[[...]]]`."""
+    """Each shape as a text of at most `length` characters, both repeated and nested (`[[[...]]]`)."""
     for opener, run, closer in dict.fromkeys(shapes(gold)):
         room = length - len(opener) - len(closer)
         if room > 0:

@@ -1,11 +1,11 @@
-"""Effects of training options on the tiny policy, against the plain run over seeds, and the cost of a step.
+"""Effects of training options on the tiny policy, compared with the plain run over seeds, and the cost of a step.
 
-    .venv/bin/python benchmarks/options.py                     # three seeds of every option of the loss: ten minutes
+    .venv/bin/python benchmarks/options.py                     # three seeds of every loss option: ten minutes
     .venv/bin/python benchmarks/options.py --only dapo previous
 
 All runs of a study train and are evaluated on the same questions, each in its own process. The output has the mean
-difference from the plain run of the same seed, with its 95% confidence interval (Student's t over seeds), significant
-or not, and mean ratios of tokens, seconds per step and memory.
+difference from the plain run of the same seed, with its 95% confidence interval (Student's t over seeds), whether or
+not it is significant, and mean ratios of tokens, seconds per step and memory.
 """
 
 import argparse
@@ -36,9 +36,9 @@ PLAIN = "plain"
 
 class Study(NamedTuple):
     base: list[str]
-    """Overrides of all runs, the plain one included."""
+    """Overrides for all runs, including the plain one."""
     options: dict[str, list[str]]
-    """Additional overrides, by name of the option."""
+    """Additional overrides by option name."""
 
 
 STUDIES = {
@@ -95,7 +95,7 @@ STUDIES = {
             "longer": ["training.max_tokens=90"],
         },
     ),
-    # With one right answer in six and groups of four, half of the groups have no right answer and no signal.
+    # With one right answer in six and groups of four, half of the groups have no right answer and thus no signal.
     "sparse": Study(
         [
             "tasks={chain_sum: {config: {min_terms: 3, max_terms: 3, min_digits: 2, max_digits: 2}}}",
@@ -110,7 +110,7 @@ STUDIES = {
 
 
 def run(results: Connection, folder: Path, overrides: list[str], seed: int, steps: int) -> None:
-    """Send the figures of one run: accuracy halfway and at the end, and the metrics of the last step."""
+    """Send the figures of one run: accuracy halfway and at the end, and metrics of the last step."""
     config = load_train_config(
         CONFIG,
         [
@@ -138,7 +138,7 @@ def run(results: Connection, folder: Path, overrides: list[str], seed: int, step
 
 
 def figures_of(folder: Path, overrides: list[str], seed: int, steps: int) -> dict[str, float]:
-    """The figures of a run in its own process, forked so that imports are paid for only once."""
+    """The figures of a run in its own process, which is forked so that imports happen only once."""
     here, there = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=run, args=(there, folder, overrides, seed, steps))
     process.start()

@@ -1,12 +1,13 @@
-"""Cost of the environment under each release of Verifiers: loading 1,000 rows, and scoring in v1 against v0.
+"""Cost of the environment under each release of Verifiers: loading 1,000 rows, and scoring in v1 compared with v0.
 
-    .venv/bin/python benchmarks/releases.py                  # all releases (minutes); --check: exit code 1
+    .venv/bin/python benchmarks/releases.py                  # all releases (minutes)
+    .venv/bin/python benchmarks/releases.py --check          # exit code 1 if a limit is exceeded
     .venv/bin/python benchmarks/releases.py 0.3.1 0.4.0
 
 Each release has its own virtual environment (needs uv, and the registry or uv's cache). Loading is timed in a fresh
-process, with the rows in the cache, after everything that Verifiers imports for any environment. (0.3 and 0.4 import
-lazily, which takes up to ten seconds and is not our cost.) Scoring is timed in 0.3.1, which has both APIs, in one
-process: the same answers, by the function that Verifiers calls for a rollout (v0 `Rubric.score_rollout`, v1
+process, with the rows in the cache, after importing everything that Verifiers needs for any environment. (0.3 and 0.4
+import lazily, which takes up to ten seconds and is not our cost.) Scoring is timed in 0.3.1, which has both APIs, in
+one process, on the same answers, with the function that Verifiers calls for a rollout (v0 `Rubric.score_rollout`, v1
 `Task.score`).
 """
 
@@ -129,7 +130,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known = {release.version: release for release in RELEASES}
     parser.add_argument("releases", nargs="*", help=f"any of {', '.join(known)} (default: all)")
-    parser.add_argument("--check", action="store_true", help="exit code 1 above the limits")
+    parser.add_argument("--check", action="store_true", help="exit code 1 if a limit is exceeded")
     options = parser.parse_args()
     if unknown := [name for name in options.releases if name not in known]:
         parser.error(f"unknown releases: {', '.join(unknown)}")

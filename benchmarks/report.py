@@ -1,12 +1,12 @@
-"""Time that a browser takes to open a report with 10,000 rollouts.
+"""Time for a browser to open a report with 10,000 rollouts.
 
     .venv/bin/python benchmarks/report.py                       # needs Chromium, chromedriver and selenium
     .venv/bin/python benchmarks/report.py --check               # exit code 1 if the median is 2 s or more
 
 Two models, 1,250 questions, 4 answers each, of about 1,300 characters. Measured in headless Chromium, from the start of
 the navigation to the second frame after the page's `load` event, when the list and the selected rollout are drawn and
-react to keys. Each opening has a fresh profile and the file in the page cache. The time to write the report is printed,
-too.
+react to keys. Each time, the browser has a fresh profile, and the file is in the page cache. The time to write the
+report is printed, too.
 """
 
 import argparse
@@ -60,13 +60,13 @@ def write_rollouts(file: Path, seed: int = 0) -> int:
 
 
 def open_page(page: Path, times: int) -> list[float]:
-    """Seconds per opening."""
+    """Seconds for each time that the report is opened."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 
     browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if browser is None or driver is None:
-        sys.exit("error: needs chromium and chromedriver: apt-get install chromium chromium-driver")
+        sys.exit("error: Chromium or chromedriver is missing; run apt-get install chromium chromium-driver")
     found = []
     for _ in range(times):
         with tempfile.TemporaryDirectory() as profile:

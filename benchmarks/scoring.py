@@ -5,22 +5,22 @@
 # [tool.uv.sources]
 # rg-env = { path = "..", editable = true }
 # ///
-"""Seconds per score over all tasks: rg_env against `ReasoningGymEnv` of Verifiers, on the same completions.
+"""Seconds per score over all tasks: rg_env compared with Verifiers' `ReasoningGymEnv`, on the same completions.
 
     uv run --script benchmarks/scoring.py                         # every task; about two minutes after the first start
     .venv/bin/python benchmarks/scoring.py --workers              # overhead of a worker pool, event loop lateness
     .venv/bin/python benchmarks/scoring.py --times                # maximum time per answer, task by task
 
-The header above is inline script metadata (PEP 723). uv makes a separate environment for this file, because neither
+The header above is inline script metadata (PEP 723). uv creates a separate environment for this file, because neither
 Verifiers 0.1.6, which `.venv` has, nor 0.4.0 includes `ReasoningGymEnv`. Both sides run in one process.
 
 Each entry has three completions: its gold answer, another entry's, and reasoning with a short wrong answer. Upstream
-must not get any other text, because the graders of nine of its tasks run it as code. Its reward function regenerates
-the entry for each score. Sides take turns in windows of equal length, and the best window counts. `--check`: exit code
-1 if a target is missed.
+must not receive any other text, because the graders of nine of its tasks run answers as code. Upstream's reward
+function regenerates the entry for each score. The two sides take turns in windows of equal length, and the best window
+counts. With `--check`, the exit code is 1 if a target is missed.
 
-`--times`: CPU time per score, for the answers of `long_answers.py` at the maximum length that is graded, at the default
-options and the highest working level of each task. Slow answers are measured five times, and the minimum counts.
+`--times` measures CPU time per score for the answers in `long_answers.py`, at the maximum length that is graded, with
+each task's default options and its highest working level. Slow answers are measured five times, and the minimum counts.
 """
 
 import argparse
@@ -60,7 +60,7 @@ OVERHEAD_MS, GAP_MS = 0.2, 5.0
 """Project targets: minimum speedup (mean, and for every task); maximum overhead and lateness in ms."""
 
 ANSWER_MS, ANSWER_TO_LONG_GOLD_MS, LONG_GOLD = 50.0, 100.0, 100_000
-"""Maximum CPU time per answer in ms; the second if the gold answer is longer than `LONG_GOLD` characters."""
+"""Maximum CPU time per answer in ms; the second applies if the gold answer is longer than `LONG_GOLD` characters."""
 
 WINDOWS = 5
 KINDS = 3
@@ -88,7 +88,7 @@ class Side:
         self.best_s = min(self.best_s, (time.perf_counter() - begin) / passes / len(self.calls))
 
     def first_pass(self, limit_s: float) -> int:
-        """Call kind by kind, for all entries, until `limit_s` have passed; returns the number of calls."""
+        """Make the calls kind by kind, for all entries, for at most `limit_s` seconds; returns the number of calls."""
         begin = time.perf_counter()
         for done, call in enumerate(self.calls):
             if done and done % (len(self.calls) // KINDS) == 0 and time.perf_counter() - begin > limit_s:
@@ -100,8 +100,8 @@ class Side:
 def measure(ours: Side, upstream: Side, seconds: float) -> None:
     """Time both sides on the same calls, in turns, for about `seconds` each.
 
-    The first pass is warm-up. If upstream's takes longer than `seconds`, it is the only one; if it takes ten times
-    that, the other kinds of completions are skipped.
+    The first pass is warm-up. If upstream's first pass takes longer than `seconds`, it is the only one; if it takes ten
+    times as long, the other kinds of completions are skipped.
     """
     begin = time.perf_counter()
     done = upstream.first_pass(10 * seconds)
@@ -110,7 +110,7 @@ def measure(ours: Side, upstream: Side, seconds: float) -> None:
     ours.window(1)
     our_length = ours.best_s * done
     ours.best_s = math.inf
-    # Both sides get the same number of windows, because the best of more windows is lower.
+    # Both sides get the same number of windows, because the minimum over more windows is lower.
     windows = max(1, min(WINDOWS, int(seconds / length)))
     for _ in range(windows):
         if length < seconds:
@@ -143,7 +143,7 @@ def our_call(info: dict[str, str], completion: Messages) -> Call:
 
 
 def upstream_call(reward: Callable[..., Any], index: int, completion: Messages) -> Call:
-    """Call upstream's reward function as its rubric does, but without an event loop: the function never waits."""
+    """Call upstream's reward function as its rubric does, but without an event loop: the function never awaits."""
 
     def call() -> float:
         try:
@@ -152,13 +152,13 @@ def upstream_call(reward: Callable[..., Any], index: int, completion: Messages) 
             return float(end.value)
         except Exception:  # like the rubric, which scores errors as 0.0
             return 0.0
-        raise AssertionError("the reward function waits for something")
+        raise AssertionError("the reward function awaited something")
 
     return call
 
 
 def upstream_entries(task: str, count: int) -> list[dict[str, Any]]:
-    """The library's first entries with seed 0, without our fixes: those that upstream regenerates for each score."""
+    """The library's first entries with seed 0, without our fixes, which upstream regenerates for each score."""
     dataset = library.create(task, {}, seed=0, size=max(count, 50))
     entries = []
     with library.quiet():
@@ -173,7 +173,8 @@ def upstream_env(task: str, entries: list[dict[str, Any]]) -> tuple[Any, int]:
     from verifiers.legacy.envs.integrations.reasoninggym_env import ReasoningGymEnv
 
     for size in (len(entries) + 1, max(len(entries) + 1, 50)):
-        # Entries of some tasks depend on the dataset's size, which is 50 in `upstream_entries`; often fewer suffice.
+        # Entries of some tasks depend on the dataset's size, which is 50 in `upstream_entries`; a smaller one often
+        # works.
         env = ReasoningGymEnv(task, num_train_examples=len(entries), num_eval_examples=size - len(entries), seed=0)
         questions = env.get_dataset()["question"]
         others = sum(entry["question"] != question for entry, question in zip(entries, questions, strict=True))
@@ -194,7 +195,7 @@ def compare(task: str, count: int, seconds: float) -> dict[str, Any]:
         upstream = Side([upstream_call(reward, index, completion) for index, _, completion in completions])
         measure(ours, upstream, seconds)
         golds = [at for at, (_, kind, _) in enumerate(completions) if kind == "gold"]
-        golds = golds[: 1 if upstream.best_s > 0.1 else None]  # one is enough if upstream is slow
+        golds = golds[: 1 if upstream.best_s > 0.1 else None]  # one round is enough if upstream is slow
         return {
             "task": task,
             "ours": ours.best_s,
@@ -239,9 +240,7 @@ def compare_all(tasks: list[str], count: int, seconds: float) -> bool:
     if len(results) > 1:
         rest = sorted(results, key=lambda result: result["upstream"])[:-1]
         without = sum(result["upstream"] for result in rest) / sum(result["ours"] for result in rest)
-        print(
-            f"the same without upstream's slowest, {max(results, key=lambda r: r['upstream'])['task']}: {without:.1f}"
-        )
+        print(f"without upstream's slowest task, {max(results, key=lambda r: r['upstream'])['task']}: {without:.1f}")
     print(f"geometric mean of the tasks' ratios: {statistics.geometric_mean(r['ratio'] for r in results):.1f}")
     print(f"median of the tasks' ratios: {statistics.median(r['ratio'] for r in results):.1f}")
     text = f"least ratio: {least['ratio']:.2f} ({least['task']}); below {LEAST_RATIO:g}: {', '.join(below) or 'none'}"
@@ -263,7 +262,7 @@ def answer_ms(answer: str, info: dict[str, str]) -> float:
 def measure_times(tasks: list[str], count: int, step: int) -> bool:
     """Print the maximum time per answer for each task and level; returns whether all are within their limits.
 
-    Uses the longest gold answer among `count` entries, and every `step`th answer, or fewer if they are very long.
+    Uses the longest gold answer among `count` entries, and every `step`th answer, or fewer if answers are very long.
     """
     draws = Draws()
     met = True
@@ -280,7 +279,7 @@ def measure_times(tasks: list[str], count: int, step: int) -> bool:
             entry = max(entries, key=lambda entry: len(str(entry["answer"])))
             gold, length = gold_answer(task, entry) or "1", len(str(entry["answer"]))
             info = {"rg_task": task, "config": json.dumps(config), "entry": json.dumps(entry), "grading": "partial"}
-            answer_ms(gold, info)  # loads word lists, which happens once
+            answer_ms(gold, info)  # loads word lists, once per process
             most = max(scoring.MAX_ANSWER_CHARS, 2 * length)
             results = [
                 (answer_ms(text, info), text) for text in list(answers(gold, most))[:: step * max(1, most // 50_000)]
@@ -307,7 +306,7 @@ HOSTILE = [
 ]  # fmt: skip
 """Expressions that hang, exhaust memory, exit, make system calls, return too much or nest deeply."""
 THREADS = ThreadPoolExecutor(8)
-"""Number of threads that wait for workers, as in `core.grading.scoring`."""
+"""Number of threads that wait for workers; the same as in `core.grading.scoring`."""
 
 
 def overhead(pool: WorkerPool, args: list[Any], batch: int, rounds: int) -> list[float]:
@@ -330,8 +329,8 @@ def core_wait_s() -> float:
 
 
 async def lateness(work: "asyncio.Future[Any]") -> list[tuple[float, float]]:
-    """Lateness of an event loop that wakes every millisecond until `work` is done, and the part of it spent waiting for
-    a core; in seconds."""
+    """Lateness of an event loop that wakes every millisecond until `work` is done, and the part of that lateness spent
+    waiting for a core; in seconds."""
     found = []
     waited = core_wait_s()
     while not work.done():
@@ -365,7 +364,7 @@ def measure_workers(batch: int, rounds: int) -> bool:
     spread = f"median of {rounds} rounds; min {low:.3f}, max {high:.3f}"
     text = f"overhead of 2 workers at batch {batch}: {median:.3f} ms per score ({spread})"
     met = verdict(text, median <= OVERHEAD_MS, f"<= {OVERHEAD_MS:g} ms")
-    # The harshest load: these texts really are evaluated, so workers hang, die and are replaced.
+    # The harshest load: these texts are actually evaluated, so workers hang, die and are replaced.
     with WorkerPool("builtins:eval", workers=2, wall_s=0.5, memory_mb=256) as pool:
         busy, idle, ends = asyncio.run(hostile_lateness(pool))
     late, own, idle_late = (
@@ -388,7 +387,7 @@ def main() -> int:
     parser.add_argument("--times", action="store_true", help="measure the maximum time per answer instead")
     parser.add_argument("--step", type=int, default=10, help="with --times: measure every n-th of about 6,600 answers")
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=200, help="batches with --workers")
+    parser.add_argument("--rounds", type=int, default=200, help="number of batches with --workers")
     parser.add_argument("--check", action="store_true", help="exit code 1 if a target is missed")
     options = parser.parse_args()
     if options.entries < 2 or options.seconds <= 0 or options.batch < 1 or options.rounds < 1:

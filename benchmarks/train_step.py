@@ -4,11 +4,11 @@
     .venv/bin/python benchmarks/train_step.py --only ours
     .venv/bin/python benchmarks/train_step.py --only ours --before CHECKOUT    # compared with an earlier commit
 
-    .venv/bin/python benchmarks/train_step.py --engine vllm      # vLLM server against the embedded engine
+    .venv/bin/python benchmarks/train_step.py --engine vllm      # vLLM server compared with the embedded engine
 
-16 prompts x 8 rollouts of at most 90 new tokens per step, the tiny policy, `leg_counting`. Each side runs in its own
-process, in turns, `--rounds` times, because machines have slow minutes. Seconds depend on the machine; only the ratio
-is meaningful.
+16 prompts x 8 rollouts of at most 90 new tokens per step, the tiny policy, `leg_counting`. The sides take turns, each
+in its own process, for `--rounds` rounds, because a machine's speed varies over minutes. Seconds depend on the machine;
+only the ratio is meaningful.
 """
 
 import argparse
@@ -28,7 +28,7 @@ PROMPTS, ROLLOUTS, MICRO_BATCHES, MAX_NEW_TOKENS = 16, 8, 2, 90
 
 
 def step_clock() -> tuple[Any, list[float]]:
-    """A trainer callback, and the list to which it appends the times when training began and each step ended."""
+    """A trainer callback, and the list to which it appends the times at which training began and each step ended."""
     from transformers import TrainerCallback
 
     ends: list[float] = []
@@ -114,7 +114,7 @@ STILL = {"learning_rate": 1e-9}
 
 
 def with_a_server(options: argparse.Namespace) -> None:
-    """Time the trainer with a vLLM server on the same cores against the embedded engine; neither run learns."""
+    """Compare training time with a vLLM server on the same cores and with the embedded engine; neither run learns."""
     from vllm_servers import server
 
     from rg_env.tiny import POLICY_DIR
@@ -140,7 +140,7 @@ def main() -> int:
     parser.add_argument("--only", choices=["ours", "trl"])
     parser.add_argument("--engine", choices=["embedded", "vllm"], default="embedded")
     parser.add_argument("--before", type=Path, help="another checkout of rg_env to compare with")
-    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)  # if given, this process is our side
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)  # if given, this process runs our side
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--still", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -173,7 +173,7 @@ def main() -> int:
             sizes = ["--prompts", str(PROMPTS), "--rollouts", str(ROLLOUTS), "--micro-batches", str(MICRO_BATCHES),
                      "--max-new-tokens", str(MAX_NEW_TOKENS)]  # fmt: skip
             command = [sys.executable, str(script), "--model", str(POLICY_DIR), "--rows", str(rows), *sizes]
-            # rg_env's commands shorten the time that threads spin; TRL runs with its defaults, and with that setting.
+            # rg_env's commands shorten the time that threads spin; TRL is run with its defaults and with that setting.
             sides["TRL as it comes"] = ([*command, *shared], {})
             sides["TRL, short spin"] = ([*command, *shared], {"GOMP_SPINCOUNT": "10000"})
         seconds: dict[str, list[float]] = {side: [] for side in sides}

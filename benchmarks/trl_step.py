@@ -2,12 +2,12 @@
 
     .venv/bin/python benchmarks/trl_step.py --model DIR --rows ROWS.jsonl --steps 25 --seed 0 --out RESULT.json
 
-Trains on the CPU even if there is a GPU.
+Trains on the CPU even if the machine has a GPU.
 
 ROWS.jsonl has one object per line: `prompt` (a list of messages) and `answer` (a string). Every step takes the next
 `--prompts` rows, in file order. The result is one JSON object, written to `--out` and printed as the last line:
-`step_seconds` (from the end of one optimizer step to the end of the next) with their median and mean without the first
-step, `rewards` and `completion_tokens` (means over a step's rollouts), `peak_rss_mb`.
+`step_seconds` (from the end of one optimizer step to the end of the next) with their median and mean, excluding the
+first step, `rewards` and `completion_tokens` (means over a step's rollouts), `peak_rss_mb`.
 """
 
 import argparse
@@ -22,7 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
-# All files are local. These must be set before the libraries are imported.
+# All files are local. These variables must be set before the libraries are imported.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
@@ -72,7 +72,7 @@ def train(options: argparse.Namespace, scratch: str) -> dict:
 
         on_step_end = on_train_begin
 
-    # The same settings as on our side: group-normalized advantages, no KL term, temperature 1, constant rate.
+    # The same settings as for rg_env's trainer: group-normalized advantages, no KL term, temperature 1, constant rate.
     config = trl.GRPOConfig(
         output_dir=scratch,
         seed=options.seed,
@@ -101,7 +101,7 @@ def train(options: argparse.Namespace, scratch: str) -> dict:
     trainer = trl.GRPOTrainer(
         model=str(options.model),
         # AutoTokenizer in transformers 5 ignores tokenizer.json of qwen2 models and applies Qwen2Tokenizer's splitting
-        # rules: the tokens differ, and the policy fails. This class reads the file.
+        # rules; the tokens would differ, and the policy would fail. This class reads the file.
         processing_class=transformers.PreTrainedTokenizerFast.from_pretrained(options.model, padding_side="left"),
         args=config,
         reward_funcs=correct,
@@ -130,7 +130,7 @@ def train(options: argparse.Namespace, scratch: str) -> dict:
 def main() -> int:
     options = parse_arguments()
     if options.steps < 2:
-        print("--steps must be at least 2: the first step is warm-up and not counted", file=sys.stderr)
+        print("--steps must be at least 2, because the first step is warm-up and not counted", file=sys.stderr)
         return 2
     if (options.prompts * options.rollouts) % options.micro_batches:
         print("--micro-batches must divide prompts x rollouts", file=sys.stderr)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def server(model: Path, log: Path, backend: str | None = None) -> Iterator[int]:
-    """Run a server and yield its port. `backend` of weight transfer; default: chosen for the machine."""
+    """Run a server and yield its port. `backend` is the weight-transfer backend (default: chosen for the machine)."""
     from rg_env.inference.vllm.client import VllmServer, serve_command
 
     with socket.create_server(("127.0.0.1", 0)) as free:

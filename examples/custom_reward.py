@@ -1,4 +1,4 @@
-"""Define a custom reward, register it by name and weight it against the others.
+"""Define a custom reward, register it by name and weight it against other rewards.
 
     python examples/custom_reward.py                  # any machine: the tiny policy, about a minute
 
@@ -17,7 +17,7 @@ from rg_env.commands import positive, run_command
 # Parameters are filled by name: rollout, prompt, completion, answer, task, info. Never execute a model's text.
 @rg_env.reward
 def shows_work(rollout, lines=2):
-    """1.0 for at least `lines` lines before the answer, otherwise the fraction present."""
+    """1.0 for at least `lines` lines before the answer, otherwise the number of lines as a fraction of `lines`."""
     work = rollout.text.partition("<answer>")[0]
     return min(1.0, sum(bool(line.strip()) for line in work.splitlines()) / lines)
 

@@ -35,7 +35,7 @@ class DiceDataset(ProceduralDataset):
         super().__init__(config=config, seed=config.seed, size=config.size)
 
     def __getitem__(self, index):
-        rng = Random(self.seed + index)  # no other state: a seed must give the same questions everywhere
+        rng = Random(self.seed + index)  # no other state: a seed must produce the same questions everywhere
         rolls = [rng.randint(1, self.config.sides) for _ in range(self.config.dice)]
         wording = "State the final answer to the following arithmetic problem: {} ="  # known to the tiny policy
         return {"question": wording.format(" + ".join(map(str, rolls))), "answer": str(sum(rolls))}
@@ -67,7 +67,7 @@ def main() -> int:
 
     from rg_env.training import GRPOTrainer, choose_folder, default_config, load_policy, train
 
-    rg_env.import_user_code([__file__])  # so that worker processes import this file, too
+    rg_env.import_user_code([__file__])  # so that worker processes also import this file
     policy = load_policy(options.model)
     env = rg_env.ReasoningGym(gym="dice_sum")
     args = default_config(policy, choose_folder(options.output_dir, "dice_sum"), max_steps=options.max_steps)

@@ -1,6 +1,6 @@
-"""Publish a trained model: read its card first, then upload it.
+"""Publish a trained model: read its model card first, then upload it.
 
-    python examples/publish.py outputs/RUN me/legs --dry-run                 # the files and the card
+    python examples/publish.py outputs/RUN me/legs --dry-run                 # shows the files and the card
     python examples/publish.py outputs/RUN me/legs --private
     python examples/publish.py outputs/RUN me/legs --optimizer-state full    # so that training can resume
     python examples/publish.py verl/global_step_400 me/legs --base Qwen/Qwen2.5-3B-Instruct

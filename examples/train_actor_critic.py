@@ -6,10 +6,10 @@
 
 GRPO compares a rollout with the others for the same prompt. Here each prompt has one rollout, and a critic predicts its
 return at every token: a linear layer on the LM head's input. A token's advantage is the return minus the critic's
-prediction, smoothed by GAE (Schulman et al., 2016, arXiv:1506.02438). The policy is trained on it for a few epochs with
-the clipped loss of PPO (Schulman et al., 2017, arXiv:1707.06347).
+prediction, smoothed by GAE (Schulman et al., 2016, arXiv:1506.02438). The policy is trained on these advantages for a
+few epochs with the clipped loss of PPO (Schulman et al., 2017, arXiv:1707.06347).
 
-The critic's loss has no gradient into the trunk, where it would change the policy's features and need a weight relative
+The critic's loss is not backpropagated into the trunk: it would change the policy's features and need a weight relative
 to the policy's loss. Features are therefore constant while the critic is fitted, and a hundred critic updates cost less
 than one policy update.
 
@@ -48,7 +48,7 @@ def gae(rewards, values, mask, gamma, lam):
 
 
 def ppo_loss(logps, old_logps, advantages, clip):
-    """The loss of each token, and whether its ratio was clipped; all `(N,)`."""
+    """The loss of each token, and whether the token's ratio was clipped; both `(N,)`."""
     ratio = (logps - old_logps).exp()
     plain, bounded = ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages
     return -plain.minimum(bounded), bounded < plain
@@ -56,10 +56,10 @@ def ppo_loss(logps, old_logps, advantages, clip):
 
 def forward(model, ids, mask):
     """One pass over rollouts: log-probabilities `(N,)` of the N tokens in `mask`, row by row, and the hidden states
-    `(N, H)` before them, each divided by its root mean square and without gradient; both float32.
+    `(N, H)` from which those tokens are predicted, each divided by its root mean square and detached; both float32.
 
     Args:
-        ids: `(B, L) int64`, prompt and completion, padded on the right, which causal attention never attends to.
+        ids: `(B, L) int64`, prompt and completion, padded on the right; causal attention never attends to the padding.
         mask: `(B, L - 1) bool`; `mask[:, t]` is whether `ids[:, t + 1]` was sampled.
     """
     end = int(mask.any(dim=0).nonzero().max()) + 1  # length of the longest row in this pass
@@ -78,7 +78,7 @@ def judge(model, critic, ids, mask, rewards, options):
 
     Args:
         ids, mask: as for `forward`.
-        rewards: `(B,) float32`, assigned to the last token, even of completions that `max_tokens` cut off.
+        rewards: `(B,) float32`, assigned to the last token, even if `max_tokens` cut the completion off.
     """
     logps, values = torch.zeros(2, *mask.shape, device=ids.device)
     with torch.no_grad():
@@ -120,7 +120,7 @@ class ActorCritic(GRPOTrainer):
         size, self.options = policy.model.config.get_text_config().hidden_size, options
         self.critic = torch.nn.Linear(size, 1, device=self.accelerator.device)
         for parameter in self.critic.parameters():
-            torch.nn.init.zeros_(parameter)  # predicts 0 at first
+            torch.nn.init.zeros_(parameter)  # initially predicts 0
         # The default learning rate moves values by at most about 1 per update.
         rate = 1 / size if options.value_learning_rate is None else options.value_learning_rate
         self.critic_optimizer = torch.optim.Adam(self.critic.parameters(), rate, betas=(0.9, 0.95))
@@ -140,7 +140,7 @@ class ActorCritic(GRPOTrainer):
             ids, mask = batch["input_ids"], batch["loss_mask"]
             rewards = torch.tensor(rollouts.rewards, device=ids.device)
             logps, advantages, returns, hidden = judge(self.model, self.critic, ids, mask, rewards, options)
-            self.updating, self.consistent = True, False  # Ctrl-C waits for the end of the step
+            self.updating, self.consistent = True, False  # Ctrl-C takes effect at the end of the step
             metrics = {
                 "reward": rewards.mean().item(),
                 "accuracy": sum(rollouts.accuracies) / len(rollouts),
@@ -158,7 +158,7 @@ class ActorCritic(GRPOTrainer):
         self.notify("on_train_end")
 
     def improve_policy(self, ids, mask, old_logps, advantages):
-        """Run PPO's epochs over a batch, with an update per minibatch. Returns metrics."""
+        """Run PPO's epochs over a batch, with one update per minibatch, and return metrics."""
         advantages = (advantages - advantages[mask].mean()) / (advantages[mask].std(correction=0) + 1e-8)  # whitened
         losses, beyond = [], []
 
@@ -174,7 +174,7 @@ class ActorCritic(GRPOTrainer):
         for _ in range(self.options.epochs):
             for minibatch in torch.randperm(len(ids)).split(self.args.rollouts_per_step):
                 parts = minibatch.split(self.args.per_device_train_batch_size)
-                share = len(parts) / mask[minibatch].sum()  # so that parts average over tokens
+                share = len(parts) / mask[minibatch].sum()  # so that the parts add up to a mean over tokens
                 rates = [self.args.learning_rate] * len(self.optimizer.param_groups)
                 result = self.strategy.step(loss_of, [(rows, share) for rows in parts], rates, nullcontext)
                 self.guard.count(result, self.state.global_step + 1)  # non-finite updates are skipped

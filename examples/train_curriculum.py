@@ -50,10 +50,10 @@ def main() -> int:
         failure_threshold=0.1,
         window=32,
     )
-    choose_folder(options.output_dir, "check", options.resume)  # raises before the model is loaded
+    choose_folder(options.output_dir, "check", options.resume)  # raises an error before the model is loaded
     policy = load_policy(options.model)
     env = ReasoningGym(gym=policy.mixture(options.task), seed=options.seed)
-    # `gym` has the user's own options, which override levels; levels override the tiny policy's sizes.
+    # `gym` has the user's own options, which override the level's, which override the tiny policy's sizes.
     curriculum = Curriculum(config, env, options.seed, gym=options.task)
     folder = choose_folder(options.output_dir, f"curriculum-{run_name([options.task], policy.label)}", options.resume)
     args = default_config(policy, folder, max_steps=options.max_steps, seed=options.seed)

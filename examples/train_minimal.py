@@ -6,7 +6,7 @@
     python examples/train_minimal.py --data openai/gsm8k --data-config main --answer-after "####" --model ...
 
 --data takes a .csv, .json, .jsonl or .parquet file, or a dataset on the hub, with columns `question` and `answer`.
-Defaults of learning rate, batch size and lengths depend on the model: see `rg_env.training.default_config`.
+The defaults of learning rate, batch size and lengths depend on the model: see `rg_env.training.default_config`.
 
 On a GPU node, in two terminals:
 
@@ -45,7 +45,7 @@ def main() -> int:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--data", help="data file or hub dataset with questions and answers")
     source.add_argument("--tasks", action=Names, nargs="+", help="Reasoning Gym tasks (`rg-env tasks`)")
-    parser.add_argument("--data-config", help="configuration of a hub dataset")
+    parser.add_argument("--data-config", help="configuration (subset) of a hub dataset")
     parser.add_argument("--question-column", default="question")
     parser.add_argument("--answer-column", default="answer")
     parser.add_argument("--answer-after", help="the gold answer starts after this text in the answer column")
@@ -70,7 +70,7 @@ def main() -> int:
     from rg_env.training import load_rows, split_rows
 
     columns = {"question_column": options.question_column, "answer_column": options.answer_column}
-    if not options.tasks:  # before heavy imports; errors have file and line
+    if not options.tasks:  # before slow imports; errors include file and line
         given = sums(2200, options.seed) if options.data is None else options.data
         rows = load_rows(given, options.data_config, answer_after=options.answer_after, **columns)
         train_rows, eval_rows = split_rows(rows, options.num_eval, options.seed)
@@ -101,7 +101,7 @@ def main() -> int:
         scale_rewards="group",  # advantages divided by the group's standard deviation
         beta=0.0,  # weight of the KL term; needs a reference model if above 0
         num_iterations=1,  # updates per batch
-        epsilon=0.2,  # clip range; has no effect on the first update of a batch
+        epsilon=0.2,  # clip range; no effect on the first update of a batch
         seed=options.seed,
     )
     engine = EngineConfig(kind=options.engine, host=options.host, port=options.port)

@@ -6,7 +6,7 @@
     .venv/bin/python examples/train_trl.py                          # any machine: the tiny policy
     .venv/bin/python examples/train_trl.py --model Qwen/Qwen2.5-0.5B-Instruct --tasks leg_counting chain_sum
 
-In another project it needs rg-env (docs/index.md: Install) and trl 1.16 or later.
+In another project, this needs rg-env (docs/index.md: Install) and trl 1.16 or later.
 
 Sampled accuracy on the 200 frozen problems, with the first command and seeds 0, 1 and 2: 0.215-0.260 before,
 0.935-0.985 after 25 steps.
@@ -90,7 +90,7 @@ def main() -> int:
         eval_dataset=env.eval_dataset,
         callbacks=[Console()],
     )
-    trainer.remove_callback(PrinterCallback)  # it prints every metric, a kilobyte per step
+    trainer.remove_callback(PrinterCallback)  # the removed callback prints every metric, a kilobyte per step
     before = trainer.evaluate()["eval_accuracy"]
     trainer.train()
     after = trainer.evaluate()["eval_accuracy"]

@@ -33,7 +33,7 @@ def main() -> int:
     from rg_env import ReasoningGym
     from rg_env.training import EngineConfig, GRPOTrainer, choose_folder, default_config, load_policy, run_name, train
 
-    choose_folder(options.output_dir, "check", options.resume)  # fail now rather than after the model is loaded
+    choose_folder(options.output_dir, "check", options.resume)  # fail now instead of after the model is loaded
     policy = load_policy(options.model)
     env = ReasoningGym(gym=policy.mixture(options.tasks), seed=options.seed, manifest=options.manifest)
     folder = choose_folder(options.output_dir, run_name(options.tasks, policy.label), options.resume)

@@ -1,6 +1,6 @@
-"""GRPO with Verifiers' trainer and server, `vf.GRPOTrainer` and `vf-vllm`, on rg-env's environment.
+"""GRPO with Verifiers' own trainer and server, `vf.GRPOTrainer` and `vf-vllm`, on rg-env's environment.
 
-Verifiers 0.1.6 was the last release with them, so this folder is a separate project that pins versions of that time.
+Verifiers 0.1.6 was the last release with both, so this folder is a separate project with package versions of that time.
 In two terminals, from the root of a clone, on a Linux machine with four NVIDIA GPUs:
 
     CUDA_VISIBLE_DEVICES=0 uv run --project examples/vf_grpo --extra vllm vf-vllm --model Qwen/Qwen2.5-1.5B-Instruct \\
@@ -20,7 +20,7 @@ import yaml
 
 class GRPOTrainer(vf.GRPOTrainer):
     def _get_per_token_logps(self, model, input_ids, attention_mask, *args, **kwargs):
-        # Upstream passes its loss mask, which is 0 on the prompt, as the attention mask, which hides the question.
+        # Upstream passes its loss mask, which is 0 on the prompt, as the attention mask, and so hides the question.
         # Sequences are padded on the right, so ones are correct for every token that contributes to the loss.
         return super()._get_per_token_logps(model, input_ids, torch.ones_like(attention_mask), *args, **kwargs)
 
