@@ -1,4 +1,4 @@
-"""Formats ("dresses") in which a model may write an answer without changing its meaning, and which a grader accepts."""
+"""Formats ("dresses") in which a model may write an answer without changing its meaning; graders must accept them."""
 
 import re
 from collections import Counter
@@ -13,7 +13,7 @@ Dress = Callable[[str], str | None]
 
 
 def _around(start: str, end: str, never: str = "") -> Dress:
-    """Put the answer between `start` and `end`, unless it contains a sign of `never`."""
+    """Put the answer between `start` and `end`, unless it contains a character of `never`."""
     return lambda answer: None if any(sign in answer for sign in never) else f"{start}{answer}{end}"
 
 
@@ -26,7 +26,7 @@ def _box(start: str, end: str) -> Dress:
 
 
 def _thousands(separator: str) -> Dress:
-    """Group the digits of an answer that is a number in threes."""
+    """If the answer is a number, group its digits in threes."""
 
     def dressed(answer: str) -> str | None:
         number = re.fullmatch(r"(-?)(\d{4,})(\.\d+)?", answer)
@@ -38,7 +38,7 @@ def _thousands(separator: str) -> Dress:
 
 
 def _listed(quote: str) -> Dress:
-    """Put the answer into a list of one element, unless it has several parts itself."""
+    """Put the answer into a one-element list, unless it has several parts itself."""
     return lambda answer: f"[{quote}{answer}{quote}]" if re.fullmatch(r"[\w./ +-]*\w", answer) else None
 
 
@@ -78,13 +78,13 @@ DRESSES: dict[str, Dress] = {
     "label of a box": _box(r"Answer: \boxed{", "}"),
 }
 LABELS = tuple(name for name in DRESSES if "answer" in name or "label" in name or "sentence" in name)
-"""Dresses that label the text as the answer; for single values only, so not for `COMPOSED` tasks."""
+"""Dresses that label the text as the answer. Only for single values, so not for `COMPOSED` tasks."""
 
 
 def taken(
     task: str, entries: Sequence[Mapping[str, Any]], config: Mapping[str, Any] = NO_OPTIONS
 ) -> tuple[float, list[str]]:
-    """Share of the dressed gold answers that are graded as right, and the names of the dresses that are refused."""
+    """Share of dressed gold answers that are graded as right, and names of the dresses that are rejected."""
     tried = 0
     refused: Counter[str] = Counter()
     for entry in entries:

@@ -1,14 +1,14 @@
 """Search each task for reward hacks: replies that score without solving the question, as RL training would find them.
 
-A strategy is a function of the question's text alone. The search begins with thousands of them: constants, everything
-that `question_parts` copies or computes, gold answers of other questions as templates, and the gold answer of the most
-similar training question. The best on a few rows are mutated, joined in pairs and mutated again (`reply_changes`). Each
-round keeps those with the highest score; partial credit guides the search as long as no reply is right. The last step
-tries rules that choose between two of the best by one feature of the text (`_rule`). The winners on training rows are
-measured on held-out rows.
+A strategy is a function of the question's text alone. The search begins with thousands of strategies: constants,
+everything that `question_parts` copies or computes, gold answers of other questions as templates, and the gold answer
+of the most similar training question. The best on a few rows are mutated, joined in pairs and mutated again
+(`reply_changes`). Each round keeps those with the highest scores; partial credit guides the search as long as no reply
+is right. The last step tries rules that choose between two of the best strategies by one feature of the text (`_rule`).
+The winners on training rows are measured on held-out rows.
 
 Some strategies solve the task: `gcd`, for example, asks for the greatest common divisor of the question's numbers.
-`SOLUTIONS` names them and the reason. They are reported separately, and not mutated or joined.
+`SOLUTIONS` lists these strategies with reasons. They are reported separately, and are not mutated or joined.
 """
 
 import random
@@ -28,7 +28,8 @@ from reply_changes import CHANGES, JOINS, Change, templates
 TRIED = 12
 """Number of rows for the first rating of a strategy."""
 _GLANCED = 6
-"""Number of rows after which a strategy that scored 0 on all is dropped; drops 1 in 60 of those that score on half."""
+"""Number of rows after which a strategy that scored 0 on all of them is dropped. This also drops 1 in 60 of the
+strategies that score on half of all rows."""
 _CHANGED = 16
 _MOST_CHARS = 10_000
 
@@ -40,9 +41,9 @@ class Strategy:
     name: str
     reply: Callable[[str], str]
     steps: int = 0
-    """Number of mutations and joins that it is made of."""
+    """Number of mutations and joins that led to this strategy."""
     solves: bool = False
-    """Whether it solves the task."""
+    """Whether the strategy solves the task."""
 
     def replies(self, questions: Iterable[str]) -> tuple[str, ...]:
         """Replies to `questions`, truncated at the length that is scored."""
@@ -59,14 +60,14 @@ class Found:
 
 @dataclass(frozen=True)
 class Search:
-    """Results of the search on one task; None where no strategy scores on the training rows."""
+    """Results of the search on one task; a field is None if no such strategy scores on the training rows."""
 
     constant: Found | None
     """Best constant answer."""
     exploit: Found | None
     """Best strategy that does not solve the task; may be a constant."""
     partial: Found | None
-    """Best such strategy by mean value with partial credit."""
+    """Best strategy that does not solve the task, by mean value with partial credit."""
     solution: Found | None
     """Best strategy that solves the task."""
     tried: int
@@ -75,14 +76,14 @@ class Search:
     """Number of answers graded."""
 
 
-_TWO_ANSWERS = "it has two answers, equally often, and one is likelier "
+_TWO_ANSWERS = "its two answers are equally frequent, and one is likelier "
 SHORTCUTS: dict[str, str] = {
-    "aiw": "two of its three wordings ask for one more than a number of theirs",
-    "circuit_logic": _TWO_ANSWERS + "by what the circuit looks like",
+    "aiw": "two of its three wordings ask for one more than a number in the question",
+    "circuit_logic": _TWO_ANSWERS + "depending on how the circuit looks",
     "course_schedule": _TWO_ANSWERS + "the more prerequisites there are",
-    "game_of_life_halting": _TWO_ANSWERS + "the fewer cells live",
+    "game_of_life_halting": _TWO_ANSWERS + "the fewer cells are alive",
     "isomorphic_strings": _TWO_ANSWERS + "the shorter the strings are",
-    "modulo_grid": "its one gap has two signs, equally often",
+    "modulo_grid": "its one gap has two possible signs, which are equally frequent",
     "ransom_note": _TWO_ANSWERS + "the longer the texts are",
     "syllogism": _TWO_ANSWERS + "the more statements begin with it",
 }
@@ -95,17 +96,17 @@ SOLUTIONS: dict[str, tuple[str, str]] = {
     "number_sorting": (_SORTED, "the question asks for its numbers in order"),
     "products": (
         "product of|least common multiple",
-        "the question asks for the product of its numbers: of many it is the least common multiple",
+        "the question asks for the product of its numbers, which is often their least common multiple",
     ),
     "spell_backward": ("backward", "the question asks for its word backward"),
     "word_sequence_reversal": ("in reverse|backward", "the question asks for its words in reverse"),
     "word_sorting": (_SORTED, "the question asks for its words in order"),
 }
-"""By task: a regular expression that matches the names of strategies that solve it, and why they do."""
+"""Regular expression for the names of strategies that solve the task, and why they do, by task."""
 
 
 def search(task: str, train: GradedRows, held_out: GradedRows, seed: int = 0, most_graded: int = 90_000) -> Search:
-    """Search on `train`, and measure the winners on `held_out`. Grades about `most_graded` answers at most."""
+    """Search on `train`, and measure the winners on `held_out`; grades at most about `most_graded` answers."""
     pattern = re.compile(SOLUTIONS[task][0]) if task in SOLUTIONS else None
     constants = best_constants(train, 12, most_graded // 3)
     rating = _Rating(train, pattern, train.graded + most_graded * 2 // 3)
@@ -128,7 +129,7 @@ def search(task: str, train: GradedRows, held_out: GradedRows, seed: int = 0, mo
     cheap = [item for item in final if not item[1].solves]
     constant = measured([item for item in final if item[1] in fixed])
     exploit, near = measured(cheap), measured(cheap, partial=True)
-    if constant and exploit and near:  # a winner by chance may be worse than a constant
+    if constant and exploit and near:  # a strategy that won by chance may be worse than a constant
         exploit = max(exploit, constant, key=lambda found: found.paid.strict)
         near = max(near, exploit, key=lambda found: found.paid.partial)
     return Search(
@@ -159,7 +160,7 @@ def _by_paid(item: tuple[Paid, Strategy]) -> tuple[float, ...]:
 
 
 class _Rating:
-    """Strategies rated on the first rows; those with equal replies count once."""
+    """Strategies rated on the first rows; strategies with equal replies count once."""
 
     def __init__(self, rows: GradedRows, solution: re.Pattern[str] | None, stop: int) -> None:
         self.tried = 0
@@ -185,14 +186,14 @@ class _Rating:
             self._rated.append((paid, strategy))
 
     def best(self, count: int) -> list[Strategy]:
-        """The best that do not solve the task: three quarters by accuracy, the others by partial credit."""
+        """The best strategies that do not solve the task: three quarters by accuracy, the others by partial credit."""
         cheap = [item for item in self._rated if not item[1].solves]
         right = [strategy for _, strategy in sorted(cheap, key=_by_paid, reverse=True)[: count * 3 // 4]]
         near = [s for _, s in sorted(cheap, key=lambda item: (item[0].partial, -item[1].steps), reverse=True)]
         return right + [strategy for strategy in near[:count] if strategy not in right][: count - len(right)]
 
     def solving(self) -> list[Strategy]:
-        """The best three that solve the task."""
+        """The best three strategies that solve the task."""
         found = sorted((item for item in self._rated if item[1].solves), key=_by_paid, reverse=True)
         return [strategy for _, strategy in found[:3]]
 
@@ -217,8 +218,8 @@ def _known_parts(question: str) -> dict[str, str]:
 
 
 def from_golds(rows: GradedRows, seed: int) -> list[Strategy]:
-    """Templates made from gold answers of the later rows, and the gold answer of the most similar of these rows. A row
-    itself is excluded, or the latter would be right on all of them."""
+    """Templates made from gold answers of the later rows, and the gold answer of the most similar of these rows. The
+    row itself is excluded, because otherwise the latter strategy would be right on every row."""
     questions, golds = rows.questions[TRIED:], rows.golds[TRIED:]
     known = [
         (question, frozenset(question.split()), gold) for question, gold in zip(questions, golds, strict=True) if gold
@@ -292,7 +293,7 @@ def features(question: str) -> dict[str, float]:
 
 
 def _rule(rows: GradedRows, those: Sequence[Strategy]) -> Strategy | None:
-    """The best decision stump on the rows: one reply up to a threshold of a feature, another above it."""
+    """The best decision stump on the rows: one reply up to a threshold of a feature, another reply above it."""
     measured = [features(question) for question in rows.questions]
     known = Counter(name for own in measured for name in own)
     names = sorted(name for name, count in known.items() if count > len(rows) // 10)

@@ -4,7 +4,7 @@
     python tools/check_words.py FILE...   # these files
 
 Skips code (fenced or in backticks), URLs and the generated part of a page, whose text is checked in rg_env. The exit
-code is 1 if anything was found.
+code is 1 if anything is found.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""Search for the constant answer that is right most often on training rows, to be measured on others.
+"""Search for the constant answer that is most often right on training rows; it is then measured on other rows.
 
 Candidates are the gold answers, their parts, answers that are common in many tasks (`USUAL`), short formulas, and the
-majority vote of the gold answers at each position (a coloring, a board). The best are then changed token by token as
-long as the score increases. This greedy search finds, for example, colorings that are not the gold answer of any
+majority vote of the gold answers at each position (a coloring, a board). The best are then changed token by token for
+as long as the score increases. This greedy search finds, for example, colorings that are not the gold answer of any
 question.
 """
 
@@ -25,13 +25,13 @@ _FORMULA = re.compile(r"[∧∨¬→↔]")
 _TOKEN = re.compile(r"\w+|[^\w\s]|\s+")
 _MOST_PLACES = 60
 _WORTH_CLIMBING = 0.03
-"""Minimum accuracy for the greedy search; answers below it are specific to a row and not worth improving."""
+"""Minimum accuracy for the greedy search; less accurate answers are specific to a row and not worth improving."""
 _HALVINGS = ((16, 60), (60, 12))
-"""Rounds of elimination: number of rows to grade on, and number of answers to keep."""
+"""Rounds of elimination, each with the number of rows to grade on and the number of answers to keep."""
 
 
 def best_constants(rows: GradedRows, count: int, most_graded: int = 60_000) -> list[tuple[str, Paid]]:
-    """The best `count` answers on `rows`, best first. Grades about `most_graded` answers at most."""
+    """The best `count` answers on `rows`, best first; grades at most about `most_graded` answers."""
     stop = rows.graded + most_graded
     left = list(candidates(rows))
     for tried, kept in _HALVINGS:
@@ -46,7 +46,7 @@ def best_constants(rows: GradedRows, count: int, most_graded: int = 60_000) -> l
 
 
 def ranked(answers: Iterable[str], rows: GradedRows, tried: int, stop: int) -> list[tuple[str, Paid]]:
-    """The answers by their score on the first `tried` rows; stops when `rows.graded` reaches `stop`."""
+    """The answers, sorted by score on the first `tried` rows; grading stops when `rows.graded` reaches `stop`."""
     rated = []
     for answer in answers:
         if rows.graded >= stop:
@@ -56,7 +56,7 @@ def ranked(answers: Iterable[str], rows: GradedRows, tried: int, stop: int) -> l
 
 
 def candidates(rows: GradedRows) -> Iterator[str]:
-    """Distinct candidates, the likeliest first."""
+    """Distinct candidates, most promising first."""
     golds = [gold for gold in rows.golds if gold.strip()]
     tokens = Counter(token for gold in golds for token in set(_TOKEN.findall(gold)) if token.strip())
     lines = Counter(line for gold in golds for line in set(gold.splitlines()) if line.strip())
@@ -115,7 +115,7 @@ def short_formulas(golds: Sequence[str]) -> Iterator[str]:
 
 
 def climb(answer: str, rows: GradedRows, stop: int) -> dict[str, Paid]:
-    """Improve an answer by changes of one token until none helps; returns the score after each step."""
+    """Improve an answer by changing one token at a time until no change helps; returns the score after each step."""
     best = rows.paid([answer] * len(rows))
     steps = {answer: best}
     alternatives = _alternatives(rows.golds)

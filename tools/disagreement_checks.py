@@ -1,6 +1,6 @@
-"""Checks that an honest answer is of a kind on which the library's grader errs: see `disagreements`.
+"""Checks whether an honest answer is of a kind on which the library's grader errs (see `disagreements`).
 
-Each takes the stripped answer and the entry. None calls a grader.
+Each check takes the stripped answer and the entry. No check calls a grader.
 """
 
 import functools
@@ -25,7 +25,7 @@ def _numbers(text: str) -> list[float]:
 
 
 def within(answer: str, entry: Entry, most: Callable[[float], float], separators: str = r"[\s,'\[\]]+") -> bool:
-    """The answer has as many numbers as the gold answer, some are off, and each by at most `most(gold number)`."""
+    """The answer has as many numbers as the gold answer; some are off, but none by more than `most(gold number)`."""
     gold = _numbers(entry["answer"])
     parts = [part for part in re.split(separators, answer) if part]
     if len(parts) != len(gold) or not all(_NUMBER.fullmatch(part) for part in parts):
@@ -48,19 +48,19 @@ def is_json(answer: str) -> bool:
 
 
 def degree_sign_inside(answer: str, entry: Entry) -> bool:
-    """The stored angle, but with a degree sign that is not at its end."""
+    """The answer is the stored angle, but with a degree sign that is not at its end."""
     near = within(answer.replace("°", ""), entry, lambda gold: 0.01)
     return "°" in answer.rstrip("°") and (near or _numbers(answer.replace("°", "")) == _numbers(entry["answer"]))
 
 
 def bracket_inside(answer: str, entry: Entry) -> bool:
-    """The stored coordinates, but with brackets that are not around them."""
+    """The answer is the stored coordinates, but with brackets that do not enclose them."""
     bare = re.sub(r"[()]", "", answer)
     return _numbers(bare) == _numbers(entry["answer"]) and not re.fullmatch(r"\([^()]*\)|[^()]*", answer)
 
 
 def skipped_action(answer: str, entry: Entry) -> bool:
-    """Playing the plan by the rules finds an action that is impossible or does not name an agent, box or square."""
+    """Executing the plan by the rules finds an action that is impossible or does not name an agent, box or square."""
     squares = {name: list(items) for name, items in entry["metadata"]["initial_state"].items()}
     for step in json.loads(answer):
         arrivals = []
@@ -91,7 +91,7 @@ def twice_in_a_step(answer: str, entry: Entry) -> bool:
 
 
 def floats_alone_differ(answer: str, entry: Entry) -> bool:
-    """The gold value, except for floats that differ after the ninth digit."""
+    """The answer is the gold value, except for floats that differ after the ninth digit."""
     gold, given = _numbers(entry["answer"]), _numbers(answer)
     apart = [(a, b) for a, b in zip(given, gold, strict=False) if a != b]
     words = [re.sub(r"\s+", "", _NUMBER.sub("#", text)) for text in (answer, entry["answer"])]
@@ -99,7 +99,7 @@ def floats_alone_differ(answer: str, entry: Entry) -> bool:
 
 
 def prefix_of_gold(answer: str, entry: Entry) -> bool:
-    """The answer is a prefix of the gold number, or the reverse: the library's score is the ratio of the lengths."""
+    """The answer is a prefix of the gold number, or vice versa: the library's score is the ratio of the lengths."""
     value, gold = forms.rational(answer), forms.rational(entry["answer"])
     if value is None or gold is None or value == gold:
         return False
@@ -108,7 +108,7 @@ def prefix_of_gold(answer: str, entry: Entry) -> bool:
 
 
 def small_probability(answer: str, entry: Entry) -> bool:
-    """The answer is within 0.0001 of a probability below 0.002, but off by more than a twentieth of it."""
+    """The answer is within 0.0001 of a probability below 0.002, but off by more than 5% of that probability."""
     value, gold = forms.rational(answer), forms.rational(entry["answer"])
     return value is not None and gold is not None and gold < 0.002 and gold / 20 < abs(value - gold) <= 1.0001e-4
 
@@ -150,7 +150,7 @@ def more_words(answer: str, entry: Entry) -> bool:
 
 
 def another_candidate(answer: str, entry: Entry) -> bool:
-    """The answer is at least as near to a candidate other than the right one."""
+    """The answer is at least as close to another candidate as to the right one."""
     value, gold = float(answer.replace(",", "")), entry["metadata"]["solution"]
     others = [other for other in entry["metadata"]["candidates"] if other != gold]
     return any(abs(value - other) <= abs(value - gold) + 1e-6 for other in others)
@@ -161,7 +161,7 @@ def no_formula(answer: str, entry: Entry) -> bool:
 
 
 def restates(answer: str, entry: Entry) -> bool:
-    """One of the shortest clauses that the answer implies follows from one premise alone. Tries all clauses."""
+    """One of the shortest clauses that the answer implies follows from a single premise. Tries all clauses."""
     table = logic.columns(entry["metadata"]["variables"])
     always = (1 << (1 << len(table))) - 1
     value, *premises = (_column(text, table) for text in (answer, *entry["metadata"]["premises"]))
@@ -193,7 +193,7 @@ def other_numbers(answer: str, entry: Entry) -> bool:
 
 
 def clipped_move(answer: str, entry: Entry) -> bool:
-    """A vehicle is blocked before the end of its move."""
+    """A vehicle is blocked before its move ends."""
     board = read_board(entry["metadata"]["board_config"])
     state = list(board.start)
     for letter, steps in re.findall(r"([A-Z])([+-]\d+)", answer):
@@ -210,7 +210,7 @@ def clipped_move(answer: str, entry: Entry) -> bool:
 
 
 def days_and_more(answer: str, entry: Entry) -> bool:
-    """The question requires days, and the answer is the right number followed by something other than `days`."""
+    """The question asks for days, and the answer is the right number followed by something other than `days`."""
     first, *rest = answer.split()
     return entry["metadata"]["task_type"] == "date" and first == entry["answer"].split()[0] and rest != ["days"]
 
@@ -268,13 +268,13 @@ def unknown_vertex(answer: str, entry: Entry) -> bool:
 
 
 def ten_letters(answer: str, entry: Entry) -> bool:
-    """Ten letters are at the right position, and others are not."""
+    """Ten letters are at the right positions, and others are not."""
     gold = entry["answer"]
     return answer != gold and sum(a == b for a, b in zip(answer, gold, strict=False)) >= 10
 
 
 def more_roots(answer: str, entry: Entry) -> bool:
-    """The answer has the stored roots and more numbers."""
+    """The answer has the stored roots and additional numbers."""
     given, gold = _numbers(answer), _numbers(entry["answer"])
     return len(given) > len(gold) and all(any(abs(a - b) <= 1e-4 for a in given) for b in gold)
 
@@ -285,7 +285,7 @@ def matches(pattern: str, flags: int = 0) -> Callable[[str, Entry], bool]:
 
 
 def other_numbers_as_many(answer: str, entry: Entry) -> bool:
-    """The answer has the same number of numbers as the stored one, but different ones."""
+    """The answer has as many numbers as the stored one, but different ones."""
     given, gold = _numbers(answer), _numbers(entry["answer"])
     return given != gold and len(given) == len(gold)
 
@@ -302,7 +302,7 @@ def moves_without_json(answer: str, entry: Entry) -> bool:
 
 
 def in_other_case(line: str) -> Callable[[str, Entry], bool]:
-    """A check that all lines match `line` when letter case is ignored, but not all match it exactly."""
+    """A check that all lines match `line` if letter case is ignored, but not all match exactly."""
     usual, any_case = re.compile(rf"(?:{line}\s*)+"), re.compile(rf"(?:{line}\s*)+", re.IGNORECASE)
     return lambda answer, entry: bool(any_case.fullmatch(answer)) and not usual.fullmatch(answer)
 

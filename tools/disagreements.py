@@ -1,8 +1,9 @@
 """Kinds of honest answers on which the library's grader and ours disagree, and why ours is right.
 
-The audit assigns each disagreement to the first kind of its task with our verdict whose `fits` returns True. One that
-fits no kind is unexplained and fails the audit. `fits` examines the answer and the entry, and never calls a grader: it
-proves that the reason applies to this answer, so that a bug of ours is not attributed to the library.
+The audit assigns each disagreement to the first kind of its task that has our verdict and whose `fits` returns True. A
+disagreement that fits no kind is unexplained and fails the audit. `fits` examines the answer and the entry, and never
+calls a grader: it proves that the reason applies to this answer, so that a bug of ours is not attributed to the
+library.
 """
 
 import re
@@ -30,7 +31,7 @@ def why(task: str, kind: str) -> str:
 
 
 def explanation(task: str, entry: Entry, answer: str, right: bool) -> str | None:
-    """The kind of this disagreement, given our verdict `right`; None if it is unexplained."""
+    """The kind of this disagreement, given our verdict `right`; None if the disagreement is unexplained."""
     for name, kind in DISAGREEMENTS.get(task, {}).items():
         if kind.right is right and kind.fits(answer.strip(), entry):
             return name

@@ -1,4 +1,4 @@
-"""Items of tasks, generated as for rows but before selection: for the graders' audit, tests and benchmarks."""
+"""Items of tasks, generated as for rows, but before selection; for the graders' audit, tests and benchmarks."""
 
 import atexit
 import select
@@ -15,14 +15,15 @@ from rg_env.errors import GenerationError, InputError
 class Draws:
     """Draws items from both splits; questions may repeat.
 
-    Runs one process until the program ends, because it takes a second to start and tenths of a second to import a task.
+    Keeps one process until the program ends, because starting it takes a second and importing a task tenths of a
+    second.
     """
 
     def __init__(self) -> None:
         self._drawer = Drawer({})
         self._replies: list[Any] = []
         self.passed_over: Counter[str] = Counter()
-        """Number of draws without a question, by task; for the reasons see `core.tasks.library_fixes.LEFT_OUT`."""
+        """Number of draws without a question, by task; see `core.tasks.library_fixes.LEFT_OUT` for the reasons."""
         atexit.register(self._drawer.process.kill)
         self._reply("the start of a process")
 

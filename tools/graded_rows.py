@@ -1,4 +1,4 @@
-"""Rows of one task and the scores of answers to them, for the searches for constant answers and cheap replies."""
+"""Rows of one task and the scores of answers to them, used by the searches for constant answers and cheap replies."""
 
 import json
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from rg_env.errors import TooFewQuestionsError
 
 
 class Paid(NamedTuple):
-    """Mean scores over rows, in [0, 1]; compared in this order."""
+    """Mean scores over rows, in [0, 1]; compared in field order."""
 
     strict: float
     """Share of rows with a right answer."""
@@ -65,7 +65,7 @@ class GradedRows:
 
 
 def rows_of(task: str, train: int, held_out: int, seed: int = 0) -> tuple[GradedRows, GradedRows]:
-    """`train` training rows and `held_out` evaluation rows of `task`, or all if it has fewer."""
+    """`train` training rows and `held_out` evaluation rows of `task`, or all rows if the task has fewer."""
     try:
         drawn = build_splits(task, train, held_out, seed, seed)
         return GradedRows(drawn[0]), GradedRows(drawn[1])

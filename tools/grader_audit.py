@@ -4,10 +4,10 @@
     .venv/bin/python tools/grader_audit.py --measure gcd maze --rows 100  # two tasks
     .venv/bin/python tools/grader_audit.py --measure --write              # update the table
 
-Measures for each task whether gold answers are right and honest answers are graded as by the library
+Measures, for each task, whether gold answers are graded as right and honest answers as by the library
 (`honest_answers`), the scores of the best constant answer and the best cheap reply (`constant_answers`,
 `cheap_replies`), and the number of distinct problems. `rg-env tasks --audit` prints the shipped table. The exit code is
-1 if a gold answer is not right, or a disagreement with the library is unexplained.
+1 if a gold answer is graded as wrong or a disagreement with the library is unexplained.
 """
 
 import argparse
@@ -43,13 +43,13 @@ SLOW = {
     "sudoku": 0.5,
     "zebra_puzzles": 0.4,
 }
-"""Fraction of the usual questions and rows for tasks whose questions take the library 15 ms to a second each."""
+"""Fraction of the usual number of questions and rows, for tasks whose questions take the library 15 ms to 1 s each."""
 _MOST_SHOWN = 200
 
 
 def measure(task: str, items: int, seeds: int, rows: int) -> Audit:
-    """Audit one task on `items` questions for each of `seeds` seeds, and on `rows` rows of each split; on fewer if the
-    task is in `SLOW`."""
+    """Audit one task on `items` questions for each of `seeds` seeds and on `rows` rows of each split, or on fewer if
+    the task is in `SLOW`."""
     share = SLOW.get(task, 1.0)
     result = compare(task, round(items * share), range(seeds))
     train, held_out = rows_of(task, round(rows * share), round(rows * share))

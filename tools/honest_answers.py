@@ -1,6 +1,6 @@
 """Compare our graders with the library's on honest answers.
 
-Honest answers are those that a model could give in earnest: the gold answer, small edits of it, and gold answers of
+Honest answers are those that a model might actually give: the gold answer, small edits of it, and gold answers to
 other questions. The library's graders are safe on them, but not on arbitrary text.
 """
 
@@ -26,11 +26,11 @@ from rg_env.core.grading.graders.gold import NO_OPTIONS, corrected
 from rg_env.core.grading.workers import WorkerPool
 
 CORRECT_FROM = 1 - 1e-9
-"""Minimum score that counts as right, for both graders. Some of the library's scores are off by a rounding error;
-0.9999995 is not, it is the score of a wrong second in time_intervals."""
+"""Minimum score that counts as right, for both graders. Some of the library's scores are off by a rounding error,
+but 0.9999995 is the score for a wrong second in time_intervals."""
 LIBRARY_S = 20.0
 DRESSED = 100
-"""Number of gold answers to try in each dress."""
+"""Number of gold answers to try in each dress (see `answer_wrappings`)."""
 _OPPOSITES = [("True", "False"), ("Yes", "No"), ("yes", "no"), ("true", "false"), ("knight", "knave")]
 
 
@@ -72,7 +72,7 @@ def changed(answer: str, rng: random.Random) -> list[str]:
 def honest_answers(
     task: str, entries: list[dict[str, Any]], seed: int = 0, config: Mapping[str, Any] = NO_OPTIONS
 ) -> Iterator[Honest]:
-    """For each entry its gold answer, variants of it, and the gold answers of two other entries."""
+    """For each entry, its gold answer, variants of that answer, and the gold answers of two other entries."""
     rng = random.Random(f"{task}:{seed}")
     golds = [gold_answer(task, entry, config) for entry in entries]
     for entry, gold in zip(entries, golds, strict=True):
@@ -88,7 +88,7 @@ def compare(task: str, items: int = 100, seeds: Sequence[int] = (0,), config: Ma
     """Draw `items` questions for each seed, and grade honest answers to them with both graders.
 
     The library's grader gets `LIBRARY_S` seconds per task, because its integrations can take seconds per answer. The
-    remaining answers are graded by ours only, and not compared.
+    remaining answers are graded only by our grader and not compared.
     """
     result = Audit(task)
     library_s = 0.0
@@ -97,7 +97,7 @@ def compare(task: str, items: int = 100, seeds: Sequence[int] = (0,), config: Ma
     drawing = grading = 0.0
     graded = 0
     for seed in seeds:
-        entries_of(task, 1, seed, config)  # imports and word lists, not to be timed
+        entries_of(task, 1, seed, config)  # imports and loads word lists, which must not be timed
         start, passed_over = time.perf_counter(), _draws().passed_over[task]
         drawn = entries_of(task, items, seed, config)
         drawing += time.perf_counter() - start
@@ -150,7 +150,7 @@ def _differs(result: Audit, honest: Honest, right: bool) -> None:
 
 
 def _around(text: str, apart: int) -> str:
-    """An excerpt of a long text around the position `apart`, where it differs from another."""
+    """An excerpt of a long text around position `apart`, where it differs from the other text."""
     text = text.strip()
     if len(text) <= 60:
         return repr(text)
@@ -170,8 +170,8 @@ def _library_pool() -> WorkerPool:
 
 
 def _library_value(task: str, config: dict[str, Any], entry: dict[str, Any], answer: str) -> float | None:
-    """The library's score; 0.0 if its grader raises, as several do on unexpected text; None if it takes too long, as
-    integrations sometimes do."""
+    """The library's score; 0.0 if its grader raises an error, as several do on unexpected text; None if grading takes
+    too long, as integrations sometimes do."""
     outcome = _library_pool().call(task, config, entry, answer)
     if outcome.status in ("timed_out", "died"):
         return None

@@ -1,4 +1,4 @@
-"""Hooks of the documentation site (mkdocs.yml), so that pages read the same on a code host and on the site.
+"""Hooks for the documentation site (mkdocs.yml), so that pages read the same on a code host and on the site.
 
 - A line `<!-- include: ../CHANGELOG.md -->` is replaced by the contents of that file.
 - A relative link to a file outside `docs/` becomes a link into the repository (`extra.repository`).

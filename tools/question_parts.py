@@ -1,8 +1,8 @@
 """Text that a reply can copy or compute from a question without understanding it: `parts(question)`.
 
-Every part is a string with a name such as "last number of the last line" or "first grid, transposed". Names mean the
-same in every question, so a name is a strategy, and `cheap_replies` searches for those that score. This module is
-independent of tasks.
+Every part is a string with a name such as "last number of the last line" or "first grid, transposed". A name means
+the same in every question, so each name is a strategy, and `cheap_replies` searches for names that score. This module
+is independent of tasks.
 """
 
 import json
@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 MOST_CHARS = 4_000
-"""Maximum length of a part. Longer ones are most of a long question, which never scores and is slow to grade."""
+"""Maximum length of a part. Longer parts are most of a long question, which never scores and is slow to grade."""
 _MOST_VALUES = 400
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w])")
 _KINDS = {
@@ -39,7 +39,7 @@ _KINDS = {
 
 
 def parts(question: str) -> dict[str, str]:
-    """Parts of `question` by name, without blank ones and those longer than `MOST_CHARS`."""
+    """Parts of `question` by name, excluding blank parts and those longer than `MOST_CHARS`."""
     return dict(_parts(question))
 
 
@@ -86,7 +86,7 @@ def _scopes(question: str) -> dict[str, str]:
 
 
 def _picked(values: list[str]) -> Iterator[tuple[str, str]]:
-    """One of the values, or all of them in some order; `{}` in a name is for the kind of value."""
+    """One of the values, or all of them in some order; `{}` in a name is a placeholder for the kind of value."""
     if not values:
         return
     for place, index in (("first", 0), ("second", 1), ("third", 2), ("fourth", 3), ("fifth", 4)):
@@ -271,7 +271,7 @@ def _grids(question: str) -> Iterator[tuple[Grid, str]]:
 
 
 def _cells(text: str) -> tuple[list[str], str]:
-    """Cells of a line and their separator; no cells if it is not a line of a grid."""
+    """Cells of a line and their separator; no cells if the line is not part of a grid."""
     separator = "," if "," in text else " "
     cells = [cell for cell in re.split(r"[,\s]+", text) if cell]
     if len(cells) > 1:

@@ -1,12 +1,13 @@
-"""Record what Reasoning Gym's own tests ask its graders: `tests/data/upstream_scores.jsonl.gz`.
+"""Record the answers that Reasoning Gym's own tests grade, in `tests/data/upstream_scores.jsonl.gz`.
 
     git clone --branch v0.1.25 https://github.com/open-thought/reasoning-gym /tmp/reasoning-gym
     PYTHONHASHSEED=0 .venv/bin/python tools/record_upstream_scores.py /tmp/reasoning-gym
 
-The clone gives the tests, the installed library the graders; check out the tag of the installed version. The tests run
-as they are, and every outermost call of a task's `score_answer` is noted with answer, entry and score. Only this data
-is kept, no code. Tests whose calls are alike, such as gold answers to generated items in a loop, are sampled. Entries
-that a test wrote by hand, with only what the library's grader looks at, are completed. Takes about six minutes.
+The tests come from the clone and the graders from the installed library, so check out the tag of the installed version.
+The tests run unchanged, and every outermost call of a task's `score_answer` is recorded with answer, entry and score.
+Only this data is kept, no code. Similar calls, such as those for gold answers to items generated in a loop, are
+sampled. Handwritten entries, which have only the fields that the library's grader reads, are completed. Takes about six
+minutes.
 """
 
 import argparse
@@ -27,16 +28,16 @@ from rg_env.core.tasks import library
 
 DATA = Path(__file__).parents[1] / "tests/data" / "upstream_scores.jsonl.gz"
 GOLD_PER_LINE, OTHERS_PER_LINE = 2, 12
-"""Calls kept of one line of a test for one task, spread over all that it made: gold answers, and others that are paid
-in full, in part or not at all, of each as many."""
+"""Maximum number of calls to keep per line of a test and task, spread evenly over all calls of that line: for gold
+answers, and for each other outcome (full, partial or no credit)."""
 LONGEST = 10_000
-"""Characters of an entry: longer ones (a large haystack, a long program) are left out."""
+"""Maximum length of an entry in characters; longer entries (a large haystack, a long program) are left out."""
 
 
 class Call(NamedTuple):
     test: str
     line: int
-    """The line of the test file that called, directly or through the library."""
+    """Line of the test file that made the call, directly or through the library."""
     task: str
     config: str
     entry: str
@@ -45,7 +46,7 @@ class Call(NamedTuple):
 
 
 class Recorder:
-    """A pytest plugin that notes each graded answer with the test that asked for it."""
+    """A pytest plugin that records each graded answer with the test that graded it."""
 
     def __init__(self, tests: Path) -> None:
         self._tests = f"{tests}{os.sep}"
@@ -71,7 +72,7 @@ class Recorder:
         def score_answer(dataset: Any, answer: Any, entry: Any) -> Any:
             task = self._tasks.get(type(dataset))
             outer, self._depth = self._depth, self._depth + (task is not None)
-            # As JSON before the call: the grader or the test may change the entry.
+            # Converted to JSON before the call, because the grader or the test may change the entry.
             before = "" if outer or task is None else _json(entry)
             try:
                 score = grader(dataset, answer, entry)
@@ -90,7 +91,7 @@ def _json(value: Any) -> str:
 
 
 def _options(config: Any) -> dict[str, Any]:
-    """The options of a dataset that are not the default ones."""
+    """The options of a dataset that differ from the defaults."""
     return {
         field.name: value
         for field in dataclasses.fields(config)
@@ -100,7 +101,7 @@ def _options(config: Any) -> dict[str, Any]:
 
 
 def record(tests: Path) -> list[Call]:
-    """What the tests in that folder ask. They import the installed library: it is imported before they are."""
+    """Calls made by the tests in this folder. They use the installed library, which is imported before them."""
     recorder = Recorder(tests.resolve())
     options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", os.devnull, "--rootdir", str(tests.parent)]
     pytest.main([*options, str(tests.resolve())], plugins=[recorder])
@@ -108,7 +109,7 @@ def record(tests: Path) -> list[Call]:
 
 
 def complete(task: str, entry: dict[str, Any]) -> dict[str, Any]:
-    """The entry with what graders of rg_env need, where a test left it out; as the library would have made it."""
+    """The entry with the fields added that rg_env's graders need but the test left out, as the library makes them."""
     found = {"question": "", "answer": "", **entry}
     metadata = found["metadata"] = {**entry.get("metadata", {})}
     gold = found["answer"]
@@ -119,7 +120,7 @@ def complete(task: str, entry: dict[str, Any]) -> dict[str, Any]:
     elif task == "spiral_matrix" and not metadata:
         spiral = [int(number) for number in gold.split()]
         size = math.isqrt(len(spiral))
-        rows = [sorted(spiral)[row * size : (row + 1) * size] for row in range(size)]  # the test's: 1 to 9 in order
+        rows = [sorted(spiral)[row * size : (row + 1) * size] for row in range(size)]  # the test has 1 to 9 in order
         metadata |= {"matrix": rows, "solution": spiral}
     elif task == "decimal_chain_sum" and not metadata:
         metadata |= {"expression": gold}
@@ -160,7 +161,7 @@ def complete(task: str, entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def sample(calls: list[Call]) -> list[Call]:
-    """Each question once, and few of those that one line asks in a loop."""
+    """Each distinct call once, and only a few of the similar calls that one line makes in a loop."""
     asked: dict[tuple[str, str, str, str | None], Call] = {}
     for call in calls:
         if len(call.entry) <= LONGEST:
@@ -176,7 +177,7 @@ def sample(calls: list[Call]) -> list[Call]:
 
 
 def outcome(call: Call) -> str:
-    """What became of an answer."""
+    """Whether an answer is the gold answer, or else got full, partial or no credit."""
     if call.answer == json.loads(call.entry).get("answer"):
         return "gold"
     return "full" if call.score >= 1 else "part" if call.score > 0 else "nothing"

@@ -1,5 +1,5 @@
-"""Mutations of a reply that nearly scores: `CHANGES` of one text, `JOINS` of two, and `templates` made from gold
-answers by replacing tokens of their question with those of another.
+"""Mutations of a reply that nearly scores: `CHANGES` of one text, `JOINS` of two, and `templates`, which are gold
+answers whose tokens from their own question are replaced with those of another question.
 
 A change takes the reply and the question, and never raises: a reply that it cannot change is returned unchanged or
 blank.
@@ -28,7 +28,7 @@ def _variable(question: str) -> str:
 
 
 def _formula(text: str, question: str) -> str:
-    """The formula in a reply, without the text that questions put around it."""
+    """The formula in a reply, without the surrounding text that questions use."""
     text = re.sub(r"^.*?[∫:]\s*|\s*d[A-Za-z]\s*$", "", text.strip(), flags=re.DOTALL)
     return text.partition("=")[0].strip() or text
 
@@ -41,7 +41,7 @@ def _filled(form: str) -> Change:
 
 
 def _fields(change: Callable[[list[str]], Sequence[str]], separator: str = " ") -> Change:
-    """A change of the reply's fields, which are separated by commas if it has any, otherwise by white space."""
+    """A change of the reply's fields, which are separated by commas if the reply has any, otherwise by white space."""
 
     def changed(text: str, question: str) -> str:
         if "," in text:
@@ -175,7 +175,7 @@ class Template:
         return text if len(text) <= 120 else text[:117] + "..."
 
     def fill(self, question: str) -> str:
-        """The template filled with tokens of `question`; blank if it lacks one."""
+        """The template filled with tokens of `question`; blank if the question lacks one of them."""
         tokens = _tokens(question)
         found = []
         for piece in self.pieces:
@@ -203,8 +203,9 @@ def _tokens(question: str) -> dict[str, list[str]]:
 
 
 def templates(questions: Sequence[str], golds: Sequence[str]) -> Iterator[Template]:
-    """Up to three templates for each gold answer: positions counted from the question's start, from its end, and only
-    for names and numbers. Tokens that occur in half of the gold answers stay unchanged."""
+    """Up to three templates for each gold answer: with positions counted from the question's start, with positions
+    counted from its end, and with placeholders only for names and numbers. Tokens that occur in half of the gold
+    answers stay unchanged."""
     given = [(question, _TOKEN.findall(gold)) for question, gold in zip(questions, golds, strict=True) if gold.strip()]
     frequent = Counter(token for _, tokens in given for token in set(tokens))
     seen: set[Template] = set()

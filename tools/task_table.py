@@ -1,6 +1,6 @@
 """Regenerate `rg_env/core/tasks/task_table.json` from the installed library.
 
-python tools/task_table.py            # keeps the broken levels of the shipped table
+python tools/task_table.py            # keeps the shipped table's list of broken levels
 python tools/task_table.py --probe    # probes every level of every task (minutes)
 """
 
@@ -18,14 +18,14 @@ from rg_env.core.text import one_line
 
 PROBE_ITEMS = 4
 PROBE_S = 8.0
-"""A level that takes longer than this many seconds to generate `PROBE_ITEMS` items, imports excluded, is broken."""
+"""A level is broken if generating `PROBE_ITEMS` items takes longer than this many seconds, excluding imports."""
 PROBE_DRAWS = 500
-"""A level that needs more draws than this to generate `PROBE_ITEMS` items is broken, too."""
+"""A level is also broken if generating `PROBE_ITEMS` items takes more draws than this."""
 
 
 def generate_table(broken: dict[str, dict[str, str]] | None = None) -> dict[str, TaskEntry]:
-    """Generate the table from the installed library, which is imported. `broken` levels default to those of the shipped
-    table."""
+    """Generate the table from the installed library, which this function imports. `broken` defaults to the broken
+    levels of the shipped table."""
     if broken is None:
         broken = {task: entry.get("broken_levels", {}) for task, entry in shipped_table().items()}
     table: dict[str, TaskEntry] = {}
@@ -44,8 +44,8 @@ def render(table: dict[str, TaskEntry]) -> str:
 def probe_levels(tasks: Iterable[str] | None = None) -> dict[str, dict[str, str]]:
     """Levels of each task for which the installed library cannot generate questions, with the reason.
 
-    Each level is probed in a forked process, which an alarm ends if it takes too long. Needed once per library version;
-    all tasks take about two minutes.
+    Each level is probed in a forked process, which is terminated by an alarm if it takes too long. Probing is needed
+    once per library version; all tasks take about two minutes.
     """
     library.factory()
     broken: dict[str, dict[str, str]] = {}
@@ -59,11 +59,11 @@ def probe_levels(tasks: Iterable[str] | None = None) -> dict[str, dict[str, str]
 
 
 def _probe(task: str, options: Mapping[str, Any]) -> str:
-    """The reason why `task` generates no items with `options`; empty if it does."""
+    """The reason why `task` cannot generate items with `options`; empty if it can."""
     receiver, sender = os.pipe()
     child = os.fork()
     if child == 0:
-        signal.setitimer(signal.ITIMER_REAL, PROBE_S)  # the default action ends the process even inside C code
+        signal.setitimer(signal.ITIMER_REAL, PROBE_S)  # the signal's default action ends the process even inside C code
         reason = ""
         try:
             dataset = library.create(task, options, seed=1, size=PROBE_DRAWS)

@@ -6,9 +6,10 @@
 1. Draw questions of the training split for every task, and write a worked solution for each.
 2. Train a byte-level BPE tokenizer on that text.
 3. Train a Llama-shaped model of fewer than a million parameters on the worked solutions.
-4. Continue with a mixture in which most completions are guesses without work. The policy then knows both and mostly
-   guesses, so that GRPO has to learn when to work, not how.
-5. Measure it on questions of the evaluation split, and save weights, tokenizer, chat template and generation config.
+4. Continue with a mixture in which most completions are guesses without work. The policy then knows both kinds of
+   completion but mostly guesses, so that GRPO has to teach it when to work, not how.
+5. Measure the policy on questions of the evaluation split, and save weights, tokenizer, chat template and generation
+   config.
 
 Nothing is downloaded. The same seed on the same machine gives the same weights. The folder is moved into place when it
 is complete, and must not exist before.
@@ -59,7 +60,7 @@ class Recipe:
     questions: dict[str, int] = field(
         default_factory=lambda: {"leg_counting": 24_000, "chain_sum": 36_000, "simple_equations": 18_000}
     )
-    """Training questions per task; they also determine the task's share of every batch."""
+    """Training questions per task; the numbers also determine each task's share of every batch."""
     batch_size: int = 64
     learning_rate: float = 3e-3
     learn_steps: int = 1_300
@@ -163,7 +164,7 @@ def tokenizer_texts(entries: dict[str, list[dict[str, Any]]], worked: dict[str, 
 def new_model(tokenizer: PreTrainedTokenizerBase, recipe: Recipe) -> LlamaForCausalLM:
     """The model with random weights.
 
-    It has Llama's architecture, which loads the same everywhere. For Qwen2's, transformers 5 would replace our
+    The architecture is Llama's, which loads the same way everywhere. For Qwen2's, transformers 5 would replace our
     tokenizer with its own.
     """
     return LlamaForCausalLM(
@@ -263,7 +264,7 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, out: Path)
         pad_token_id=tokenizer.pad_token_id,
     )
     model.save_pretrained(aside)
-    # Weights are saved in bfloat16 to be small, but updates of 1e-4 vanish in it, so dtype "auto" must mean float32.
+    # Weights are saved in bfloat16 to save space, but updates of 1e-4 vanish in it, so dtype "auto" must mean float32.
     config = aside / "config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"dtype": "float32"}, indent=2) + "\n")
     tokenizer.save_pretrained(aside)

@@ -1,4 +1,4 @@
-"""Measure a policy on one task, sampled or greedy: accuracy, format, and share of answers with work before them."""
+"""Measure a policy on one task, sampled or greedy: accuracy, format, and share of answers preceded by work."""
 
 import re
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _ANSWER = re.compile(r"<answer>(.*?)</answer>")
 
 @dataclass(frozen=True)
 class Measurement:
-    """Shares of the completions, in [0, 1], and their mean length."""
+    """Shares of completions, in [0, 1], and the mean length of completions."""
 
     accuracy: float
     """Share with the right answer."""
@@ -24,7 +24,7 @@ class Measurement:
     worked: float
     """Share with text before the answer."""
     accuracy_when_worked: float
-    """Accuracy of completions with text before the answer; 0 without such completions."""
+    """Accuracy of completions with text before the answer; 0 if there are no such completions."""
     tokens: float
     """Mean number of tokens, including the end token."""
 

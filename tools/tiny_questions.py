@@ -16,7 +16,7 @@ _CHUNK = 1024
 
 def questions(task: str, split: Split, seed: int) -> Iterator[dict[str, Any]]:
     """Infinite stream of entries of `task`, with its config in `TASKS`, whose problem belongs to `split`."""
-    # Reasoning Gym draws item i of seed s from Random(s + i), so consecutive chunks have seeds that are a chunk apart.
+    # Reasoning Gym draws item i of seed s from Random(s + i), so the seeds of consecutive chunks are one chunk apart.
     for start in itertools.count(seed, _CHUNK):
         for entry in reasoning_gym.create_dataset(task, size=_CHUNK, seed=start, **TASKS[task]):
             if split_of(problem_of(task, entry)) == split:

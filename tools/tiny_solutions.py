@@ -1,7 +1,7 @@
 """Training completions of the tiny policy: worked solutions and blurted guesses.
 
 Pure functions from a Reasoning Gym entry (`question`, `answer`, `metadata`) to the text of a completion. Every number
-in a worked solution is computed from the question, not taken from the entry's answer; a test checks that both agree.
+in a worked solution is computed from the question, not taken from the entry's answer; a test checks that the two agree.
 
     >>> print(worked_solution("chain_sum", {"metadata": {"expression": "4 + 23 - 7"}, ...}))
     4 + 20 = 24
@@ -21,7 +21,7 @@ Entry = Mapping[str, Any]
 
 
 def worked_solution(task: str, entry: Entry) -> str:
-    """The steps of a solution and, on the last line, the answer in the tags that the system prompt asks for."""
+    """The steps of a solution and, on the last line, the answer in the tags that the system prompt requires."""
     lines, answer = _WORK[task](entry)
     return "\n".join([*lines, f"<answer>{answer}</answer>"])
 
@@ -36,7 +36,7 @@ def _count_legs(entry: Entry) -> tuple[list[str], int]:
     for animal, count in entry["metadata"]["animals"].items():
         legs = ANIMALS[animal]
         products.append(count * legs)
-        # Same wording as in the question ("3 cats"), so that a line begins with a copy.
+        # Same wording as in the question ("3 cats"), so that each line begins with a copy.
         lines.append(f"{count} {animal}{'s' if count > 1 else ''}: {count} x {legs} = {count * legs}")
     total = products[0]
     for product in products[1:]:
