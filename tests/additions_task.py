@@ -1,4 +1,4 @@
-"""A task of another author for tests of training: additions, which the tiny policy learns in a few steps."""
+"""A user-defined task for training tests: additions, which the tiny policy learns in a few steps."""
 
 import random
 import re
@@ -10,19 +10,19 @@ SYSTEM_PROMPT = "Think step by step, then give the final answer as <answer>your 
 
 
 def additions(count: int, seed: int) -> list[tuple[int, int]]:
-    """Pairs of numbers."""
+    """Rows that ask for the sum of a pair of numbers."""
     rng = random.Random(seed)
     return [(rng.randint(1, 99), rng.randint(1, 99)) for _ in range(count)]
 
 
 def stated(text: str) -> str:
-    """The answer that a completion gives."""
+    """The answer in a completion."""
     found = re.findall(r"<answer>(.*?)</answer>", text)
     return found[-1].strip() if found else ""
 
 
 def rises(env: Any, folder: Path) -> None:
-    """Assert that ten steps on `env`, with 100 evaluation rows, raise the accuracy by more than its interval."""
+    """Assert that ten steps on `env`, with 100 evaluation rows, raise accuracy by more than its confidence interval."""
     from rg_env.training import EvaluationPlan, GRPOTrainer, default_config, load_policy, train
 
     policy = load_policy("tiny")

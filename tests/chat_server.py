@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback that speaks chat completions, and all that goes wrong with such servers.
+"""A real HTTP server on loopback that serves chat completions and simulates the failures of such servers.
 
 with ChatServer(lambda question: "<answer>1</answer>") as server:
     server.url, server.requests
@@ -21,13 +21,13 @@ Trouble = Callable[[int, dict[str, Any]], Response | float | None]
 
 
 class ChatServer(LoopbackServer):
-    """Answers with `answer`, except in the cases of `trouble`.
+    """Replies with `answer`, except in the cases in `trouble`.
 
     Attributes:
-        requests: the bodies that came, in order.
+        requests: the request bodies received, in order.
         most: largest number of concurrent requests.
-        keys: the authorization headers that came.
-        listed, list_s: the response to a request for its models, and the seconds that it takes.
+        keys: the authorization headers received.
+        listed, list_s: the response to a request for the list of models, and the seconds that it takes.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ChatServer(LoopbackServer):
         self.url = f"{self.address}/v1"
 
     def reset(self, answer: Answer, trouble: Trouble = lambda number, body: None) -> "ChatServer":
-        """Forget all requests, like a new server."""
+        """Forget all requests, as if the server were new."""
         self.answer, self.trouble, self.most, self.listed = answer, trouble, 0, None
         self.requests.clear()
         self.keys.clear()

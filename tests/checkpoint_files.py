@@ -1,6 +1,6 @@
-"""Checkpoints in the formats of the field's trainers, written without them: as they write them, but by one process.
+"""Checkpoints in the formats of common trainers, written by one process and without those trainers.
 
-`tests/publish/test_real_shards.py` reads files that the trainers really wrote.
+`tests/publish/test_real_shards.py` reads files that were actually written by the trainers.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json
 
 
 class Bomb:
-    """A pickle of it runs a command that creates a file."""
+    """An object whose pickle, when loaded, runs a command that creates a file."""
 
     def __init__(self, target: Path):
         self.target = target
@@ -34,7 +34,7 @@ class Bomb:
 
 
 def with_companions(folder: Path, model: Any) -> Path:
-    """`folder` with the model's configuration and the tiny policy's tokenizer, which has 768 tokens (as Qwen's 769)."""
+    """`folder` with the model's configuration and the tiny policy's tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     model.config.save_pretrained(folder)
     values = json.loads((folder / "config.json").read_text())
@@ -54,12 +54,12 @@ def save_whole(folder: Path, model: Any, changed: Mapping[str, Any] | None = Non
 
 
 def weights(model: nn.Module) -> dict[str, torch.Tensor]:
-    """All parameters, tied ones once."""
+    """All parameters; tied parameters occur once."""
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
 def tied(model: nn.Module) -> dict[str, str]:
-    """Name → the one that it shares its parameter with."""
+    """Maps each tied name to the name of the parameter that it shares."""
     first: dict[int, str] = {}
     found = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -73,7 +73,7 @@ def tied(model: nn.Module) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _deepspeed_classes() -> Iterator[tuple[Any, Any]]:
-    """Classes that pickles name as DeepSpeed's, whether it is installed or not."""
+    """Provide the DeepSpeed classes that pickles refer to, whether or not DeepSpeed is installed."""
     names = {"deepspeed.runtime.zero.config": "ZeroStageEnum", "deepspeed.runtime.fp16.loss_scaler": "LossScaler"}
     modules = {module: ModuleType(module) for module in ("deepspeed", *names)}
     before = {module: sys.modules.get(module) for module in modules}
@@ -110,7 +110,7 @@ def write_zero(
     frozen: Sequence[str] = (),
     half: bool = False,
 ) -> Path:
-    """`global_step5` and `latest` in `folder`; returns the former. `half`: the module's weights are in bfloat16."""
+    """Write `global_step5` and `latest` in `folder`; returns the former. `half`: the module's weights are bfloat16."""
     shards = folder / "global_step5"
     shards.mkdir(parents=True)
     (folder / "latest").write_text("global_step5")
@@ -158,7 +158,7 @@ def _split(vector: torch.Tensor, processes: int) -> list[torch.Tensor]:
 
 
 def write_dtensors(folder: Path, state: State, *, processes: int, replicas: int = 1, dim: int = 0) -> Path:
-    """`model_world_size_N_rank_R.pt` with DTensors, split along `dim` over processes / replicas, as by verl."""
+    """Write verl's `model_world_size_N_rank_R.pt`: DTensors, split along `dim` into processes / replicas parts."""
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Replicate, Shard
@@ -188,7 +188,7 @@ def write_dtensors(folder: Path, state: State, *, processes: int, replicas: int 
 
 
 def write_distcp(folder: Path, state: State, *, processes: int, prefix: str = "model.") -> Path:
-    """`.metadata` and a `.distcp` file a process, rows split over them."""
+    """Write `.metadata` and one `.distcp` file per process, with rows split over the files."""
     import io
     import pickle
 

@@ -1,4 +1,4 @@
-"""For all tests: the process is set up as programs of rg_env are, before torch is imported."""
+"""Setup for all tests: the process is prepared like rg_env's programs, before torch is imported."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture
 def rg_env(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs the command in this process; gives its exit code, standard output and standard error."""
+    """Runs the command in this process; returns its exit code, standard output and standard error."""
     from rg_env.cli.main import run
     from rg_env.commands import run_command
 

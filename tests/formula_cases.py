@@ -1,4 +1,5 @@
-"""Formulas of propositional logic for tests: a strategy, their text, and what they mean, not by the grader's way."""
+"""Formulas of propositional logic for tests: a strategy, their text, and their meaning, computed independently of the
+grader."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ def formulas_in(names: Sequence[str], max_leaves: int = 12) -> st.SearchStrategy
 
 
 def written(formula: Formula, signs: dict[str, str] = SIGNS) -> str:
-    """The formula as text, with brackets around all that has two sides."""
+    """The formula as text, with parentheses around every binary operation."""
     kind, *parts = formula
     if kind == "var":
         return str(parts[0])
@@ -32,7 +33,7 @@ def written(formula: Formula, signs: dict[str, str] = SIGNS) -> str:
 
 
 def holds(formula: Formula, values: dict[str, bool]) -> bool:
-    """Whether it is true under an assignment."""
+    """Whether the formula is true under an assignment."""
     kind, *parts = formula
     if kind == "var":
         return values[parts[0]]
@@ -51,13 +52,13 @@ Models = frozenset[tuple[bool, ...]]
 
 
 def models(formula: Formula, names: Sequence[str]) -> Models:
-    """The assignments under which it is true, as values in the order of `names`."""
+    """The assignments under which the formula is true, as values in the order of `names`."""
     rows = itertools.product([False, True], repeat=len(names))
     return frozenset(row for row in rows if holds(formula, dict(zip(names, row, strict=True))))
 
 
 def clauses(names: Sequence[str]) -> Iterator[tuple[frozenset[str], Models]]:
-    """All clauses in these variables: the set of literals, and the models."""
+    """All clauses in these variables, each as its set of literals and its models."""
     rows = list(itertools.product([False, True], repeat=len(names)))
     for wanted in itertools.product([None, True, False], repeat=len(names)):
         literals = [(i, value) for i, value in enumerate(wanted) if value is not None]
@@ -67,8 +68,8 @@ def clauses(names: Sequence[str]) -> Iterator[tuple[frozenset[str], Models]]:
 
 
 def is_conclusion(formula: Models, premises: Sequence[Models], names: Sequence[str]) -> bool:
-    """The documented rule, literally: the premises imply the formula, it is neither always true nor always false, and
-    none of its shortest clauses is implied by a premise alone."""
+    """The documented rule, implemented literally: the premises imply the formula, the formula is neither always true
+    nor always false, and none of its shortest clauses is implied by a single premise."""
     if len(formula) in (0, 2 ** len(names)) or not frozenset.intersection(*premises) <= formula:
         return False
     implied = [(literals, clause) for literals, clause in clauses(names) if formula <= clause]

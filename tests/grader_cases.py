@@ -1,4 +1,4 @@
-"""What tests of graders share: entries of every task, and tables of answers with what they are worth."""
+"""Shared helpers for grader tests: entries of every task, and tables of answers with their values."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -16,7 +16,7 @@ Answers = str | Sequence[str]
 
 @cache
 def entries(task: str) -> list[dict[str, Any]]:
-    """The same few entries of `task` for all tests: some take a third of a second to draw."""
+    """The same few entries of `task` for all tests, because some take a third of a second to generate."""
     return entries_of(task, ENTRIES, seed=11)
 
 
@@ -25,7 +25,7 @@ def entry(answer: str | None = "", question: str = "", **metadata: Any) -> dict[
 
 
 class Row(NamedTuple):
-    """Answers to one entry, each with its value when partial credit is given."""
+    """Answers to one entry, each with its value with partial credit."""
 
     task: str
     entry: Mapping[str, Any]
@@ -33,7 +33,7 @@ class Row(NamedTuple):
     config: Mapping[str, Any]
 
     def check(self) -> None:
-        """Values are as listed; without partial credit what is not right is worth nothing."""
+        """Check that values are as listed and that, without partial credit, answers not fully right score 0."""
         found = {text: grade(self.task, self.config, self.entry, text, partial_credit=True) for text in self.values}
         assert found == pytest.approx(self.values)
         strict = {text: grade(self.task, self.config, self.entry, text) for text in self.values}
@@ -48,7 +48,7 @@ def row(
     parts: Mapping[str, float] | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Row:
-    """A row of answers that are right, wrong, and right in part."""
+    """A row of answers that are right, wrong, or partly right."""
     values = dict.fromkeys(_listed(right), 1.0) | dict.fromkeys(_listed(wrong), 0.0) | dict(parts or {})
     return Row(task, item, values, config or {})
 
@@ -58,5 +58,5 @@ def _listed(answers: Answers) -> Sequence[str]:
 
 
 def table(*rows: Row) -> Any:
-    """A decorator: the test gets each row in turn."""
+    """Parametrizes a test over the rows."""
     return pytest.mark.parametrize("row", rows, ids=[row.task for row in rows])

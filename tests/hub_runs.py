@@ -1,4 +1,4 @@
-"""Small runs of the tiny policy, to be published."""
+"""Small runs of the tiny policy for publishing tests."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ SMALL = [
 
 
 def train(*overrides: str, config: Path = CONFIG, resume: str | None = None) -> dict[str, Any]:
-    """A run in this process."""
+    """Train in this process."""
     from rg_env.training import load_train_config, run_config
 
     return run_config(load_train_config(config, [*(SMALL if config == CONFIG else []), *overrides]), resume=resume)

@@ -1,15 +1,15 @@
-"""A model hub on loopback: what huggingface_hub asks of the real one, over HTTP, with repositories in memory.
+"""A model hub on loopback: the HTTP API that huggingface_hub uses, with repositories in memory.
 
     with HubServer() as hub:
         hub.url                                # for HF_ENDPOINT
         hub.repos["me/legs"].files()           # path -> content
         hub.environment                        # for a process that uploads to it
-        hub.fail("POST", "/xorbs/", status=403)  # the next such request is answered so
-        hub.requests                           # each request: method, path, bytes of the body, with a token or not
+        hub.fail("POST", "/xorbs/", status=403)  # the next such request fails like this
+        hub.requests                           # each request: method, path, size of the body, whether it had a token
 
-Creating repositories and branches, preupload, uploads to the storage by the Xet protocol (huggingface.co/docs/xet),
-commits with a parent, metadata, trees, downloads with redirects. Users are known by their tokens; a private repository
-is hidden from others. Not implemented: compressed chunks, deduplication across repositories.
+Implements creating repositories and branches, preupload, storage uploads by the Xet protocol (huggingface.co/docs/xet),
+commits with a parent, metadata, trees, and downloads with redirects. Users are known by their tokens; a private
+repository is hidden from others. Not implemented: compressed chunks, deduplication across repositories.
 """
 
 import base64
@@ -86,7 +86,7 @@ class Failure:
 
 
 class HubServer:
-    """Users: `tokens` maps a token to a name, and whether it may write."""
+    """A hub on loopback. `tokens` maps each token to a user name and whether the token may write."""
 
     def __init__(self) -> None:
         self.tokens: dict[str, tuple[str, bool]] = {}
@@ -127,11 +127,11 @@ class HubServer:
         }
 
     def sent(self) -> list[Request]:
-        """The uploads of content to the storage, which were answered or not."""
+        """Content uploads to the storage, including unanswered ones."""
         return [request for request in self.requests if "/v1/xorbs/" in request.path]
 
     def add(self, name: str, files: dict[str, bytes], *, private: bool = False) -> Repo:
-        """A repository that somebody else made."""
+        """Add a repository that another user created."""
         repo = self.repos[name] = Repo(private)
         repo.branches["main"] = [self.commit([], {".gitattributes": b"*.safetensors filter=lfs\n", **files})]
         return repo
@@ -224,7 +224,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     @property
     def _user(self) -> str | None:
-        """None without a token."""
+        """The user of the request; None if it has no token."""
         user = self.hub.tokens.get(self._token, (None, False))[0]
         if "Authorization" in self.headers and user is None:
             message = "Invalid credentials in Authorization header"
@@ -232,7 +232,7 @@ class _Handler(BaseHTTPRequestHandler):
         return user
 
     def _repo(self, name: str, *, write: bool = False) -> Repo:
-        """The repository, if the token may see it, or write to it."""
+        """The repository, if the token may read it or, if needed, write to it."""
         user, repo = self._user, self.hub.repos.get(name)
         if repo is None or (repo.private and user != name.split("/")[0]):
             raise _Refused(401 if user is None else 404, {"error": "Repository not found"}, X_Error_Code="RepoNotFound")
@@ -365,7 +365,8 @@ def _entries(files: dict[str, bytes]) -> list[dict[str, Any]]:
 
 
 def _chunks(xorb: bytes) -> Iterator[bytes]:
-    """The chunks of a block. Each header: version, bytes in the block (3), compression, bytes of the chunk (3)."""
+    """The chunks of a block. Each chunk's header has a version, its size in the block (3 bytes), the compression, and
+    its uncompressed size (3 bytes)."""
     at = 0
     while at < len(xorb) and not xorb.startswith(b"XETBLOB", at):
         length, compression = int.from_bytes(xorb[at + 1 : at + 4], "little"), xorb[at + 4]
@@ -375,10 +376,10 @@ def _chunks(xorb: bytes) -> Iterator[bytes]:
 
 
 def _files(shard: bytes) -> Iterator[tuple[str, list[tuple[str, int, int]]]]:
-    """SHA-256 of each file, and where it is: hash of a block, first chunk, and the one after the last.
+    """SHA-256 of each file, and its location: hash of a block, index of the first chunk, and index after the last.
 
-    A shard begins with its header. All its records are of 48 bytes: for each file a header, its segments, as many
-    hashes to verify them by, and its SHA-256.
+    A shard begins with its header. All its records have 48 bytes: for each file, a header, its segments, one
+    verification hash per segment, and its SHA-256.
     """
     at = 48
     while shard[at : at + 32] != b"\xff" * 32:

@@ -21,12 +21,12 @@ class At(TrainerCallback):
 
 
 def ctrl_c() -> None:
-    """SIGINT for this process."""
+    """Send SIGINT to this process."""
     os.kill(os.getpid(), signal.SIGINT)
 
 
 def ctrl_c_in_a_backward_pass(trainer: Any, step: int) -> None:
-    """In the second micro-batch of the step after `step`."""
+    """Send SIGINT in the second micro-batch of the step after `step`."""
     loss_of = trainer._loss
 
     def interrupted(part: Any) -> Any:

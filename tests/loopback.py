@@ -11,10 +11,10 @@ from starlette.routing import Route
 
 
 class LoopbackServer:
-    """Serves `routes` while it is entered.
+    """Context manager that serves `routes`.
 
     Attributes:
-        port: a free one, unless it was named.
+        port: the given port, or a free one.
     """
 
     def __init__(self, routes: list[Route], port: int = 0, log_level: str = "critical"):

@@ -1,4 +1,4 @@
-"""Small configurations of the families of models that rg_env is tested with, random weights to be."""
+"""Small configurations of the model families that rg_env is tested with, for models with random weights."""
 
 import copy
 from typing import Any
@@ -32,8 +32,8 @@ SMALL: dict[str, Any] = {
 
 
 def random_model(config: Any, seed: int = 0, **options: Any) -> Any:
-    """A model with random weights. It gets a copy of `config`: transformers writes the attention and the data type of
-    a model into the configuration that it is given, where models of later tests would find them."""
+    """A model with random weights. It gets a copy of `config`, because transformers writes a model's attention
+    implementation and data type into its configuration, which would affect later tests."""
     torch.manual_seed(seed)
     return AutoModelForCausalLM.from_config(copy.deepcopy(config), **options)
 

@@ -56,19 +56,19 @@ def arguments(policy, folder, **fields):  # 2 processes, 2 micro-batches each
 
 
 def torchrun(processes: int) -> list[str]:
-    """Starts a script on CPUs."""
+    """Command that starts a script on CPUs with torchrun."""
     module = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
     return module if processes > 1 else [sys.executable]
 
 
 def accelerate(config: str) -> list[str]:
-    """Starts a script with an accelerate config from configs/."""
+    """Command that starts a script with an accelerate config from configs/."""
     program = str(Path(sys.executable).with_name("accelerate"))
     return [program, "launch", "--config-file", str(CONFIGS / config), "--main-process-port", "0"]
 
 
 def start(folder: Path, launcher: Sequence[str], arguments: Sequence[str]) -> "subprocess.Popen[str]":
-    """A launcher with arguments in a session of its own, on one thread a process."""
+    """Start a launcher with these arguments in its own session, with one thread per process."""
     on_cpus = {"ACCELERATE_USE_CPU": "true"} if "accelerate" not in launcher[0] else {}
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **on_cpus}
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
@@ -84,7 +84,7 @@ def start(folder: Path, launcher: Sequence[str], arguments: Sequence[str]) -> "s
 
 
 def run(folder: Path, launcher: Sequence[str], arguments: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-    """The same, when it has ended. If it takes too long, the error shows what all processes have printed."""
+    """Run a launcher to its end. If it takes too long, the error shows the output of all processes."""
     process = start(folder, launcher, arguments)
     try:
         output, errors = process.communicate(timeout=WITHIN_S)
@@ -108,11 +108,11 @@ def end(process: "subprocess.Popen[str]") -> None:
 def run_script(
     folder: Path, launcher: Sequence[str], script: str, *arguments: str
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a script, after `HEAD`, in `folder`."""
+    """Run a script, prefixed with `HEAD`, in `folder`."""
     (folder / "script.py").write_text(HEAD + script)
     return run(folder, launcher, ["script.py", *arguments])
 
 
 def told(folder: Path) -> list[list[str]]:
-    """The lines that each process printed, by rank."""
+    """Lines printed by each process, by rank."""
     return [file.read_text().splitlines() for file in sorted(folder.glob("told-*"))]

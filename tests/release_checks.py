@@ -27,7 +27,7 @@ def releases(api: str) -> list[Any]:
 
 
 def run(*command: object, cwd: Path, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    """A command in an environment of its own, with no more of this one's than it needs."""
+    """Run a command in its own environment, with only the necessary variables of this process's environment."""
     kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG", "RG_ENV_CACHE") if key in os.environ}
     return subprocess.run(
         [*map(str, command)],
@@ -42,9 +42,10 @@ def run(*command: object, cwd: Path, timeout: float = 300) -> subprocess.Complet
 
 
 def check(found: list[dict[str, Any]], expected: dict[str, Any]) -> None:
-    """Every question `ROLLOUTS` times, each with the very reward and metrics.
+    """Check that every question occurs `ROLLOUTS` times, with exactly the expected reward and metrics.
 
-    From 0.1.12 on an empty reply is an error to v0 of Verifiers: it is recorded, and scored as if nothing had come.
+    Since 0.1.12, Verifiers' v0 API treats an empty reply as an error, which is recorded and scored like a missing
+    reply.
     """
     assert sorted(each["question"] for each in found) == sorted([*expected] * ROLLOUTS)
     for each in found:

@@ -37,13 +37,13 @@ RELEASES = (
 
 
 def find_uv() -> str | None:
-    """uv, from where setup.sh looks for it: the PATH, the user's own programs, the checkout."""
+    """The uv that setup.sh would find: on the PATH, among the user's own programs, or in the checkout."""
     places = (Path.home() / ".local" / "bin" / "uv", ROOT / ".uv-bootstrap" / "bin" / "uv")
     return shutil.which("uv") or next((str(place) for place in places if shutil.which(place)), None)
 
 
 def uv(*arguments: object, **variables: str) -> str:
-    """Run uv, with further variables, and return what it printed; its own words where it fails."""
+    """Run uv with additional environment variables and return its output; a failure is raised with uv's own message."""
     found = find_uv()
     assert found, "uv is not installed: ./setup.sh does it"
     own = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
@@ -54,7 +54,7 @@ def uv(*arguments: object, **variables: str) -> str:
 
 
 def build_wheel(folder: Path) -> Path:
-    """The package's wheel, by hatchling itself: `uv build` would fetch it."""
+    """Build the package's wheel with the installed hatchling, because `uv build` would download it."""
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
     (wheel,) = folder.glob("*.whl")
@@ -62,10 +62,10 @@ def build_wheel(folder: Path) -> Path:
 
 
 def make_environment(release: Release, wheel: Path, folder: Path, *, locked: bool) -> Path:
-    """An environment with `release` and `wheel`; returns its folder of programs.
+    """Create an environment with `release` and `wheel`; returns its folder of programs.
 
-    `locked`: with the versions that its project locks, so that it is the same tomorrow; else with the newest that fit
-    together, as `pip install` gives them today.
+    If `locked`, packages have the versions that the release's project locks, so the environment is reproducible;
+    otherwise, they have the newest compatible versions, as with `pip install`.
     """
     uv("venv", "-q", "--python", sys.executable, folder)
     needed: list[object] = [f"verifiers=={release.version}"]

@@ -1,10 +1,11 @@
-"""A real HTTP server on loopback in front of a vLLM: what it sampled once, it can say again.
+"""A real HTTP server on loopback in front of a vLLM server, which can replay earlier samples.
 
 with RepeatingServer(server.port) as between:
-    ...                # a run by between.port
-    between.repeat()   # equal requests get the answers of before, in the order they were asked for; others new ones
+    ...                # a run that uses between.port
+    between.repeat()   # repeated requests get the earlier answers, in request order; others new ones
 
-A server has random numbers of its own. With those taken out, two runs that have the same state make the same weights.
+A server has its own random numbers. Without this source of randomness, two runs with the same state produce the same
+weights.
 """
 
 import asyncio
@@ -22,10 +23,10 @@ _TIMEOUT_S = 120.0
 
 
 class RepeatingServer(LoopbackServer):
-    """Stands before the server at `target`, on a port of its own.
+    """A proxy for the server at `target`, on its own port.
 
     Attributes:
-        repeated: how many answers were given again.
+        repeated: number of replayed answers.
     """
 
     def __init__(self, target: int):
@@ -36,7 +37,7 @@ class RepeatingServer(LoopbackServer):
         super().__init__([Route("/{path:path}", self._answer, methods=["GET", "POST"])])
 
     def repeat(self) -> None:
-        """From now on."""
+        """Replay recorded answers from now on."""
         self._left = {asked: list(answers) for asked, answers in self._said.items()}
 
     async def _answer(self, request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Folders of runs and evaluations, made by the classes whose files a report reads, and what a page contains."""
+"""Folders of runs and evaluations, written by the classes whose files a report reads, and parsers for report pages."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,7 +42,7 @@ def training_record(step: int, question: str = "1 + 1", **changes: Any) -> dict[
 
 
 def evaluated(step: int, right: Sequence[Sequence[bool]], **changes: Any) -> Results:
-    """An evaluation: for each problem whether each answer was right; problem 0 is of a held-out task."""
+    """An evaluation, given whether each answer to each problem was right; problem 0 is from a held-out task."""
     problems = []
     for number, answers in enumerate(right):
         records = []
@@ -123,7 +123,7 @@ def evaluation_record(model: str, problem: int, rollout: int, correct: bool, **c
 def results_of_records(
     records: Sequence[Mapping[str, Any]], task: str = "leg_counting", created: str = "2025-01-01"
 ) -> Results:
-    """The results of one task that these rollouts make."""
+    """The results of one task, computed from these rollouts."""
     models = {}
     for model in dict.fromkeys(record["model"] for record in records):
         correct: dict[str, list[float]] = {}
@@ -152,7 +152,7 @@ def evaluation_records() -> list[dict[str, Any]]:
 
 
 def write_evaluation(folder: Path, records: Sequence[Mapping[str, Any]] | None = None) -> Path:
-    """Results of all tasks, those of the one task, and the rollouts."""
+    """Write the results of all tasks, those of the single task, and the rollouts."""
     records = evaluation_records() if records is None else records
     folder.mkdir(parents=True, exist_ok=True)
     results = results_of_records(records)
@@ -164,7 +164,7 @@ def write_evaluation(folder: Path, records: Sequence[Mapping[str, Any]] | None =
 
 
 class Reader(HTMLParser):
-    """What a page has of scripts, styles, the policy, and attributes that could do something."""
+    """Collects a page's scripts, styles, security policy, and attributes that could execute code."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)

@@ -1,4 +1,4 @@
-"""Results as `rg-env eval` and training runs leave them, for tests of what reads them."""
+"""Results as written by `rg-env eval` and training runs, for tests of the code that reads them."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ USAGE = {"prompt_tokens": 1000, "completion_tokens": 2000, "cost": None}
 
 
 def model_result(accuracy: float = 0.5, n: int = 20, rollouts: int = 1, seed: int = 0, **scores: Any) -> ModelResult:
-    """A model that got `accuracy` of `n` questions right; `scores` over those that follow."""
+    """A model that answered the share `accuracy` of `n` questions correctly; `scores` overrides the derived scores."""
     rng = random.Random(seed)
     correct = {f"q{number}": [rng.random() < accuracy for _ in range(rollouts)] for number in range(n)}
     half = 1.96 * (accuracy * (1 - accuracy) / max(1, n)) ** 0.5
@@ -52,7 +52,7 @@ def model_result(accuracy: float = 0.5, n: int = 20, rollouts: int = 1, seed: in
 
 
 def task_results(models: Mapping[str, float | ModelResult], task: str = "maze", **changes: Any) -> TaskResults:
-    """Models by name, with their accuracies; `changes` of fields, and of those of `questions` and `sampling`."""
+    """Results of one task, from accuracies by model; `changes` overrides fields, also of `questions` and `sampling`."""
     questions = {"n": 20, "seed": 0, "manifest_sha256": f"m-{task}", "prompts_sha256": f"p-{task}"}
     sampling = {"rollouts_per_example": 1, "temperature": 1.0, "top_p": 1.0, "max_tokens": 64}
     for group in (questions, sampling):
@@ -79,7 +79,7 @@ def task_results(models: Mapping[str, float | ModelResult], task: str = "maze", 
 
 
 def all_results(tasks: Sequence[TaskResults], **changes: Any) -> Results:
-    """All tasks, with the macro averages of all models in them."""
+    """Results of all tasks, with the macro averages of all their models."""
     models = {}
     for name in dict.fromkeys(name for task in tasks for name in task.models):
         scores = [task.models[name].scores for task in tasks if name in task.models]
@@ -107,13 +107,13 @@ def all_results(tasks: Sequence[TaskResults], **changes: Any) -> Results:
 
 
 def of_task(task: TaskResults) -> Results:
-    """The results of a file of one task."""
+    """Results as in the file of one task."""
     return all_results([task]).of_task(task.task)
 
 
 def run_evaluation(step: int, problems: Sequence[Sequence[dict[str, Any]]], **sampling: Any) -> Results:
-    """An evaluation in a training run: the records of the answers to each problem, whose first one may also hold those
-    of the greedy answer (`greedy_completion`, ...)."""
+    """An evaluation in a training run, given the records of the answers to each problem. The first record of a problem
+    may also have the greedy answer's fields (`greedy_completion`, ...)."""
     found: list[dict[str, Any]] = []
     groups: dict[tuple[Part, str], list[Sequence[dict[str, Any]]]] = {}
     for problem in problems:

@@ -1,4 +1,4 @@
-"""What a run has written, for tests that read or compare runs."""
+"""Readers of a run's output files, for tests that read or compare runs."""
 
 import json
 import os
@@ -16,7 +16,7 @@ _BY_THE_CLOCK = (
 
 
 def repeatable(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Lines of metrics without what depends on the clock and the machine."""
+    """Lines of metrics without values that depend on the clock or the machine."""
     return [{name: value for name, value in line.items() if not name.startswith(_BY_THE_CLOCK)} for line in lines]
 
 
@@ -39,11 +39,11 @@ def evaluation_of(folder: Path, step: int) -> dict[str, Any]:
 
 
 def evaluations_of(folder: Path) -> list[dict[str, Any]]:
-    """All evaluations of the run in `folder`, as `evaluation_of`."""
+    """All evaluations of the run in `folder`, as returned by `evaluation_of`."""
     return [evaluation_of(folder, step) for step in RunFolder(folder).evaluation_steps()]
 
 
 def keep(folder: Path, name: str) -> None:
-    """Copy a run to where CI prints its learning curve from."""
+    """Copy a run to the folder from which CI prints its learning curve."""
     if destination := os.environ.get("RG_ENV_KEEP_RUNS"):
         shutil.copytree(folder, Path(destination) / name, dirs_exist_ok=True)

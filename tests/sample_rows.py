@@ -1,4 +1,4 @@
-"""Rows that several tests grade answers to."""
+"""Rows that several tests use for grading."""
 
 import json
 

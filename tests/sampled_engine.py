@@ -1,4 +1,4 @@
-"""An engine that samples without a model, for programs whose model is sharded: the embedded one cannot sample there."""
+"""An engine that samples without a model, for programs with a sharded model, which the embedded engine cannot use."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from rg_env.inference.protocol import Completion, Engine
 
 
 class Sampled(Engine):
-    """Random tokens, the same for the same state, up to an end token."""
+    """Samples random tokens, the same for the same state, up to an end token."""
 
     name, max_context = "vllm", 512
 

@@ -1,4 +1,4 @@
-"""Stand-ins for Slurm and for the programs that its jobs start, and the jobs that tests write scripts for."""
+"""Stand-ins for Slurm and for the programs that its jobs start, and the jobs for which tests write scripts."""
 
 import json
 import os
@@ -144,7 +144,7 @@ JOBS = {
 
 
 class Cluster:
-    """Runs scripts as slurmd does: in bash, with the variables of a job, its stand-ins first on the PATH."""
+    """Runs scripts as slurmd does: in bash, with a job's variables, and with the stand-ins first on the PATH."""
 
     def __init__(self, checkout: Path):
         self.checkout, self.log = checkout, checkout.parent / "log"
@@ -179,13 +179,13 @@ class Cluster:
         )
 
     def run(self, asked: SlurmJob, **variables: str) -> tuple[int, str]:
-        """To its end; exit code and standard error."""
+        """Run a job to its end; returns its exit code and standard error."""
         with self.start(asked, **variables) as process:
             _, errors = process.communicate(timeout=60)
         return process.returncode, errors
 
     def warn(self, asked: SlurmJob, trainers: int, **variables: str) -> int:
-        """SIGTERM to the script's shell alone once all train, as `--signal=B:TERM` has it, and again; the exit code."""
+        """Once all train, send SIGTERM twice to the script's shell, like `--signal=B:TERM`; returns the exit code."""
         with self.start(asked, STAND_IN_TRAINS_S="60", **variables) as process:
             deadline = time.monotonic() + 30
             while len(self.records(event="training")) < trainers and time.monotonic() < deadline:
@@ -198,11 +198,11 @@ class Cluster:
         return process.returncode
 
     def records(self, **wanted: str) -> list[dict[str, Any]]:
-        """What the stand-ins wrote down, in order."""
+        """Records of the stand-ins, in order."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [record for record in map(json.loads, lines) if wanted.items() <= record.items()]
 
     def call(self, program: str) -> dict[str, Any]:
-        """The one call of a program."""
+        """The only call of a program."""
         (record,) = self.records(program=program, event="began")
         return record

@@ -1,4 +1,4 @@
-"""What tests against a real server share: starting one, and changing a model's weights."""
+"""Shared helpers for tests with a real server: starting one, and changing a model's weights."""
 
 import contextlib
 import os
@@ -20,13 +20,13 @@ START_S = 240
 
 
 def cpu_environment(**more: str) -> dict[str, str]:
-    """This process's environment, for a program that shares two cores with others and reaches no hub."""
+    """This process's environment, adapted for a program that shares two cores and must not access the hub."""
     fixed = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
     return {**os.environ, **fixed, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1", **more}
 
 
 class RunningServer(VllmServer):
-    """A vLLM that this test session started."""
+    """A vLLM server started by this test session."""
 
     def __init__(self, log: Path, model: Path = POLICY_DIR):
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -47,7 +47,7 @@ class RunningServer(VllmServer):
             raise RuntimeError(f"the server did not start:\n{log.read_text()[-3000:]}") from error
 
     def end(self, kind: signal.Signals = signal.SIGTERM) -> None:
-        """End it and all its processes."""
+        """Terminate the server and all its processes."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, kind)
         deadline = time.monotonic() + 20
@@ -68,7 +68,7 @@ def _group_alive(process: Any) -> bool:
 
 
 def perturb(model: Any, only: str = "") -> None:
-    """Change the weights whose name has `only` in it, visibly but not beyond reason."""
+    """Change the weights whose names contain `only`, noticeably but not excessively."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if only in name:

@@ -1,4 +1,4 @@
-"""The content of a picture, and its places: read back from an SVG file of matplotlib."""
+"""The elements of a picture and their positions, read from an SVG file that matplotlib wrote."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -10,7 +10,7 @@ _SVG = "{http://www.w3.org/2000/svg}"
 
 
 class Text(NamedTuple):
-    """Its place in points; y grows downwards."""
+    """A text and its position in points; y grows downward."""
 
     text: str
     x: float
@@ -18,7 +18,7 @@ class Text(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """The box around a line, or a filled area."""
+    """The bounding box of a line or a filled area."""
 
     left: float
     right: float
@@ -27,7 +27,7 @@ class Shape(NamedTuple):
 
 
 class Picture:
-    """The picture that `draw` writes to the file it is given."""
+    """The picture that `draw` writes to a given file."""
 
     def __init__(self, draw: Callable[[Path], object], folder: Path):
         file = folder / "picture.svg"
@@ -41,7 +41,7 @@ class Picture:
         return [each.text for each in self.texts]
 
     def text(self, text: str) -> Text:
-        """The only one that reads so."""
+        """The only text element with exactly this text."""
         (found,) = [each for each in self.texts if each.text == text]
         return found
 
@@ -52,7 +52,7 @@ class Picture:
         return list(self._shapes(f"stroke: {color}; stroke-width: {width:g}"))
 
     def bands(self, color: str) -> list[Shape]:
-        """Areas between two lines."""
+        """Filled areas between two lines."""
         uses = [
             each for each in self.root.iter(f"{_SVG}use") if f"fill: {color}; fill-opacity" in each.get("style", "")
         ]

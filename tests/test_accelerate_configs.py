@@ -45,7 +45,7 @@ def test_it_is_complete_and_loads_as_written(name: str) -> None:
 
 
 def test_every_file_is_tested() -> None:
-    """Every shipped file is loaded. base.yaml is for training runs (tests/training/test_configs.py)."""
+    """Every shipped file except base.yaml, which is for training runs (tests/training/test_configs.py)."""
     assert {path.name for path in CONFIGS.glob("*.yaml")} - {"base.yaml"} == set(FILES)
 
 
@@ -68,12 +68,12 @@ def test_the_launcher_asks_for_zero_3(name: str) -> None:
 
 @pytest.mark.parametrize("name", ZERO3)
 def test_accumulation_and_clipping_are_left_to_the_training_arguments(name: str) -> None:
-    """A number that differs from the arguments' ends the run; 'auto' makes accelerate's int() fail."""
+    """A number that differs from the training arguments ends the run; 'auto' makes accelerate's int() fail."""
     assert not {"gradient_accumulation_steps", "gradient_clipping"} & set(load(name).deepspeed_config)
 
 
 def differences(name: str) -> dict[str, Any]:
-    """Differences of a file from zero3.yaml."""
+    """Differences between a file and zero3.yaml."""
     gpu, other = (yaml.safe_load((CONFIGS / file).read_text()) for file in ("zero3.yaml", name))
     return {key: other.get(key) for key in gpu.keys() | other.keys() if gpu.get(key) != other.get(key)}
 
@@ -106,5 +106,5 @@ def differences(name: str) -> dict[str, Any]:
     ],
 )
 def test_the_other_files_differ_only_where_they_must(name: str, expected: dict[str, Any]) -> None:
-    """From zero3.yaml, which explains the keys."""
+    """The reference is zero3.yaml, which explains the keys."""
     assert differences(name) == expected

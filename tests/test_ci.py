@@ -55,7 +55,7 @@ def set_test_command(checkout: Path, command: str) -> None:
 
 
 def ci(checkout: Path, path: str = "/usr/bin:/bin") -> subprocess.CompletedProcess[str]:
-    """Run it with almost nothing in the environment: no HOME, no terminal."""
+    """Run `.ci/run` with an almost empty environment: no HOME, no terminal."""
     return subprocess.run(
         [checkout / ".ci" / "run"],
         env={"PATH": f"{checkout / 'system'}:{path}"},
@@ -109,7 +109,7 @@ def test_a_readme_without_a_test_command_is_said(checkout: Path) -> None:
 
 @pytest.mark.parametrize("works", [True, False])
 def test_chromium_is_installed_where_that_can_be_done(checkout: Path, works: bool) -> None:
-    """By root, with apt-get. If that fails, a line reports it, and CI continues."""
+    """Root installs it with apt-get. If that fails, a line reports it, and CI continues."""
     without = checkout / "without"  # what the system has, but no browser
     without.mkdir()
     for tool in (*Path("/usr/bin").iterdir(), *Path("/bin").iterdir()):

@@ -28,7 +28,7 @@ def program_of(main: str) -> str:
 def run_program(
     main: str, environment: dict[str, str], stdout: Any = subprocess.PIPE, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """The finished program with this `main`; its environment has no keys, and these variables in addition."""
+    """Run a program with this `main` to its end; its environment has no keys, but these additional variables."""
     left_out = {"PYTHONIOENCODING", "WANDB_API_KEY", "HF_TOKEN"}
     inherited = {name: value for name, value in os.environ.items() if name not in left_out}
     command, variables = [sys.executable, "-c", program_of(main)], {**inherited, **environment}
@@ -44,7 +44,7 @@ def run_program(
     ],
 )
 def test_errors_become_one_line(error: BaseException, code: int, line: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """On standard error, with the error's exit code and without a traceback."""
+    """The line is on standard error, with the error's exit code and without a traceback."""
     with pytest.raises(SystemExit) as caught:
         run_command(lambda: fail(error))
     assert caught.value.code == code
@@ -52,7 +52,7 @@ def test_errors_become_one_line(error: BaseException, code: int, line: str, caps
 
 
 def test_a_program_runs_without_standard_output(tmp_path: Path) -> None:
-    """Python then sets `sys.stdout` to None."""
+    """Python sets `sys.stdout` to None in that case."""
     shell = 'exec "$0" -c "$1" <&- >&- 2>&-'
     command = ["sh", "-c", shell, sys.executable, program_of("3 + sys.stdout.isatty()")]
     assert subprocess.run(command, cwd=tmp_path, check=False).returncode == 3
@@ -81,7 +81,7 @@ def test_an_interrupt_behind_another_error(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_an_interrupt_while_keys_are_read(tmp_path: Path) -> None:
-    """Ctrl-C before the program's own work starts prints one line, too."""
+    """Ctrl-C before the program's own work starts also prints one line."""
     os.mkfifo(tmp_path / ".env")
     command = [sys.executable, "-c", program_of("0")]
     program = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
@@ -99,7 +99,7 @@ def test_bugs_keep_their_traceback() -> None:
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("shown", PRINTS)
 def test_a_closed_pipe_ends_a_program_quietly(shown: str, unbuffered: str) -> None:
-    """As after `| head`: the exit code of SIGPIPE and no traceback, for any amount of output."""
+    """As with `| head`: the exit code of SIGPIPE and no traceback, for any amount of output."""
     read, write = os.pipe()
     os.close(read)
     try:
@@ -159,7 +159,7 @@ def test_another_broken_pipe_is_an_error() -> None:
 
 
 def test_keys_come_from_dotenv(tmp_path: Path) -> None:
-    """From the working folder. Existing variables win, and empty lines set nothing."""
+    """The file is in the working folder. Existing variables take precedence, and empty values set nothing."""
     (tmp_path / ".env").write_text("WANDB_API_KEY=from-file\nHF_TOKEN=\nRG_ENV_TEST_KEY=file\n")
     names = "WANDB_API_KEY", "HF_TOKEN", "RG_ENV_TEST_KEY"
     done = run_program(f"print(*map(os.environ.get, {names}))", {"RG_ENV_TEST_KEY": "environment"}, cwd=tmp_path)
@@ -186,7 +186,7 @@ def test_an_unreadable_env_file_is_one_line(content: bytes | None, reason: str, 
 
 
 def test_errors_are_printed_without_control_codes(capsys: pytest.CaptureFixture[str]) -> None:
-    """They may quote a model, a server or a file. Line breaks, and letters of all languages, are kept."""
+    """Errors may quote a model, a server or a file. Line breaks and letters of all languages are kept."""
     with pytest.raises(SystemExit):
         run_command(lambda: fail(InputError("2 mistakes\n  'größe 語'\x1b[31m\r\x9b\u202e\ud800\u2028")))
     assert capsys.readouterr().err == "error: 2 mistakes\n  'größe 語'\\x1b[31m\\r\\x9b\\u202e\\ud800\\u2028\n"
@@ -221,7 +221,7 @@ run_command(main)
     ("end", "code"), [("3", 3), ("(_ for _ in ()).throw(InputError('bad'))", 2)], ids=["code", "error"]
 )
 def test_a_process_of_a_group_does_not_finalize_the_interpreter(end: str, code: int) -> None:
-    """gloo's threads could abort it there. What programs have registered for their exit is done."""
+    """gloo's threads could abort the process there. Registered exit handlers still run."""
     done = subprocess.run(
         [sys.executable, "-c", GROUP.replace("END", end)], capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""The page about the environment, in the Environments Hub's form, agrees with the code."""
+"""The page about the environment, in the Environments Hub's format, agrees with the code."""
 
 import ast
 import inspect
@@ -19,7 +19,7 @@ SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", ENVIRONMENT, re.MULTI
 
 
 def table(text: str) -> list[list[str]]:
-    """The cells of the first table, without its head."""
+    """The cells of the first table, without its header."""
     (found, *_) = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in found.splitlines()[2:]]
 
@@ -40,7 +40,7 @@ def test_the_overview_says_what_the_package_declares() -> None:
 
 
 def test_the_arguments_are_those_of_load_environment_with_their_defaults() -> None:
-    """Those of every installation, and those that Verifiers' v1 object or its v0 object has in addition."""
+    """Covers the arguments of every installation, and the additional ones of Verifiers' v1 and v0 objects."""
     parameters = dict(inspect.signature(ReasoningGym).parameters)
     parameters |= {
         "split": inspect.Parameter("split", inspect.Parameter.KEYWORD_ONLY, default="eval"),

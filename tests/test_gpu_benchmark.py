@@ -1,4 +1,4 @@
-"""`benchmarks/gpu.py`, which proves a GPU machine, on the CPU."""
+"""Runs `benchmarks/gpu.py`, which checks a GPU machine, on the CPU."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ finally:
 
 @pytest.mark.slow
 def test_all_checks_pass_with_the_tiny_policy() -> None:
-    """Without Verifiers, Reasoning Gym and datasets: a table with a line for each check, and exit code 0."""
+    """Prints a table with a line for each check and exits with 0, without Verifiers, Reasoning Gym and datasets."""
     asked = [str(SCRIPT), "--shapes", "tiny", "--steps", "3", "--max-tokens", "12", "--without", "trl", "vllm"]
     done = subprocess.run(
         [sys.executable, "-c", BARE, *asked], capture_output=True, text=True, timeout=280, check=False
@@ -41,7 +41,7 @@ def test_all_checks_pass_with_the_tiny_policy() -> None:
 
 @pytest.mark.slow
 def test_a_check_that_does_not_pass_is_loud() -> None:
-    """The line has the reason, and the exit code is 1."""
+    """The check's line has the reason, and the exit code is 1."""
     code = (
         f"import runpy, sys\nsys.argv = {[str(SCRIPT), '--shapes', 'tiny', '--max-tokens', '4']!r}\n"
         f"module = runpy.run_path({str(SCRIPT)!r}, run_name='gpu')\n"

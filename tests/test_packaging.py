@@ -44,7 +44,7 @@ def metadata(wheel: zipfile.ZipFile) -> Message:
 
 
 def package_files() -> set[str]:
-    """Every file of the package in the checkout, compiled ones left out."""
+    """Every file of the package in the checkout, except compiled files."""
     files = (path for path in (REPOSITORY / "rg_env").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return {path.relative_to(REPOSITORY).as_posix() for path in files}
 
@@ -56,14 +56,15 @@ def test_the_wheel_holds_the_package_with_its_data_and_nothing_else(wheel: zipfi
 
 
 def test_vf_eval_finds_its_sizes_beside_the_module(wheel: zipfile.ZipFile) -> None:
-    """Verifiers 0.1.9 to 0.3.1 read them there."""
+    """Verifiers 0.1.9 to 0.3.1 read the sizes there."""
     sizes = tomllib.loads(wheel.read("rg_env/pyproject.toml").decode())["tool"]["verifiers"]["eval"]
     assert sizes.keys() == {"num_examples", "rollouts_per_example"}
     assert all(type(size) is int and size > 0 for size in sizes.values())
 
 
 def test_the_environment_works_from_the_wheel_alone(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
-    """Unpacked, in a process that sees no checkout: rows, gold answers, graders in worker processes, the command."""
+    """The unpacked wheel, in a process without access to the checkout: rows, gold answers, graders in worker processes,
+    the command."""
     site = tmp_path / "site"
     wheel.extractall(site)
     code = """
@@ -97,7 +98,7 @@ except SystemExit as ended:
 
 
 def test_tags_are_words_that_the_hub_can_filter_by() -> None:
-    """`prime env push` reads them under [project], where PEP 621 has no such key: a build must pass them over."""
+    """`prime env push` reads the tags from [project], where PEP 621 has no such key, so a build must ignore them."""
     tags = PROJECT["project"]["tags"]
     assert len(set(tags)) == len(tags) > 0
     assert all(re.fullmatch("[a-z]+(-[a-z]+)*", tag) for tag in tags)
@@ -105,7 +106,7 @@ def test_tags_are_words_that_the_hub_can_filter_by() -> None:
 
 
 def test_benchmarks_of_the_repository_are_found_without_a_clone(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
-    """Unpacked, as pip does it, and asked for elsewhere: the same files, and no folder of the user's instead."""
+    """The wheel is unpacked as by pip. From any other folder, the same files are found, not a folder of the user's."""
     wheel.extractall(tmp_path / "site")
     own = tmp_path / "cwd" / "configs" / "lm_eval"
     own.mkdir(parents=True)
@@ -170,7 +171,7 @@ def test_extras_and_command(wheel: zipfile.ZipFile, metadata: Message) -> None:
 
 
 def test_an_evaluation_alone_reads_keys_from_dotenv(metadata: Message) -> None:
-    """As documented; without the package, the file would silently be ignored."""
+    """As documented. Without the package, the file would be ignored silently."""
     requirements = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
     of_eval = {each.name for each in requirements if each.marker and each.marker.evaluate({"extra": "eval"})}
     assert "python-dotenv" in of_eval

@@ -1,6 +1,6 @@
 """The parts of the prime-rl configs that can be checked without prime-rl: the options of our own taskset.
 
-tests/matrix/test_prime_rl.py loads them into prime-rl's own classes.
+tests/matrix/test_prime_rl.py loads the configs into prime-rl's own classes.
 """
 
 import re
@@ -111,7 +111,7 @@ def test_the_rows_can_be_drawn_and_their_prompts_leave_room_for_the_answer(name:
 
 
 def test_tasks_take_turns_since_prime_rl_asks_in_the_order_of_rows() -> None:
-    """Each task has some of a step's 16 questions."""
+    """Each task has some of the 16 questions in a step."""
     taskset = SOURCES[TRAIN[0]["name"]]
     first = [row["info"]["rg_task"] for row in rows(taskset)[:16]]
     assert set(first) == {task["name"] for task in taskset["gym"]}

@@ -42,7 +42,7 @@ def executable(path: Path, text: str) -> Path:
 
 
 class Machine:
-    """A checkout and a machine to set it up on; nothing of the real machine's PATH but the system's own tools."""
+    """A checkout and a machine to set it up on. Only the system's own tools are taken from the real machine's PATH."""
 
     def __init__(self, root: Path) -> None:
         self.checkout, self.bin, self.home = root / "checkout", root / "bin", root / "home"
@@ -60,7 +60,7 @@ class Machine:
         executable(self.bin / name, script)
 
     def pip_installs(self, uv: Path) -> None:
-        """A python3 that knows `-m pip install --quiet --upgrade --target FOLDER uv` and fails at all else."""
+        """Install a python3 that supports only `-m pip install --quiet --upgrade --target FOLDER uv`."""
         want = "-m pip install --quiet --upgrade --target"
         self.install(
             "python3",
@@ -124,7 +124,7 @@ def test_dry_run_prints_the_commands_and_changes_nothing(machine: Machine, flags
      (["--gpu"], False, "--extra vllm")],
 )  # fmt: skip
 def test_packages_follow_the_machine_and_the_flags(machine: Machine, flags: list[str], gpu: bool, end: str) -> None:
-    """For a CPU, torch comes from PyTorch's index in the locked version, without NVIDIA's libraries."""
+    """For a CPU, the locked version of torch comes from PyTorch's index, without NVIDIA's libraries."""
     if gpu:
         machine.has_gpu()
     done = machine.setup(*flags)
@@ -153,7 +153,7 @@ def test_without_pytorchs_index_the_registrys_torch_is_taken_and_reported(machin
 
 
 def test_flash_attn_that_does_not_work_is_removed_with_one_line(machine: Machine) -> None:
-    """One that works is kept, and not installed again."""
+    """A working flash-attn is kept and not installed again."""
     machine.has_gpu()
     done = machine.setup()
     assert done.returncode == 0, done.stderr
@@ -188,7 +188,7 @@ def test_an_active_environment_elsewhere_does_not_count(machine: Machine) -> Non
 
 @pytest.mark.parametrize("way", ["pip", "pipx", "too old"])
 def test_a_missing_uv_is_installed(machine: Machine, way: str) -> None:
-    """By pip into the checkout, where pip fails by pipx; one that is too old for pyproject.toml is replaced."""
+    """pip installs uv into the checkout or, if pip fails, pipx. A uv that is too old for pyproject.toml is replaced."""
     uv = executable(machine.home / "uv", FAKE_UV)
     (machine.bin / "uv").unlink()
     if way == "too old":
@@ -227,7 +227,7 @@ def test_python_is_downloaded_where_none_fits(machine: Machine) -> None:
 
 
 def test_platforms(machine: Machine) -> None:
-    """Others are refused before anything is installed; macOS has neither CUDA nor vLLM's build for CPUs."""
+    """Unsupported platforms are rejected before anything is installed; macOS has neither CUDA nor vLLM's CPU build."""
     machine.install("uname", '#!/bin/sh\n[ "$1" = -s ] && echo Linux || echo riscv64\n')
     done = machine.setup()
     assert (done.returncode, machine.uv_calls) == (1, [])

@@ -1,4 +1,4 @@
-"""A small environment and trainers on the tiny policy, small enough for a laptop and real all the way through."""
+"""An environment and trainers for the tiny policy, small enough for a laptop and without any stand-ins."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,7 +29,7 @@ def gym() -> list[dict[str, Any]]:
 
 @pytest.fixture
 def make_env(gym: list[dict[str, Any]]) -> Callable[..., Any]:
-    """An environment of 32 training and 8 evaluation rows; keywords as for `ReasoningGym`."""
+    """An environment of 32 training and 8 evaluation rows; keywords are those of `ReasoningGym`."""
     from rg_env.core.environment import ReasoningGym
 
     def make(**changes: Any) -> Any:
@@ -40,7 +40,7 @@ def make_env(gym: list[dict[str, Any]]) -> Callable[..., Any]:
 
 @pytest.fixture
 def make_args(tmp_path: Path) -> Callable[..., Any]:
-    """Training arguments for 4 prompts x 4 rollouts a step in 2 micro-batches; keywords are fields of `GRPOConfig`."""
+    """Training arguments for 4 prompts x 4 rollouts per step in 2 micro-batches; keywords: fields of `GRPOConfig`."""
     from rg_env.training import GRPOConfig
 
     def make(**changes: Any) -> Any:
@@ -64,7 +64,7 @@ def make_args(tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.fixture
 def new_precision() -> Iterator[None]:
-    """Within: trainers of another precision than that of the others, which accelerate refuses in one process."""
+    """Context manager that allows trainers with another precision, which accelerate refuses in one process."""
     AcceleratorState._reset_state()
     yield
     AcceleratorState._reset_state()
@@ -72,7 +72,7 @@ def new_precision() -> Iterator[None]:
 
 @pytest.fixture
 def make_trainer(model: Any, tokenizer: Any, make_env: Any, make_args: Any) -> Callable[..., Any]:
-    """A trainer with the embedded engine. Keywords: the constructor's, and fields of `GRPOConfig`."""
+    """A trainer with the embedded engine. Keywords are those of the constructor and fields of `GRPOConfig`."""
     from rg_env.training import GRPOTrainer
 
     def make(

@@ -1,4 +1,4 @@
-"""Code as users write it, in files, and the tables that importing it changes."""
+"""User code in files, and the tables that importing it changes."""
 
 import sys
 from collections.abc import Iterator
@@ -69,7 +69,7 @@ runs: list[str] = []
 
 @contextmanager
 def nothing_left() -> Iterator[None]:
-    """Within: what is imported and registered is forgotten afterwards, so that tests do not see each other's."""
+    """Context manager that undoes imports and registrations afterward, so that tests do not affect each other."""
     rewards, modules, path = dict(registry._REGISTRY), set(sys.modules), list(sys.path)
     runs.clear()
     imported, own = dict(user_code._sources), dict(task_table._user_tasks)

@@ -18,12 +18,12 @@ if not hasattr(vf, "SingleTurnEnv"):
 
 
 def evaluated(env: Any, url: str, **options: Any) -> SimpleNamespace:
-    """`env.evaluate` at a server: lists of prompts, completions and rewards, and of metrics by name."""
+    """Results of `env.evaluate` with a server: lists of prompts, completions, rewards, and metrics by name."""
     return _run(env.evaluate, url, **({} if _WRAP else {"use_tqdm": False}), **options)
 
 
 def generated(env: Any, url: str, rows: Any) -> SimpleNamespace:
-    """The same of `env.generate`."""
+    """The same results of `env.generate`."""
     return _run(env.generate, url, rows, **({} if _WRAP else {"use_tqdm": False}))
 
 
@@ -50,17 +50,17 @@ def _run(call: Any, url: str, *args: Any, **options: Any) -> SimpleNamespace:
 
 
 def functions(rubric: Any) -> list[Any]:
-    """The reward functions of a rubric, or of all in a group."""
+    """The reward functions of a rubric, or of all rubrics in a group."""
     return _of(rubric, "reward_funcs")
 
 
 def names(rubric: Any) -> list[str]:
-    """Their names."""
+    """Names of a rubric's reward functions."""
     return _of(rubric, "reward_func_names")
 
 
 def weights(rubric: Any) -> list[float]:
-    """Their weights."""
+    """Weights of a rubric's reward functions."""
     return _of(rubric, "reward_weights")
 
 

@@ -1,4 +1,4 @@
-"""A server with the routes of vLLM that weight sync asks, and a real model behind them: no vLLM, the same protocol."""
+"""A server with the vLLM routes that weight sync uses and a real model: the same protocol without vLLM."""
 
 import threading
 from typing import Any
@@ -22,9 +22,9 @@ class StandIn(LoopbackServer):
     Attributes:
         model: float32, whose weights are updated.
         asked: paths of all requests.
-        lost: names of tensors that it silently does not load.
-        fails_at: a path that is answered with an error, of this `status`, `failures` times.
-        waits_at: a path that is answered when `go` is set.
+        lost: names of tensors that the server silently does not load.
+        fails_at: a path whose first `failures` requests get an error response with `status`.
+        waits_at: a path whose requests are answered only once `go` is set.
     """
 
     def __init__(self, **otherwise: Any) -> None:

@@ -101,7 +101,7 @@ def value_of(outcome: Outcome) -> Any:
 
 @contextlib.contextmanager
 def script(folder: Path, code: str, wall_s: float = 0.5) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """A program that makes a pool, runs `code` and prints ids of processes; then it waits."""
+    """A program that creates a pool, runs `code`, prints process ids, and then waits."""
     head = f"""
 import os, signal, sys, threading, time
 sys.path.insert(0, {str(folder)!r})
