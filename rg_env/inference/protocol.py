@@ -64,11 +64,11 @@ class Engine(ABC):
 
     @abstractmethod
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        """Generate one completion per prompt (token ids), in order, with the weights of the last `sync`. On the main
-        process only."""
+        """Generate one completion per prompt (token ids), in order, with the weights from the last `sync`. Called
+        on the main process only."""
 
     def cancel(self) -> None:
-        """Ask running calls of `generate` to return soon."""
+        """Ask running calls to `generate` to return soon."""
 
     def resume(self) -> None:
         """Allow generation again after `cancel`."""
@@ -78,11 +78,11 @@ class Engine(ABC):
 
     def check_parity(self, difference: float) -> None:
         """Raise `TrainingError` if `difference`, the mean absolute difference between the engine's and the trainer's
-        log-probabilities of rollouts from the current weights, exceeds what rounding explains. On the main process
-        only."""
+        log-probabilities of rollouts from the current weights, exceeds what rounding explains. Called on the main
+        process only."""
 
     def random_state(self) -> Any:
-        """The sampler's random state, a tensor; None if it is in another process."""
+        """The sampler's random state, a tensor; None if the sampler is in another process."""
 
     def set_random_state(self, state: Any) -> None:
         """Restore a state that `random_state` returned."""

@@ -228,7 +228,7 @@ def test_generation_leaves_the_model_as_it_was(model: Any, tokenizer: Any, promp
 
 
 def test_a_prompt_that_fills_the_context_is_refused(engine: EmbeddedEngine) -> None:
-    with pytest.raises(InputError, match="a prompt has 512 tokens, but the model's context has 512"):
+    with pytest.raises(InputError, match="a prompt has 512 tokens, but the model's context length is 512"):
         engine.generate([[5] * 512], GREEDY)
 
 

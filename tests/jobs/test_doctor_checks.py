@@ -393,7 +393,7 @@ def test_what_listens_at_the_servers_port(serve: Callable[..., int]) -> None:
     is_like(check(serve(world=False)), "failed *does not accept weights*another engine.port")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        is_like(machine.check_ports(planned(2), port), f"warning *{port}: something else listens*any free port")
+        is_like(machine.check_ports(planned(2), port), f"warning *{port}: something else is listening*any free port")
     is_like(machine.check_ports(planned(2), port), f"ok *{port} free")
     is_like(check(port), f"warning *nothing is listening*rg-env vllm served --host 127.0.0.1 --port {port}")
     away = planned(engine="vllm", host="nowhere.invalid")

@@ -253,7 +253,7 @@ def test_names_that_do_not_exist_are_told() -> None:
     for field in ("off", "stop_on"):
         with pytest.raises(InputError, match="unknown monitor 'reward_hack': did you mean 'reward_hacking'"):
             MonitorsConfig(**{field: ["reward_hack"]})
-    with pytest.raises(InputError, match=r"kl_spike is off: take it out of monitors\.off"):
+    with pytest.raises(InputError, match=r"kl_spike is off: remove it from monitors\.off"):
         MonitorsConfig(off=["kl_spike"], stop_on=["kl_spike"])
 
 

@@ -1,1 +1,1 @@
-"""The embedded engine: generation with the trainer's model in its own process."""
+"""The embedded engine: generation with the trainer's model in the trainer's process."""

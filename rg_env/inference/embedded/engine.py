@@ -6,7 +6,7 @@
 Weights are shared with the trainer, so they need no synchronization. All prompts in a call form one batch: each
 distinct prompt is prefilled once for all completions, and finished sequences leave the batch. It runs on every torch
 device (CPU, CUDA, Apple MPS) without vLLM. It is not designed to serve many users: it has no paging, continuous
-batching or sharding over devices.
+batching or sharding across devices.
 
 Log-probabilities refer to the actual sampling distribution (after penalties, temperature and truncation), like vLLM's
 `logprobs_mode="processed_logprobs"`. Those of greedy rows are computed at temperature 1.
@@ -29,10 +29,10 @@ _CACHE_BLOCK = 64  # initial cache capacity in tokens beyond the prompt; it grow
 _SHARED_FROM_HIDDEN = 512  # hidden size from which multi-threaded decoding is faster
 _GREEDY_BELOW = 1e-5  # as in vLLM: dividing logits by less would overflow
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
-_SHRINK_AT = 0.8  # compact the batch when fewer than this fraction of rows is running
+_SHRINK_AT = 0.8  # compact the batch when less than this fraction of its rows is still running
 
 Watch = Callable[[int, float], bool]
-"""Callback with each sampled token and its log-probability; returning True ends the completion."""
+"""Callback that receives each sampled token and its log-probability; returning True ends the completion."""
 
 
 @dataclass(eq=False)
@@ -42,7 +42,7 @@ class Job:
     prompt: Sequence[int]
     sampling: Sampling
     seed: int | None = None
-    """Seed of this completion; None: use the engine's random numbers."""
+    """Seed of this completion; None: use the engine's random generator."""
     watch: Watch | None = None
 
 
@@ -51,7 +51,7 @@ class EmbeddedEngine(Engine):
 
     Args:
         model: a transformers causal language model, on one device. PEFT-wrapped models work.
-        tokenizer: its tokenizer, with a chat template.
+        tokenizer: the model's tokenizer, with a chat template.
         model_name: model name required in HTTP requests; default: the model's own name.
         max_context: maximum tokens of prompt plus completion; default: the model's position limit.
         max_batch_size: maximum sequences decoded concurrently; larger batches are split.
@@ -86,7 +86,8 @@ class EmbeddedEngine(Engine):
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
-        """Make a running `generate` raise `EngineError` at the next token, and later calls at once, until `resume`."""
+        """Make a running `generate` raise `EngineError` at the next token, and later calls immediately, until
+        `resume` is called."""
         self._cancelled.set()
 
     def resume(self) -> None:
@@ -94,7 +95,7 @@ class EmbeddedEngine(Engine):
         self._cancelled.clear()
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        """Sample a completion for each prompt (token ids), in order. Raises like `run`."""
+        """Sample a completion for each prompt (token ids), in order. Raises the same errors as `run`."""
         return self.run([Job(prompt, sampling) for prompt in prompts])
 
     def run(self, jobs: Sequence[Job]) -> list[Completion]:
@@ -105,8 +106,9 @@ class EmbeddedEngine(Engine):
             EngineError: the model failed, or `cancel` was called.
         """
         if jobs and (longest := max(len(job.prompt) for job in jobs)) >= self.max_context:
-            raise InputError(f"a prompt has {longest} tokens, but the model's context has {self.max_context}")
-        # Prompts of similar length share a batch to reduce padding; within equal lengths, equal prompts are adjacent.
+            raise InputError(f"a prompt has {longest} tokens, but the model's context length is {self.max_context}")
+        # Prompts of similar length share a batch to reduce padding; among those of equal length, equal ones are
+        # adjacent.
         order = sorted(range(len(jobs)), key=lambda i: (len(jobs[i].prompt), list(jobs[i].prompt)))
         completions: dict[int, Completion] = {}
         with self._running():
@@ -118,7 +120,7 @@ class EmbeddedEngine(Engine):
     def score(self, tokens: Sequence[int], top: int = 0) -> list[tuple[float, dict[int, float]]]:
         """Score `tokens` without temperature or penalties.
 
-        Returns for each token after the first its natural-log probability, and those of the `top` likeliest tokens at
+        For each token after the first, returns its natural-log probability and those of the `top` likeliest tokens at
         its position.
 
         Raises:
@@ -134,7 +136,7 @@ class EmbeddedEngine(Engine):
 
     @property
     def generator(self) -> torch.Generator | None:
-        """Random generator of sampling, created on first use on the model's current device."""
+        """Random generator for sampling, created on first use on the model's current device."""
         if self._generator is None and self._seed is not None:
             self._generator = torch.Generator(device=self.model.device).manual_seed(self._seed)
         return self._generator
@@ -148,7 +150,7 @@ class EmbeddedEngine(Engine):
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        of_training, self._generator = self._generator, None  # created again from the seed: the same for every caller
+        of_training, self._generator = self._generator, None  # recreated from the seed, so the same for every caller
         try:
             yield
         finally:
@@ -156,7 +158,7 @@ class EmbeddedEngine(Engine):
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """Disable dropout and gradients and hold a lock; restore all on exit. Errors become `EngineError`."""
+        """Disable dropout and gradients and hold a lock; undo this on exit. Errors become `EngineError`."""
         with self._one_at_a_time:
             training, threads = self.model.training, torch.get_num_threads()
             self.model.eval()
@@ -242,13 +244,13 @@ class EmbeddedEngine(Engine):
     def _forward(
         self, ids: torch.Tensor, valid: torch.Tensor, positions: torch.Tensor, cache: GrowingCache, fast: bool
     ) -> torch.Tensor:
-        """Compute logits `(B, V)` of the position after `ids (B, L)`; `valid (B, total) bool` is False for padding."""
+        """Compute logits `(B, V)` for the position after `ids (B, L)`; `valid (B, total) bool` is False for padding."""
         mask = valid
-        if fast:  # transformers uses a given 4-D mask as is, and would spend a millisecond per step on making one
+        if fast:  # transformers uses a given 4-D mask as is; making its own would take a millisecond per step
             mask = valid[:, None, None, :]
             if ids.shape[1] > 1:
                 causal = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device)
-                # Padding attends to itself: a row that attends to nothing gives NaN, which would spread.
+                # Padding attends to itself, because a row that attends to nothing yields NaN, which would spread.
                 mask = (mask & causal.tril()) | causal.tril().triu()
         output = self.model(
             input_ids=ids,
@@ -262,7 +264,7 @@ class EmbeddedEngine(Engine):
 
 
 def _watch(jobs: list[Job], *columns: torch.Tensor) -> torch.Tensor:
-    """Mask of rows ended by the running jobs' watches. Columns: job, running, token, log-probability."""
+    """Mask of rows ended by the running jobs' `watch` callbacks. Columns: job, running, token, log-probability."""
     rows = zip(*(column.tolist() for column in columns), strict=True)
     ends = [
         bool(running and (watch := jobs[job].watch) and watch(token, logprob)) for job, running, token, logprob in rows

@@ -28,7 +28,7 @@ class GrowingLayer(DynamicLayer):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, cache_kwargs: dict[str, Any] | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append `(B, kv_heads, new, head_dim)` states; return all of them so far, as views."""
+        """Append `(B, kv_heads, new, head_dim)` states; return all states so far, as views."""
         end = self.length + key_states.shape[-2]
         if not self.is_initialized:
             self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True

@@ -18,7 +18,7 @@ from rg_env.inference.protocol import Sampling
 
 
 class BadRequest(RGEnvError, ValueError):
-    """A request the engine cannot answer. `status` is the HTTP status: 400, or 404 for another model."""
+    """A request the engine cannot answer. `status` is the HTTP status: 400, or 404 for an unknown model."""
 
     exit_code = 2
 
@@ -43,7 +43,7 @@ class Choice:
 
     Args:
         room: maximum number of tokens.
-        ends: end tokens, not part of the text.
+        ends: end tokens, which are not part of the text.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class _StreamOptions(_Body):
 
 
 class Request(_Body, ABC):
-    """Fields common to both kinds of requests. The bounds are those of vLLM's SamplingParams."""
+    """Fields common to both kinds of request. The bounds are those of vLLM's SamplingParams."""
 
     kinds: ClassVar[tuple[str, str, str]]
     """Object types of responses and streamed chunks, and their id prefix."""
@@ -135,7 +135,7 @@ class Request(_Body, ABC):
     stream: bool = False
     stream_options: _StreamOptions = _StreamOptions()
     skip_special_tokens: bool = True
-    # Accepted only at values without effect.
+    # Accepted only with values that have no effect.
     logit_bias: dict[str, float] = Field({}, max_length=0)
     spaces_between_special_tokens: bool = True
     include_stop_str_in_output: Literal[False] = False

@@ -41,7 +41,7 @@ Prepare = Callable[[list[dict[str, str]]], list[dict[str, str]]]
 
 
 class Batcher:
-    """Batches jobs of an event loop for the engine. An engine error is raised in every caller."""
+    """Batches an event loop's jobs for the engine. An engine error is raised in every caller."""
 
     def __init__(self, engine: EmbeddedEngine):
         self.engine = engine
@@ -50,7 +50,7 @@ class Batcher:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="embedded-engine")
 
     async def run(self, jobs: list[Job]) -> None:
-        """Run `jobs` to completion. Raises like `EmbeddedEngine.run`."""
+        """Run `jobs` to completion. Raises the same errors as `EmbeddedEngine.run`."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((jobs, future))
         if self._runner is None or self._runner.done():
@@ -124,7 +124,7 @@ class Api:
         self._check_length(max(map(len, request.prompts)))
         prompts = [self.encoder.encode(each) if isinstance(each, str) else each for each in request.prompts]
         if any(not ids or min(ids) < 0 or max(ids) >= self.engine.config.vocab_size for ids in prompts):
-            raise BadRequest("prompt: must have at least one token, and only tokens of the vocabulary", param="prompt")
+            raise BadRequest("prompt: must have at least one token, and only tokens in the vocabulary", param="prompt")
         return prompts
 
     def _check_length(self, characters: int) -> None:
@@ -132,7 +132,7 @@ class Api:
             raise self._too_long(f"{characters} characters")
 
     def _too_long(self, length: str) -> BadRequest:
-        # Verifiers matches these words, like vLLM's, and treats the rollout as truncated.
+        # Verifiers recognizes this wording, which is like vLLM's, and treats the rollout as truncated.
         limit = self.engine.max_context
         return BadRequest(f"the prompt has {length}, which is longer than the model's context length {limit}")
 
@@ -150,8 +150,8 @@ class Api:
                 raise self._too_long(f"{len(prompt)} tokens")
             if (request.limit or 0) > room:
                 raise BadRequest(
-                    f"max_tokens={request.limit} is too large: the prompt has {len(prompt)} tokens, the context "
-                    f"{engine.max_context}",
+                    f"max_tokens={request.limit} is too large: the prompt has {len(prompt)} tokens, and the "
+                    f"context length is {engine.max_context}",
                     param="max_tokens",
                 )
             for _ in range(request.n):
@@ -185,7 +185,7 @@ class Api:
 
 
 def _job(request: Request, choice: Choice, send: Callable[[Choice], bool] = lambda _: True) -> Job:
-    """Make the job for `choice`; `send` is called after each token and returns False to end it."""
+    """Make the job for `choice`; `send` is called after each token and returns False to end the completion."""
 
     def watch(token: int, logprob: float) -> bool:
         stops = choice.put(token, logprob)
@@ -234,7 +234,8 @@ def make_app(engine: EmbeddedEngine, prepare: Prepare = list) -> Starlette:
 
 
 def with_prompt(prompt: PromptConfig, messages: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Add `prompt` to the first question of a chat, unless it has a system message or already contains the text."""
+    """Add `prompt` to the first question of a chat, unless the chat has a system message or already contains the
+    prompt's text."""
     text = prompt.system_prompt
     if any(each["role"] == "system" or (text and text in each["content"]) for each in messages):
         return messages

@@ -1,7 +1,7 @@
 """The weight-transfer backend `rg_env_shm`: vLLM's workers load new weights from memory shared with the trainer.
 
-Used on CPUs, and if server and trainer share a GPU, which NCCL does not support. Nothing is unpickled: requests
-describe tensors by dtype, shape and offset in a file of this user in the memory file system.
+Used on CPUs, and when the server and the trainer share a GPU, which NCCL does not support. Nothing is unpickled:
+requests describe tensors by dtype, shape and offset in a file owned by this user in the memory file system.
 """
 
 from dataclasses import dataclass
@@ -68,8 +68,8 @@ class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemory
         self._copy_pending()
 
     def _copy_pending(self) -> None:
-        """Copy tensors, because vLLM keeps some until the rest of their layer arrives, and this memory is overwritten
-        earlier."""
+        """Copy the tensors that vLLM keeps until the rest of their layer arrives, because the shared memory is
+        overwritten before that."""
         from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
         assert self._memory is not None

@@ -20,17 +20,18 @@ from rg_env.inference.vllm.plugin import BACKEND
 from rg_env.tiny import POLICY_DIR
 
 PROGRAM = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
-"""vLLM's server module. The command `vllm` fails if vLLM has another distribution name, as its CPU builds do."""
+"""vLLM's server module. The command `vllm` fails if vLLM was installed under another distribution name, as its CPU
+builds are."""
 T = TypeVar("T")
 
 REQUEST_S = 120.0
 """Timeout of requests in seconds. The first request to a new server on a CPU can take 40 s."""
 POLL_S = 0.5
-NOT_LISTENING = "nothing listens there"
-BREAKS_OFF = "it does not reply in HTTP, or drops the connection"
+NOT_LISTENING = "nothing is listening there"
+BREAKS_OFF = "it does not speak HTTP, or it drops the connection"
 _DIRECT: Any = {"trust_env": False, "verify": False}
-"""httpx options. A server in this cluster is not behind the environment's proxy, and without TLS no certificates need
-to be loaded."""
+"""httpx options. A server in this cluster is not behind the environment's proxy, and without TLS, no certificates
+need to be loaded."""
 
 
 def serve_command(
@@ -56,11 +57,12 @@ def serve_command(
 
 
 def vllm_command(model: str, options: Sequence[str], gpus: int) -> tuple[dict[str, str], list[str]]:
-    """Environment and arguments `rg-env vllm` uses to start vLLM on a machine with `gpus` GPUs.
+    """Environment and arguments that `rg-env vllm` uses to start vLLM on a machine with `gpus` GPUs.
 
     `--logprobs-mode processed_logprobs` makes the server report the log-probabilities of the distribution that it
     samples from; `--generation-config vllm` keeps the model's generation config from changing that distribution.
-    Weights are sent with NCCL between several GPUs, otherwise through shared memory. `options` come last and override.
+    Weights are sent with NCCL if there are several GPUs, otherwise through shared memory. `options` come last and
+    override the rest.
     """
     model = str(POLICY_DIR) if model == "tiny" else model
     arguments = [*PROGRAM, "--model", model, "--host", "127.0.0.1"]
@@ -74,7 +76,7 @@ def vllm_command(model: str, options: Sequence[str], gpus: int) -> tuple[dict[st
 
 @dataclass(frozen=True)
 class ServerInfo:
-    """Server properties a trainer needs."""
+    """Server properties that a trainer needs."""
 
     name: str
     """Name of the model in requests."""
@@ -92,7 +94,7 @@ class VllmServer:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def wait(self, timeout_s: float, still_wanted: Callable[[], bool] = lambda: True) -> None:
-        """Wait until `/health` succeeds; tries at least once, then only while `still_wanted()`.
+        """Wait until `/health` succeeds; try at least once, then keep trying only while `still_wanted()` is true.
 
         Raises:
             ServerError: the server is not healthy within `timeout_s`.
@@ -114,7 +116,7 @@ class VllmServer:
         import httpx  # here, because training with the embedded engine needs no HTTP client
 
         try:
-            # Streamed, to avoid reading an endless body of another program.
+            # Streamed, to avoid reading an endless body from another program.
             with httpx.stream("GET", f"http://{self}/health", timeout=timeout_s, **_DIRECT) as response:
                 status = response.status_code
         except httpx.TimeoutException:
@@ -128,11 +130,11 @@ class VllmServer:
         return None if status == 200 else f"it answers /health with {status}"
 
     def info(self) -> ServerInfo:
-        """Query the server properties a trainer needs.
+        """Query the server properties that a trainer needs.
 
         Raises:
-            ServerError: it is not a vLLM server, or does not accept weights; the message has the command that starts a
-                suitable one.
+            ServerError: it is not a vLLM server, or does not accept weights; the message gives the command that starts
+                a suitable one.
         """
         start = start_hint(port=self.port)
         served = self._ask("/v1/models", "is not a vLLM server", dict)
@@ -155,7 +157,8 @@ class VllmServer:
     def check_logprobs(self, model: str) -> None:
         """Raise `ServerError` unless the server reports log-probabilities of the distribution that it samples from.
 
-        Call it after setting up weight transfer: a trainer killed during an update leaves an unusable model.
+        Call it after setting up weight transfer: a trainer killed during an update leaves the server with an unusable
+        model.
         """
         # With top_k=1, the sampled distribution gives log-probability 0, unlike the model's own.
         (probe,) = self.complete(model, [[1]], Sampling(top_k=1, max_tokens=1), REQUEST_S)
@@ -185,7 +188,7 @@ class VllmServer:
             return [float(row[str(token)]["logprob"]) for row, token in zip(rows, ids[1:], strict=True)]
 
         body = {"model": model, "prompt": list(ids), "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
-        return self._ask("/v1/completions", "gives no log-probabilities", read, body)
+        return self._ask("/v1/completions", "returns no log-probabilities", read, body)
 
     def complete(
         self, model: str, prompts: Sequence[Sequence[int]], sampling: Sampling, timeout_s: float
@@ -213,11 +216,11 @@ class VllmServer:
                 raise ValueError
             return found
 
-        return self._ask("/v1/completions", "gives no completions", read, body, timeout_s)
+        return self._ask("/v1/completions", "returns no completions", read, body, timeout_s)
 
     def post(self, path: str, body: dict[str, Any] | None = None, timeout_s: float = REQUEST_S) -> dict[str, Any]:
         """POST to an endpoint of vLLM's development mode."""
-        return self._ask(path, f"does not take {path}", dict, body or {}, timeout_s)
+        return self._ask(path, f"does not accept {path}", dict, body or {}, timeout_s)
 
     def _ask(
         self,
@@ -230,7 +233,7 @@ class VllmServer:
         """Return `read(answer)` for the JSON answer to a GET request, or to a POST request if there is a `body`.
 
         Raises:
-            ServerError: there is no answer in time, or `read` fails on it. `RefusedError` for a status of 4xx.
+            ServerError: there is no answer in time, or `read` fails on it; a `RefusedError` if the status is 4xx.
         """
         import httpx
 

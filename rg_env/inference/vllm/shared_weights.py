@@ -70,11 +70,12 @@ def unpack(entries: Sequence[Entry], flat: torch.Tensor) -> list[tuple[str, torc
 
 
 def reserve(name: str, num_bytes: int) -> Path:
-    """Create a memory file of `num_bytes`, accessible only to this user. Raises `OSError` if there is not enough."""
+    """Create a memory file of `num_bytes`, accessible only to this user. Raises `OSError` if there is not enough
+    memory."""
     path = MEMORY / f"{PREFIX}{name}"
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
-        os.posix_fallocate(descriptor, 0, num_bytes)  # a lack of memory would later be a bus error
+        os.posix_fallocate(descriptor, 0, num_bytes)  # otherwise, a lack of memory would cause a bus error later
     except OSError:
         path.unlink()
         raise
@@ -84,8 +85,8 @@ def reserve(name: str, num_bytes: int) -> Path:
 
 
 def mapped(path: str | Path) -> torch.Tensor:
-    """Map such a file, (bytes,) uint8. Raises `ValueError` for any other file, because anyone who can reach the
-    server's port may name one."""
+    """Map a file made by `reserve`, as a tensor `(bytes,) uint8`. Raises `ValueError` for any other file, because
+    anyone who can reach the server's port can name one."""
     status = os.lstat(path)
     named = Path(path).parent == MEMORY and Path(path).name.startswith(PREFIX)
     if not (named and stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()):
@@ -94,13 +95,13 @@ def mapped(path: str | Path) -> torch.Tensor:
 
 
 def write_header(memory: torch.Tensor, values: dict[str, Any]) -> None:
-    """Write `values` for the other side."""
+    """Write `values` to the header, for the other side to read."""
     text = json.dumps(values).encode()[:HEADER].ljust(HEADER)
     memory[:HEADER] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
 
 
 def read_header(memory: torch.Tensor) -> dict[str, Any]:
-    """Read the values written by the other side. Raises `ValueError` if it wrote none."""
+    """Read the values written by the other side. Raises `ValueError` if it has not written any."""
     values: dict[str, Any] = json.loads(bytes(memory[:HEADER].tolist()).strip(b" \0"))
     return values
 

@@ -30,7 +30,7 @@ OWNED_ELSEWHERE = {
     "save_total_limit": "output.save_total_limit",
     "seed": "seed",
 }
-"""Fields of `GRPOConfig` set in another section of a config file, with the key to use there."""
+"""Fields of `GRPOConfig` that a config file sets in another section, each with the key to use there."""
 
 
 class GRPOConfig(Section):
@@ -41,23 +41,23 @@ class GRPOConfig(Section):
     max_steps: Positive = 200
     """Number of optimizer steps."""
     num_train_epochs: Above0 | None = None
-    """Number of passes over the training rows, which replaces `max_steps`. Rows that do not fill a whole step are left
+    """Number of passes over the training rows, used instead of `max_steps`. Rows that do not fill a whole step are left
     out of a pass. Default: `max_steps` applies."""
     rollouts_as_steps: bool = False
-    """Whether every number of steps in the config counts rollouts instead of optimizer steps, and metric services plot
-    over rollouts. This makes runs with different batch sizes comparable."""
+    """Whether every number of steps in the config counts rollouts instead of optimizer steps. Metric services then plot
+    against rollouts, too. This makes runs with different batch sizes comparable."""
     learning_rate: Above0 = 1e-6
     """Peak learning rate of the schedule."""
     lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
     """Learning rate schedule. "linear" and "cosine" decay to 0 at the last step, after the warmup."""
     warmup_steps: Count = 10
-    """Number of steps for the learning rate to rise linearly to its peak. "constant" has no warmup."""
+    """Number of steps over which the learning rate rises linearly to its peak. "constant" has no warmup."""
     optim: Literal[
         "adamw_torch", "adamw_torch_fused", "adamw_offload", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"
     ] = "adamw_torch_fused"
     """Optimizer. "adamw_torch_fused" updates all parameters in one kernel. "adamw_offload" keeps float32 weights and
-    moments in CPU memory, for models in bfloat16 (`model.dtype`) that do not fit on the GPU otherwise; it does not work
-    with ZeRO or FSDP2. The 8-bit optimizers need bitsandbytes."""
+    moments in CPU memory, for models in bfloat16 (`model.dtype`) that would not otherwise fit on the GPU; it does not
+    work with ZeRO or FSDP2. The 8-bit optimizers need bitsandbytes."""
     weight_decay: From0 = 0.0
     """Weight decay. It does not apply to biases and norms."""
     adam_beta1: Share = 0.9
@@ -73,20 +73,21 @@ class GRPOConfig(Section):
     by `num_generations`, and must divide evenly into micro-batches on each process."""
     per_device_train_batch_size: Positive = 8
     """Maximum number of rollouts per micro-batch on each process. A process with fewer rollouts per step computes all
-    of them at once. It affects memory and speed, but not step size."""
+    of them at once. This setting affects memory use and speed, but not the number of rollouts per
+    step."""
     num_generations: Annotated[int, Field(ge=2)] = 8
     """Number of rollouts per prompt. Advantages are relative to this group (Shao et al., 2024,
     arXiv:2402.03300)."""
     num_iterations: Positive = 1
     """Number of optimizer steps per batch of rollouts."""
     loss_type: Literal["bnpo", "grpo", "dr_grpo", "dapo"] = "bnpo"
-    """Averaging of the token losses. "bnpo" averages over the micro-batch's tokens. "grpo" averages over the
+    """How token losses are averaged. "bnpo" averages over the micro-batch's tokens. "grpo" averages over the
     tokens of each rollout, then over rollouts (Shao et al., 2024, arXiv:2402.03300). "dr_grpo" divides by a constant
     length (Liu et al., 2025, arXiv:2503.20783). "dapo" averages over all tokens in the step's rollouts (Yu et al.,
     2025, arXiv:2503.14476, section 3.3)."""
     mask_truncated_completions: bool = False
-    """Whether rollouts that `max_tokens` cut off are left out of the loss. They still count in their group's mean
-    ("overlong filtering", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.4)."""
+    """Whether rollouts cut off at `max_tokens` are left out of the loss. They still count toward their group's mean
+    reward ("overlong filtering", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.4)."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
     """Scale of the advantages. They are divided by the standard deviation of rewards in the "group" (Shao et al., 2024,
     arXiv:2402.03300), by that in the whole "batch" (Liu et al., 2025, arXiv:2508.08221), or not at all ("none"; Liu et
@@ -94,9 +95,9 @@ class GRPOConfig(Section):
     beta: From0 = 0.0
     """Weight of the KL term in the loss. 0 turns it off."""
     kl_reference: Literal["initial", "previous"] = "initial"
-    """Reference of the KL term: the "initial" model, or the "previous" policy, from before the last update. Its weights
-    are kept in memory. With LoRA, the initial model takes no additional memory and the previous policy only that of the
-    adapters."""
+    """Reference of the KL term: the "initial" model, or the "previous" policy, from before the last update. The
+    reference's weights are kept in memory. With LoRA, the initial model takes no additional memory, and the previous
+    policy takes only that of the adapters."""
     entropy_coef: From0 = 0.0
     """Weight of the entropy bonus. The entropy of the policy's distribution (in nats, at `temperature`, averaged like
     the loss) times this weight is subtracted from the loss (Schulman et al., 2017, PPO, arXiv:1707.06347, equation 9).
@@ -124,7 +125,8 @@ class GRPOConfig(Section):
     top_k: Count = 0
     """Number of most likely tokens to sample from. 0 turns it off."""
     min_p: Share = 0.0
-    """Exclude tokens less likely than this fraction of the most likely token's probability. 0 turns it off."""
+    """Tokens whose probability is below this fraction of the most likely token's probability are excluded. 0 turns this
+    off."""
     repetition_penalty: Above0 = 1.0
     """Multiplicative penalty on tokens that occur in the prompt or in the completion so far. 1 turns it off."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
@@ -138,8 +140,8 @@ class GRPOConfig(Section):
     shuffle_dataset: bool = True
     """Whether the training rows are used in random order."""
     bf16: bool | None = None
-    """Whether to compute in bfloat16 with float32 weights (autocast). Default: on a GPU. On a CPU with bfloat16
-    instructions it can be faster for large models."""
+    """Whether to compute in bfloat16 with float32 weights (autocast). Default: only on a GPU. On a CPU with
+    bfloat16 instructions, bfloat16 can be faster for large models."""
     gradient_checkpointing: bool = True
     """Whether to recompute activations in the backward pass, which saves memory and takes more time."""
     use_liger_kernel: bool = False
@@ -202,7 +204,7 @@ class GRPOConfig(Section):
 
     def micro_batch(self, processes: int) -> int:
         """Number of rollouts per micro-batch on each of `processes`: `per_device_train_batch_size`, or a process's
-        share of a step if smaller."""
+        share of a step if that is smaller."""
         return max(1, min(self.per_device_train_batch_size, self.rollouts_per_step // processes))
 
 
@@ -214,7 +216,7 @@ def check_batch(args: GRPOConfig, processes: int | None = None) -> None:
 
 
 def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]]:
-    """The field that does not fit the others, with a message. Empty if all fit."""
+    """The field that is inconsistent with the others, with a message. Empty if all are consistent."""
     rollouts, group, micro = args.rollouts_per_step, args.num_generations, args.micro_batch(processes)
     if rollouts % group:
         divisor = f"num_generations={group}"
@@ -237,7 +239,7 @@ def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]
 def _near(rollouts: int, args: GRPOConfig, processes: int) -> str:
     """The nearest numbers of rollouts that make whole groups and whole micro-batches on each process; if none is
     within a factor of 2, whole groups only."""
-    at_once = processes * args.per_device_train_batch_size  # up to this, a process's share is one micro-batch
+    at_once = processes * args.per_device_train_batch_size  # up to this size, a process's share is one micro-batch
     small, large = math.lcm(args.num_generations, processes), math.lcm(args.num_generations, at_once)
     below = max(min(rollouts, at_once) // small * small, rollouts // large * large)
     above = rollouts // small * small + small

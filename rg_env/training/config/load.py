@@ -2,8 +2,8 @@
 
     config = load_train_config("configs/train/tiny.yaml", ["training.learning_rate=2e-6"])
 
-Everything that can be checked without the model is checked here, once: names of tasks and rewards, and values that
-exclude each other. Imports neither torch nor reasoning_gym.
+Everything that can be checked without the model is checked here, once, including the names of tasks and rewards, and
+conflicting values. Imports neither torch nor reasoning_gym.
 """
 
 import os
@@ -31,7 +31,7 @@ def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, proces
 
     Raises:
         InputError: a file cannot be read, or `processes` is not given and the launcher's value is not a number.
-        ConfigError: invalid keys, types, ranges, names or combinations, all of them in one error; or an entry of
+        ConfigError: invalid keys, types, ranges, names or combinations, all reported in one error; or an entry of
             `imports` cannot be imported.
     """
     return checked_config(read_config(file, overrides), processes=processes)
@@ -44,7 +44,7 @@ def checked_config(document: Document, *, processes: int | None = None) -> Train
     def names(config: TrainConfig) -> Iterator[Problem]:
         yield from _names(config)
         used = _BATCH & {*given} if isinstance(given, dict) else set()
-        if used <= config.training.model_fields_set:  # none of them is invalid and left out
+        if used <= config.training.model_fields_set:  # none of them was dropped as invalid
             yield from _batch(config, count)
 
     config = parse_config(document, TrainConfig, names)
@@ -54,7 +54,8 @@ def checked_config(document: Document, *, processes: int | None = None) -> Train
 
 
 def _names(config: TrainConfig) -> Iterator[Problem]:
-    """Unknown names and invalid options of them, checked after the config's imports, which can register names."""
+    """Unknown names, and invalid options of known ones, checked after the config's imports, which can register
+    names."""
     try:
         import_user_code(config.imports)
     except InputError as error:
@@ -84,7 +85,7 @@ def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
 
 
 _BATCH = {"rollouts_per_step", "num_generations", "per_device_train_batch_size"}
-"""Settings of `training` that have to fit each other."""
+"""Settings of `training` that must be consistent with each other."""
 
 
 def _batch(config: TrainConfig, processes: int) -> Iterator[Problem]:
@@ -93,13 +94,17 @@ def _batch(config: TrainConfig, processes: int) -> Iterator[Problem]:
 
 
 def contradictions(training: GRPOConfig, engine: EngineConfig, curriculum: object) -> Iterator[Problem]:
-    """Values of `training` and `engine` that exclude each other, or exclude a `curriculum` (None: no curriculum)."""
+    """Values of `training` and `engine` that conflict with each other or with a `curriculum` (None: no curriculum)."""
     if training.filter_groups and curriculum is not None:
-        yield Problem(("training", "filter_groups"), "samples prompts other than the curriculum's: use one of them")
+        yield Problem(
+            ("training", "filter_groups"), "samples prompts other than the curriculum's: use only one of the two"
+        )
     if engine.kind == "embedded":
         for key in ("num_batches_ahead", "importance_sampling_correction"):
             if getattr(engine, key):
-                yield Problem(("engine", key), "is for engine.kind: vllm; the embedded engine samples from the policy")
+                yield Problem(
+                    ("engine", key), "applies only to engine.kind: vllm; the embedded engine samples from the policy"
+                )
     if engine.importance_sampling_correction and training.top_p < 1:
         yield Problem(("engine", "importance_sampling_correction"), "needs training.top_p: 1.0")
 
@@ -114,7 +119,7 @@ def curriculum_problems(curriculum: CurriculumConfig, tasks: Mapping[str, Any]) 
     for name, task in curriculum.tasks.items():
         path: Keys = ("curriculum", "tasks", name)
         if name not in tasks:
-            yield Problem(path, f"is not trained on: the tasks are {', '.join(tasks)}")
+            yield Problem(path, f"is not a training task: the training tasks are {', '.join(tasks)}")
             continue
         if tasks[name].level is not None or tasks[name].levels:
             text = f"its level is set by the curriculum: use curriculum.tasks.{name}.start instead"
@@ -137,7 +142,7 @@ def curriculum_problems(curriculum: CurriculumConfig, tasks: Mapping[str, Any]) 
         if highest < task.start <= top:
             yield Problem((*path, "start"), f"is above highest ({highest})")
         if not any(level <= highest for level in working_levels(name, task.attributes)):
-            yield Problem(path, f"no level up to {highest} works in the installed reasoning-gym: leave this task out")
+            yield Problem(path, f"no level up to {highest} works with the installed reasoning-gym: leave this task out")
         for step, level in (curriculum.schedule or {}).items():
             if level > top:
                 yield Problem(("curriculum", "schedule", step), f"the highest level of {name} is {top}")
@@ -146,16 +151,18 @@ def curriculum_problems(curriculum: CurriculumConfig, tasks: Mapping[str, Any]) 
 def _rows(config: TrainConfig) -> Iterator[Problem]:
     splits, tasks, prompts = config.splits, len(config.tasks), config.training.prompts_per_step
     if splits.manifest is not None and (config.data or config.curriculum):
-        other = "a curriculum, which draws new questions" if config.curriculum else "data, which has its own"
-        yield Problem(("splits", "manifest"), f"cannot be kept with {other}")
+        other = (
+            "a curriculum, which draws new questions" if config.curriculum else "data, which provides its own questions"
+        )
+        yield Problem(("splits", "manifest"), f"cannot be used with {other}")
     if config.data is not None:
         for key in [key for key in ("tasks", "curriculum") if getattr(config, key)]:
-            yield Problem(("data",), f"excludes Reasoning Gym tasks: remove either, as with {key}=null")
+            yield Problem(("data",), f"cannot be used with {key}: remove one of the two, for example with {key}=null")
         return
     if not config.tasks:
-        yield Problem(("tasks",), "is empty: name at least 1, or use your own questions (data)")
+        yield Problem(("tasks",), "is empty: name at least one task, or use your own questions (data)")
     if splits.num_train_examples < (least := max(tasks, prompts)):
-        sizes = f"{counted(prompts, 'prompt')} of a step, or than the {counted(tasks, 'task')}"
+        sizes = f"{counted(prompts, 'prompt')} of a step or the {counted(tasks, 'task')}"
         text = f"fewer than the {sizes}: use at least {least}"
         yield Problem(("splits", "num_train_examples"), text)
     if 0 < splits.num_eval_examples < tasks:
@@ -171,7 +178,7 @@ def _hub(config: TrainConfig) -> Iterator[Problem]:
         return
     updates = config.in_updates()
     if not save_every:
-        yield Problem(("hub", "every"), "output.save_every is 0: there are no checkpoints to upload on the way")
+        yield Problem(("hub", "every"), "output.save_every is 0: there are no checkpoints to upload during training")
     elif updates.hub.every % updates.output.save_every:
         least = -(-hub.every // save_every) * save_every
         text = f"must be a multiple of output.save_every ({save_every}); try {least}"
@@ -203,14 +210,14 @@ def _evaluation_tasks(config: TrainConfig) -> Iterator[Problem]:
             )
             continue
         elif name not in table:
-            hint = "; your own label needs task: NAME"
+            hint = "; an entry under your own label needs task: NAME"
         yield from problems_within(path, spec, Mixture.parse, hint)
 
 
 def _training(config: TrainConfig) -> Iterator[Problem]:
     training, name = config.training, config.model.name
     for key in OWNED_ELSEWHERE.keys() & training.model_fields_set:
-        yield Problem(("training", key), f"is set outside of training: {OWNED_ELSEWHERE[key]}")
+        yield Problem(("training", key), f"is set in another section: use {OWNED_ELSEWHERE[key]}")
     updates = config.in_updates().training
     if updates.lr_scheduler_type != "constant" and updates.warmup_steps > updates.max_steps:
         yield Problem(("training", "warmup_steps"), f"more than the run's {counted(updates.max_steps, 'step')}")
@@ -222,8 +229,8 @@ def _training(config: TrainConfig) -> Iterator[Problem]:
             yield Problem(path, f"needs {package}, which is not installed: `pip install {package}`")
     if config.model.dtype == "bfloat16" and config.lora is None and training.optim != "adamw_offload":
         text = (
-            "without LoRA small updates round to nothing: use auto, and training.bf16 to compute in bfloat16; or "
-            "training.optim=adamw_offload, which adds updates up in float32"
+            "without LoRA, small updates are rounded away: use auto, with training.bf16 to compute in bfloat16, or "
+            "training.optim=adamw_offload, which accumulates updates in float32"
         )
         yield Problem(("model", "dtype"), text)
     if name.startswith(("/", "./", "../", "~")) and not os.path.isdir(name):

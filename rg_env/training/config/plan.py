@@ -61,8 +61,8 @@ _UNUSED: list[tuple[str, Callable[[TrainConfig], Any], str]] = [
 def without_effect(config: TrainConfig) -> str:
     """One line with the keys that have no effect and the reasons; empty if there are no such keys.
 
-    Such keys are not errors, so an override like `engine.kind=embedded` works on a config for a server. Only keys with
-    non-default values are reported, except those that turn off a disabled feature.
+    Such keys are not errors, so an override like `engine.kind=embedded` also works with a config written for a server.
+    Only keys with non-default values that are not false, 0 or empty are reported.
     """
     given = [key for key, value in leaves(config.model_dump(mode="json", exclude_defaults=True)) if value]
     reasons: dict[str, list[str]] = {}
@@ -141,7 +141,7 @@ def _parts(training: GRPOConfig, processes: int) -> str:
 def _upload(config: TrainConfig) -> str:
     hub = config.hub
     way = f"{_every(hub.every)} and " if 0 < hub.every < config.training.max_steps else ""
-    state = ", with the optimizer's state" if hub.optimizer_state == "full" else ""
+    state = ", with the optimizer state" if hub.optimizer_state == "full" else ""
     return f"{hub.repo_id} on the Hugging Face Hub{' (private)' if hub.private else ''}, {way}at the end{state}"
 
 
@@ -167,7 +167,7 @@ def _rows(config: TrainConfig, drawn: list[str], own_rows: int | None) -> Iterat
     epochs = batches / (rows // training.prompts_per_step)  # rows that do not fill a batch are left out of an epoch
     times = f"{epochs:.2g}" if epochs < 10 else f"{epochs:.0f}"
     text = f"{fixed} to train on, {prompts} prompts: {times} epoch{'' if times == '1' else 's'}"
-    own = f"; those of {', '.join(drawn)} drawn for each prompt, at its level" if drawn else ""
+    own = f"; those for {', '.join(drawn)} drawn for each prompt, at its task's level" if drawn else ""
     yield f"questions   {text}{own}"
 
 

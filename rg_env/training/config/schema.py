@@ -39,11 +39,12 @@ class TrainConfig(Section):
     renamed: ClassVar = RUN_KEYS
     other_sections: ClassVar = OTHER_SECTIONS
     mistaken: ClassVar = {
-        "reasoning_gym": "this is a config of Reasoning Gym's own trainer: configs/train/paper has the paper's runs",
+        "reasoning_gym": "this is a config for Reasoning Gym's own trainer: see configs/train/paper for the "
+        "paper's runs",
         "distributed_type": "this is an accelerate config: pass it to `accelerate launch --config-file`, or to "
         "`rg-env launch --accelerate-config`",
         "models": "this is an evaluation config: use rg-env eval",
-        "script": "this file records a script's run and is not a config: run the script again, with its options",
+        "script": "this file records a script's run and is not a config: run the script again with its options",
     }
 
     imports: list[Text] = Field(default_factory=list)
@@ -58,8 +59,8 @@ class TrainConfig(Section):
     tasks: dict[str, TaskConfig] = Field(default_factory=dict)
     """Tasks to train on. Required unless `data` is given."""
     data: DataConfig | None = None
-    """Your own questions and answers, which replace the tasks. `splits.num_eval_examples` of the rows, picked by
-    `splits.eval_seed`, are held out for evaluation; the rest are trained on."""
+    """Your own questions and answers, which replace the tasks. `splits.num_eval_examples` of the rows, selected
+    with `splits.eval_seed`, are held out for evaluation; the rest are trained on."""
     splits: SplitsConfig = SplitsConfig()
     prompt: PromptConfig = PromptConfig()
     rewards: Rewards = Field(default_factory=default_rewards)
@@ -94,7 +95,7 @@ class TrainConfig(Section):
         return [self.data.name] if self.data else list(self.tasks)
 
     def prompt_arguments(self) -> dict[str, Any]:
-        """Keyword arguments of any `Environment`: the prompt and the rewards."""
+        """Keyword arguments for any `Environment`: the prompt and the rewards."""
         prompt = self.prompt
         return {
             "system_prompt": prompt.system_prompt,
@@ -104,7 +105,7 @@ class TrainConfig(Section):
         }
 
     def environment_arguments(self, gym: list[dict[str, Any]] | None = None) -> dict[str, Any]:
-        """Keyword arguments of `ReasoningGym` with the tasks `gym`. Default: the training tasks."""
+        """Keyword arguments for `ReasoningGym`, with `gym` as its tasks. Default: the training tasks."""
         splits, gym = self.splits, self.gym if gym is None else gym
         return {
             "gym": tiny_mixture(gym) if self.model.name == TINY else Mixture.parse(gym),
@@ -119,7 +120,7 @@ class TrainConfig(Section):
         }
 
     def evaluation_environments(self) -> list[tuple[str | None, dict[str, Any]]]:
-        """Environments to evaluate in addition to the training tasks: each one's label, and its arguments to
+        """Environments to evaluate in addition to the training tasks, each as a label and keyword arguments for
         `ReasoningGym`. The held-out tasks share one environment, with None as the label."""
         evaluation = self.evaluation
         parts: list[tuple[str | None, list[str]]] = [(None, evaluation.held_out)] if evaluation.held_out else []
@@ -145,7 +146,8 @@ class TrainConfig(Section):
         )
 
     def resolved(self) -> dict[str, Any]:
-        """The whole config, including defaults, as plain values. `load_train_config` reads them to an equal config."""
+        """The whole config, including defaults, as plain values. `load_train_config` turns them back into an equal
+        config."""
         values: dict[str, Any] = without_nulls(self.model_dump(mode="json", exclude={"training": set(OWNED_ELSEWHERE)}))
         return values
 

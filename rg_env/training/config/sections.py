@@ -26,7 +26,7 @@ from rg_env.errors import unknown_name
 
 
 class ModelConfig(Section):
-    """The policy to train. Plain text is its name: `model: tiny`."""
+    """The policy to train. `model: tiny` is short for `model: {name: tiny}`."""
 
     short = "name"
 
@@ -60,15 +60,15 @@ class SplitsConfig(Section):
     evaluated on the same questions."""
     by: SplitBy = "problem"
     """Unit assigned to either training or evaluation. "problem" keeps all wordings of a problem on one side.
-    "question" assigns each text by itself, so the same problem can be on both sides; it reproduces runs of earlier
-    releases and yields more rows for tasks with few problems."""
+    "question" assigns each question text independently, so the same problem can be on both sides; it reproduces runs
+    from earlier releases and yields more rows for tasks with few problems."""
     manifest: Text | None = None
     """Path of the manifest.json of an earlier run. The new run uses exactly the same rows, and fails if they cannot be
     reproduced."""
 
 
 class EngineConfig(Section):
-    """The engine that generates completions. Plain text is its kind: `engine: vllm`."""
+    """The engine that generates completions. `engine: vllm` is short for `engine: {kind: vllm}`."""
 
     short = "kind"
     renamed: ClassVar = {
@@ -137,7 +137,7 @@ class CurriculumTask(Section):
 
 
 class CurriculumConfig(Section):
-    """Difficulty levels that change during training, with the measured accuracy or at given steps."""
+    """Difficulty levels that change during training, based on the measured accuracy or at given steps."""
 
     renamed: ClassVar = {"last_k": "use window"}
 
@@ -148,7 +148,7 @@ class CurriculumConfig(Section):
     failure_threshold: Share = 0.1
     """The level is lowered if accuracy over the window falls below this."""
     window: Positive = 20
-    """Number of prompts, for one task at its current level, to measure accuracy over. The level does not change
+    """Number of prompts, for one task at its current level, over which accuracy is measured. The level does not change
     until the window is full."""
     check_every: Positive = 1
     """Number of steps between accuracy checks."""
@@ -179,25 +179,25 @@ class LoggingConfig(Section):
         list[Literal["tensorboard", "wandb", "trackio"]],
         BeforeValidator(lambda names: [] if names in ("none", ["none"]) else names),
     ] = Field(default_factory=list)
-    """Services that receive the metrics, by name. Default, or "none": no service. Metrics are only uploaded to services
-    listed here."""
+    """Names of the services that receive the metrics. Default, or "none": no services. Metrics are uploaded only to the
+    services listed here."""
     project: Text = "rg-env"
-    """Project of the run at wandb and trackio."""
+    """Project of the run in W&B and Trackio."""
     run_name: Text | None = None
-    """Name of the run at wandb and trackio. Default: the output folder's name."""
+    """Name of the run in W&B and Trackio. Default: the output folder's name."""
     examples_every: Count = 10
-    """Number of steps between examples (questions and answers) on the console. 0 turns them off."""
+    """Number of steps between examples (questions and answers) printed on the console. 0 turns them off."""
     num_examples: Positive = 2
     """Number of examples printed each time."""
     rollouts_kept: Count = 32
     """Number of rollouts per step to write to rollouts.jsonl."""
     completion_tables: bool = True
-    """Whether the examples on the console are also sent to wandb and trackio, as tables."""
+    """Whether the examples on the console are also sent to W&B and Trackio as tables."""
 
 
 class HubConfig(Section):
-    """Publishing on the Hugging Face Hub with a model card generated from the run's files, like `rg-env push`. A failed
-    upload never ends a run: one line reports the command that completes the upload."""
+    """Uploads to the Hugging Face Hub, with a model card generated from the run's files, as by `rg-env push`. A failed
+    upload never ends a run: a one-line message gives the command that completes the upload."""
 
     enabled: bool = False
     """Whether the model is uploaded at the end of training."""
@@ -223,14 +223,14 @@ class HubConfig(Section):
     @classmethod
     def _is_a_repository(cls, repo_id: str | None, info: ValidationInfo) -> str | None:
         if repo_id is None and info.data.get("enabled"):
-            raise ValueError("hub.enabled needs it: USER/NAME, the repository to upload to")
+            raise ValueError("is required by hub.enabled: set it to the repository to upload to, USER/NAME")
         if repo_id is not None and (problem := repo_problem(repo_id)):
             raise ValueError(problem)
         return repo_id
 
 
 class OutputConfig(Section):
-    """The output folder and its checkpoints. Plain text is the folder."""
+    """The output folder and its checkpoints. `output: DIR` is short for `output: {dir: DIR}`."""
 
     short = "dir"
 
@@ -250,7 +250,7 @@ class EvaluationSettings(Section):
     """When the fixed evaluation runs, and how its answers are sampled."""
 
     every: Count | None = None
-    """Number of steps between evaluations. Default: a fifth of the run. 0 evaluates before and after training only."""
+    """Number of steps between evaluations. Default: a fifth of the run. 0 evaluates only before and after training."""
     before: bool = True
     """Whether to evaluate before the first step."""
     after: bool = True
@@ -264,20 +264,20 @@ class EvaluationSettings(Section):
     max_tokens: Positive | None = None
     """Maximum number of new tokens per answer. Default: `training.max_tokens`."""
     greedy: Annotated[bool, Field(validate_default=True)] = True
-    """Whether each question is also answered once by greedy decoding."""
+    """Whether each question is also answered once with greedy decoding."""
 
     @field_validator("temperature")
     @classmethod
     def _varies(cls, temperature: float | None, info: ValidationInfo) -> float | None:
         if temperature == 0 and info.data.get("rollouts_per_example", 1) > 1:
-            raise ValueError("all answers are the same: use rollouts_per_example=1, or sample")
+            raise ValueError("all answers are the same: use rollouts_per_example=1 or a higher temperature")
         return temperature
 
     @field_validator("greedy")
     @classmethod
     def _adds_an_answer(cls, greedy: bool, info: ValidationInfo) -> bool:
         if greedy and info.data.get("temperature") == 0:
-            raise ValueError("with temperature 0 the sampled answer is greedy already: turn it off")
+            raise ValueError("with temperature 0, the sampled answer is already greedy: set greedy to false")
         return greedy
 
 
@@ -295,8 +295,8 @@ class EvaluationConfig(EvaluationSettings):
 
     tasks: dict[str, EvaluationTask] = Field(default_factory=dict)
     """Tasks to evaluate in addition to the training tasks. A held-out task's key is its name. Any task,
-    such as a training task at another difficulty, can be listed under a label instead; its results do not count in the
-    overall metrics."""
+    such as a training task at another difficulty, can be listed under a label instead; results under a label do not
+    count toward the overall metrics."""
     num_held_out_examples: Positive = 50
     """Number of distinct questions for each entry in `tasks` that does not set `num_examples`."""
 
@@ -322,7 +322,7 @@ class EvaluationConfig(EvaluationSettings):
 
 
 def evaluation_steps(every: int | None, max_steps: int) -> int:
-    """Steps between evaluations: `every`, or a fifth of the run if it is None. 0 means none during training."""
+    """Steps between evaluations: `every`, or a fifth of the run if `every` is None. 0 means none during training."""
     return max(1, max_steps // 5) if every is None else every
 
 
@@ -337,14 +337,15 @@ class MonitorsConfig(Section):
     been false for a whole window."""
 
     window: Annotated[int, Field(ge=2, le=10_000)] = 10
-    """Number of steps to average over in a rule. No rule fires before the first window is full."""
+    """Number of steps over which a rule averages. No rule fires before the first window is full."""
     off: list[str] = Field(default_factory=list)
     """Rules to turn off. [all] turns off every rule."""
     stop_on: list[str] = Field(default_factory=list)
     """Rules that end the run when they fire. The run still makes a final evaluation, saves a checkpoint and writes all
     results; its exit code is 1."""
     zero_variance: Share = 0.9
-    """Fires when at least this fraction of groups have equal rewards. Such groups provide no learning signal."""
+    """Fires when at least this fraction of groups have the same reward for all rollouts. Such groups provide no
+    learning signal."""
     answer_rate: Share = 0.5
     """Fires when the fraction of completions with a well-formed answer is below this and not rising."""
     format_rate: Share = 0.5
@@ -359,7 +360,7 @@ class MonitorsConfig(Section):
     """Fires when entropy is below this fraction of its first-window mean, and accuracy is below 0.8 and not rising."""
     reward_hacking: Above0 = 0.1
     """Fires when the mean reward has risen by this much since the previous or the first window, beyond noise, and
-    accuracy has not risen. If accuracy has fallen, half of this rise is enough."""
+    accuracy has not risen. If accuracy has fallen, half of this amount is enough."""
     kl_spike: Factor = 5.0
     """Fires when the KL divergence is this many times its median over the window, and above 0.1 nats per token."""
     ratio_spike: Factor = 5.0
@@ -377,7 +378,7 @@ class MonitorsConfig(Section):
             if name not in cls.rule_names() and not (name == ALL and info.field_name == "off"):
                 raise unknown_name("monitor", name, cls.rule_names())
             if info.field_name == "stop_on" and {name, ALL} & set(info.data.get("off", [])):
-                raise ValueError(f"{name} is off: take it out of monitors.off")
+                raise ValueError(f"{name} is off: remove it from monitors.off")
         return names
 
     @classmethod

@@ -59,7 +59,7 @@ class RunConsole:
 
     def step(self, step: int, max_steps: int, metrics: dict[str, Any]) -> None:
         """Show a step and its metrics: if available, `reward`, `accuracy`, `completions/mean_length` (tokens), `loss`
-        and `step_time` (seconds). Without `reward`, it is another step on the same rollouts."""
+        and `step_time` (seconds). A step without `reward` reuses the previous step's rollouts."""
         figures = [f"reward {metrics['reward']:.2f}"] if "reward" in metrics else ["same rollouts"]
         if "accuracy" in metrics:
             figures.append(f"accuracy {metrics['accuracy']:.2f}")
@@ -91,14 +91,14 @@ class RunConsole:
         self._write(Text(_printable(text, self._stream)))
 
     def examples(self, step: int, records: Sequence[dict[str, Any]]) -> None:
-        """Print questions and answers of records (see `Rollouts.records`)."""
+        """Print the questions and answers in `records` (see `Rollouts.records`)."""
         self.line(f"answers after step {step}:")
         for record in records:
             for part in _example(record):
                 self._write(Text.assemble(*((_printable(text, self._stream), style) for text, style in part)))
 
     def close(self) -> None:
-        """Stop the progress line and leave it on the terminal. Can be called again."""
+        """Stop the progress line and leave it on the terminal. Can be called more than once."""
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
@@ -113,7 +113,7 @@ class RunConsole:
 
 
 def spread(records: Sequence[dict[str, Any]], number: int) -> list[dict[str, Any]]:
-    """Select `number` records at equal distances, because adjacent records answer the same question."""
+    """Select `number` evenly spaced records, because adjacent records answer the same question."""
     number = min(number, len(records))
     return [records[i * len(records) // number] for i in range(number)]
 
@@ -133,7 +133,7 @@ def _printable(text: str, stream: TextIO) -> str:
 
 
 def _example(record: dict[str, Any]) -> list[list[tuple[str, str]]]:
-    """An example's lines, each as parts of text and style."""
+    """An example's lines, each as a list of parts: text and style."""
     status = record.get("status") or {True: "correct", False: "wrong", None: ""}[record["correct"]]
     reward = "none" if record["reward"] is None else f"{record['reward']:.2f}"
     head = [(f"  {status}", _COLORS[record["correct"]])] if status else []
@@ -222,7 +222,7 @@ def print_summary(
 
 def examples_of(before: Results, after: Results) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Up to `SAMPLES` answers before and after training to the same questions: one that became right, one that became
-    wrong and one that did not change, where there are such, and then more in this order."""
+    wrong and one that did not change, if there are any, and then more in this order."""
 
     def value(record: dict[str, Any]) -> float:
         return float(record["reward"] if record["correct"] is None else record["correct"])

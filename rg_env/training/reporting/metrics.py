@@ -1,10 +1,10 @@
 """Metrics of a training step: rewards, lengths, losses, time and memory.
 
 `step_time`              seconds per optimizer step, including the wait for rollouts, excluding evaluations
-`tokens_per_second`      tokens of the step's rollouts, including prompts, per second of that time
+`tokens_per_second`      tokens of the step's rollouts, including prompts, per second of `step_time`
 `memory/peak_rss_gb`     peak memory (10^9 bytes) of this process, without its children
-`memory/peak_gpu_gb`     peak memory of its tensors on its GPU
-`gpu/utilization`        percentage of the last second in which the GPU was busy, if NVML reports it
+`memory/peak_gpu_gb`     peak memory of this process's tensors on its GPU
+`gpu/utilization`        percentage of time the GPU was busy in the last second, if NVML reports it
 `time/<phase>`           seconds by phase
 """
 
@@ -32,18 +32,18 @@ class StepMetrics:
         self._values: defaultdict[str, list[float]] = defaultdict(list)
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._phases: list[str] = []
-        """The current phase, after those that it is nested in."""
+        """The nested phases, outermost first; the last one is the current phase."""
         self._since = 0.0
 
     def update(self, found: Mapping[str, float]) -> None:
-        """Add a value to each of these names. Their mean is logged, or the maximum if the name ends in `/max`."""
+        """Add a value for each name. The mean is logged, or the maximum if the name ends in `/max`."""
         for name, value in found.items():
             self._values[name].append(value)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Context manager that times `time/<name>`, without phases nested in it. GPU work counts toward the phase where
-        the CPU waits for it."""
+        """Context manager that records the time spent in it as `time/<name>`, excluding nested phases. GPU work counts
+        toward the phase where the CPU waits for it."""
         self._turn()
         self._phases.append(name)
         try:
@@ -79,7 +79,7 @@ def hardware(processes: int) -> dict[str, Any]:
 
 def step_costs(seconds: float, tokens: int) -> dict[str, float]:
     """Time, speed and memory of a step that took `seconds`, with a batch of `tokens` tokens (0: unknown)."""
-    import resource  # not on Windows
+    import resource  # not available on Windows
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     costs = {"step_time": round(seconds, 3), "memory/peak_rss_gb": round(peak / 1e9, 3)}
@@ -87,7 +87,7 @@ def step_costs(seconds: float, tokens: int) -> dict[str, float]:
         costs["tokens_per_second"] = round(tokens / seconds, 1)
     if torch.cuda.is_available():
         costs["memory/peak_gpu_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 3)
-        with suppress(Exception):  # no pynvml or driver library, or a GPU that does not report it (MIG)
+        with suppress(Exception):  # no pynvml or driver library, or a GPU that does not report utilization (MIG)
             costs["gpu/utilization"] = float(torch.cuda.utilization())
     return costs
 
@@ -100,7 +100,7 @@ def batch_metrics(found: Rollouts, num_generations: int) -> dict[str, float]:
         "reward_std": groups.std(dim=1).mean().item(),
         "frac_reward_zero_std": equal_rewards(groups).float().mean().item(),
         "entropy": found.tokens().entropy(),
-        "time/generation": found.seconds,  # rewards included; before the step, if batches are made ahead
+        "time/generation": found.seconds,  # includes rewards; spent before the step if batches are generated ahead
     }
     for name in found.scored[0].rewards:
         column = torch.tensor([scored.rewards[name] for scored in found.scored], dtype=torch.float32)
@@ -123,8 +123,8 @@ def _lengths(found: Rollouts) -> dict[str, float]:
 
 
 def _forms(found: Rollouts, num_generations: int) -> dict[str, float]:
-    """Fraction of completions with a well-formed answer and, if `think_format` is a reward, with its format; mean
-    number of distinct answers per group, and fraction of groups with more than one."""
+    """Fractions of completions with a well-formed answer and, if `think_format` is a reward, in its format; mean number
+    of distinct answers per group; and fraction of groups with more than one distinct answer."""
     if "status/wrong" not in found.scored[0].metrics:  # graded by another library's rubric
         return {}
     answers = [rollout.extraction.answer for rollout in found.rollouts]
@@ -135,17 +135,17 @@ def _forms(found: Rollouts, num_generations: int) -> dict[str, float]:
         "answers/distinct_mean": statistics.fmean(distinct),
         "answers/diverse_ratio": statistics.fmean(count > 1 for count in distinct),
     }
-    if "think_format" in found.scored[0].rewards:  # before its gate: whatever the answer is worth
+    if "think_format" in found.scored[0].rewards:  # before its gate, so regardless of the answer
         result["completions/format_ratio"] = statistics.fmean(map(think_format, found.rollouts))
     return result
 
 
 def over_processes(accelerator: Accelerator, values: Mapping[str, torch.Tensor], counts: bool) -> dict[str, float]:
-    """The mean of each value `()` over all processes; the maximum or minimum if its name ends in "max" or "min". A
-    collective operation.
+    """The mean of each value, a tensor `()`, over all processes; the maximum or minimum if its name ends in "max" or
+    "min". A collective operation.
 
     Args:
-        counts: whether this process's values count. If those of no process do, the result is empty.
+        counts: whether this process's values count. If no process's values count, the result is empty.
     """
     mine = torch.stack([value.float() for value in values.values()])
     rows = torch.cat([mine, mine.new_tensor([counts])])

@@ -2,12 +2,12 @@
 
 accelerate's trackers do the work. Added here:
 
-- A service that cannot be started is a one-line error before training, within a minute. One that fails later is dropped
-with a line on standard error; metrics.jsonl has everything.
-- Questions and completions shown on the console are sent to wandb and Trackio as tables.
+- A service that cannot be started causes a one-line error within a minute, before training. One that fails later is
+dropped with a one-line warning on standard error; metrics.jsonl still has all metrics.
+- Questions and completions shown on the console are sent to W&B and Trackio as tables.
 - Training metrics are logged under `train/`; evaluation metrics keep their names (`eval/accuracy`).
 - Environment variables take precedence, because they are the usual way to configure these services.
-- If the caller has opened a wandb run, it is used and left open.
+- If the caller has opened a W&B run, it is used and left open.
 """
 
 import json
@@ -28,7 +28,7 @@ from rg_env.training.config.sections import LoggingConfig
 from rg_env.training.preflight import check_logins
 
 STEP = "train/global_step"
-"""Metric on the x-axis of plots at wandb and Trackio."""
+"""Metric on the x-axis of plots in W&B and Trackio."""
 _COLUMNS = ("task", "question", "completion", "answer", "reward", "correct", "status")
 """Columns of a completion table after the step column."""
 FOLDERS = ("tensorboard", "wandb")
@@ -71,7 +71,7 @@ class Trackers(TrainerCallback):
             self._send(name, lambda: named, step)
 
     def completions(self, step: int, records: Sequence[Mapping[str, Any]]) -> None:
-        """Send rollouts to wandb and Trackio as a table. On the main process only."""
+        """Send rollouts to W&B and Trackio as a table. Called on the main process only."""
         rows = [[step, *(record.get(column) for column in _COLUMNS)] for record in records]
         for name in [name for name in self._running if name in _TABLES]:
             if self._config.completion_tables:
@@ -82,13 +82,13 @@ class Trackers(TrainerCallback):
         try:
             if name == "tensorboard":
                 self._running[name].log(values(), step=step)
-            else:  # with its own step, wandb would drop everything logged after a caller's own steps
+            else:  # if given `step`, W&B would drop values at steps below the caller's last one
                 self._running[name].log({**values(), STEP: step})
         except Exception as error:
             del self._running[name]
             _warn(
                 f"{name} failed at step {step} ({reason_of(error)}): the run continues without it; metrics.jsonl has "
-                "everything"
+                "all metrics"
             )
 
     def finish(self, *, failed: bool) -> None:
@@ -108,7 +108,7 @@ class Trackers(TrainerCallback):
         try:
             tracker = self._tracker(name, config.run_name or self._folder.name)
             tracker.start()
-            if name == "tensorboard":  # `store_init_configuration` would write them to a folder of their own
+            if name == "tensorboard":  # `store_init_configuration` would write the arguments to a separate folder
                 tracker.tracker.add_text("args", json.dumps(arguments, indent=2))
             else:
                 tracker.store_init_configuration(arguments)
@@ -118,7 +118,9 @@ class Trackers(TrainerCallback):
         except InputError:
             raise
         except Exception as error:
-            raise InputError(f"cannot report to {name}: {reason_of(error)} (or leave it out of report_to)") from error
+            raise InputError(
+                f"cannot report to {name}: {reason_of(error)} (fix this, or leave it out of report_to)"
+            ) from error
         self._running[name] = tracker
 
     def _tracker(self, name: str, run_name: str) -> GeneralTracker:
