@@ -78,7 +78,7 @@ class Engine(ABC):
 
     def check_parity(self, difference: float) -> None:
         """Raise `TrainingError` if `difference`, the mean absolute difference between the engine's and the trainer's
-        log-probabilities of rollouts from the current weights, exceeds what rounding explains. Called on the main
+        log-probabilities of rollouts from the current weights, exceeds what rounding can explain. Called on the main
         process only."""
 
     def random_state(self) -> Any:

@@ -107,7 +107,7 @@ MISTAKES = [
     (["monitors.stop_on=[truncation]", "monitors.off=[all]"], "truncation is off: remove it from monitors.off"),
     ("evaluation.tasks.chain_sum={}", "is a training task and is evaluated anyway"),
     ("evaluation.tasks.chain_sum.task=spell_backward", "is the name of a task: choose another label"),
-    ("evaluation.tasks.held_out.task=maze", "is the name of a figure (eval/held_out)"),
+    ("evaluation.tasks.held_out.task=maze", "is the name of a metric (eval/held_out)"),
     ("evaluation.tasks={a/b: {task: maze}}", "a label has letters, digits, '_', '-' and '.'"),
     ("training.rollouts_per_step=60", "not divisible by num_generations=8; try 56 or 64"),
     (["training.rollouts_per_step=100", "training.per_device_train_batch_size=3"], "try 96 or 120"),

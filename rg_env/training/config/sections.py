@@ -242,7 +242,7 @@ class OutputConfig(Section):
     """Maximum number of checkpoints to keep; older ones are deleted. Default: all are kept."""
 
 
-FIGURES = {"held_out": "a figure (eval/held_out)", "status": "a figure (eval/status)"}
+FIGURES = {"held_out": "a metric (eval/held_out)", "status": "a metric (eval/status)"}
 """Names under `eval/` that cannot be labels."""
 
 
