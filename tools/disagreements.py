@@ -199,7 +199,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
     },
     "n_queens": {"spacing": Kind("The library requires single spaces.", True, checks.matches(r"^[Q_\s\[\],|'\"]+$"))},
     "number_filtering": {
-        "spacing": Kind("The library refuses a space within the quotes.", True, checks.same_but_for(r"\s+"))
+        "spacing": Kind("The library rejects a space inside the quotes.", True, checks.same_but_for(r"\s+"))
     },
     "number_format": {
         "near": Kind(
@@ -241,7 +241,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
     "propositional_logic": {
         "no formula": Kind("The library accepts malformed formulas such as `(P ∨ P) (P`.", False, checks.no_formula),
         "restated": Kind(
-            "The library accepts what one premise states alone, in whole or in part.", False, checks.restates
+            "The library accepts a restatement of one premise or of a part of it.", False, checks.restates
         ),
         "variable": Kind(
             "The library treats every single variable as trivial, even if it is derived.", True, checks.a_variable
@@ -264,7 +264,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
     },
     "rush_hour": {
         "blocked": Kind(
-            "The library moves a vehicle until it is blocked; a move through another is illegal.",
+            "The library moves a vehicle until it is blocked, but a move through another vehicle is illegal.",
             False,
             checks.clipped_move,
         )
@@ -311,7 +311,7 @@ DISAGREEMENTS: dict[str, dict[str, Kind]] = {
         ),
         "no clock": Kind("The library accepts `0:026:59` and `00:48:0.2248`.", False, checks.no_clock),
         "elapsed": Kind(
-            "The library's own answer is sometimes a millisecond short, or negative after midnight.",
+            "The library's own answer is sometimes a millisecond short, or negative if midnight is between the times.",
             True,
             checks.elapsed_time,
         ),

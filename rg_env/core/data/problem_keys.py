@@ -537,7 +537,7 @@ def palindrome_partitioning(entry: Entry) -> Any:
 
 
 def ransom_note(entry: Entry) -> Any:
-    """The required and available count of each letter, ignoring which letter it is."""
+    """The required and available counts of each letter, ignoring which letter it is."""
     wanted, there = (Counter(text) for text in _fields(entry, "ransom_note magazine"))
     return Bag((wanted[letter], there[letter]) for letter in {*wanted, *there})
 

@@ -14,7 +14,7 @@ from rg_env.core.grading.graders import GRADERS
 
 PATH = Path(__file__).with_name("task_audit.json")
 GUESSABLE = 0.3
-"""Tasks are marked in the table if the best constant answer's accuracy is above this."""
+"""Accuracy of the best constant answer above which the table marks a task."""
 
 
 @dataclass
@@ -33,23 +33,23 @@ class Audit:
     corrected: int = 0
     """Number of questions with a wrong stored answer, which `graders.gold.corrected` replaces."""
     without_gold: int = 0
-    """Number of questions without a stored answer, or with one that does not follow."""
+    """Number of questions whose gold answer is unknown, because the library stores none or an unusable one."""
     gold_wrong: int = 0
     """Number of gold answers that do not score 1.0."""
     answers: int = 0
     """Number of honest answers graded by both our grader and the library's."""
     disagreements: int = 0
-    """Number of `answers` the two graders disagree on."""
+    """Number of `answers` on which the two graders disagree."""
     unexplained: int = 0
     """Number of `disagreements` of unknown kind."""
     kinds: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Other disagreements by kind: `count`, `why` the library is wrong, and the first one as `example`."""
+    """Explained disagreements by kind: their `count`, `why` the library is wrong, and the first one as `example`."""
     dress: float = 0.0
-    """Fraction of gold answers in harmless other forms, such as boxed or bold, that are accepted."""
+    """Fraction of harmless variants of gold answers, such as boxed or bold ones, that are accepted."""
     dress_refused: list[str] = field(default_factory=list)
-    """Forms rejected for some answer, because they change its meaning or apply only to single values."""
+    """Variants rejected for some answers, because they change the meaning or apply only to single values."""
     rows: int = 0
-    """Number of evaluation rows for the shares below. The replies were chosen on training rows."""
+    """Number of evaluation rows on which the replies below were scored. The replies were chosen on training rows."""
     constant: float = 0.0
     """Accuracy of the best constant answer."""
     constant_reply: str = ""
@@ -59,13 +59,13 @@ class Audit:
     exploit_reply: str = ""
     """Description of the `exploit` reply."""
     partial: float = 0.0
-    """Mean score of the best such reply with partial credit."""
+    """Mean score, with partial credit, of the best reply derived from the question's text without solving it."""
     partial_reply: str = ""
     """Description of the `partial` reply."""
     solution: float = 0.0
-    """Accuracy of the best copy or calculation that does solve the question."""
+    """Accuracy of the best reply that copies or calculates from the question's text and does solve it."""
     solution_reply: str = ""
-    """Description of the `solution` reply, and why it solves the task; empty if none was found."""
+    """Description of the `solution` reply, and why it solves the task; empty if no such reply was found."""
     draw_ms: float = 0.0
     """Mean time to draw a question, in milliseconds."""
     grade_us: float = 0.0
@@ -75,7 +75,7 @@ class Audit:
 
     @property
     def agreement(self) -> float:
-        """Fraction of honest answers both graders agree on."""
+        """Fraction of honest answers on which both graders agree."""
         return 1 - self.disagreements / max(1, self.answers)
 
     @property
@@ -85,7 +85,7 @@ class Audit:
 
 
 def kept(path: Path = PATH) -> dict[str, Audit]:
-    """The audits as shipped with the package."""
+    """The audits shipped with the package, by task."""
     rows: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
     return {task: Audit(task, **row) for task, row in rows.items()}
 
@@ -97,10 +97,11 @@ HEADER = (
 
 LEGEND = f"""\
 gold: stored answers that score 1.0    agrees: share of honest answers on which the library's grader agrees with ours
-dress: share of harmless forms of right answers that are accepted    partial: as exploit, with partial credit
-constant, exploit: accuracy of the best constant answer (*: above {GUESSABLE:g}), of the best reply that does not solve
-keys: distinct problems / questions drawn    left out, corrected: questions excluded, stored answers replaced
-draw ms, grade us: time to draw a question, and to grade an answer"""
+dress: share of harmless variants of right answers that are accepted
+constant: accuracy of the best constant answer (*: above {GUESSABLE:g})
+exploit: accuracy of the best reply that does not solve the question    partial: its score with partial credit
+keys: distinct problems / questions drawn    left out: questions excluded    corrected: stored answers replaced
+draw ms: milliseconds to draw a question    grade us: microseconds to grade an answer"""
 
 
 def grader_name(task: str) -> str:
@@ -132,5 +133,5 @@ def line(result: Audit) -> str:
     }
     lines += [f"         {name}: {text}" for name, text in notes.items() if text]
     for kind in result.kinds.values():
-        lines += [f"    {kind['count']:4} of {result.answers}: {kind['why']}", f"         so {kind['example']}"]
+        lines += [f"    {kind['count']:4} of {result.answers}: {kind['why']}", f"         example: {kind['example']}"]
     return "\n".join(lines)

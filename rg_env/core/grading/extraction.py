@@ -4,14 +4,16 @@ The answer is the last well-formed `<answer>...</answer>` outside of thinking. W
 next closing tag, without `<answer>` between them, so the innermost of several opening tags counts. Thinking is
 
 - everything after a `<think>`, up to the next `</think>`, or to the end of a truncated completion;
-- everything before a `</think>` without a `<think>`, because many chat templates put the opening tag into the prompt.
+- everything before a `</think>` that no `<think>` precedes, because many chat templates put the opening tag into the
+  prompt.
 
 A `<think>` inside an answer is part of the answer's text. Nothing else in the completion counts as an answer. The four
-tags have no other spelling: `<thinking>`, `<THINK>` and `<answer >` are plain text. A single pass over the tags takes
-linear time for any text.
+tags have no alternative spellings: `<thinking>`, `<THINK>` and `<answer >` are plain text. A single pass over the tags
+takes linear time for any text.
 
-Limitation: if `<think>` is in the prompt and the completion is truncated while thinking, it has no thinking tag at all,
-so an answer in it counts. A server with a reasoning parser separates thinking from the answer.
+Limitation: if `<think>` is in the prompt and the completion is truncated during the thinking, the completion has no
+thinking tag at all, so an `<answer>` in the thinking counts. A server with a reasoning parser separates thinking from
+the answer.
 """
 
 import re
@@ -55,10 +57,10 @@ def extract(completion: object) -> Extraction:
 
 
 def completion_text(completion: object) -> str:
-    """A completion's text: the string itself, a message's content, or that of the last assistant message in a list.
+    """A completion's text: the string, a message's content, or the content of a list's last assistant message.
 
     Messages are mappings or objects with `role` and `content`. Content is text, None or a list of parts with `text`.
-    Returns "" for None, and without an assistant message.
+    Returns "" for None and if there is not an assistant message.
     """
     if completion is None:
         return ""

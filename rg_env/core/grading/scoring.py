@@ -2,10 +2,10 @@
 
 A `Rollout` is one completion for one row, the input of rewards. Its answer is extracted and scored once, on first use.
 
-Wrong, missing, too long, timed out and ungradable are different statuses and never exceptions. Only an invalid `info`
-raises.
+Wrong, missing, overlong, timed-out and ungradable answers have different statuses; none of them raises an exception.
+Only an invalid `info` does.
 
-A row's `info` sets the kind of grading under `grading`:
+The `grading` key of a row's `info` sets the kind of grading:
 
 - "hardened" (the default): right or wrong, by the project's own graders;
 - "partial": the same graders, with partial credit for real progress;
@@ -43,14 +43,15 @@ Grading = Literal["hardened", "partial", "upstream"]
 _GRADINGS = get_args(Grading)
 
 MAX_ANSWER_CHARS = 10_000
-"""Maximum length of an answer in characters, unless the gold answer is about as long. Bounds the time for grading."""
+"""Maximum length of an answer in characters, or twice the gold answer's length if that is more. Bounds the time for
+grading."""
 CORRECT_FROM = 1 - 1e-6
 """Minimum value of a correct answer (some library formulas return 0.9999999)."""
 UPSTREAM_WALL_S = 1.0
-"""Time limit for a worker to grade one answer, in seconds, without waiting time."""
+"""Time limit in seconds for a worker to grade one answer, not counting the wait for a free worker."""
 
 UNNAMED_TASK = "default"
-"""Task name of rows from other environments, which do not have one."""
+"""Task name for rows from other environments, which do not name a task."""
 
 _logger = logging.getLogger(__name__)
 _logged: set[tuple[str, str]] = set()
@@ -73,14 +74,14 @@ class Score:
 
 
 def task_of(info: Mapping[str, Any]) -> str:
-    """The task of a row with this `info`, for results."""
+    """The task name that results use for a row with this `info`."""
     return str(info.get("rg_task") or info.get(OWN_TASK) or UNNAMED_TASK)
 
 
 def score(completion: object, info: Mapping[str, Any] | str) -> Score:
     """Score `completion` (any form that `extraction.completion_text` accepts) for the row with this `info`.
 
-    Raises `InputError` if `info` is not the `info` of a row that `core.data.dataset` built.
+    Raises `InputError` if `info` is not from a row built by `core.data.dataset`.
     """
     return score_extraction(extract(completion), info)
 
@@ -102,8 +103,8 @@ async def score_extraction_async(extraction: Extraction, info: Mapping[str, Any]
 def score_match(extraction: Extraction, gold: str) -> Score:
     """Score an answer to the user's own question.
 
-    It is right if it equals `gold` as a number (`1,000`, `0.5`, `1/2`), or as text except for case, spacing and the
-    wrapping that `forms.unwrap` removes.
+    The answer is right if it equals `gold` as a number (`1,000`, `0.5`, `1/2`), or as text, ignoring case, spacing and
+    the wrapping that `forms.unwrap` removes.
     """
     answer = extraction.answer
     if answer is None:
@@ -126,7 +127,7 @@ def in_worker(task: str, grading: Grading) -> bool:
 
 
 def partial_score(extraction: Extraction, info: Mapping[str, Any] | str) -> float:
-    """Partial credit in [0, 1] by our graders, or by the user's for their own task; 0.0 without an answer.
+    """Partial credit in [0, 1] from our graders, or from the user's own grader for their task; 0.0 without an answer.
 
     Independent of the row's grading.
     """
@@ -149,7 +150,7 @@ class Rollout:
     answer: str
     """The gold answer; empty if the row has none."""
     info: Mapping[str, Any]
-    """The row's `info`, which has the data for grading."""
+    """The row's `info`, which contains the data for grading."""
     completion_tokens: int | None = None
     """Number of completion tokens reported by the server; None if it did not report any."""
     truncated: bool | None = None
@@ -157,7 +158,8 @@ class Rollout:
     token_ids: Sequence[int] = ()
     """Sampled tokens, including the end token; empty if unknown."""
     logprobs: Sequence[float] = ()
-    """Log-probabilities (natural) of `token_ids` in the distribution they were sampled from; empty if unknown."""
+    """Natural-log probabilities of `token_ids` under the distribution from which they were sampled; empty if
+    unknown."""
     row: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The row, with all of the user's columns; empty if unknown."""
 
@@ -177,7 +179,7 @@ class Rollout:
 
     @property
     def score(self) -> Score:
-        """The score by the task's grader, or by comparison with `answer` for rows of other environments.
+        """The score from the task's grader, or from a comparison with `answer` for rows from other environments.
 
         Raises `InputError` if `info` claims to be from a Reasoning Gym row but is invalid.
         """
@@ -256,7 +258,7 @@ def _ungraded(extraction: Extraction, row: _Row) -> Score | None:
 
 
 def _too_long(answer: str, gold: str, task: str) -> Score | None:
-    most = max(MAX_ANSWER_CHARS, 2 * len(gold))  # nine disks of a tower_of_hanoi take 16,000
+    most = max(MAX_ANSWER_CHARS, 2 * len(gold))  # a tower_of_hanoi with nine disks takes 16,000
     if len(answer) <= most:
         return None
     return Score(0.0, answer, "too_long", task, f"{len(answer)} characters, more than {most}")
@@ -287,11 +289,11 @@ def _fault(task: str, config: str, entry: str) -> str:
 
 
 def _users_fault(row: _Row) -> str:
-    """The reason no answer to a row of a user's task can be right, namely that its gold answer is not; else empty."""
+    """Why no answer to a row of a user's task can be right: its own gold answer is not. Empty if it is."""
     try:
         return _fault_by_worker(row.key)
     except TimeoutError:  # not cached, because the machine may have been busy
-        return "the row's own gold answer is timed_out"
+        return "grading the row's own gold answer timed out"
 
 
 @lru_cache(maxsize=256)
@@ -337,7 +339,7 @@ _pool_lock = threading.Lock()
 
 
 def threads() -> ThreadPoolExecutor:
-    """Threads that wait for workers. They outnumber the workers, so that no worker is idle."""
+    """Threads that wait for workers. They outnumber the workers, so that no worker stays idle."""
     return _threads_of(os.getpid())
 
 
@@ -347,9 +349,9 @@ def _threads_of(pid: int) -> ThreadPoolExecutor:
 
 
 def _worker_pool(task: str) -> WorkerPool:
-    """The worker pool of this process, with the user's code for their own tasks.
+    """This process's worker pool for `task`; for a user's own task, its workers have imported the user's code.
 
-    Started on first use, because it takes seconds. A fork cannot use its parent's pool.
+    A pool is started on first use, because starting it takes seconds. A forked process cannot use its parent's pool.
     """
     with _pool_lock:
         key = os.getpid(), *(sources().items() if is_user_task(task) else ())

@@ -1,9 +1,9 @@
-"""The library's own score formulas, for comparison with published numbers, and those of the user's own tasks. They run
-in a worker process (`core.grading.workers`).
+"""The library's own score formulas, for comparison with published numbers, and the formulas of the user's own tasks.
+They run in a worker process (`core.grading.workers`).
 
 The library's graders of nine tasks execute the answer as code. For these, this module applies the library's formula to
 answers that it parses itself, as bounded literals and expressions. Other graders are called on a cached dataset for
-each (task, config), because some read its state: word lists, tolerances, board formats.
+each (task, config), because some read the dataset's state: word lists, tolerances, board formats.
 """
 
 import json
@@ -32,7 +32,7 @@ def prepare(sources: Mapping[str, str]) -> None:
 
 
 def grade(task: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer: str) -> float:
-    """The library's score, with safe formulas. Errors in the task's grader propagate."""
+    """The library's score, computed by `_FORMULAS` where its own grader is unsafe. Errors in the grader propagate."""
     formula = _FORMULAS.get(task)
     return float(formula(answer, entry, config)) if formula else library_grade(task, config, entry, answer)
 
@@ -44,7 +44,7 @@ def library_grade(task: str, config: Mapping[str, Any], entry: Mapping[str, Any]
         entry = {**entry, "metadata": {**entry["metadata"], "output": output}}
     gold = entry["answer"]
     if isinstance(gold, str) and answer == gold.strip():
-        # Extraction strips answers, but some gold answers start or end with white space.
+        # Extraction strips answers, but some gold answers begin or end with white space.
         answer = gold
     return float(_dataset(task, json.dumps(config, sort_keys=True)).score_answer(answer, entry=entry))
 
@@ -55,7 +55,8 @@ def _dataset(task: str, config_json: str) -> Any:
 
 
 def _listed(right: Callable[[Mapping[str, Any]], list[str]], as_text: Callable[[Any], str], share: float) -> _Formula:
-    """1.0 for one of the `right` texts, `share` for a Python list that reads as one."""
+    """A formula that returns 1.0 for one of the `right` texts, and `share` for a Python literal that `as_text` turns
+    into one of them."""
 
     def formula(answer: str, entry: Mapping[str, Any], config: Mapping[str, Any]) -> float:
         texts = right(entry)
@@ -63,7 +64,7 @@ def _listed(right: Callable[[Mapping[str, Any]], list[str]], as_text: Callable[[
             return 1.0
         try:
             return share if as_text(literal(answer)) in texts else 0.0
-        except (TypeError, ValueError):  # another kind of literal, or none
+        except (TypeError, ValueError):  # another kind of literal, or not a literal
             return 0.0
 
     return formula

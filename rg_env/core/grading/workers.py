@@ -1,4 +1,4 @@
-"""Worker processes for functions that are unsafe with untrusted text. The parent can kill them.
+"""Worker processes, which the parent can kill, for functions that are unsafe with untrusted text.
 
     with WorkerPool("my_package.graders:grade", wall_s=1.0) as pool:
         outcome = pool.call("42", {"answer": "41"})
@@ -7,8 +7,8 @@
 The function is imported in fresh interpreters (no fork, no `__main__` guard) and called with JSON values over pipes.
 Pickle is never used: a compromised worker may return a wrong value, but cannot run code in the parent. Arguments and
 values go through JSON: tuples become lists, keys become strings, and NaN is preserved. After `wall_s` seconds, a call's
-worker and its whole process group are killed, and a warm spare replaces it. If something else kills a worker, such as
-the kernel when memory runs out, its call is retried once. A call's overhead is 0.1 to 0.2 ms.
+worker and its whole process group are killed, and a warm spare replaces the worker. If something else kills a worker,
+such as the kernel when memory runs out, its call is retried once. A call's overhead is 0.1 to 0.2 ms.
 
 Workers are confined: they have a minimal environment without API keys; no output except their value; limits on memory,
 CPU time, file size (0), open files, processes and core dumps; and a read-only empty folder as home and working
@@ -17,11 +17,11 @@ processes, and using sockets.
 
 This protects against accidents and against model output, not against an expert: it is **not a sandbox**. Python code
 that deliberately bypasses the hook will succeed, and may then corrupt later calls in that worker. Limitations:
-- macOS: no memory limit, because the kernel does not support it; only the wall limit bounds memory use.
+- macOS: no memory limit, because the kernel does not support it; only the wall-time limit bounds memory use.
 - root (in most containers): the process limit and the folder's mode do not apply; the audit hook still does.
 - other users: the process limit is 0, and on Linux it counts threads, so a target cannot start threads.
-- everywhere: files can be read; a child that bypassed the hook and left the process group outlives its worker.
-If the parent is killed, idle workers end immediately (end of file), and busy ones at most a second after their
+- everywhere: files can be read; a child process that bypassed the hook and left the process group outlives its worker.
+If the parent is killed, idle workers end immediately (at end of file), and busy ones at most a second after their
 `wall_s`. An empty folder remains in the temporary directory.
 """
 
@@ -48,9 +48,11 @@ from rg_env.core.processes import JsonProcess, bare_environment
 from rg_env.errors import InputError, RGEnvError
 
 MAX_REPLY_BYTES = 65_536
-"""Maximum size of a value as JSON; a larger one counts as raised. Reading a reply holds the GIL, so it is small."""
+"""Maximum size of a value as JSON, in bytes; a larger one counts as raised. The limit is low, because reading a reply
+holds the GIL."""
 MAX_REQUEST_BYTES = 16 * 2**20
-"""Maximum size of a call's arguments as JSON. From about 1 MB on, encoding them holds the GIL for over 5 ms."""
+"""Maximum size of a call's arguments as JSON, in bytes. From about 1 MB on, encoding them holds the GIL for over 5
+ms."""
 DETAIL_CHARS = 300
 """Maximum length of an outcome's detail in characters."""
 
@@ -60,9 +62,9 @@ class Outcome:
     """A call's result."""
 
     status: Literal["ok", "raised", "timed_out", "died"]
-    """ok: the target returned. raised: it raised, or its value is not JSON or too large. timed_out: killed at the wall
-    limit. died: the worker ended or violated the protocol during the call (twice, if it was killed externally), or
-    no worker could be started."""
+    """ok: the target returned. raised: it raised, or its value is not JSON or too large. timed_out: killed at the
+    wall-time limit. died: the worker ended or violated the protocol during the call (twice, if it was killed
+    externally), or no worker could be started."""
     value: Any = None
     """The target's value after a round trip through JSON; None unless ok. Untrusted: check its type."""
     detail: str = ""
@@ -70,7 +72,8 @@ class Outcome:
 
 
 class Worker:
-    """The parent's side of one worker. Only the thread that holds it may use it, except for `process.signal_kill`."""
+    """The parent's side of one worker. Only the thread that holds the worker may use it, except for
+    `process.signal_kill`."""
 
     was_killed = False
     """Whether a call ended because something else killed the process."""
@@ -113,7 +116,7 @@ class Worker:
                     return Outcome("ok", value)
                 case [["raised", str(detail)], b""]:
                     return Outcome("raised", None, detail[:DETAIL_CHARS])
-            raise ValueError("it has the wrong form, or there is more than one")
+            raise ValueError("wrong form, or more than one reply")
         except TimeoutError:
             self.process.kill()
             return Outcome("timed_out")
@@ -131,8 +134,8 @@ class WorkerPool:
 
     Args:
         workers: maximum number of concurrent calls; default: the number of CPUs, at most 4.
-        wall_s: time limit per call in seconds, without waiting for a free worker.
-        memory_mb: MiB of address space for calls in addition to the imported target (Linux only).
+        wall_s: time limit per call in seconds, not counting the wait for a free worker.
+        memory_mb: MiB of address space available to calls, in addition to that of the imported target (Linux only).
         warmup: "module:function", called with `warmup_args` in each new worker before the limits apply.
         start_s: time limit for importing the target and warming up, in seconds.
 
@@ -193,7 +196,9 @@ class WorkerPool:
             size = f"{len(request)} bytes, more than {MAX_REQUEST_BYTES}"
             raise InputError(f"arguments for {self.target} are too large: {size}")
         if os.getpid() != self._pid:
-            raise RGEnvError(f"the worker pool for {self.target} is the parent process's: make one after the fork")
+            raise RGEnvError(
+                f"the worker pool for {self.target} belongs to the parent process; make one after the fork"
+            )
         with self._slots:
             outcome, was_killed = self._called(request)
             if was_killed:
@@ -209,7 +214,7 @@ class WorkerPool:
         self._closed = True
         for worker in list(self._all):
             worker.process.signal_kill()
-        for _ in range(self.workers):  # each call ends the worker it has
+        for _ in range(self.workers):  # each running call ends its worker and then releases its slot
             self._slots.acquire()
         for worker in list(self._all):
             self._end(worker)
@@ -241,7 +246,7 @@ class WorkerPool:
         finally:
             if lives:
                 self._idle.append(worker)
-            else:  # after Ctrl-C too, because a reply is still pending
+            else:  # also after Ctrl-C, because the worker's reply is still pending
                 self._replace(worker)
 
     def _taken(self) -> Worker:
@@ -258,7 +263,7 @@ class WorkerPool:
             except RGEnvError as error:
                 failed = error
             self._replace(worker)
-        raise failed or RGEnvError("each was killed")
+        raise failed or RGEnvError("each one was killed")
 
     def _replace(self, worker: Worker) -> None:
         self._end(worker)
@@ -287,7 +292,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def serve() -> NoReturn:
-    """The main function of a worker: it receives settings, replies "ready", and then answers each request."""
+    """The main function of a worker: receive the settings, report that it is ready, and then answer each request."""
     parent = ParentPipe()
     target, warmup, warmup_args, wall_s, memory_mb, start_s = parent.receive()
     signal.setitimer(signal.ITIMER_REAL, start_s + _ALARM_MARGIN_S)
@@ -299,12 +304,13 @@ def serve() -> NoReturn:
         parent.send(["raised", _line(error)])
         os._exit(1)
     _confine(memory_mb)
-    os.dup2(0, 2)  # discarded, like 0 and 1
+    os.dup2(0, 2)  # stderr is discarded from now on, like stdout
     signal.setitimer(signal.ITIMER_REAL, 0)
     parent.send(["ok", None])
     while True:
         request = parent.receive()
-        # The parent kills at wall_s; this limit applies if it is gone. The signal works even if the GIL is held.
+        # The parent kills the worker after wall_s; this limit applies if the parent is gone. The signal works even if
+        # the GIL is held.
         signal.setitimer(signal.ITIMER_REAL, wall_s + _ALARM_MARGIN_S)
         cpu_s = math.ceil(time.process_time() + wall_s) + 2  # the limit counts from the start of the process
         _limit(resource.RLIMIT_CPU, cpu_s, is_final=False)
@@ -327,7 +333,8 @@ def _imported(name: str) -> Callable[..., Any]:
 
 
 def _confine(memory_mb: int) -> None:
-    """Apply the limits, after all imports, which need more files and memory than calls do, and write bytecode."""
+    """Apply the limits. Call this after all imports, which write bytecode and need more files and memory than calls
+    do."""
     sys.dont_write_bytecode = True
     limits = [(resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0), (resource.RLIMIT_NOFILE, _OPEN_FILES)]
     if os.geteuid() != 0:  # the limit does not apply to root
@@ -348,7 +355,7 @@ def _limit(which: int, value: int, *, is_final: bool = True) -> None:
 
 
 def _refuse(event: str, args: tuple[Any, ...]) -> None:
-    """The audit hook: raises PermissionError for operations a pure function does not need."""
+    """The audit hook: raise PermissionError for operations that a pure function does not need."""
     if event == "open":
         path, _, flags = args
         if isinstance(path, int) or path is None:

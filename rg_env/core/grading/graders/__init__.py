@@ -1,8 +1,8 @@
 """The grader of each task, which grades one answer against one entry. Callers should use `core.grading.scoring`.
 
-All graders here are the project's own. They never evaluate the model's text, and take time linear in the answer: a few
-milliseconds for `scoring.MAX_ANSWER_CHARS` characters. They return real progress in [0, 1]: 1.0 for an answer a user
-would call right, and less only for measurable partial progress. `core.grading.upstream` has the library's graders.
+All graders here are the project's own. They never evaluate the model's text, and take time linear in its length: a few
+milliseconds for `scoring.MAX_ANSWER_CHARS` characters. They return real progress in [0, 1]: 1.0 for an answer that a
+user would call right, and less only for measurable partial progress. `core.grading.upstream` has the library's graders.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ GRADERS: dict[str, Grader] = {
 }
 """Each task's grader: the function with the task's name, or one that several tasks share."""
 QUOTED = frozenset({"codeio"})
-"""Tasks where quotes turn the answer into a different value, a string."""
+"""Tasks where quotes around the answer turn it into a different value: a string."""
 COMPOSED = frozenset({
     "ab", "arc_1d", "arc_agi", "binary_matrix", "boxnet", "cryptarithm", "futoshiki", "game_of_life", "graph_color",
     "group_anagrams", "jugs", "kakurasu", "knight_swap", "knights_knaves", "list_functions", "manipulate_matrix",
@@ -44,7 +44,8 @@ COMPOSED = frozenset({
     "rush_hour", "shortest_path", "sokoban", "spiral_matrix", "string_splitting", "string_synthesis", "sudoku",
     "survo", "tower_of_hanoi", "word_ladder", "word_sequence_reversal", "word_sorting",
 })  # fmt: skip
-"""Tasks whose answers are lists, grids, moves or claims, not single values; `The answer is` is not removed there."""
+"""Tasks whose answers are lists, grids, moves or claims, not single values. `The answer is` is not removed from
+them."""
 BRACKETED = frozenset({"bf", "codeio", "intermediate_integration", "simple_integration"})
 """Tasks where brackets around the answer change its value, belong to a program's output, or are parsed."""
 
@@ -73,7 +74,7 @@ def fault_of(task: str, config: Mapping[str, Any], entry: Mapping[str, Any]) -> 
     """Why the entry's own gold answer is not graded as right; empty if it is, or if the reason is unknown."""
     if task in SOLVED:  # these graders raise on entries that the solver cannot handle
         return ""
-    why = "its entry was edited, or is of another reasoning-gym version"
+    why = "its entry was edited or comes from another reasoning-gym version"
     try:
         gold = gold_answer(task, entry, config)
         if gold is None and entry["answer"] is None and task not in STORED_ELSEWHERE:

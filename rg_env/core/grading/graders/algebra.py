@@ -14,7 +14,7 @@ from rg_env.core.grading.graders.expressions import MAX_CHARS, Node, exact, pars
 Complex = tuple[Fraction, Fraction]
 """Real and imaginary part."""
 Monomial = tuple[tuple[str, int], ...]
-"""Variables with their exponents, both in order: `x*y**2` is `(("x", 1), ("y", 2))`."""
+"""Variables with their exponents, in alphabetical order: `x*y**2` is `(("x", 1), ("y", 2))`."""
 
 _PLACES = 4
 """Decimal places that polynomial_equations asks for."""
@@ -24,7 +24,7 @@ _POWER = re.compile(r"\d{1,4}")
 _EXACT_FLOATS = 2**53
 _FLOAT_ERROR = Fraction(12, 10**17)
 """Relative error of the stored text against the stored number: half a unit in the last place."""
-# Letters of a constant of integration: not those of Euler's number, the imaginary unit, functions and variables.
+# Letters that may name a constant of integration, not Euler's number, the imaginary unit, functions or variables.
 _LETTERS = "ABCDKLMNPQRSabcdklmnpqrs"
 _CONSTANT = re.compile(
     rf"\\(?:text|mathrm|textrm|textit)\s*\{{\s*(?:const(?:ant)?\.?|[{_LETTERS}])\s*\}}"
@@ -72,8 +72,8 @@ def _computed(a: Complex, b: Complex, operation: str) -> Complex:
 
 
 def complex_arithmetic(answer: str, entry: Entry, config: Config) -> float:
-    """The value of the operation as `a + bi`, with its parts in any order. Where the stored result is inexact (a float,
-    with large bounds), the exact one is right, too."""
+    """The value of the operation as `a + bi`, with its parts in any order. If the stored result is inexact (a float,
+    with large bounds), the exact result is right, too."""
     value = _complex(answer)
     if value is None:
         return 0.0
@@ -120,7 +120,8 @@ def _integrand(source: str, variable: str) -> Integrand:
 def _with_constants_named(text: str, variables: Collection[str]) -> tuple[str, list[str]]:
     """The text with each constant of integration replaced by a plain name, and these names.
 
-    Only a separate word is one: `2*C`, `+ C_1`, `+ c_{0}`, `+ D`, `+ const`, not `xC`, `C(x)` or a part of a word.
+    Only a separate word counts as a constant: `2*C`, `+ C_1`, `+ c_{0}`, `+ D`, `+ const`, not `xC`, `C(x)` or a part
+    of a word.
     """
     found: dict[str, str] = {}
 
@@ -171,7 +172,7 @@ def polynomial_equations(answer: str, entry: Entry, config: Config) -> float:
     """All distinct real roots in any order, rounded to at least four places.
 
     Truncated and rounded values are both right, because the question is ambiguous. The roots are counted here, because
-    the library misses some of degree 4.
+    the library misses some roots of polynomials of degree 4.
     """
     metadata = entry["metadata"]
     variable = str(metadata["variable"])
@@ -181,16 +182,16 @@ def polynomial_equations(answer: str, entry: Entry, config: Config) -> float:
     values = _values(answer, variable)
     if values is None:
         return 0.0
-    if not polynomial:  # 0 = 0: each number is a root
+    if not polynomial:  # 0 = 0: every number is a root
         return values == sorted(Fraction(str(root)) for root in metadata["real_solutions"])
-    sympy = importlib.import_module("sympy")  # takes a quarter of a second
+    sympy = importlib.import_module("sympy")  # the import takes a quarter of a second
     degrees = {(sum(power for _, power in monomial),): sympy.Rational(value) for monomial, value in polynomial.items()}
     n_roots = sympy.Poly.from_dict(degrees, sympy.Symbol(variable)).count_roots
     return len(values) == n_roots() and _all_matched(values, n_roots)
 
 
 def _values(answer: str, variable: str) -> list[Fraction] | None:
-    """The numbers in a list such as `-0.5, 1/3`, `x = 1 or x = 2`, `[1, 2]`, in order; empty for no roots."""
+    """The numbers in a list such as `-0.5, 1/3`, `x = 1 or x = 2`, `[1, 2]`, in ascending order; empty for no roots."""
     text = answer.strip().strip("[](){}").strip()
     if text.rstrip(".").lower() in _NO_ROOTS:
         return []
@@ -217,8 +218,8 @@ def _all_matched(values: list[Fraction], n_roots: Callable[[Fraction, Fraction],
     start = end = values[0] if values else unit
     members = 0
     for value in values:
-        # a root truncated to four places is up to a unit away, in either direction if negative; a rounded one half a
-        # unit
+        # A value truncated to four places is up to a unit away from its root (in either direction if negative), a
+        # rounded value up to half a unit.
         cut = (value / unit).denominator == 1
         low = value - (unit if cut and value < 0 else unit / 2)
         high = value + (unit if cut and value else unit / 2)

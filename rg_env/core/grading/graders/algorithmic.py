@@ -1,4 +1,4 @@
-"""Graders of the algorithmic tasks: numbers, strings of signs, matrices and processes on them, words and letters."""
+"""Graders of the algorithmic tasks, on numbers, strings of symbols, matrices, processes, words and letters."""
 
 import csv
 import importlib.util
@@ -27,7 +27,7 @@ def signs(answer: str, entry: Entry, config: Config) -> float:
 
 
 def ab(answer: str, entry: Entry, config: Config) -> float:
-    """The tokens that remain, in any letter case, with any separators or none."""
+    """The remaining tokens, in any letter case, with any separators or none."""
     gold = entry["answer"].split()
     if not gold:
         return answer.strip().casefold() in _EMPTY
@@ -43,7 +43,7 @@ def base_conversion(answer: str, entry: Entry, config: Config) -> float:
     metadata = entry["metadata"]
     base = metadata["target_base"]
     digits = forms.plain_digits("".join(answer.split())).lower()
-    # `1010_2` names the base, and so does `1010₂`: the same text must not be two numbers, so `_` groups no digits.
+    # `1010_2` and `1010₂` name the base. A text must not mean two numbers, so `_` never separates groups of digits.
     subscript = re.fullmatch(r"([0-9a-z]+)(?:_\{?([0-9]{1,2})\}?|([₀-₉]{1,2}))", digits)
     if subscript:
         digits, named = subscript[1], subscript[2] or subscript[3].translate(str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789"))
@@ -52,7 +52,7 @@ def base_conversion(answer: str, entry: Entry, config: Config) -> float:
     digits = digits.removeprefix({2: "0b", 8: "0o", 16: "0x"}.get(base, " "))
     if not re.fullmatch(r"[0-9a-z]+", digits):
         return 0.0
-    # The library stores no digit at all for zero in most bases.
+    # The library stores an empty string for zero in most bases.
     return (digits.lstrip("0") or "0") == (metadata["target_repr"] or "0")
 
 
@@ -77,7 +77,8 @@ def cryptarithm(answer: str, entry: Entry, config: Config) -> float:
 
 
 def number_filtering(answer: str, entry: Entry, config: Config) -> float:
-    """The remaining numbers in their order, in any notation; brackets are optional unless the list is empty."""
+    """The remaining numbers in their original order, in any notation; brackets are optional unless the list is
+    empty."""
     gold = _exact(entry["metadata"]["result"])
     if not gold:
         return "".join(answer.split()) in ("[]", "()")
@@ -92,7 +93,7 @@ def number_sorting(answer: str, entry: Entry, config: Config) -> float:
 
 
 def counts(answer: str, entry: Entry, config: Config) -> float:
-    """The stored whole numbers in their order, with any separators."""
+    """The stored whole numbers in order, with any separators."""
     gold = entry["answer"].split()
     if answer.split() == gold:
         return 1.0
@@ -127,26 +128,29 @@ _MAX_JUG_MOVES = 1_000
 
 
 def matrix(answer: str, entry: Entry, config: Config) -> float:
-    """All cells of the output matrix; partial credit for right cells beyond those that equal the input.
+    """All cells of the output matrix; partial credit for right cells beyond those that are right in a copy of the
+    input.
 
-    In binary_matrix many do, because a cell of 0 has distance 0, and most cells of 1 have distance 1.
+    In binary_matrix many are, because a cell with 0 has distance 0, and most cells with 1 have distance 1.
     """
     return common.grade_grid(answer, entry["metadata"]["solution"], entry["metadata"]["matrix"])
 
 
 def game_of_life(answer: str, entry: Entry, config: Config) -> float:
-    """All cells of the last board; partial credit for right cells beyond an empty board and the first board."""
+    """All cells of the final board; partial credit for right cells beyond those of an empty board or the first
+    board."""
     board = entry["question"].rpartition("\n\n")[2].removesuffix(".")
     return common.grade_grid(answer, json.loads(entry["answer"]), json.loads(board))
 
 
 def game_of_life_halting(answer: str, entry: Entry, config: Config) -> float:
-    """The stored one of True and False, or yes and no, in any letter case."""
+    """The stored True or False, or the equivalent yes or no, in any letter case."""
     return truth(answer.strip(" \t\r\n'\""), entry, config)
 
 
 def pool_matrix(answer: str, entry: Entry, config: Config) -> float:
-    """All cells, correct to at least two decimal places; partial credit for right cells beyond a constant matrix."""
+    """All cells, correct to at least two decimal places; partial credit for right cells beyond those of a constant
+    matrix."""
     return common.grade_grid(answer, entry["metadata"]["solution"], entry["metadata"]["matrix"], _is_near)
 
 
@@ -156,12 +160,12 @@ def _is_near(cell: str, value: float) -> bool:
 
 
 def spiral_matrix(answer: str, entry: Entry, config: Config) -> float:
-    """The numbers in spiral order; partial credit for right ones beyond those of the matrix read row by row."""
+    """The numbers in spiral order; partial credit for right ones beyond those right in the matrix read row by row."""
     return common.grade_line(answer, entry["metadata"]["solution"], common.flat(entry["metadata"]["matrix"]))
 
 
 def graph_color(answer: str, entry: Entry, config: Config) -> float:
-    """Any map from exactly the vertices to allowed colors that differ along each edge."""
+    """Any mapping of exactly the graph's vertices to allowed colors, with different colors at the ends of each edge."""
     puzzle = entry["metadata"]["puzzle"]
     text = answer.strip()
     if len(text) > _MORE_CHARS + _CHARS_PER_VERTEX * len(puzzle["vertices"]):
@@ -176,8 +180,8 @@ def graph_color(answer: str, entry: Entry, config: Config) -> float:
 def fit_by_chance(entry: Entry) -> float:
     """The probability that a fixed coloring with equally frequent colors solves a question of this size.
 
-    It is `C(N - m, e) / C(N, e)`, where m of the N vertex pairs have the same color, divided by the number of possible
-    vertex counts, because a coloring must name exactly the graph's vertices.
+    It is `C(N - m, e) / C(N, e)`, where e is the number of edges and m of the N vertex pairs have the same color,
+    divided by the number of possible vertex counts, because a coloring must name exactly the graph's vertices.
     """
     puzzle, (fewest, most) = entry["metadata"]["puzzle"], entry["metadata"]["difficulty"]["num_vertices"]
     vertices, edges, colors = len(puzzle["vertices"]), len(puzzle["edges"]), len(puzzle["color_options"])
@@ -220,7 +224,8 @@ def jugs(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _jug_moves(answer: str) -> list[str]:
-    """The parts between commas or line ends, without brackets, quotes and bullets, in lower case; none if too many.
+    """The parts between commas or line ends, without brackets, quotes and bullets, in lower case; empty if there are
+    too many.
 
     The library's first jug is `A`; letter case does not matter, since there are fewer jugs than letters.
     """
@@ -231,7 +236,7 @@ def _jug_moves(answer: str) -> list[str]:
     return [" ".join(part.casefold().split()) for part in bare]
 
 
-# Graders of the algorithmic tasks on words and letters.
+# Graders of the algorithmic tasks involving words and letters.
 
 _QUOTES = "'\"`‘’“”"
 _AS_JSON = str.maketrans("'()", '"[]')  # no word has an apostrophe
@@ -240,14 +245,15 @@ _INNER_LIST = re.compile(r"\[([^\[\]]*)\]")
 
 def caesar_cipher(answer: str, entry: Entry, config: Config) -> float:
     """The stored text in any letter case and spacing, or the decrypted text, which may differ: the library encrypts `Ë`
-    as a letter of the alphabet."""
+    as if it were one of the letters A to Z."""
     shift, cipher = entry["metadata"]["rotation"], entry["metadata"]["cipher_text"]
     plain = "".join(chr((ord(sign) - 65 - shift) % 26 + 65) if "A" <= sign <= "Z" else sign for sign in cipher)
     return max(word(answer, entry, config), word(answer, {"answer": plain}, config))
 
 
 def letter_jumble(answer: str, entry: Entry, config: Config) -> float:
-    """The story's words in any letter case; partial credit for right words beyond those not scrambled."""
+    """The story's words in any letter case; partial credit for right words beyond those that the question leaves
+    unscrambled."""
     return _in_place(answer.casefold().split(), entry["answer"], " ".join(entry["metadata"]["scrambled_words"]))
 
 
@@ -255,8 +261,8 @@ def sentence_reordering(answer: str, entry: Entry, config: Config) -> float:
     """The story's sentence in any letter case; partial credit for words in the right position beyond those already
     there.
 
-    If a word occurs twice, the library stores both at the first one's position. The original sentence is right,
-    too.
+    If a word occurs twice, the library stores both occurrences at the position of the first. The original sentence is
+    right, too.
     """
     shuffled = _sentence(entry["question"].partition(": ")[2])
     stored: str = entry["answer"]
@@ -271,7 +277,7 @@ def _sentence(text: str) -> str:
 
 @cache
 def _originals() -> dict[tuple[str, ...], str]:
-    """The story's sentences, keyed by the form stored by the library."""
+    """The story's sentences, keyed by the form in which the library stores them."""
     return {tuple(sorted(sentence, key=sentence.index)): " ".join(sentence) for sentence in _story_sentences()}
 
 
@@ -289,7 +295,7 @@ def spell_backward(answer: str, entry: Entry, config: Config) -> float:
 
 
 def palindrome_generation(answer: str, entry: Entry, config: Config) -> float:
-    """Any palindrome of exactly the given letters, in any letter case; they may be separated."""
+    """Any palindrome of exactly the given letters, in any letter case; the letters may be separated."""
     text = squeezed(answer).casefold()
     return text == text[::-1] and Counter(text) == Counter(entry["metadata"]["letters"])
 
@@ -298,7 +304,7 @@ def palindrome_partitioning(answer: str, entry: Entry, config: Config) -> float:
     """All partitions into palindromes, in any order; partial credit for right ones minus wrong ones, beyond the trivial
     one.
 
-    They are counted, not compared with the stored ones, because there can be thousands.
+    The partitions are counted, not compared with the stored ones, because there can be thousands.
     """
     whole = entry["metadata"]["string"]
     found = None if too_long(answer, entry) else _word_lists(answer)
@@ -317,7 +323,7 @@ def _is_palindrome(text: str) -> bool:
 
 
 def _partition_count(text: str) -> int:
-    counts = [1]  # counts of partitions for each prefix length
+    counts = [1]  # number of partitions of each prefix, by its length
     for end in range(1, len(text) + 1):
         counts.append(sum(counts[start] for start in range(end) if _is_palindrome(text[start:end])))
     return counts[-1]

@@ -12,7 +12,7 @@ from rg_env.core.grading.graders.common import Config, Entry, option, word
 from rg_env.core.grading.graders.expressions import exact, exact_value, parse
 
 _CONTEXT = Context(prec=1_100)
-"""Context for numbers of up to 1,000 digits, because the library may change that of the process."""
+"""Context for numbers of up to 1,000 digits. The library may change the process's own context."""
 _POWER_FIGURES = 3
 _PICK_TOLERANCE = Fraction(1, 2000)
 """Tolerance of number_format: candidates have three decimals, some with floating-point noise."""
@@ -21,7 +21,7 @@ _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday",
 _DAY_UNITS = ("business days", "days", "day", "times", *(f"{name}s" for name in _WEEKDAYS), "th", "st", "nd", "rd")
 _CURRENCIES = ("$", "€", "£", "¥", "₹")
 _PLACES, _MOST_PLACES = 4, 10
-"""Minimum number of decimal places, and the number checked, because the stored answer has no more."""
+"""Minimum number of decimal places, and maximum number checked, because the stored answer has no more."""
 _DAY = timedelta(days=1)
 _CLOCK = re.compile(
     r"(?P<sign>-?)(?:(?P<days>\d{1,7}) ?(?:days?|d)(?:$|,? (?:and )?))?"
@@ -56,7 +56,7 @@ def bitwise_arithmetic(answer: str, entry: Entry, config: Config) -> float:
 
 
 def calendar_arithmetic(answer: str, entry: Entry, config: Config) -> float:
-    """A weekday, in full or its first three letters or more; a whole number; or yes or no."""
+    """A weekday, in full or abbreviated to at least three letters; a whole number; or yes or no."""
     gold = entry["answer"].casefold()
     if gold in _WEEKDAYS:
         text = answer.strip().casefold()
@@ -67,7 +67,7 @@ def calendar_arithmetic(answer: str, entry: Entry, config: Config) -> float:
 
 
 def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
-    """The expression's value to the required number of significant digits, within one unit in the last.
+    """The expression's value to the required number of significant digits, within one unit in the last digit.
 
     The stored answer is right, too. It may be less accurate, because the library rounds every intermediate result.
     """
@@ -229,8 +229,8 @@ def coin_flip(answer: str, entry: Entry, config: Config) -> float:
     """The probability as a fraction, a decimal with at least four places, or a percentage. If there are two forms
     (`1/8 = 0.125`), both must be right.
 
-    A decimal may be rounded or truncated, and must be right in every given place. Small probabilities must also be
-    right within 5%, because otherwise zero would be right for the smallest.
+    A decimal may be rounded or truncated, and must be right in every given place. It must also be within 5% of the
+    right value, because otherwise zero would be accepted for the smallest probabilities.
     """
     gold = forms.rational(str(entry["answer"]))
     if gold is None:
@@ -270,8 +270,8 @@ def _right(entry: Entry) -> set[timedelta]:
 
 
 def elapsed_time(entry: Entry) -> str:
-    """The stored duration, or the right one in its format: the library's may be a millisecond short, ignore the time of
-    day after `(Monday)`, or be negative past midnight."""
+    """The stored duration, or the right one in the same format if the stored one is wrong: the library's may be a
+    millisecond short, ignore the time of day after `(Monday)`, or be negative if midnight is between the times."""
     stored = str(entry["answer"])
     if not _right(entry).isdisjoint(_readings(stored)[:1]):
         return stored
@@ -293,15 +293,15 @@ def _elapsed(entry: Entry) -> timedelta:
     metadata = entry["metadata"]
     elapsed = datetime.fromisoformat(metadata["end_time"]) - datetime.fromisoformat(metadata["start_time"])
     if metadata["task_type"].startswith("time") and elapsed < timedelta(0):
-        elapsed += _DAY  # times of day: past midnight
+        elapsed += _DAY  # two times of day, with midnight between them
     return elapsed
 
 
 def _readings(text: str) -> list[timedelta]:
-    """The durations that `text` may mean, empty if it is not a duration.
+    """The durations that `text` may mean; empty if it is not a duration.
 
-    Two if it starts with a minus sign and days: `-1 days, 22:00` is minus two hours for the library and Python, and
-    minus 46 hours for others.
+    There are two if it starts with a minus sign and days: `-1 days, 22:00` means minus two hours to the library and
+    Python, and minus 46 hours to others.
     """
     text = " ".join(forms.plain_digits(text).casefold().split())
     match = _CLOCK.fullmatch(text) or _WORDS.fullmatch(text)
@@ -355,7 +355,7 @@ def _surd(text: str) -> calculus.Ball | None:
     node = parse(re.sub(r"√(\d+)", r"sqrt(\1)", text)) if _SURD.fullmatch(text) else None
     try:
         return None if node is None else calculus.compiled(node)({})[0]
-    except ArithmeticError:  # a division by zero
+    except ArithmeticError:  # division by zero
         return None
 
 

@@ -2,7 +2,7 @@
 
 Derivatives are computed by forward-mode automatic differentiation with dual numbers (Clifford 1873; Griewank and
 Walther, *Evaluating Derivatives*, chapter 3): each node of the tree yields its value and its derivative, by the chain
-rule. Only rational constants are simplified, so any way of writing the answer works, and nothing can blow up.
+rule. Only rational constants are simplified, so any way of writing the answer works, and formulas never grow.
 
 Values and derivatives are balls, so rounding errors never decide. A formula is refuted at a point if its derivative
 provably differs from the integrand, confirmed if both provably agree to ten digits or more, and undecided if digits
@@ -12,7 +12,7 @@ The sample points depend on the question and the answer, so answers cannot be tu
 may differ between pieces of the domain, as for `ln|x|` or `atan(1/x)`.
 
 A ball represents a real number by a midpoint and a radius that provably bounds its error. Each operation returns a ball
-that contains every result for operands within theirs, including rounding (van der Hoeven, *Ball arithmetic*, 2009;
+that contains every result for operands in the given balls, including rounding (van der Hoeven, *Ball arithmetic*, 2009;
 Johansson, *Arb*, 2017). If digits cancel, midpoints become meaningless and radii grow, which plain floats would hide:
 `1 + 1e30 - 1e30` is `0 +- 1e15`. Operations raise ValueError or ArithmeticError if a ball is not entirely inside the
 domain. Values too large for a float become infinite or raise OverflowError, so check results with `is_finite`.
@@ -44,7 +44,8 @@ _NEAR_PAIRS, _WIDE_PAIRS = 6, 60
 _EXTREME = (1e-25, -1e-25, 1e25, -1e25)
 """Points where the lowest or highest power of a polynomial dominates. They can refute but need not confirm."""
 _FROM_EDGE = (1e-1, 1e-2, 1e-3, 1e-4)
-"""Distances of points from the domain's edge, relative to its size. They can refute but need not confirm."""
+"""Distances of points from an edge of the domain, relative to the edge's magnitude. They can refute but need not
+confirm."""
 _HALVINGS = 24
 _WANTED_POINTS = 12
 """Number of points to try in the integrand's domain."""
@@ -64,7 +65,7 @@ _MODERATE, _HUGE = (-1.0, 1.0), (30.0, 60.0)
 """Decimal exponents for the values of integration constants. Huge values make `C*x/10^20` significant; moderate ones
 keep `exp(C)` finite."""
 _MAX_BITS = 4_096
-"""Maximum size of exact rational constants in bits; larger ones have no value."""
+"""Maximum size of exact rational constants in bits; formulas with larger ones are rejected."""
 _DOUBLE_DIGITS = 15
 """A decimal with this many digits counts as a printed float, accurate to a unit in its last digit."""
 _CONSTANTS = {"e": math.e, "pi": math.pi}
@@ -119,7 +120,7 @@ def inverse(a: Ball) -> Ball:
     x, r = _finite(a)
     least = abs(x) - r
     if least <= 0:
-        raise ZeroDivisionError("the ball holds zero")
+        raise ZeroDivisionError("the ball contains zero")
     middle = 1 / x
     return middle, r / abs(x) / least + _ROUNDING * abs(middle) + _UNDERFLOW
 
@@ -158,7 +159,7 @@ def _lifted(function: Callable[[float], float], spread: Callable[[float, float],
 
 def _log_spread(x: float, r: float) -> float:
     if x - r <= 0:
-        raise ValueError("the ball holds what has no logarithm")
+        raise ValueError("the ball contains numbers without a logarithm")
     return r / (x - r)
 
 
@@ -167,13 +168,13 @@ def _tan_spread(x: float, r: float) -> float:
     that distance, and hence at most 2.25 times the slope at `x`."""
     middle = math.tan(x)
     if r * (1 + abs(middle)) >= 0.25:
-        raise ValueError("the ball may hold a pole")
+        raise ValueError("the ball may contain a pole")
     return 2.25 * r * (1 + middle * middle)
 
 
 def _sqrt_spread(x: float, r: float) -> float:
     if x - r < 0:
-        raise ValueError("the ball holds what has no square root")
+        raise ValueError("the ball contains numbers without a square root")
     return r / math.sqrt(x) if r else 0.0
 
 
@@ -194,7 +195,7 @@ sinh, cosh = (_lifted(function, lambda x, r: r * math.cosh(abs(x) + r)) for func
 def sign(a: Ball) -> Ball:
     x, r = _finite(a)
     if abs(x) <= r:
-        raise ValueError("the ball holds zero")
+        raise ValueError("the ball contains zero")
     return math.copysign(1.0, x), 0.0
 
 
@@ -349,7 +350,7 @@ def _call(function: str, argument: Function) -> Function:
 
 
 def _size(node: Node) -> Callable[[Mapping[str, Dual]], float]:
-    """The value's size without cancellation between terms, the reference for rounding errors."""
+    """A function for the value's magnitude without cancellation between terms, the reference for rounding errors."""
     match node:
         case ("negative", operand):
             return _size(operand)
@@ -464,7 +465,10 @@ def _near_edges(tried: Mapping[float, bool], has_value: Callable[[float], bool])
 def _compared(
     derivative: Function, integrand: Integrand, values: Mapping[str, Dual]
 ) -> Literal["equal", "different", "undecided", "outside"]:
-    """An answer's derivative and the integrand at one point; "outside" the integrand's domain or range."""
+    """Compare an answer's derivative with the integrand at one point.
+
+    "outside" means that the point is outside the integrand's domain, or its value is outside the usable range.
+    """
     try:
         wanted, size = integrand.value(values)[0], integrand.size(values)
     except (ValueError, ArithmeticError):

@@ -1,8 +1,8 @@
-"""Graders of the cognition, code, induction and arc tasks.
+"""Graders of the cognition, code, induction and ARC tasks.
 
 rubiks_cube treats turns of a cube of any size as permutations of stickers. A sticker is a point: the cube's center is
-the origin, x goes right, y up, z to the front, and layers are 2 apart, so a cube of size n has stickers at ±n on one
-axis and at -(n-1), ..., n-1 on the two others. All turns are quarter turns of a run of layers around one axis.
+the origin, x points right, y up, z to the front, and layers are 2 apart, so a cube of size n has stickers at ±n on one
+axis and at -(n-1), ..., n-1 on the two others. All turns are quarter turns of consecutive layers around one axis.
 """
 
 import operator
@@ -32,12 +32,12 @@ _CLOCKWISE = "RUFXYZS"
 
 
 def _bare(text: str) -> str:
-    """The stored letters, ignoring case, white space and surrounding quotes."""
+    """`text` in lower case, without white space and surrounding quotes."""
     return "".join(text.split()).strip(_QUOTES).casefold()
 
 
 def color_cube_rotation(answer: str, entry: Entry, config: Config) -> float:
-    """The color in any letter case; both spellings of gray."""
+    """The color in any letter case; both spellings of gray are right."""
     return _bare(answer).replace("grey", "gray") == _bare(entry["answer"])
 
 
@@ -48,14 +48,14 @@ def figlet_font(answer: str, entry: Entry, config: Config) -> float:
 
 
 def modulo_grid(answer: str, entry: Entry, config: Config) -> float:
-    """All signs of the grid, with or without separators."""
+    """All symbols of the grid, with or without separators."""
     gold = entry["answer"].splitlines()
     rows = common.rows(answer.replace("\N{VARIATION SELECTOR-16}", ""), sum(map(len, gold)))
     return rows is not None and ["".join(row) for row in rows] == gold
 
 
 def needle_haystack(answer: str, entry: Entry, config: Config) -> float:
-    """A name that makes the question's statement true; in a long text there may be several."""
+    """A name that makes the question's statement true; in a long text, several names may do so."""
     asked = entry["metadata"]["question"].removeprefix("Who ").removesuffix("? Reply only with a name.")
     statements = entry["question"].split("\n")[0].split(". ")
     names = {name.removesuffix(f" {asked}") for name in statements if name.endswith(f" {asked}")}
@@ -67,7 +67,9 @@ def rubiks_cube(answer: str, entry: Entry, config: Config) -> float:
     size, moves = entry["metadata"]["cube_size"], _moves(answer)
     scrambled = turned(size, entry["metadata"]["scramble_moves"].split())
     if scrambled is None:
-        raise ValueError(f"a cube of size {size} has no such moves as {entry['metadata']['scramble_moves']!r}")
+        raise ValueError(
+            f"a cube of size {size} does not have all of the moves {entry['metadata']['scramble_moves']!r}"
+        )
     state = turned(size, moves, scrambled) if moves else None
     area = size * size
     return state is not None and all(len(set(state[at : at + area])) == 1 for at in range(0, 6 * area, area))
@@ -88,7 +90,8 @@ def turned(size: int, moves: list[str], start: State | None = None) -> State | N
 
 
 def _moves(answer: str) -> list[str]:
-    """The moves, separated by white space or commas, in brackets or not, in quotes or not; none if too many."""
+    """The moves, separated by white space or commas, in brackets or not, in quotes or not; empty if there are too
+    many."""
     moves = [move for move in re.split(r"[\s(),;]+", re.sub("[’‘′`´ʼ]", "'", forms.unbracketed(answer))) if move]
     if len(moves) > MAX_MOVES:
         return []
@@ -117,7 +120,7 @@ def _turn(size: int, text: str) -> Callable[[State], State] | None:
         first = 1 if wide else last
     if last > size:
         return None
-    if face in "LDB":  # their layers are counted from the negative end of the axis, where ours begin
+    if face in "LDB":  # their layers are numbered from the negative end of the axis, ours from the positive end
         first, last = size + 1 - last, size + 1 - first
     tail = move["tail"] or move["rest"] or ""
     quarters = int(tail.strip("'") or 1) * (1 if face in _CLOCKWISE else -1) * (-1 if "'" in tail else 1)
@@ -152,13 +155,13 @@ def stickers(size: int) -> list[Point]:
 _FLOAT_TOLERANCE = 1e-9
 """Relative tolerance for the last digits of a computed float."""
 _MORE_SIGNS = 100
-"""Additional brackets and commas allowed, such as trailing commas. Longer literals are slow to parse, and wrong."""
+"""Additional brackets and commas allowed, such as trailing commas. Literals with more are slow to parse, and wrong."""
 
 
 def codeio(answer: str, entry: Entry, config: Config) -> float:
     """The stored value, as JSON or a Python literal; keys in any order, whole numbers exact, floats to nine digits.
 
-    Where the question asks for an input, other inputs may be valid. They are not accepted, because checking them would
+    If the question asks for an input, other inputs may be valid. They are not accepted, because checking them would
     require running the code.
     """
     gold = _stored(entry["answer"])
@@ -184,7 +187,9 @@ def _same(value: Any, gold: Any) -> bool:
     if isinstance(gold, dict):
         if not isinstance(value, dict) or len(value) != len(gold):
             return False
-        if not all(isinstance(key, str) or abs(key) < 10**18 for key in value):  # Python refuses to print longer ones
+        if not all(
+            isinstance(key, str) or abs(key) < 10**18 for key in value
+        ):  # Python refuses to print very long ones
             return False
         named = {str(key): item for key, item in value.items()}
         return named.keys() == gold.keys() and all(_same(named[key], item) for key, item in gold.items())
@@ -211,7 +216,7 @@ def acre(answer: str, entry: Entry, config: Config) -> float:
 
 
 def list_functions(answer: str, entry: Entry, config: Config) -> float:
-    """The same numbers in the same order; brackets are optional unless the list is empty."""
+    """The stored numbers in the same order; brackets are optional unless the list is empty."""
     numbers = forms.numbers(answer.replace("{,}", "")) if len(answer) <= _MAX_TEXT else None
     if numbers is None or not (numbers or "[" in answer):
         return 0.0
@@ -223,13 +228,13 @@ _LABEL = re.compile(r"\A\s*output(?: grid)?:", re.IGNORECASE)
 
 
 def arc_1d(answer: str, entry: Entry, config: Config) -> float:
-    """All numbers of the output; partial credit for right ones beyond those of the unchanged input."""
+    """All numbers of the output; partial credit for right ones beyond those right in the unchanged input."""
     example = entry["metadata"]["test_example"]
     return common.grade_line(_LABEL.sub("", answer), example["output"], example["input"])
 
 
 def arc_2d(answer: str, entry: Entry, config: Config) -> float:
-    """All cells of the output in the question's signs; partial credit for right ones beyond the unchanged input.
+    """All cells of the output, in the question's symbols; partial credit for right ones beyond those of the input.
 
     A board may use the question's format (option `board_format_opts`) or any format `common.rows` can read.
     """
@@ -245,7 +250,7 @@ def arc_2d(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _usual_form(text: str, form: dict[str, Any]) -> str:
-    """A board with the delimiters of `form` as lines of cells with spaces between them."""
+    """A board with the delimiters of `form`, rewritten as lines of cells separated by spaces."""
     lines = text.split(form["row_delimiter"]) if form["row_delimiter"] else [text]
     if form["col_delimiter"]:
         return "\n".join(line.replace(form["col_delimiter"], " ") for line in lines)

@@ -1,4 +1,4 @@
-"""The type of graders, and what several tasks share: graders of a text, a word, a number, and those of grids.
+"""The type of graders, and code that several tasks share: graders for text, words, numbers and grids.
 
 Partial credit for a grid is its fraction of right cells beyond those right in a copy of the input. Grids have
 few forms and may be long, so they are split, not parsed by `forms.literal`.
@@ -18,8 +18,8 @@ Entry = Mapping[str, Any]
 Config = Mapping[str, Any]
 """Options set by the user; others have the library's default."""
 Grader = Callable[[str, Entry, Config], float]
-"""Function of (answer, entry, config) that returns real progress in [0, 1], where True is 1.0: right. It never
-raises for an answer."""
+"""Function of (answer, entry, config) that returns real progress in [0, 1]; True counts as 1.0, a right answer. It
+never raises because of an answer."""
 
 
 _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
@@ -53,7 +53,7 @@ def fraction(answer: str, entry: Entry, config: Config) -> float:
 
 
 def truth(answer: str, entry: Entry, config: Config) -> float:
-    """The stored True or False, or Yes or No, in any letter case; yes and true are equivalent."""
+    """The stored True or False, or Yes or No, in any letter case; yes means true, and no means false."""
     value = _TRUTH.get(answer.strip().casefold())
     return value is not None and value is _TRUTH[str(entry["answer"]).casefold()]
 
@@ -64,7 +64,7 @@ def squeezed(text: str) -> str:
 
 
 def progress(right: int, given: int, total: int) -> float:
-    """Fraction of the missing part now right: 1.0 for all of `total`, 0.0 for no more than `given`."""
+    """Fraction of the items not `given` that are now right: 1.0 for all of `total`, 0.0 for no more than `given`."""
     return 1.0 if right == total else max(0, right - given) / max(1, total - given)
 
 
@@ -93,10 +93,11 @@ def too_long(answer: str, entry: Entry) -> bool:
 T = TypeVar("T")
 Grid = Sequence[Sequence[Any]]
 Matches = Callable[[str, Any], bool]
-"""Whether a cell, as text, has a value."""
+"""Function that returns whether a cell's text represents a value."""
 _CHARS_PER_CELL = 32
 _MORE_CHARS = 200
-"""Additional characters allowed. JSON with one number per line takes about 12 per cell, 28 with all decimal places."""
+"""Additional characters allowed. JSON with one number per line takes about 12 characters per cell, or 28 with all
+decimal places."""
 _LATEX = re.compile(r"\\begin\{(\w*matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
 _CELL = re.compile(r"[^\s,;|]+")
 _WHOLE = re.compile(r"([+-]?\d{1,9})(?:\.0*)?", re.ASCII)
@@ -116,25 +117,25 @@ def rows(text: str, n_cells: int) -> list[list[str]] | None:
     else:
         text = text.replace("(", "[").replace(")", "]")
         inner = text.strip("[], \t\n") if text.startswith("[") and text.endswith("]") else ""
-        is_list = inner and ("\n" not in inner or re.search(r"\[|,[ \t]*\n", inner))  # not lines between brackets
+        is_list = inner and ("\n" not in inner or re.search(r"\[|,[ \t]*\n", inner))  # not plain lines in brackets
         lines = re.split(r"\][\s,]*\[", text) if is_list else text.splitlines()
     lines = [line for line in lines if line.strip()]
     return [_cells(line) for line in lines] if len(lines) <= n_cells else None
 
 
 def _cells(line: str) -> list[str]:
-    # A bracket at the wrong end stays and makes the cell invalid.
+    # A bracket at the wrong end is kept and makes the cell invalid.
     return [cell.strip("'\"") for cell in _CELL.findall(line.lstrip("[ \t\n").rstrip("], \t\n"))]
 
 
 def whole(cell: str) -> int | None:
-    """The whole number in a cell, also as `4.0`."""
+    """The whole number in a cell, such as `4` or `4.0`; None for anything else."""
     match = _WHOLE.fullmatch(cell)
     return int(match[1]) if match else None
 
 
 def is_whole(cell: str, value: object) -> bool:
-    """Whether the cell has this whole number."""
+    """Whether the cell contains this whole number."""
     return whole(cell) == value
 
 
@@ -147,7 +148,7 @@ def grade_grid(answer: str, gold: Grid, given: Grid = (), matches: Matches = is_
 
 
 def grade_line(answer: str, gold: Sequence[int], given: Sequence[int]) -> float:
-    """`grade_grid` for a flat list, in brackets or not, in one line or several."""
+    """`grade_grid` for a flat list, in brackets or not, on one line or several."""
     found = rows(answer, len(gold))
     return 0.0 if found is None or sum(map(len, found)) != len(gold) else _graded(flat(found), gold, given, is_whole)
 

@@ -33,11 +33,11 @@ _RAISED = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 Node = tuple[Any, ...]
 """A node of the tree: its kind, and its parts.
 
-- `("number", text)`: digits, perhaps with a point, as written
-- `("name", text)`: a variable of the caller's
+- `("number", text)`: digits as written, possibly with a decimal point
+- `("name", text)`: one of the caller's variables
 - `("constant", text)`: `e` or `pi`
-- `("sum", *terms)`: two or more; a difference has a negative one
-- `("product", *factors)`: two or more; a quotient has an inverse one
+- `("sum", *terms)`: two or more terms; a subtracted one is a `"negative"` node
+- `("product", *factors)`: two or more factors; a divisor is an `"inverse"` node
 - `("negative", operand)`, `("inverse", operand)`, `("power", base, exponent)`, `("call", function, argument)`
 """
 
@@ -49,7 +49,8 @@ class _Refused(ValueError):
 def parse(text: str, variables: Collection[str] = (), *, bounded: bool = True) -> Node | None:
     """Parse a formula. A name in `variables` takes precedence over a constant or function of the same name.
 
-    Texts above `MAX_CHARS` or `MAX_TOKENS` are refused unless `bounded` is False, for texts of a known length.
+    Texts above `MAX_CHARS` or `MAX_TOKENS` are refused, unless `bounded` is False, which is meant for texts whose
+    length is limited otherwise.
     """
     if bounded and len(text) > MAX_CHARS:
         return None
@@ -64,7 +65,7 @@ def parse(text: str, variables: Collection[str] = (), *, bounded: bool = True) -
 
 
 def parse_stored(text: str, variables: Collection[str] = ()) -> Node:
-    """Parse a formula of an entry, of any length. Raises ValueError if it is invalid."""
+    """Parse a formula from an entry, of any length. Raises ValueError if it is invalid."""
     node = parse(text, variables, bounded=False)
     if node is None:
         raise ValueError(f"cannot read the formula {text!r}")
@@ -72,7 +73,7 @@ def parse_stored(text: str, variables: Collection[str] = ()) -> Node:
 
 
 def plain(text: str) -> str:
-    """`text` with ASCII digits, signs and exponents, and without LaTeX commands and braces."""
+    """`text` with ASCII digits, operators and exponents, and without LaTeX commands and braces."""
     text = _RAISED.sub(lambda run: f"**{run[0].translate(_SUPERSCRIPTS)}", text)
     text = forms.plain_digits(text).translate(_SIGNS)
     text = _COMMAND.sub(
@@ -82,8 +83,8 @@ def plain(text: str) -> str:
 
 
 def _tokens(text: str, variables: frozenset[str]) -> list[str] | None:
-    """Numbers, names and signs; None if there is anything else. In a run of letters the longest names come first:
-    `xsin` is `x`, `sin`."""
+    """Numbers, names and operators; None if there is anything else. In a run of letters, the longest name is matched
+    first: `xsin` is `x`, `sin`."""
     pattern, found, position = _token(variables), list[str](), 0
     text = text.rstrip()
     while position < len(text):
@@ -202,7 +203,7 @@ class _Parser:
         return node
 
     def call(self, function: str) -> Node:
-        """After the name: `(x)`, `|x|`, `^2(x)`, `^{-1}(x)`, ` x`, ` 2x`."""
+        """Parse what follows the function's name: `(x)`, `|x|`, `^2(x)`, `^{-1}(x)`, ` x`, ` 2x`."""
         exponent: Node | None = None
         if self.take("^", "**"):
             exponent = self.group() if self.tokens[self.at] == "(" else self.primary()
@@ -227,7 +228,7 @@ class _Parser:
 
 
 def exact(node: Node, values: Mapping[str, Fraction] | None = None) -> Fraction:
-    """Evaluates a tree of numbers and the four operations. Raises ValueError for other nodes."""
+    """Evaluate a tree of numbers and the four operations. Raises ValueError for other nodes."""
     match node:
         case ("number", text):
             return Fraction(text if text[-1] != "." else text[:-1])
@@ -250,9 +251,9 @@ def exact(node: Node, values: Mapping[str, Fraction] | None = None) -> Fraction:
 
 @lru_cache(maxsize=256)
 def exact_value(text: str) -> Fraction | None:
-    """Evaluates a library expression of any length; None if it divides by zero.
+    """Evaluate an expression from the library, of any length; None if it divides by zero.
 
-    Raises ValueError if it has anything but numbers, the four operations and brackets.
+    Raises ValueError if it contains anything but numbers, the four operations and brackets.
     """
     try:
         return exact(parse_stored(text))

@@ -1,7 +1,7 @@
 """Harmless variations of form: wrappings around an answer, and ways to write numbers, lists and grids.
 
-The text comes from a model. It is never evaluated. Every function takes time linear in its length, which callers
-limit, and returns None, never an exception, for text in another form.
+The text comes from a model and is never evaluated. Every function takes time linear in the text's length, which callers
+limit, and returns None instead of raising an exception for text in another form.
 """
 
 import math
@@ -40,7 +40,7 @@ _LABEL = re.compile(
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))")
 _GROUPS = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,])")
 _MINUS = {"−": "-", "–": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "＋": "+"}
-# Thousands in groups of three, separated by one and the same sign: a comma, an underscore, or a (narrow) space.
+# Groups of three digits, all with the same separator: a comma, an underscore, or a (narrow) space.
 _NUMBER = re.compile(
     r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+|\d{1,3}(?:_\d{3})+|\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+)?"
     r"(?:\.\d*)?(?:[eE][+-]?\d{1,4})?"
@@ -61,12 +61,13 @@ _LITERAL_TOKEN = re.compile(
     re.VERBOSE | re.DOTALL | re.ASCII,
 )
 _DIGITS, _SIGN, _OPEN, _CLOSE, _TEXT, _DECIMAL, _WORD = range(1, 8)
-"""Groups of `_LITERAL_TOKEN`. Any other group, or none at the end, does not start a value."""
+"""Groups of `_LITERAL_TOKEN`. A match of another group, or of no group at the end of the text, does not start a
+value."""
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _SEPARATORS = str.maketrans(dict.fromkeys("→⇒>,;|[](){}'\"`‘’“”", " "))
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
 INVALID = object()
-"""The result of `literal` for any other text."""
+"""The result of `literal` for text that is not a literal."""
 _PLAIN = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a"}
 _FRACTION = re.compile(r"([+-]?)\s*\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 
@@ -74,8 +75,8 @@ _FRACTION = re.compile(r"([+-]?)\s*\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 def candidates(answer: str, *, label: bool = False, quotes: bool = True, brackets: bool = True) -> list[str]:
     """Distinct texts for a grader to try: the answer as is, without its wrapping, and without optional parts.
 
-    Optional parts are a final period; with `quotes`, quotes around the whole; with `brackets`, those of a list with one
-    element; with `label`, a preceding `The answer is`.
+    Optional parts are a final period; with `quotes`, quotes around the whole; with `brackets`, the brackets of a
+    one-element list; with `label`, a preceding `The answer is`.
     """
     text = _stripped(answer)
     if text and text[0] not in _OPENING and text[-1] != "." and not (label and _LABEL.match(text)):  # nearly all
@@ -99,7 +100,7 @@ def candidates(answer: str, *, label: bool = False, quotes: bool = True, bracket
 
 
 def unwrap(text: str) -> str:
-    r"""`text` without surrounding white space, code fence, `\boxed{}`, `\text{}`, `$...$`, bold or italic marks."""
+    r"""`text` without surrounding white space, code fences, `\boxed{}`, `\text{}`, `$...$`, bold or italic marks."""
     text = _stripped(text)
     for _ in range(_MAX_LAYERS):
         inner = _unwrapped(text)
@@ -127,7 +128,7 @@ def _unwrapped(text: str) -> str | None:
     for mark in _MARKS:
         inner = text[len(mark) : -len(mark)].strip()
         if inner and text.startswith(mark) and text.endswith(mark):
-            # `**x**2 + C**` has a power in it, and `**5** or **6**` has not
+            # `**x**2 + C**` contains a power; `**5** or **6**` does not
             return inner if mark not in (_POWER.sub("", inner) if mark == _BOLD else inner) else None
     return None
 
@@ -144,7 +145,7 @@ def _without_label(text: str) -> str | None:
 
 
 def _without_quotes(text: str) -> str | None:
-    """`text` without quotes around the whole, if it has none inside, or is a literal with its own quotes."""
+    """`text` without the quotes around it, if no quotes are inside, or a list or dictionary is."""
     for start, end in _QUOTES:
         if len(text) > 2 and text.startswith(start) and text.endswith(end):
             inner = text[1:-1].strip()
@@ -155,7 +156,7 @@ def _without_quotes(text: str) -> str | None:
 
 
 def _without_brackets(text: str) -> str | None:
-    """The only element of a one-element list."""
+    """The only element of a one-element list; None for other text."""
     inner = text[1:-1].strip() if text[:1] + text[-1:] == "[]" else ""
     return None if not inner or re.search(r"[\[\],;\n]", inner) else inner
 
@@ -187,7 +188,7 @@ def _lines(text: str) -> list[str]:
 def plain_digits(text: str) -> str:
     """`text` with decimal digits of any script and all minus signs as ASCII. Superscripts are kept.
 
-    Unchanged if it has more distinct digits than three scripts have, because no answer mixes those.
+    Unchanged if it has more distinct digits than three scripts have, because no real answer mixes that many.
     """
     if text.isascii():
         return text
@@ -213,11 +214,11 @@ def ungrouped(text: str) -> str:
 
 
 def number(text: str) -> Fraction | None:
-    """A decimal number: `-1,234.50`, `.5`, `2e3`. No NaN, no infinity, at most 1,000 digits."""
+    """A decimal number such as `-1,234.50`, `.5` or `2e3`: not NaN or infinity, and at most 1,000 digits."""
     text = text.strip()
     if len(text) > _MAX_DIGITS:
         return None
-    if plain := _PLAIN_NUMBER.fullmatch(text):  # nearly all of them, and ten times as fast
+    if plain := _PLAIN_NUMBER.fullmatch(text):  # true of nearly all answers, and ten times as fast
         whole, decimals = plain.groups()
         return Fraction(int(whole + decimals), 10 ** len(decimals)) if decimals else Fraction(int(whole))
     text = plain_thousands(plain_digits(text))
@@ -231,7 +232,7 @@ def number(text: str) -> Fraction | None:
 
 
 def integer(text: str) -> int | None:
-    """A whole number, also as `4.0`."""
+    """A whole number, such as `4` or `4.0`."""
     if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:  # the cells of grids
         return int(text)
     value = number(text)
@@ -239,14 +240,14 @@ def integer(text: str) -> int | None:
 
 
 def plain_fraction(text: str) -> str:
-    r"""`text` with a fraction as `3/4`: `\frac{3}{4}`, and with other slashes."""
+    r"""`text` with a fraction written as `3/4`, instead of as `\frac{3}{4}` or with another slash."""
     text = text.strip().translate(str.maketrans("\N{FRACTION SLASH}\N{DIVISION SLASH}", "//"))
     latex = _FRACTION.fullmatch(text)
     return "{}{}/{}".format(*latex.groups()) if latex else text
 
 
 def rational(text: str) -> Fraction | None:
-    r"""A decimal number or a fraction of two: `3/4`, `-6 / 8`, `\frac{3}{4}`."""
+    r"""A decimal number, or a fraction of two: `3/4`, `-6 / 8`, `\frac{3}{4}`."""
     above, slash, below = plain_fraction(text).partition("/")
     numerator = number(above)
     if not slash or numerator is None:
@@ -256,9 +257,9 @@ def rational(text: str) -> Fraction | None:
 
 
 def literal(text: str) -> Any:
-    """The value of one JSON or Python literal: list, tuple, dict with text or whole-number keys, text, number, boolean,
-    None; digits of any script. `INVALID` for anything else: other syntax, NaN and infinities, a key that occurs twice,
-    brackets more than `MAX_DEPTH` deep, numbers of over 1,000 digits.
+    """The value of one JSON or Python literal: list, tuple, dict with text or whole-number keys, text, number, boolean
+    or None, with digits of any script. `INVALID` for anything else: other syntax, NaN and infinities, a key that occurs
+    twice, brackets more than `MAX_DEPTH` deep, numbers of over 1,000 digits.
 
     `ast.literal_eval` is not used because it takes 0.25 s for some texts of 10,000 characters.
     """
@@ -287,7 +288,8 @@ def _literal(token: re.Match[str], tokens: Iterator[re.Match[str]], depth: int) 
 
 
 def _group(bracket: str, tokens: Iterator[re.Match[str]], depth: int) -> Any:
-    """The list, tuple or dictionary after its opening bracket; the item itself for parentheses around a single one."""
+    """The list, tuple or dictionary after its opening bracket; for parentheses around a single item, the item
+    itself."""
     if depth > MAX_DEPTH:
         raise ValueError("too deep")
     keys: list[Any] = []

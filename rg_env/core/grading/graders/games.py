@@ -1,9 +1,9 @@
-"""Graders for games answered by a filled grid, a board, a single value or an arithmetic expression.
-`move_games` has the games that are played.
+"""Graders for games whose answer is a filled grid, a board, a single value or an arithmetic expression. `move_games`
+has the graders for games whose answer is a list of moves.
 
 Any grid that keeps the givens and obeys all rules is right, even if it is not the stored solution. Otherwise, a grid
 that keeps the givens scores its fraction of right cells among those to fill in, beyond the best constant filling, so a
-constant scores 0. A changed given scores 0.
+constant filling scores 0. A changed given scores 0.
 """
 
 import re
@@ -26,7 +26,7 @@ def sudoku(answer: str, entry: Entry, config: Config) -> float:
 
 
 def mini_sudoku(answer: str, entry: Entry, config: Config) -> float:
-    """A grid with each of 1 to 4 once per row, column and 2x2 box."""
+    """A grid with each number from 1 to 4 once per row, column and 2x2 box."""
     return _sudoku(answer, entry, 2)
 
 
@@ -74,7 +74,8 @@ def kakurasu(answer: str, entry: Entry, config: Config) -> float:
 
 
 def survo(answer: str, entry: Entry, config: Config) -> float:
-    """A grid where each row and column ends in the sum of the rest, and each given number fills one cell."""
+    """A grid where each row and column ends in the sum of the rest, and the empty cells contain each given number
+    once."""
     metadata = entry["metadata"]
     puzzle, size = metadata["puzzle"], metadata["board_size"]
 
@@ -128,7 +129,7 @@ def _columns(grid: Grid) -> Grid:
 
 
 def _is_complete(cells: Sequence[int]) -> bool:
-    """Each number from 1 to the number of cells, once."""
+    """Whether each number from 1 to the number of cells occurs once."""
     return sorted(cells) == list(range(1, len(cells) + 1))
 
 
@@ -137,7 +138,7 @@ def _is_latin(grid: Grid) -> bool:
 
 
 def _weights(lines: Grid) -> list[int]:
-    """For each line, the sum of the positions (from 1) with a one."""
+    """For each line, the sum of the positions of its ones, counted from 1."""
     return [sum(position for position, cell in enumerate(line, start=1) if cell) for line in lines]
 
 
@@ -150,7 +151,7 @@ _MOVE = re.compile(r"\(?\s*([A-Za-z])\s*(?:[-,]\s*)?(\d{1,2})\s*\)?")
 
 
 def n_queens(answer: str, entry: Entry, config: Config) -> float:
-    """Any full board with the given queens and no two attacking each other."""
+    """Any board with one queen per row, including the given queens, on which no two queens attack each other."""
     puzzle = entry["metadata"]["puzzle"]
     size = len(puzzle)
     board = common.rows(answer, size**2)
@@ -168,8 +169,8 @@ def n_queens(answer: str, entry: Entry, config: Config) -> float:
 def tsumego(answer: str, entry: Entry, config: Config) -> float:
     """A move that captures the most white stones.
 
-    The library's random stones may give its white group another liberty, so the stored move captures nothing. In that
-    case, another move is right (`graders.gold`), or the question has no answer and is left out.
+    The library's random stones may give its white group another liberty, so that the stored move captures nothing. In
+    that case, another move is right (`graders.gold`), or the question has no answer and is left out.
     """
     board = entry["metadata"]["board"]
     move, taken = _point(answer, len(board)), captures(board)
@@ -179,7 +180,7 @@ def tsumego(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _point(text: str, size: int) -> Point | None:
-    """Row and column, from the top left, of `C4`: rows are numbered from below."""
+    """Row and column, counted from the top left, of a point such as `C4`, whose row is counted from the bottom."""
     match = _MOVE.fullmatch(forms.plain_digits(text.strip()))
     if match is None:
         return None
@@ -188,7 +189,7 @@ def _point(text: str, size: int) -> Point | None:
 
 
 def captures(board: list[list[str]]) -> dict[Point, int]:
-    """The number of white stones each capturing move captures: groups with that point as their only liberty."""
+    """The number of white stones captured by each capturing move: those in groups with no other liberty."""
     size = len(board)
     left = {(r, c) for r in range(size) for c in range(size) if board[r][c] == "O"}
     found: dict[Point, int] = {}
@@ -233,7 +234,9 @@ def _made_of(answer: str, numbers: Collection[int], target: int) -> Node | None:
         return None
     parts = list(_parts(node))
     used = [part[1] for part in parts if part[0] == "number"]
-    plain = all(number.isdecimal() and number == str(int(number)) for number in used)  # no point, no zeros before it
+    plain = all(
+        number.isdecimal() and number == str(int(number)) for number in used
+    )  # no decimal points, no leading zeros
     if not plain or not all(part[0] in _FOUR_OPERATIONS for part in parts):
         return None
     if sorted(map(int, used)) != sorted(numbers):
@@ -281,5 +284,5 @@ def puzzle24(answer: str, entry: Entry, config: Config) -> float:
         return 0.0
     named = re.search(r"operators ([-+*/, ]+)\.", str(entry["question"]))
     allowed = set(named[1].replace(",", "").split() if named else "+-*/")
-    stored = parse(str(entry["answer"]))  # the generator takes `-` where no division comes out even
+    stored = parse(str(entry["answer"]))  # the generator uses `-` instead of an inexact division
     return _operators(node) <= allowed | (_operators(stored) if stored else set())

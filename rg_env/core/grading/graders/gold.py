@@ -1,11 +1,12 @@
-"""The gold answer of an entry, and the right answer if the library stores a wrong one.
+"""The gold answer of an entry: the stored answer, or the right one if the library stores a wrong one or none.
 
     gold_answer("rush_hour", entry)                     # solved here: the library stores no answer
     corrected("mahjong_puzzle", entry)["answer"]        # the result of the last round, by the rules of the question
 
-Graders see an entry as `corrected` returns it: the right answer is paid, and the stored one is not. Questions without
-a single right answer never become rows: see `core.tasks.library_fixes.left_out`. `tests/solvers` solve questions from
-their text and measure which stored answers are wrong, and how often.
+Graders see an entry as `corrected` returns it, so the right answer is rewarded, and a wrong stored one is not.
+Questions whose right answer is unclear or does not exist never become rows: see `core.tasks.library_fixes.left_out`.
+The solvers in `tests/solvers` solve questions from their text and measure which stored answers are wrong, and how
+often.
 """
 
 import json
@@ -38,10 +39,11 @@ def corrected(task: str, entry: Entry, config: Config = NO_OPTIONS) -> Entry:
 
 
 def _aiw(entry: Entry, config: Config) -> str:
-    """All women in two circles that share only Matilda, without herself but with the first circle's center.
+    """The number of women in two circles that share only Matilda: without Matilda herself, but with the center of the
+    first circle.
 
-    The library counts one too many in the first circle (Matilda as her own colleague) and ignores the second, whose
-    members are all each other's colleagues according to the question.
+    The library counts one woman too many in the first circle (Matilda as her own colleague) and ignores the second,
+    whose members are all each other's colleagues according to the question.
     """
     women = re.findall(r"\b(\d+) female colleagues", entry["question"])
     if len(women) != 2:
@@ -51,7 +53,7 @@ def _aiw(entry: Entry, config: Config) -> str:
 
 def _basic_arithmetic(entry: Entry, config: Config) -> str:
     """The exact value, as a fraction if a division leaves a remainder, which the library drops. With
-    `allow_parentheses=False` the library also ignores precedence."""
+    `allow_parentheses=False`, the library also ignores precedence."""
     exact = exact_value(entry["metadata"]["expression"])
     return str(entry["answer"]) if exact is None or exact == forms.number(entry["answer"]) else str(exact)
 
@@ -76,8 +78,8 @@ def _knight_swap(entry: Entry, config: Config) -> str:
 
 
 def _mahjong_puzzle(entry: Entry, config: Config) -> str:
-    """The last round's result. The library calls a random card `Pass` whatever it forms, prefers `Chi` to `Peng`,
-    and misses a sequence if a card between its ends is doubled."""
+    """The last round's result. The library returns `Pass` for a random card, whatever it forms, prefers `Chi` to
+    `Peng`, and misses a sequence whose middle card occurs twice."""
     *before, last = entry["metadata"]["rounds"]
     cards = CARDS.search(entry["question"])
     hand = before[-1]["cards"] if before else cards[1] if cards else ""
@@ -98,7 +100,7 @@ def _syllogism(entry: Entry, config: Config) -> str:
 def syllogism_follows(entry: Entry) -> bool | None:
     """Whether the conclusion follows from the two premises; None if that depends on existential import.
 
-    From "All A are B" follows "Some A are B" for Aristotle, for whom every term has a member, and not in today's logic.
+    "All A are B" implies "Some A are B" in Aristotle's logic, where every term has a member, but not in modern logic.
     """
     metadata = entry["metadata"]
     statements = [_statement(metadata[part]) for part in ("premise1", "premise2", "conclusion")]
@@ -139,9 +141,9 @@ def _holds(statement: tuple[str, int, int], model: list[tuple[bool, ...]]) -> bo
 
 
 def _family_relationships(entry: Entry, config: Config) -> str:
-    """The first person's relationship to the second. For in-laws, nieces and nephews the library stores the reverse
-    (`mother-in-law` for a daughter-in-law). The stored word is kept if the first name is both male and female in the
-    options."""
+    """The first person's relationship to the second. For in-laws, nieces and nephews, the library stores the reverse
+    (`mother-in-law` for a daughter-in-law). The stored word is kept if the options list the first person's name as both
+    male and female, or as neither."""
     stored = str(entry["answer"])
     name = entry["metadata"]["person1"]
     male, female = (name in option("family_relationships", config, key) for key in ("male_names", "female_names"))
@@ -164,25 +166,26 @@ _RIGHT: Mapping[str, Callable[[Entry, Config], Any]] = {
     "time_intervals": lambda entry, config: elapsed_time(entry),
     "tsumego": _tsumego,
 }
-"""Functions by task that return the right answer to an entry in the stored format."""
+"""For some tasks, the function that returns the right answer to an entry, in the stored format."""
 
 SOLVED = ("rush_hour", "boxnet")
-"""Tasks with gold answers from a solver, which trusts its entry."""
+"""Tasks whose gold answers come from a solver, which assumes that the entry is valid."""
 
 
 def gold_answer(task: str, entry: Mapping[str, Any], config: Config = NO_OPTIONS) -> str | None:
-    """The right answer to `entry` of a task with these options, or None if the library stores none.
+    """The right answer to `entry` of a task with these options; None if it is unknown.
 
-    If the library stores a wrong one, it is the right one by the rules of the question: see `corrected`.
-    graph_color and rubiks_cube keep an example of a right answer in their metadata instead. rush_hour and boxnet have
-    none at all, and are solved here, which takes tens of milliseconds for a rush_hour. The example of
-    propositional_logic often restates a premise, or is a variable that does not follow. Then the answer is our own.
+    A wrong stored answer is replaced by the right one according to the rules of the question: see `corrected`.
+    graph_color and rubiks_cube keep an example of a right answer in their metadata instead. rush_hour and boxnet do not
+    store an answer at all, so their puzzles are solved here, which takes tens of milliseconds for rush_hour. The
+    example in propositional_logic often restates a premise, or is a variable that does not follow; it is then replaced
+    by an answer of our own.
     """
     if task in STORED_ELSEWHERE:
         return STORED_ELSEWHERE[task](entry)
     answer = corrected(task, entry, config)["answer"]
     if task == "jugs" and "No solution" in answer:
-        return None  # its solver only handles three jugs
+        return None  # the library's solver only handles three jugs
     if task in ("simple_integration", "intermediate_integration") and "Integral(" in answer:
         return None  # the library could not solve it and stores the question instead
     return None if answer is None else str(answer)
@@ -205,4 +208,4 @@ STORED_ELSEWHERE: Mapping[str, Callable[[Entry], str | None]] = {
     "rubiks_cube": lambda entry: entry["metadata"]["example_correct_answer"] or None,  # only 3x3 cubes have one
     "rush_hour": move_games.solve_rush_hour,
 }
-"""Functions by task for entries without an `answer`."""
+"""For tasks whose entries do not have an `answer`, the function that returns the gold answer of an entry."""

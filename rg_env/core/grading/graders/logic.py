@@ -1,20 +1,21 @@
-"""Graders of the logic tasks; formulas of propositional logic, and what the premises of propositional_logic lead to.
+"""Graders of the logic tasks; formulas of propositional logic, and the conclusions that premises allow.
 
 A formula is a tuple: `("var", name)`, `("not", f)`, or `(operator, left, right)` with `and`, `or`, `implies`, `iff`.
 Negation binds most tightly, then and, or, implies, iff, as in the library; chained implications associate to the right,
-as usual. Reading is bounded: by default `MAX_TOKENS` signs, and always `MAX_DEPTH` levels.
+as usual. Parsing is bounded: a formula has at most `MAX_TOKENS` tokens by default, and always at most `MAX_DEPTH`
+levels.
 
-A conclusion follows from all premises together, and no part of it follows from a single premise. Meaning decides: a
-formula is its column of the truth table (`columns`), so equivalent formulas are the same here. A *clause* is an or of
-variables and negated variables, such as `¬P ∨ Q`. The *parts* of a formula are its prime implicates: the clauses that
-follow from it while no shorter clause within them does. Together they are equivalent to the formula (W. V. Quine, The
-problem of simplifying truth functions, 1952).
+A conclusion follows from all premises together, and no part of it follows from a single premise. Only the meaning
+counts: a formula is represented by its column of the truth table (`columns`), so equivalent formulas are treated alike.
+A *clause* is a disjunction of variables and negated variables, such as `¬P ∨ Q`. The *parts* of a formula are its prime
+implicates: the clauses that follow from it and do not contain a shorter clause that follows. Together they are
+equivalent to the formula (W. V. Quine, The problem of simplifying truth functions, 1952).
 
 A formula is a *conclusion* if the premises together imply it, it is neither always true nor always false, and no part
-of it is implied by a single premise. From `P` and `P → Q` follow `Q`, `Q ∨ R` and `R → Q`, which are conclusions; so do
-these, which are not: `P`, `P ∨ R`, `¬P ∨ Q` (implied by one premise), `P ∧ Q` and the premises joined by and (`P` is a
-part), `(P → Q) ∨ R` (implied by a premise). The second half of the rule matters: without it, copying the question,
-joined by and, would be right wherever anything is.
+of it is implied by a single premise. For example, `P` and `P → Q` together imply `Q`, `Q ∨ R` and `R → Q`, which are
+conclusions. They also imply formulas that are not: `P`, `P ∨ R`, `¬P ∨ Q` and `(P → Q) ∨ R` (each implied by one
+premise), and `P ∧ Q` and the conjunction of the premises (`P` is a part of both). The second half of the rule matters:
+without it, copying the premises, joined by `and`, would be right wherever any answer is.
 """
 
 import re
@@ -50,15 +51,15 @@ _DENIALS = {
     *("impossible", "lie", "¬"),
 }
 MAX_DEPENDS = 10
-"""Maximum number of variables in a formula; others are not examined and never count as a conclusion. No level of
-the library has more, and the number of possible parts triples with each variable."""
-_MAX_PREMISE_TOKENS = 20_000  # premises come from the library; the limit for answers would reject large entries
+"""Maximum number of variables that a formula may depend on; formulas with more are not examined and never count as a
+conclusion. No level of the library has more, and the number of possible parts triples with each variable."""
+_MAX_PREMISE_TOKENS = 20_000  # premises come from the library; the limit for answers would reject long ones
 
 
 def knights_knaves(answer: str, entry: Entry, config: Config) -> float:
     """The right role of every inhabitant, in any order.
 
-    There is no partial credit, because guessing gets half of the roles right.
+    There is no partial credit, because guessing gets half the roles right.
     """
     metadata = entry["metadata"]
     terms = metadata["knight_knave_terms"]
@@ -68,7 +69,8 @@ def knights_knaves(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, bool] | None:
-    """The role of each name in the text; None if it contradicts itself or has negations. Other words are ignored."""
+    """The role of each name in the text; None if the text contradicts itself or has negations. Other words are
+    ignored."""
     claims: dict[str, bool] = {}
     pending: list[str] = []  # names still without a role
     plural = False
@@ -101,9 +103,9 @@ def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
 
     The rule depends on meaning only, so equivalent formulas get the same verdict if they can be parsed and use the
     question's variables. The library's grader accepts anything that follows and is neither a tautology nor a single
-    variable: its own premises joined by and, and `P ∨ Q` on two questions in three.
-    Rows have questions with a conclusion in at most two variables, one draw in five (`library_fixes.left_out`), and no
-    variable, or negated one, is right on more than one row in six (`core.data.selection`).
+    variable: the conjunction of the question's premises, and, on two questions in three, `P ∨ Q`. Only questions with a
+    conclusion in at most two variables become rows, one draw in five (`library_fixes.left_out`), and no variable or
+    negated variable is right on more than one row in six (`core.data.selection`).
     """
     premises = Premises(entry["metadata"])
     formula = parse(answer.strip().lstrip("∴⊢ "), premises.variables)
@@ -123,7 +125,7 @@ class Premises:
         self._together = reduce(and_, self._columns, self._always)
 
     def lead_to(self, formula: Formula) -> bool:
-        """Whether `formula`, in these variables, is a conclusion."""
+        """Whether `formula`, in the question's variables, is a conclusion."""
         column = truth(formula, self._table)
         if column in (0, self._always) or self._together & ~column:
             return False
@@ -134,8 +136,9 @@ class Premises:
         table = columns([*depends, *others])  # in this order, rows and columns of `depends` alone come first
         every = always(table)
         rows = always(columns(depends))
-        # A clause is false in a cube of the table, where the variables outside of the clause are free. So the parts
-        # are the largest cubes in which the formula is false, and a premise implies those where it is false, too.
+        # A clause is false in a cube of the table, where the variables that are not in the clause are free. So the
+        # parts are the largest cubes in which the formula is false, and a premise implies a part if the premise is
+        # false in the part's cube, too.
         free = [table[name] & rows for name in depends]
         false = _cubes(rows & ~truth(formula, table), free)
         parts = [
@@ -155,7 +158,7 @@ class Premises:
         return [text for text, column in self._literals() if self._together and self._is_new(column)]
 
     def conclusion(self) -> str | None:
-        """A conclusion in one literal or an or of two, the shortest; None if none exists, and where the premises
+        """The shortest conclusion that is a literal or a disjunction of two; None if none exists, or if the premises
         contradict each other, so that anything follows."""
         if not self._together:
             return None
@@ -182,7 +185,8 @@ class Premises:
 
 
 def _cubes(column: int, variables: Iterable[int]) -> list[int]:
-    """For each set of variables (bit i is variable i): the rows whose cube, with these free, is within `column`."""
+    """For each set of variables (bit i is variable i): the rows whose cube, with these variables free, is within
+    `column`."""
     found = [column]
     for variable in variables:
         found += [cubes & flipped(cubes, variable) for cubes in found]
@@ -197,7 +201,7 @@ class _Unreadable(ValueError):
 
 
 def parse(text: str, variables: Collection[str], max_tokens: int = MAX_TOKENS) -> Formula | None:
-    """The formula that `text` writes in these variables, or None."""
+    """The formula in these variables that `text` represents; None if it does not represent one."""
     text = text.strip()
     tokens: list[tuple[str, str]] = []
     position = 0
@@ -247,14 +251,15 @@ def _unary(tokens: Sequence[tuple[str, str]], at: int, depth: int) -> tuple[Form
 
 
 def columns(variables: Collection[str]) -> dict[str, int]:
-    """Each variable's column of the truth table: bit i is its value in row i of 2^n; the first one's alternates."""
+    """Each variable's column of the truth table: bit i is its value in row i of 2^n. The first variable's column
+    alternates."""
     if len(variables) > MAX_VARIABLES:
         raise ValueError(f"{len(variables)} variables: a truth table has at most {MAX_VARIABLES}")
     rows = 1 << len(variables)
     found = {}
     for index, name in enumerate(variables):
         width = 1 << index
-        block, length = ((1 << width) - 1) << width, 2 * width  # 0 in `width` rows, then 1 in as many
+        block, length = ((1 << width) - 1) << width, 2 * width  # 0 in `width` rows, then 1 in as many rows
         while length < rows:
             block |= block << length
             length *= 2

@@ -3,10 +3,12 @@
 A list with an illegal move is wrong, except in sokoban, where walking into a wall does nothing. The library stores no
 solution of a rush_hour or boxnet puzzle: `solve_rush_hour` and `solve_boxnet` find one.
 
-Rush hour: a vehicle keeps its line, so a state of the board is one number a vehicle: where on its line it begins.
+Rush hour: a vehicle never leaves its line, so a state of the board has one number per vehicle: the position on the line
+where the vehicle begins.
 
 Boxnet: a plan is a list of steps. In a step, each agent can do one thing with a box that starts the step in its square:
-move it to an adjacent square, or match it with a target of the same color in the same square. Matching removes both.
+move it to an adjacent square, or match it with a target of the same color in the same square. Matching removes the box
+and the target.
 """
 
 import json
@@ -26,7 +28,7 @@ _DISK_MOVE = re.compile(
 )
 _CHARS_PER_LINE = 8
 _MORE_LINES = 200
-"""Additional lines allowed, for blank ones; a move takes 31 characters."""
+"""Additional lines allowed, for blank lines; a move takes 31 characters."""
 _KNIGHT_MOVE = re.compile(r"\b([wb])\s*,\s*([a-z]\d{1,2})\s*,\s*([a-z]\d{1,2})\b", re.IGNORECASE)
 _KNIGHT_MOVES = re.compile(
     r"[\[(]?\s*(['\"]?)M\1(?:(?:\s*[,;]\s*|\s+)\1M\1)*\s*[\])]?".replace(
@@ -37,7 +39,7 @@ _KNIGHT_MOVES = re.compile(
 """A list of moves as JSON or bare, all in the same quotes."""
 _SIDE = 6
 _MAX_STATES = 200_000
-"""Number of states before the solver gives up. No puzzle of the library has more than 147,355."""
+"""Number of states after which the solver gives up. No puzzle in the library has more than 147,355."""
 _SLIDE = re.compile(r"([A-Z])\1{0,2}([+-])(\d{1,2})")  # also `AA+1`, as the question names the red car
 _ACTION = re.compile(
     r"agent\[N,N\]:move\((box_[^(),]+),(?:square\[N,N\]|(target_[^()]+))\)".replace("N", r"(\d{1,3}\.5)"), re.IGNORECASE
@@ -45,9 +47,9 @@ _ACTION = re.compile(
 
 _S = TypeVar("_S")
 _State = tuple[int, ...]
-"""State of a rush_hour board: for each vehicle, its place on its line."""
+"""State of a rush_hour board: the place of each vehicle on its line."""
 _Squares = dict[str, list[str]]
-"""Items in each square; squares are named by their centers: `0.5_1.5`."""
+"""Items in each square. A square's name has the coordinates of its center: `0.5_1.5`."""
 
 
 def _shortest(
@@ -74,7 +76,7 @@ def _shortest(
 def tower_of_hanoi(answer: str, entry: Entry, config: Config) -> float:
     """Any number of legal moves that bring all disks to the target peg: the question does not ask for the fewest.
 
-    Each move takes constant time. The length limit of answers bounds their number.
+    Each move takes constant time. The length limit on answers bounds the number of moves.
     """
     metadata = entry["metadata"]
     pegs: dict[int, list[int]] = {peg: [] for peg in range(1, metadata["num_pegs"] + 1)}
@@ -99,8 +101,8 @@ def tower_of_hanoi(answer: str, entry: Entry, config: Config) -> float:
 def knight_swap(answer: str, entry: Entry, config: Config) -> float:
     """Any number of legal moves that swap the colors, alternating sides, or "No" if that is impossible.
 
-    By the question, a legal move is a knight's move to an empty square. For puzzles meant to be impossible, the library
-    silently removes a move from the board; `graders.gold` solves those that are still possible.
+    According to the question, a legal move is a knight's move to an empty square. For puzzles meant to be impossible,
+    the library silently removes a move from the board; `graders.gold` solves those that are still possible.
     """
     metadata = entry["metadata"]
     if answer.strip(" \t\r\n\"'[].").lower() == "no":
@@ -128,7 +130,10 @@ def _is_knight_move(start: str, end: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def solve_knight_swap(pieces: tuple[tuple[str, str], ...], first: str) -> str:
-    """The shortest list of moves that swaps the knights, or "No": at most 70,000 states on the library's 12 squares."""
+    """A shortest list of moves that swaps the knights, or "No" if none exists.
+
+    The search visits at most 70,000 states on the library's 12 squares.
+    """
     jumps = {here: [to for to, _ in pieces if _is_knight_move(here, to)] for here, _ in pieces}
     white, black = (frozenset(square for square, piece in pieces if piece == color) for color in "wB")
 
@@ -198,8 +203,8 @@ class _Board:
 def read_board(description: str) -> _Board:
     """Read a board from 36 letters, row by row: `o` is empty, `x` a wall.
 
-    Vehicles are sorted by letter, and the question calls them A, B, C, ... in that order. These can differ from the
-    letters in the description, which may skip some.
+    Vehicles are sorted by letter, and the question calls them A, B, C, ... in that order. These names can differ from
+    the letters in the description, which may skip some letters.
     """
     cells: dict[str, list[int]] = {}
     walls = 0
@@ -233,7 +238,7 @@ def rush_hour(answer: str, entry: Entry, config: Config) -> float:
         if vehicle >= len(state):
             return 0.0
         place = state[vehicle] + steps
-        if vehicle == 0 and number == len(moves) and place - board.exit in (1, 2):  # as long as the car
+        if vehicle == 0 and number == len(moves) and place - board.exit in (1, 2):  # the red car has two cells
             place = board.exit
         if not 0 <= place < len(board.masks[vehicle]):
             return 0.0
@@ -310,7 +315,8 @@ def _do(step: dict[Any, Any], squares: _Squares) -> bool:
 
 
 def solve_boxnet(entry: Mapping[str, Any]) -> str:
-    """A plan that matches all boxes, one action a step: each box in turn walks to the nearest target left for it."""
+    """A plan that matches all boxes, one action per step: each box in turn moves to the nearest target left for its
+    color."""
     squares: _Squares = entry["metadata"]["initial_state"]
     targets = [(item, name) for name, items in squares.items() for item in items if item.startswith("target_")]
     plan = []
@@ -396,8 +402,8 @@ def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
 
     Taken literally, the light toggles "whenever you press a button", even a button for the other color, which leaves
     the number unchanged. The library's search never presses such a button, and its grader ignores the press. The
-    library's shortest sequence is also right literally. Questions with a literally shorter one (see `is_shortest_lock`)
-    have two answers and are left out.
+    library's shortest sequence is also right when the question is taken literally. Questions with a shorter sequence in
+    that case (see `is_shortest_lock`) have two answers and are left out.
     """
     metadata = entry["metadata"]
     buttons = {button["name"].casefold(): button for button in metadata["buttons"]}
@@ -429,7 +435,7 @@ def _pressed(state: tuple[int, str], button: Mapping[str, Any]) -> tuple[int, st
 
 
 def is_shortest_lock(entry: Entry) -> bool:
-    """Whether no sequence is shorter than the stored one when a press without effect toggles the light."""
+    """Whether no sequence is shorter than the stored one, even if a press without effect toggles the light."""
     metadata = entry["metadata"]
     target = metadata["target_value"]
     edge = {(metadata["initial_value"], metadata["initial_state"])}
