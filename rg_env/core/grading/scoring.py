@@ -158,8 +158,7 @@ class Rollout:
     token_ids: Sequence[int] = ()
     """Sampled tokens, including the end token; empty if unknown."""
     logprobs: Sequence[float] = ()
-    """Natural-log probabilities of `token_ids` under the distribution from which they were sampled; empty if
-    unknown."""
+    """Natural logarithms of the probabilities with which `token_ids` were sampled; empty if unknown."""
     row: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """The row, with all of the user's columns; empty if unknown."""
 

@@ -51,8 +51,7 @@ MAX_REPLY_BYTES = 65_536
 """Maximum size of a value as JSON, in bytes; a larger one counts as raised. The limit is low, because reading a reply
 holds the GIL."""
 MAX_REQUEST_BYTES = 16 * 2**20
-"""Maximum size of a call's arguments as JSON, in bytes. From about 1 MB on, encoding them holds the GIL for over 5
-ms."""
+"""Maximum size of a call's arguments as JSON, in bytes. Encoding over about 1 MB holds the GIL for more than 5 ms."""
 DETAIL_CHARS = 300
 """Maximum length of an outcome's detail in characters."""
 

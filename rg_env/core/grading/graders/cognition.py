@@ -187,9 +187,7 @@ def _same(value: Any, gold: Any) -> bool:
     if isinstance(gold, dict):
         if not isinstance(value, dict) or len(value) != len(gold):
             return False
-        if not all(
-            isinstance(key, str) or abs(key) < 10**18 for key in value
-        ):  # Python refuses to print very long ones
+        if not all(isinstance(key, str) or abs(key) < 10**18 for key in value):  # Python refuses to print longer ones
             return False
         named = {str(key): item for key, item in value.items()}
         return named.keys() == gold.keys() and all(_same(named[key], item) for key, item in gold.items())

@@ -145,7 +145,7 @@ def _without_label(text: str) -> str | None:
 
 
 def _without_quotes(text: str) -> str | None:
-    """`text` without the quotes around it, if no quotes are inside, or a list or dictionary is."""
+    """`text` without the quotes around it, if it has no other quotes, or a list or dictionary is inside."""
     for start, end in _QUOTES:
         if len(text) > 2 and text.startswith(start) and text.endswith(end):
             inner = text[1:-1].strip()

@@ -234,9 +234,7 @@ def _made_of(answer: str, numbers: Collection[int], target: int) -> Node | None:
         return None
     parts = list(_parts(node))
     used = [part[1] for part in parts if part[0] == "number"]
-    plain = all(
-        number.isdecimal() and number == str(int(number)) for number in used
-    )  # no decimal points, no leading zeros
+    plain = all(number.isdecimal() and number == str(int(number)) for number in used)  # no points or leading zeros
     if not plain or not all(part[0] in _FOUR_OPERATIONS for part in parts):
         return None
     if sorted(map(int, used)) != sorted(numbers):

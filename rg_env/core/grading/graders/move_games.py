@@ -402,8 +402,8 @@ def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
 
     Taken literally, the light toggles "whenever you press a button", even a button for the other color, which leaves
     the number unchanged. The library's search never presses such a button, and its grader ignores the press. The
-    library's shortest sequence is also right when the question is taken literally. Questions with a shorter sequence in
-    that case (see `is_shortest_lock`) have two answers and are left out.
+    library's shortest sequence is also right under this reading. Questions with a shorter sequence under it (see
+    `is_shortest_lock`) have two answers and are left out.
     """
     metadata = entry["metadata"]
     buttons = {button["name"].casefold(): button for button in metadata["buttons"]}
