@@ -18,8 +18,8 @@ def add(commands: Any) -> None:
         "[--data FILE] [--external BENCHMARK ...] [options]",
         epilog="A MODEL is a folder, a name on the Hugging Face Hub, 'tiny', or NAME@URL of an OpenAI-compatible "
         "endpoint (its API key is read from OPENAI_API_KEY); models.NAME=MODEL renames it. Missing settings "
-        "default to those from a checkpoint's training run. docs/reference/evaluation.md lists all keys. Runs "
-        "anywhere: rg-env eval --models tiny --tasks leg_counting --max-tokens 90 -n 20",
+        "default to those from a checkpoint's training run. docs/reference/evaluation.md lists all keys. This "
+        "example runs anywhere: rg-env eval --models tiny --tasks leg_counting --max-tokens 90 -n 20",
     )
     option = parser.add_argument
     option(
@@ -36,13 +36,15 @@ def add(commands: Any) -> None:
         metavar="TASK",
         help="task or category names (`rg-env tasks` lists both); default: the tasks and data of the training run",
     )
-    option("--data", metavar="FILE", help="your questions: a .csv, .json, .jsonl or .parquet file, or a Hub dataset")
+    option(
+        "--data", metavar="FILE", help="your own questions: a .csv, .json, .jsonl or .parquet file, or a Hub dataset"
+    )
     option(
         "--external",
         action=Names,
         nargs="+",
         metavar="BENCHMARK",
-        help="tasks of lm-evaluation-harness, or rg-env's own such as gsm8k_rg (requires the extra eval-external)",
+        help="benchmarks of lm-evaluation-harness or rg-env's own, such as gsm8k_rg (requires the extra eval-external)",
     )
     option(
         "-n",
@@ -107,7 +109,7 @@ def _take_overrides_out_of_lists(options: argparse.Namespace) -> None:
     """Move `key=value` words to the overrides: argparse takes every word after `--models` as a name.
 
     Raises:
-        InputError: a single model or task is set in addition to a list, which would replace it.
+        InputError: a list and an override of a single model or task are given, and one would replace the other.
     """
     from rg_env.evaluation.config import EvalConfig
 

@@ -28,15 +28,19 @@ def add(commands: Any) -> None:
         help="model folder, run (its last checkpoint), DeepSpeed or FSDP shards, or LoRA adapters",
     )
     option("--output-dir", metavar="DIR", dest="out", type=Path, help="new output folder; default: CHECKPOINT-export")
-    option("--dtype", choices=["bf16", "fp16", "fp32"], help="dtype of the weights; default: the run's or config's")
+    option(
+        "--dtype",
+        choices=["bf16", "fp16", "fp32"],
+        help="dtype of the weights; default: that of the run or config.json",
+    )
     option("--merge-lora", action="store_true", help="merge LoRA adapters into the base model")
     option("--best", action="store_true", help="export the run's checkpoint with the best accuracy")
-    option("--base", metavar="MODEL", help="base model, if the checkpoint lacks config or tokenizer")
+    option("--base", metavar="MODEL", help="base model, if the checkpoint lacks a config or tokenizer")
     option(
         "--verify",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="compare tensors, logits and the recorded accuracy with the trained model; default: on",
+        help="check that tensors, logits and accuracy match those of the trained model; default: on",
     )
     export.set_defaults(run=_export)
 

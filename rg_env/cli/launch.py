@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
     )
     option = launch.add_argument
     option("script", help="config or script, such as configs/train/tiny.yaml or examples/train_ultra_minimal.py")
-    option("--model", help="model folder or name on the Hub, for a script; a config names its own")
+    option("--model", help="model folder or name on the Hub; only for scripts, because a config names its model")
     option("--vllm-gpus", type=_gpus, metavar="0", help="GPUs for vLLM; default: the first one not in --gpus")
     option("--gpus", type=_gpus, metavar="1,2,3", help="GPUs for training; default: all not used by vLLM")
     option("--processes", type=positive, metavar="N", help="training processes; default: one per GPU")
@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
     option("--port", type=int, default=8000, help="port of the vLLM server on 127.0.0.1; default: 8000")
     option("--tensor-parallel-size", type=positive, metavar="N", help="GPUs per model replica in vLLM")
     option("--data-parallel-size", type=positive, metavar="N", help="model replicas in vLLM")
-    option("--dtype", help="dtype of the server's weights; default: the model's, float32 on a CPU")
+    option("--dtype", help="dtype of the server's weights; default: the model's, or float32 on a CPU")
     option("--max-model-len", type=positive, metavar="N", help="context length of vLLM: prompt and completion tokens")
     option(
         "--vllm-args",
@@ -59,7 +59,7 @@ def add(commands: Any) -> None:
         type=positive,
         default=300,
         metavar="S",
-        help="seconds to wait for a checkpoint on shutdown; default: 300",
+        help="seconds to wait on shutdown for the trainer to save a checkpoint; default: 300",
     )
     option("--verbose", action="store_true", help="show the server log and library messages")
     option("--dry-run", action="store_true", help="print the two commands and exit")

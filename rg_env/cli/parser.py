@@ -45,7 +45,7 @@ _OTHER_NAMES = {
     "--tensor-model-parallel-size": ("--tensor-parallel-size",),
     "--resume-from-checkpoint": ("--resume",),
 }
-"""Foreign or earlier option name -> candidate names in rg-env."""
+"""Earlier or other tool's option name -> candidate names in rg-env."""
 
 
 _ELSEWHERE = {
@@ -74,8 +74,8 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Suggest the right name for a misnamed option, which may be the missing required one; otherwise report
-        argparse's error in one line."""
+        """Suggest the right name for a misnamed option, which may be why a required one is missing; otherwise
+        report argparse's error in one line."""
         for argument in self._arguments:
             if argument.startswith("--") and self._called(argument):
                 raise self.unknown(argument)
@@ -103,7 +103,7 @@ class CommandParser(argparse.ArgumentParser):
             model = self._value("model") or "MODEL"
             hint = f"the model comes first, then vLLM's options: {self.prog} {model} ..."
         elif key := self._key({"steps": "max_steps"}.get(name, name)):
-            hint = f"it is a config key, write {key}={value or 'VALUE'}"
+            hint = f"it is a config key; write {key}={value or 'VALUE'}"
         else:
             hint = f"`{self.prog} --help` lists the options"
         return InputError(f"{self.prog} has no option {flag!r}: {hint}")
@@ -127,7 +127,7 @@ class CommandParser(argparse.ArgumentParser):
         return None if flag in names else next(here, None)
 
     def knows(self, argument: str) -> bool:
-        """Whether `unknown` has a hint for the argument: it is another tool's name of an option."""
+        """Whether `unknown` has a hint for the argument because it is another tool's name for an option."""
         return bool(self._called(argument) or self._elsewhere(argument.partition("=")[0]))
 
     def _elsewhere(self, flag: str) -> str | None:
@@ -149,7 +149,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def request_of(kind: type[T], options: argparse.Namespace) -> T:
-    """The dataclass `kind` with the options that have its fields' names; lists become tuples."""
+    """Build the dataclass `kind` from the options named like its fields; lists become tuples."""
     given = {each.name: getattr(options, each.name) for each in fields(kind) if hasattr(options, each.name)}  # type: ignore[arg-type]
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 

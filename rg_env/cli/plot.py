@@ -14,7 +14,8 @@ def add(commands: Any) -> None:
         "plot",
         help="plot results files or learning curves",
         usage="rg-env plot FILE... [--title T] [--rename A=B ...] [--rename-file m.json] [--output f.png|svg|pdf]",
-        epilog="Several files make one plot: results on the same questions, or several runs. All intervals are 95%.",
+        epilog="Several files are drawn in one plot: results on the same questions, or the curves of several runs. "
+        "All intervals are 95%.",
         examples=["rg-env plot outputs/EVAL/results_*.json", "rg-env plot outputs/*/metrics.jsonl --output curves.svg"],
     )
     option = plot.add_argument
@@ -27,8 +28,18 @@ def add(commands: Any) -> None:
     )
     option("--title", metavar="T", help="title of the plot; default: a generated description; '': no title")
     option("--rename", nargs="+", action="extend", default=[], metavar="A=B", help="label the model or run A as B")
-    option("--rename-file", type=Path, metavar="m.json", help='labels as JSON, {"A": "B"}; other names are ignored')
-    option("--output", type=Path, metavar="FILE", help=".png, .svg or .pdf file; default: named after the first file")
+    option(
+        "--rename-file",
+        type=Path,
+        metavar="m.json",
+        help='JSON file of labels, {"A": "B"}; names missing from the plot are ignored',
+    )
+    option(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="output file (.png, .svg or .pdf); default: named after the first FILE",
+    )
     plot.set_defaults(run=run)
 
 

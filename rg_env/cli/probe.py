@@ -13,8 +13,8 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "probe",
         help="find tasks and levels a model can learn from",
-        epilog="Checkpoints are prompted as in training. Writes an evaluation's files, and mixture.yaml "
-        "for a training config to extend.",
+        epilog="Checkpoints are prompted as in training. Writes the files of an evaluation, and "
+        "mixture.yaml, which a training config can extend.",
         examples=["rg-env probe --model Qwen/Qwen2.5-1.5B-Instruct --tasks chain_sum,leg_counting --levels 0 1 2"],
     )
     option = parser.add_argument
@@ -26,13 +26,13 @@ def add(commands: Any) -> None:
         "--num-examples",
         type=positive,
         default=20,
-        help="questions per level; default: 20, at least 16 for a verdict",
+        help="questions per task and level; default: 20; a verdict requires at least 16",
     )
     option("-r", "--rollouts-per-example", type=positive, default=8, help="answers per question; default: 8")
     option(
         "--max-tokens",
         type=positive,
-        help="maximum new tokens per answer; default: as in training, otherwise 1024 or half the context length",
+        help="maximum new tokens per answer; default: as in training, otherwise 1024, or half of a shorter context",
     )
     option("--output-dir", metavar="DIR", help="output folder; default: a new one under outputs/")
     option("--resume", action="store_true", help="resume the probe in the output folder")
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     config, _ = as_trained(eval_config_of([f"{key}={json.dumps(value)}" for key, value in given.items()]))
     if options.num_examples < LEAST_QUESTIONS:
         print(
-            f"note: -n {options.num_examples} is too few for a verdict and mixture.yaml, which need {LEAST_QUESTIONS}"
+            f"note: -n {options.num_examples} is too few: a verdict and mixture.yaml require at least {LEAST_QUESTIONS}"
         )
     with end_signals_as_ctrl_c():
         config, skipped = fitted(config)
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"no mixture.yaml: {error}; files in {folder}")
         return 1
     file = Path(folder) / "mixture.yaml"
-    head = f"# Made by rg-env probe for {options.model}: tasks that it can learn from, at the starting level."
+    head = f"# Written by rg-env probe: tasks that {options.model} can learn from, each at its starting level."
     write_aside(file, f"{head}\n{text}")
     print(f"{file}: extend it in a training config (`extends:`), or pass its tasks to rg-env train; files in {folder}")
     return 0

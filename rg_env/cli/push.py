@@ -33,9 +33,9 @@ def add(commands: Any) -> None:
         "--optimizer-state",
         choices=["none", "full"],
         default="none",
-        help="whether to include the optimizer state, needed to resume training; default: none",
+        help="whether to include the optimizer state, which is needed to resume training; default: none",
     )
-    option("--base", metavar="MODEL", help="base model, if the checkpoint lacks config or tokenizer")
+    option("--base", metavar="MODEL", help="base model, if the checkpoint lacks a config or tokenizer")
     option("--revision", metavar="BRANCH", help="branch, created if missing; default: main")
     option("--dry-run", action="store_true", help="list the files, print the card, check the export; upload nothing")
     push.set_defaults(run=_push)

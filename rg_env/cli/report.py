@@ -14,12 +14,14 @@ def add(commands: Any) -> None:
         "report",
         help="write an HTML report of a run or an evaluation: curves, tables, rollouts",
         usage="rg-env report RUN_OR_RESULTS [--output FILE] [--max-rollouts N]",
-        epilog="The page works offline. Notes on missing or omitted data appear in it and on standard error.",
+        epilog="The page works offline. Notes on missing or omitted data appear on the page and on standard error.",
     )
     option = report.add_argument
     option("source", metavar="RUN_OR_RESULTS", type=Path, help="folder of a run or evaluation, or a results file")
     option("--output", metavar="FILE", type=Path, help="HTML file to write; default: report.html in the folder")
-    option("--max-rollouts", type=positive, metavar="N", help="maximum number of rollouts; default: 10000")
+    option(
+        "--max-rollouts", type=positive, metavar="N", help="maximum number of rollouts in the report; default: 10000"
+    )
     report.set_defaults(run=_report)
 
 

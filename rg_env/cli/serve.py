@@ -11,8 +11,8 @@ def add(commands: Any) -> None:
     serve = commands.add_parser(
         "serve",
         help="serve a model over HTTP on 127.0.0.1, for any OpenAI client",
-        epilog="Endpoints: /v1/chat/completions, /v1/completions and /v1/models. The model's name in requests is the "
-        "value of --model, or empty; any other name is an error (404).",
+        epilog="Endpoints: /v1/chat/completions, /v1/completions and /v1/models. Requests must name the model as in "
+        "--model or leave its name empty; any other name results in a 404 error.",
         examples=[
             "rg-env serve --model outputs/RUN",
             "lm_eval --model local-chat-completions --model_args model=outputs/RUN,"
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.evaluation.models import base_model
     from rg_env.evaluation.trained import as_trained
 
-    # Before torch is imported and the model is loaded, which may take minutes.
+    # Checked before torch is imported and the model is loaded, which may take minutes.
     config, _ = as_trained(eval_config_of([f"models={json.dumps([options.model])}", "tasks=chain_sum"]))
     from rg_env.training import best_device, load_policy  # first: reports how to install torch if it is missing
 
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
             print(f"system prompt for chats without one, from training: {shortened(prompt.system_prompt)}")
         address = f"http://{HOST}:{listener.getsockname()[1]}/v1"
         print(
-            f"serving {options.model!r} at {address} (Ctrl-C to stop); that is the model's name for clients", flush=True
+            f"serving {options.model!r} at {address} (Ctrl-C to stop); clients use this name for the model", flush=True
         )
         serve(engine, listener, partial(with_prompt, prompt) if trained or text else list)
     return 0

@@ -21,7 +21,7 @@ def add_option(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="key=a,b",
         help="train once for each combination of values: training.learning_rate=1e-6,2e-6 seed=0,1,2; "
-        "a key with a single value is set for all runs, before or after --sweep",
+        "a key with a single value applies to all runs, whether before or after --sweep",
     )
 
 
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     if options.resume not in (None, "auto"):
         raise InputError(f"--resume {options.resume} is for a single run: use --resume auto for a sweep")
     if world_size() > 1:
-        raise InputError("--sweep starts a single process per run: use `rg-env slurm --sweep` for several")
+        raise InputError("--sweep starts a single process per run: use `rg-env slurm --sweep` for several processes")
     options.overrides, options.sweep = fixed_and_swept(options.overrides, options.sweep)
     sweep = load_sweep(options.config, options.overrides, options.sweep)
     folder = sweep_folder(sweep, Path(options.config).stem, options.resume == "auto")

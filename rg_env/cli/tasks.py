@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rg_env.commands import positive
+from rg_env.core.text import counted
 from rg_env.errors import InputError, unknown_name
 
 _LEGEND = """
@@ -141,7 +142,7 @@ def one_task(name: str, level: int | None = None, show: int = 0, seed: int = 0) 
 
 
 def show_audit(tasks: Sequence[str] = ()) -> bool:
-    """Print the shipped audit of `tasks` (default: all), one line per task; returns whether all are fine.
+    """Print the shipped audit of `tasks` (default: all), one line per task; returns whether all of them pass.
 
     Raises:
         UnknownNameError: a task does not exist.
@@ -166,9 +167,9 @@ def show_audit(tasks: Sequence[str] = ()) -> bool:
         f"{sum(result.disagreements for result in audits)} times, in "
         f"{sum(result.disagreements > 0 for result in audits)} tasks "
         f"({sum(result.unexplained for result in audits)} unexplained); "
-        f"{sum(not result.fine for result in audits)} not fine"
+        f"{counted(sum(not result.fine for result in audits), 'task')} with problems"
     )
     guessable = [f"{result.task} {result.constant:.2f}" for result in audits if result.constant > audit.GUESSABLE]
     if guessable:
-        print(f"* a constant answer is right on more than {audit.GUESSABLE:g} of the rows: {', '.join(guessable)}")
+        print(f"* a constant answer is right for more than {audit.GUESSABLE:.0%} of the rows: {', '.join(guessable)}")
     return all(result.fine for result in audits)

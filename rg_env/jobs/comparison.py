@@ -42,8 +42,8 @@ _MOST_VALUE = 40
 """Maximum characters of a value in the table; comparison.json has the full value."""
 _LEGEND = "Means over finished runs with 95% intervals: over seeds, or over a single run's questions."
 _LEAST_SEEDS = 3
-"""Minimum number of seeds for an interval: between two, nothing is known about the deviation (t = 12.7)."""
-_TWO_SEEDS = "Two seeds are too few for an interval: (a to b) are their two values."
+"""Minimum number of seeds for an interval: two reveal almost nothing about the deviation (t = 12.7)."""
+_TWO_SEEDS = "Two seeds are too few for an interval: (a to b) shows their two values."
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Figure:
     mean: float
     interval: Interval | None
     both: tuple[float, float] | None = None
-    """The values of two seeds, ascending, which have no interval."""
+    """The two values in ascending order if there are only two seeds, which are too few for an interval."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class Run:
     reason: str
     """Why the run failed or was stopped, or its progress; may be empty."""
     figures: dict[str, Figure] = field(default_factory=dict)
-    """Figures by name. Seconds include all steps and evaluations, including those before an interruption."""
+    """Figures by name. Seconds cover all steps and evaluations, even those before an interruption."""
     questions: int = 0
-    """Number of questions in its last evaluation, of the training tasks or, without any, of held-out tasks."""
+    """Number of questions in the last evaluation: those of training tasks or, if it has none, of held-out tasks."""
     evaluated: tuple[str, str] = ("", "")
     """The evaluations' questions and sampling settings, as text."""
 
@@ -182,8 +182,8 @@ def _run(folder: Path, number: int, name: str, values: dict[str, Any]) -> Run:
 
 
 def _over_seeds(name: str, runs: Sequence[Run]) -> Figure:
-    """Mean over several runs, with `runs_interval` for proportions and Student's interval otherwise; two runs have
-    none."""
+    """Mean over several runs, with `runs_interval` for proportions and Student's interval otherwise; two runs
+    get no interval."""
     means = [run.figures[name].mean for run in runs]
     if len(means) < _LEAST_SEEDS:
         return Figure(fmean(means), None, (min(means), max(means)))
@@ -208,7 +208,7 @@ def write_comparison(comparison: Comparison) -> list[str]:
     """Write comparison.md, comparison.json and, if a run has finished, comparison.png and curves.png.
 
     Returns:
-        Names of the files in the sweep's folder.
+        Names of the files, which are in the sweep's folder.
 
     Raises:
         OutputFolderError: a file cannot be written.
@@ -258,7 +258,7 @@ def _cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
 
 
 def _columns(comparison: Comparison) -> dict[str, list[str]]:
-    """Label of a swept key -> its values, shortened such that different values never look alike."""
+    """Label of a swept key -> its values, shortened so that different values never look alike."""
     columns = {}
     for key, label in short_keys(comparison.groups[0].values).items():
         values = [group.values[key] for group in comparison.groups]
@@ -277,8 +277,8 @@ def _cell(figure: Figure | None, digits: int) -> str:
 
 
 def _plot(comparison: Comparison, output: Path) -> bool:
-    """Plot each group before and after training with intervals and single runs: accuracies, or rewards if no run has an
-    accuracy. Returns False if there is nothing to plot."""
+    """Plot each group before and after training with intervals and individual runs: accuracies, or rewards if no run
+    has an accuracy. Returns False if there is nothing to plot."""
     kind = "accuracy" if any("accuracy_after" in group.figures for group in comparison.groups) else "reward"
     columns = _columns(comparison)
     labels = [

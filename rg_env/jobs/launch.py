@@ -85,9 +85,9 @@ class LaunchOptions:
     save_timeout: float = 300
     """Seconds to wait for the trainer to save after an interrupt or the server's end."""
     dry_run: bool = False
-    """Whether the commands are only printed. Nothing is downloaded then."""
+    """Whether to only print the commands, without downloading anything."""
     verbose: bool = False
-    """Whether to show the server's log, too."""
+    """Whether to also show the server's log and library messages."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
     gpus = gpus[:processes]  # one process that sees two GPUs would use slow DataParallel
     model, length, lines = _model(options, processes)
     if unused := [gpu for gpu in machine.gpus if gpu in idle or gpu not in (*vllm_gpus, *gpus)]:
-        lines.append(f"warning: {_gpu_words(unused)} idle: use more --processes, --gpus or --vllm-gpus")
+        lines.append(f"warning: the run leaves {_gpu_words(unused)} idle: use more --processes, --gpus or --vllm-gpus")
     if options.tensor_parallel_size is None and options.data_parallel_size is None:
         lines += guessed_sizes(model, len(vllm_gpus))
     return Commands(
@@ -195,13 +195,13 @@ def split_gpus(
     """Return the GPUs for vLLM and for training; a single GPU is shared.
 
     Raises:
-        InputError: a GPU does not exist, is named twice, or none is left.
+        InputError: a GPU does not exist or is named twice, or vLLM or the trainer would have no GPU.
     """
     for flag, named in (("--vllm-gpus", vllm or ()), ("--gpus", training or ())):
         if unknown := [gpu for gpu in named if gpu not in visible]:
-            here = f"visible are {', '.join(visible)}" if visible else "none is visible here (nvidia-smi)"
-            count = "; it takes names such as 0,1, and --processes a number" if len(named) == 1 else ""
-            raise InputError(f"{flag}: GPU {', '.join(unknown)} does not exist: {here}{count}")
+            here = f"only {_gpu_words(visible)} can be used here" if visible else "no GPU is visible here (nvidia-smi)"
+            count = "; for a number of processes, use --processes" if len(named) == 1 else ""
+            raise InputError(f"{flag} names {_gpu_words(unknown)}, but {here}{count}")
         if len(set(named)) < len(named):
             raise InputError(f"{flag} {','.join(named)} names a GPU twice")
     if len(visible) <= 1:
@@ -210,7 +210,7 @@ def split_gpus(
         return tuple(vllm), tuple(vllm)
     if both := [gpu for gpu in vllm or () if gpu in (training or ())]:
         raise InputError(
-            f"GPU {', '.join(both)} is in both --vllm-gpus and --gpus: use different ones; only a single GPU can be "
+            f"--vllm-gpus and --gpus both name {_gpu_words(both)}: use different GPUs; only a single GPU can be "
             f"shared (--vllm-gpus {both[0]} --gpus {both[0]})"
         )
     server = tuple(vllm or [gpu for gpu in visible if gpu not in (training or ())][:1])
@@ -226,7 +226,7 @@ def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) 
     large as the model's attention heads allow; if they are not known, the largest power of two.
 
     Raises:
-        InputError: the product is not the number of GPUs, or the heads are not divisible.
+        InputError: the product of the sizes is not the number of GPUs, or the heads are not divisible.
     """
     gpus, heads = gpus or 1, _heads(model)
     if tensor is None:
@@ -242,7 +242,7 @@ def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) 
         )
     if problem := _undivided(heads, tensor):
         raise InputError(
-            f"--tensor-parallel-size {tensor}: {model} has {problem}, not divisible by it; use a divisor, "
+            f"--tensor-parallel-size {tensor} does not divide the {problem} of {model}: use a divisor, "
             "and --data-parallel-size for the other GPUs"
         )
     return tensor, data
@@ -277,7 +277,7 @@ def _heads(model: str) -> tuple[int, int] | None:
 
 
 def _undivided(heads: tuple[int, int] | None, size: int) -> str:
-    """The heads that `size` GPUs cannot share; empty if they can, or if vLLM must report them."""
+    """The heads that `size` GPUs cannot share; empty if they can or the heads are unknown."""
     attention, groups = heads or (0, 0)
     if attention % size:
         return f"{attention} attention heads"
@@ -311,7 +311,7 @@ def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, lis
 
 
 def _script_batch(arguments: Sequence[str], processes: int) -> list[str]:
-    """Check that a script's rollouts per step, from an option or the run to resume, can be divided.
+    """Check that a script's rollouts per step, from an option or the run to resume, are divisible.
 
     Returns:
         A note if they are unknown and there are several processes.
@@ -326,7 +326,9 @@ def _script_batch(arguments: Sequence[str], processes: int) -> list[str]:
     if rollouts is None and resumed and run.config_file.is_file():
         rollouts = str(run.arguments().get("training", {}).get("rollouts_per_step"))
     if processes > 1 and not (rollouts or "").isdecimal():
-        return [f"note: the script's batch is unknown here; its rollouts per step must be divisible by {processes}"]
+        return [
+            f"note: the script's batch size is unknown here; its rollouts per step must be divisible by {processes}"
+        ]
     if (rollouts or "").isdecimal() and int(str(rollouts)) % processes:
         raise InputError(f"the script's {rollouts} rollouts per step are not divisible by {processes} processes")
     return []
@@ -389,7 +391,7 @@ def _engine_overrides(options: LaunchOptions) -> list[str]:
 def _script_arguments(options: LaunchOptions, model: str) -> list[str]:
     ours = ("--model", "--engine", "--port", "--host")
     if given := next((each for each in options.script_arguments if each.partition("=")[0] in ours), None):
-        raise InputError(f"{given} after `--`: omit it, launch passes model, engine and port to the script")
+        raise InputError(f"{given} after `--`: omit it, because launch passes the model, engine and port to the script")
     return ["--model", model, "--engine", "vllm", "--port", str(options.port), *options.script_arguments]
 
 

@@ -3,8 +3,8 @@
 script = sbatch_script(SlurmJob("configs/train/leg_counting_qwen7b.yaml", gpus=4, time="04:00:00", account="lab"))
 
 On one node, `engine.kind: vllm` runs `rg-env launch`; the embedded engine runs `rg-env train` (DDP on several GPUs).
-Several nodes run one vLLM server on the first node and ZeRO-3 on all. An evaluation runs `rg-env eval` on one node,
-which starts its own servers. All scripts are rendered from the template `slurm.sh.jinja`. Does not import torch.
+Several nodes run one vLLM server on the first node and ZeRO-3 on all. An evaluation runs on one node; `rg-env eval`
+starts its own servers. All scripts are rendered from the template `slurm.sh.jinja`. Does not import torch.
 """
 
 import os
@@ -125,20 +125,24 @@ class SlurmJob:
         """
         if embedded:
             if self.vllm_gpus is not None:
-                raise InputError("--vllm-gpus requires engine.kind=vllm, but this config has embedded: omit it")
+                raise InputError(
+                    "--vllm-gpus requires engine.kind=vllm, but this config has engine.kind=embedded: omit the option"
+                )
             if self.nodes > 1:
-                raise InputError(f"--nodes {self.nodes} requires engine.kind=vllm: embedded runs on one node only")
+                raise InputError(
+                    f"--nodes {self.nodes} requires engine.kind=vllm: the embedded engine runs on one node only"
+                )
             return self.gpus
         if self.nodes == self.gpus == self.served_gpus == 1:
             return 1  # it shares the GPU with the server
         if self.served_gpus >= self.gpus:
             used = f"vLLM on {self.served_gpus} of --gpus {self.gpus}"
-            raise InputError(f"{used} leaves none for training: use fewer --vllm-gpus or more GPUs")
+            raise InputError(f"{used} leaves no GPU for training: use fewer --vllm-gpus or more GPUs")
         return (self.gpus - self.served_gpus) * self.nodes
 
 
 Values = dict[str, Any]
-"""Values of the template."""
+"""Variables of the template."""
 
 
 def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
@@ -161,7 +165,7 @@ def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
     texts = {"the working folder": [str(checkout)], "output.dir": [values["root"]]}
     _check_printable(texts | {name: [value] for name, value in exports.items()})
     if "'" in values["root"]:
-        raise InputError(f'output.dir "{values["root"]}" contains a quote: choose another')
+        raise InputError(f'output.dir "{values["root"]}" contains a single quote: choose another folder')
     if (file := values["accelerate_config"]) and not (checkout / file).is_file():
         raise InputError(f"{checkout} has no {file}: run this command in an rg_env checkout")
     # Checked names only, because sbatch's rules for quotes differ between releases.
@@ -215,7 +219,7 @@ def _evaluation(job: SlurmJob) -> Values:
         raise InputError(f"--nodes {job.nodes}: an evaluation runs on one node, with a vLLM server on each of its GPUs")
     config = load_eval_config(job.config, job.overrides)
     if all(model.url for model in config.models.values()):
-        raise InputError(f"{job.config}: all models are served at a url: run rg-env eval, without a job")
+        raise InputError(f"{job.config}: all models are served at a URL: run rg-env eval directly, without a job")
     if config.serving.gpus is not None:
         raise InputError("serving.gpus: a job uses all GPUs allocated by Slurm (--gpus): omit the key")
     if config.serving.kind == "embedded" and job.gpus > 1:
@@ -229,7 +233,7 @@ def _training(job: SlurmJob, document: Document) -> Values:
     """Values of a training run, an array of seeds, or a sweep."""
     for key in parse_axes(job.sweep):
         if key in ("engine", "engine.kind"):
-            raise InputError(f"--sweep {key}: a script supports one engine.kind, write one script per engine")
+            raise InputError(f"--sweep {key}: a script supports only one engine.kind; write one script per engine")
     embedded = (document.get(("engine", "kind")) or EngineConfig().kind) == "embedded"
     processes = job.processes(embedded=embedded)
     values: Values = {"processes": processes}
@@ -238,7 +242,7 @@ def _training(job: SlurmJob, document: Document) -> Values:
         configs = sweep.configs
         values |= {"points": sweep.points, "described": to_yaml(sweep.described())}
         folder = f"{shlex.quote(configs[0].output.dir or 'outputs')}/{job.name}-JOBID"
-        head = [f"Compare its runs at any time with: rg-env compare {folder}"]
+        head = [f"Compare the sweep's runs at any time with: rg-env compare {folder}"]
         head += [f"{counted(len(sweep.points), 'job')}, one per point", *notes(sweep)]
     else:
         configs = (load_train_config(job.config, job.overrides, processes=processes),)
@@ -250,7 +254,7 @@ def _training(job: SlurmJob, document: Document) -> Values:
             f"warning: engine.kind=embedded generates on one GPU while {waiting}; engine.kind=vllm uses all GPUs"
         )
     if job.nodes > 1:
-        head.append(f"warning: {job.served_gpus} of the {job.gpus} GPUs idle on all nodes but the first")
+        head.append(f"warning: every node but the first leaves {job.served_gpus} of its {job.gpus} GPUs idle")
     if embedded:
         copies = {"kind": "copies", "accelerate_config": "configs/ddp.yaml"}
         return values | ({"kind": "one process"} if processes == 1 else copies)
@@ -259,7 +263,7 @@ def _training(job: SlurmJob, document: Document) -> Values:
         return values | {"kind": "one node"}
     servers = {_server(job, config) for config in configs}
     if len(servers) > 1:
-        raise InputError("--sweep: the points need different vLLM servers on several nodes, write one script per point")
+        raise InputError("--sweep: the points need different vLLM servers on several nodes; write one script per point")
     return values | {
         "kind": "several nodes",
         "accelerate_config": "configs/zero3_multinode.yaml",

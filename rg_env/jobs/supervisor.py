@@ -64,7 +64,7 @@ class Supervisor:
 
     @contextlib.contextmanager
     def ending_programs(self) -> Iterator[None]:
-        """On exit, stop all programs started in this context with their children, in reverse order."""
+        """On exit, stop all programs started in this context and their children, in reverse order."""
         with ending_orphans(self._grace):
             try:
                 yield
@@ -101,7 +101,7 @@ class Supervisor:
         deadline = time.monotonic() + self._save_timeout_s
         while program.code is None and len(self.signals) == self._patience:
             if time.monotonic() >= deadline:
-                self.say(f"it did not exit within {self._save_timeout_s:g} s; stopping it")
+                self.say(f"the program did not exit within {self._save_timeout_s:g} s; stopping it")
                 return
             if interrupt:
                 program.interrupt()  # repeatedly, because a launcher may have just started another worker

@@ -1,4 +1,4 @@
-"""Sweeps: a grid of validated configs, and its runs, one after another, each in its own process.
+"""Sweeps: a grid of validated configs, which are run one after another, each in its own process.
 
     sweep = load_sweep("configs/train/tiny.yaml", [], ["training.learning_rate=1e-6,2e-6", "seed=0,1,2"])
     folder = sweep_folder(sweep, "tiny", resume=False)
@@ -50,7 +50,7 @@ MOST_POINTS = 1000
 MOST_CHARACTERS = 80
 """Maximum length of a point's name."""
 _DIFFERENCES = 3
-"""Maximum number of differences between two sweeps in an error."""
+"""Maximum number of differences between two sweeps that an error lists."""
 _FREE = ("output", "logging", "hub", "engine.host", "engine.port")
 """Keys that may change when a sweep is resumed."""
 
@@ -143,7 +143,7 @@ def parse_axes(words: Sequence[str]) -> Axes:
             if key == other:
                 raise InputError(f"{key} is swept twice: list it once with all values")
             if f"{other}.".startswith(f"{key}.") or f"{key}.".startswith(f"{other}."):
-                raise InputError(f"{other} and {key} are both swept, but one is part of the other: sweep one")
+                raise InputError(f"{other} and {key} are both swept, but one is part of the other: sweep only one")
         axes[key] = values
     if (count := math.prod(map(len, axes.values()))) > MOST_POINTS:
         sizes = " x ".join(str(len(values)) for values in axes.values())
@@ -187,7 +187,7 @@ def override(key: str, value: Any) -> str:
 
 
 def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """Describe the differences between two configs (`Sweep.base`) or two `swept`; empty if they are equal.
+    """Describe the differences between two configs (`Sweep.base`) or two `swept` sections; empty if they are equal.
 
     Ignores output, logging and the server's address.
     """
@@ -250,7 +250,7 @@ def _all_of(mistakes: Mapping[str, list[str]], points: int, file: str | Path) ->
 
 
 def _names(points: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a name per point, prefixed with its number if names are too long, or equal on some file systems."""
+    """Return a name per point, prefixed with its number if names are too long or not distinct on some file systems."""
     labels = short_keys(points[0])
     texts = ["_".join(f"{labels[key]}={shown(each)}" for key, each in point.items()) for point in points]
     names = [re.sub(r"[^A-Za-z0-9._=+-]+", "-", text).lstrip("-.") for text in texts]
@@ -417,7 +417,7 @@ def notes(sweep: Sweep) -> list[str]:
     found: dict[str, list[str]] = {}
     last, line = sweep.configs[0], without_effect(sweep.configs[0])
     for point, config in zip(sweep.points, sweep.configs, strict=True):
-        if config.model_copy(update={"seed": last.seed}) != last:  # computing it takes a millisecond
+        if config.model_copy(update={"seed": last.seed}) != last:  # without_effect takes a millisecond
             last, line = config, without_effect(config)
         if line:
             found.setdefault(line, []).append(point.name)

@@ -5,9 +5,9 @@
 
 `checkpoint`   find a checkpoint: the trainer's format, run, step and base model
 `weights`      read its weights by name, in any format, without executing code
-`model`        configuration, tokenizer, the weights that the architecture expects, LoRA adapters
+`model`        read configuration and tokenizer, match weights to the architecture, merge LoRA adapters
 `export`       write a folder for `from_pretrained` and vLLM: complete and verified, or nothing
-`verify`       compare the exported with the trained model
+`verify`       compare the exported model with the trained one
 `contents`     select the files of a Hub repository; refuse secrets and links
 `card`         render the model card from the template card.md.jinja
 `repository`   read a Hub repository and commit to it

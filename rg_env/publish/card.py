@@ -38,7 +38,7 @@ _PEAKS = ("memory/peak_gpu_gb", "memory/peak_rss_gb")
 _GRADING = {
     "hardened": "correct or not, by rg-env's own graders, which differ from Reasoning Gym's for some tasks "
     "(`rg-env tasks --audit` lists them)",
-    "partial": "the reward counts real progress; accuracy is correct or not",
+    "partial": "the reward gives credit for real progress; accuracy counts only correct answers",
     "upstream": "by Reasoning Gym's own formulas, which accept some wrong answers; answers are never run as code",
 }
 
@@ -47,7 +47,7 @@ def find_license(base: Base, api: HfApi | None = None) -> dict[str, str | None]:
     """Find the license stated in the base model's card; requires `api` for a model on the Hub.
 
     Returns:
-        Its keys in a model card's metadata, and `stated_by`, the source in words. Empty if the license is unknown.
+        The license's keys in a model card's metadata, and `stated_by`, the source in words. Empty if it is unknown.
     """
     if base.name == TINY:
         return {"license": "apache-2.0", "stated_by": "the package that includes it"}
@@ -131,7 +131,7 @@ def _own_data(config: Values) -> str | None:
 
 
 def _named(file: Path, own_data: str | None) -> Results:
-    """Read an evaluation; questions of the user's own data are named after it."""
+    """Read an evaluation; questions from the user's own data are named after that data."""
     results = read_results(file)
     if own_data is None:
         return results
@@ -257,7 +257,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def as_text(value: object, indent: int | None = None) -> str:
-    """Format a config value as JSON; text is unchanged, empty values are ''."""
+    """Format a config value as JSON; text is unchanged, and empty values become ''."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, indent=indent) if value or value in (0, False) else ""

@@ -34,8 +34,8 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt
 _STEP = re.compile(r"checkpoint-(\d+)(?:-.+)?|global_step_?(\d+)")
 """Folder names of checkpoints and their exports."""
 _KINDS = (
-    f"a model folder ({WEIGHTS} or {BIN}), adapters (adapter_config.json), DeepSpeed's global_stepN, "
-    "model_world_size_N_rank_R.pt, .distcp files with their .metadata, or a run with checkpoint-N"
+    f"a model folder ({WEIGHTS} or {BIN}), adapters (adapter_config.json), DeepSpeed's global_stepN folder, "
+    "model_world_size_N_rank_R.pt files, .distcp files with their .metadata, or a run with checkpoint-N"
 )
 
 
@@ -167,13 +167,13 @@ class Checkpoint:
                 return folder
         if self.base.on_hub:
             return None
-        searched = f", nor has {self.base.folder}" if self.base.folder else ""
-        remedy = "pass the model that it was trained from as --base NAME_OR_FOLDER"
+        searched = f", and neither does {self.base.folder}" if self.base.folder else ""
+        remedy = "pass the base model as --base NAME_OR_FOLDER"
         raise InputError(f"{self.folder} has no {what}{searched}: {remedy}")
 
 
 def find_checkpoint(path: Path, *, best: bool = False, base: str | None = None) -> Checkpoint:
-    """Find the checkpoint at `path`; for a run the last one, or the one with the best recorded accuracy.
+    """Find the checkpoint at `path`; for a run, the last one, or the one with the best recorded accuracy.
 
     Args:
         base: base model; default: the one recorded by the checkpoint or its run.
@@ -182,7 +182,7 @@ def find_checkpoint(path: Path, *, best: bool = False, base: str | None = None) 
         InputError: `path` does not contain a checkpoint.
     """
     if not os.path.isdir(path):  # unlike Path.is_dir, False also for names that are too long
-        what = "is a file: pass the folder that it is in" if os.path.isfile(path) else "does not exist"
+        what = "is a file: pass its folder" if os.path.isfile(path) else "does not exist"
         raise InputError(f"{one_line(path)} {what}; a checkpoint is {_KINDS}")
     try:
         folder, note = _choose(path, best)
@@ -217,7 +217,7 @@ def _best(run: RunFolder) -> tuple[Path, str | None]:
     if not saved:
         raise InputError(
             f"{run.path} recorded no accuracy for any of its checkpoints (the last is {run.checkpoints()[0].name}): "
-            "name one, or omit --best"
+            "pass one of them, or omit --best"
         )
     best, peak = (max(steps, key=lambda step: (measured[step], step)) for steps in (saved, measured))
     if measured[peak] == measured[best]:
@@ -241,7 +241,7 @@ def _checkpoint(folder: Path, base: str | None, note: str | None) -> Checkpoint:
             raise InputError(f"{folder} is a sweep: pass the folder of one of its runs")
         if any(folder.glob("results_*.json")):
             raise InputError(f"{folder} is an evaluation: pass the folder of a run or a checkpoint")
-        raise InputError(f"{folder} is not a checkpoint: it has none of {_KINDS}")
+        raise InputError(f"{folder} is not a checkpoint; a checkpoint is {_KINDS}")
     kind, weights = next(iter(parts.items()))
     near = [weights, inner, inner / "huggingface", folder, folder / "huggingface"]
     near += [weights.parent] if weights != inner or kind == "deepspeed" else []

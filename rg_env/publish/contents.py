@@ -41,7 +41,7 @@ _STATE = (
     "scheduler.pt", "rng_state*.pth", "**/latest", "**/*_states.pt", "**/.metadata", "**/*.distcp",
     "**/fsdp_config.json", "**/model_world_size_*.pt", "**/optim_world_size_*.pt", "**/extra_state_world_size_*.pt",
 )  # fmt: skip
-"""State that training resumes from, of rg-env runs and other trainers."""
+"""Files of the training state, from rg-env runs and other trainers."""
 _TEXTS = (".json", ".jsonl", ".yaml", ".jinja", ".txt", ".md")
 _FOLDERS = (("output", "dir"), ("training", "output_dir"), ("training", "logging_dir"))
 """Config keys that name local folders."""
@@ -134,7 +134,7 @@ def _check_link(file: Path, roots: Sequence[Path]) -> None:
 
 
 def _model_file(checkpoint: Checkpoint, file: Path) -> Path | bytes:
-    """Return a file; adapter_config.json without a local base model's path."""
+    """Return a file, or the content of adapter_config.json without a local base model's path."""
     if file.name != "adapter_config.json":
         return file
     values = publishable(read_json(file))

@@ -4,7 +4,7 @@
 
 Weights are read, rounded and written file by file to a temporary folder, which is renamed once the written model has
 been compared with the trained one. A failed check leaves nothing behind. The comparison needs memory for one copy of
-the model in float32, or two to merge adapters.
+the model in float32, or for two if adapters are merged.
 """
 
 import json
@@ -90,7 +90,7 @@ def export(request: ExportRequest, say: Say = print) -> Path:
 
 
 def _copy_run(run: RunFolder | None, folder: Path) -> None:
-    """Copy the files with an evaluation's settings and the training questions, as in published models, because the
+    """Copy the files that evaluations read settings and training questions from, as in published models, because the
     export may be moved away from its run."""
     for file in (run.config_file, run.arguments_file, run.manifest_file) if run else ():
         if file.is_file():
@@ -158,8 +158,8 @@ def _export_adapters(
     dict(verify.compared(weights, read_weights("adapter", aside)[1], dtype))
     prompts = verify.prompt_ids(tokenizer, model.get_input_embeddings().weight.shape[0])
     if not torch.isfinite(verify.logits(model, prompts)).all():
-        raise ExportError("the base model with these adapters computes non-finite values")
-    say("verified: every tensor equals the trained one, and PEFT loads them on the base model")
+        raise ExportError("the base model with these adapters produces non-finite values")
+    say("verified: every tensor equals the trained one, and PEFT loads the adapters on the base model")
     lossless = all(weight.dtype == (dtype or weight.dtype) for weight in weights.values())
     say(verify.check_answers(checkpoint, lambda: model, tokenizer, lossless=lossless))
 
@@ -170,12 +170,12 @@ def _merged(checkpoint: Checkpoint, weights: Weights, prompts: torch.Tensor) -> 
         shutil.copyfile(checkpoint.weights / "adapter_config.json", Path(folder) / "adapter_config.json")
         _write(weights, None, Path(folder), ADAPTER, lambda _: None)
         model = adapted(checkpoint, Path(folder))
-    reference = verify.logits(model, prompts)  # before: merging changes it
+    reference = verify.logits(model, prompts)  # computed first, because merging changes the model
     return reference, in_memory(merged(model))
 
 
 def _matches_whole(checkpoint: Checkpoint, architecture: Architecture, weights: Weights, say: Say) -> bool:
-    """Whether the trainer gathered whole weights next to its shards and they are complete.
+    """Whether the shards come with complete whole weights that the trainer gathered.
 
     Raises:
         ExportError: the whole weights differ from the shards.
@@ -191,8 +191,8 @@ def _matches_whole(checkpoint: Checkpoint, architecture: Architecture, weights: 
     for name, weight in weights.items():
         if not torch.equal(whole[name].read(), weight.read().to(whole[name].dtype)):
             raise ExportError(
-                f"{name} differs between the shards and {folder}: one is from another step or damaged; keep only "
-                "the right one"
+                f"{name} differs between the shards and {folder}: one of them is damaged or from another step; "
+                "keep only the correct one"
             )
     return True
 
@@ -233,13 +233,13 @@ def _write(weights: Weights, dtype: torch.dtype | None, folder: Path, name: str,
     count, files = sum(each.numel() for each in described.values()), len(plan.filename_to_tensors)
     types = ", ".join(sorted({_name(each) for each in kinds.values()}))
     say(
-        f"{counted(len(described), 'tensor')}, {count / 1e6:,.2f} M parameters of {types}: {size / 1e6:,.1f} MB in "
+        f"{counted(len(described), 'tensor')}, {count / 1e6:,.2f} M parameters in {types}: {size / 1e6:,.1f} MB in "
         f"{counted(files, 'file')}"
     )
 
 
 def _finite(name: str, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Convert `value` to `dtype`. Raises `ExportError` if it has or would get non-finite values."""
+    """Convert `value` to `dtype`. Raises `ExportError` if it has non-finite values, or would have them in `dtype`."""
     if value.is_floating_point() and value.numel():
         low, high = torch.aminmax(value)
         if not (torch.isfinite(low) and torch.isfinite(high)):

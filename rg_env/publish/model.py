@@ -1,4 +1,4 @@
-"""The model of a checkpoint: its configuration, tokenizer, the weights that its architecture expects, LoRA adapters."""
+"""The model of a checkpoint: its configuration, its tokenizer, the weights of its architecture, and LoRA adapters."""
 
 import json
 import re
@@ -41,7 +41,7 @@ class Companions:
     """Configuration, tokenizer, chat template and generation settings, from the checkpoint or its base model.
 
     Raises:
-        InputError: configuration or tokenizer is missing.
+        InputError: the configuration or the tokenizer is missing.
     """
 
     def __init__(self, checkpoint: Checkpoint):
@@ -165,7 +165,7 @@ class Architecture:
         """Match `weights` to the model; returns the model's weights, and the names of all others.
 
         Raises:
-            ExportError: a weight is missing, empty, ambiguous, wrongly tied, or has another shape or model.
+            ExportError: a weight is missing, empty, ambiguous or wrongly tied, or has another shape or model.
             InputError: the weights are quantized.
         """
         clean: dict[str, str] = {}
@@ -199,7 +199,7 @@ class Architecture:
             )
         if missing := [name for name in self.wanted if name not in found]:
             count = f"{len(missing)} of {total} weights of {type(self.model).__name__}"
-            raise ExportError(f"{missing[0]} is missing in the checkpoint ({count})")
+            raise ExportError(f"{missing[0]} is missing from the checkpoint ({count})")
         floating = {name: value.is_floating_point() for name, value in self.model.state_dict().items()}
         for name, weight in found.items():
             if weight.shape != self.wanted[name]:
@@ -241,7 +241,7 @@ class Architecture:
 
 
 def trained_weights(checkpoint: Checkpoint) -> tuple[str, Weights]:
-    """Read a checkpoint's weights; adapters from the shards next to their file if ZeRO-3 left it empty.
+    """Read a checkpoint's weights. If ZeRO-3 left the adapter file empty, read the adapters from the shards next to it.
 
     Returns:
         Description of the format, and the weights.
@@ -260,7 +260,7 @@ def trained_weights(checkpoint: Checkpoint) -> tuple[str, Weights]:
         described, found = read_weights(*shards[0])
         return f"adapters in {described}", _adapters_in(found)
     if not found:
-        raise InputError(f"{folder} has adapter_config.json but no {ADAPTER}: copy this file, too")
+        raise InputError(f"{folder} has adapter_config.json but no {ADAPTER}: copy the latter, too")
     if empty:
         raise ExportError(f"{empty[0]} is empty in the checkpoint, and there are no shards next to it")
     for name, weight in found.items():

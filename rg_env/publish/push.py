@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 
 
 def preview(request: PushRequest) -> str:
-    """Show the files that would be sent, with sizes, and the card. Does not upload or need a token.
+    """Show the files that would be sent, with sizes, and the card. Does not upload anything or require a token.
 
     Raises:
         InputError: there is nothing to publish, or a name is invalid.
@@ -39,7 +39,7 @@ def preview(request: PushRequest) -> str:
         more = " and the model's"
         notes += _export_notes(checkpoint)
     if checkpoint.base.on_hub:
-        notes.append(f"the license of {checkpoint.base.name} is looked up on upload")
+        notes.append(f"the license of {checkpoint.base.name} will be looked up on upload")
     run = run_id(checkpoint.run) if checkpoint.run else "0" * 64
     files = _completed(request, checkpoint, files, run, None, kept="")
     text = bytes(files[CARD]).decode()
@@ -65,7 +65,7 @@ def push(request: PushRequest, say: Say = print) -> str:
     repository = Repository(request.repo_id, request.revision)
     try:
         remote = repository.read()
-        # Checked before an export, which can take long; weights without a run are identified after it.
+        # Checked before an export, which can take a long time; weights without a run are identified after that.
         _check_remote(request, remote, run or (remote.marker.run if remote and remote.marker else ""))
         for note in notes:
             say(note)
@@ -119,7 +119,7 @@ def _export_notes(checkpoint: Checkpoint) -> Iterator[str]:
     from rg_env.publish.export import check_exportable
 
     if None in (checkpoint.config_folder(), checkpoint.tokenizer_folder()):
-        yield f"configuration and tokenizer of {checkpoint.base.name} are downloaded first: the export is not checked"
+        yield f"the upload downloads the config and tokenizer of {checkpoint.base.name}, so the export was not checked"
     else:
         check_exportable(checkpoint)
 
@@ -175,7 +175,7 @@ def _send(request: PushRequest, checkpoint: Checkpoint, repository: Repository, 
 def _completed(
     request: PushRequest, checkpoint: Checkpoint, files: Files, run: str, repository: Repository | None, kept: str
 ) -> Files:
-    """Add the marker and the card, unless the one on the Hub with the Git hash `kept` stays; check for secrets."""
+    """Add the marker, and the card unless the one on the Hub (Git hash `kept`) is kept; check for secrets."""
     license = find_license(checkpoint.base, repository.api if repository else None)
     text = card(request, checkpoint, license, list(files)).encode()
     check_secrets({**files, CARD: text}, repository.token if repository else None)
@@ -185,7 +185,7 @@ def _completed(
 
 
 def _check_remote(request: PushRequest, remote: Remote | None, run: str) -> None:
-    """Raise `InputError` if other content would be overwritten, or a private model published."""
+    """Raise `InputError` if other content would be overwritten, or a private model made public."""
     if remote is None:
         return
     if request.private and not remote.private:
@@ -194,10 +194,9 @@ def _check_remote(request: PushRequest, remote: Remote | None, run: str) -> None
         return
     where = request.repo_id + (f" has a branch {request.revision} that" if request.revision else "")
     content = "another run" if remote.marker else f"other files ({one_line(min(remote.files), 60)} ...)"
-    new = "" if request.revision is None else " that is new"
+    branch = "a branch" if request.revision is None else "a new branch"
     raise InputError(
-        f"{where} has {content}, which is not overwritten: choose another --repo-id, or a branch with "
-        f"--revision NAME{new}"
+        f"{where} has {content}, which is not overwritten: choose another --repo-id, or {branch} with --revision NAME"
     )
 
 

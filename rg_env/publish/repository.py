@@ -1,11 +1,11 @@
 """Read a branch of a model repository on the Hugging Face Hub, and commit to it.
 
 huggingface_hub uploads large files first (Xet), then commits all files at once: a repository never shows a partial
-upload. Data already on the Hub, such as from an interrupted upload, is not sent again. Every error is one line
+upload. Data already on the Hub, for example from an interrupted upload, is not sent again. Every error is one line
 without tokens.
 
-`rg_env.json` (`Marker`) records a repository's run and the pushed files. A later push uses it to decide whether it may
-write there and which files it may delete.
+`rg_env.json` (`Marker`) records a repository's run and the pushed files. A later push uses the marker to decide
+whether to write there and which files to delete.
 """
 
 import contextlib
@@ -93,7 +93,7 @@ class Repository:
         self.token: str = token
         self.endpoint: str = constants.ENDPOINT  # HF_ENDPOINT, or the Hub
         if "@" in urlsplit(self.endpoint).netloc:  # it would be sent instead of the token, and shown
-            raise InputError("HF_ENDPOINT contains a user (USER@): remove it, the Hub uses a token")
+            raise InputError("HF_ENDPOINT contains a user (USER@): remove it, because the Hub uses a token")
         self.repo_id, self.revision = repo_id, revision
         self.url = f"{self.endpoint}/{repo_id}" + (f"/tree/{revision}" if revision else "")
         self.api = HfApi(endpoint=self.endpoint, token=token, library_name="rg-env")
@@ -149,7 +149,7 @@ class Repository:
         """
         with self._errors():
             added = [CommitOperationAdd(path, content) for path, content in files.items()]
-            # Xet deduplicates against earlier uploads, but not equal files within one upload.
+            # Xet deduplicates against earlier uploads, but not identical files within one upload.
             once = {each.upload_info.sha256: each for each in added}
             if len(once) < len(added):
                 self.api.preupload_lfs_files(self.repo_id, once.values(), revision=self.revision, free_memory=False)
@@ -185,12 +185,12 @@ class Repository:
 
     def _refusal(self, answer: HfHubHTTPError) -> RGEnvError:
         status, reason = answer.response.status_code, one_line(self._clean(answer.server_message or ""))
-        kind, message = _REFUSALS.get(status, (HubError, "the Hub answered{because}"))
+        kind, message = _REFUSALS.get(status, (HubError, "the Hub responded with an error{because}"))
         because = f" ({status}{': ' if reason else ''}{reason})"
         return kind(message.format(repo=self.repo_id, because=because))
 
     def _clean(self, message: str) -> str:
-        """`message` without the token, and without queries of URLs, which may be signed."""
+        """`message` without the token, and without the query parts of URLs, which may contain signatures."""
         return re.sub(r"(https?://[^\s?]+)\?\S*", r"\1", message).replace(self.token, "***")
 
 

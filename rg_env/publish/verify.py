@@ -1,7 +1,7 @@
-"""Verify that an exported folder is the trained model: its tensors, its logits on fixed prompts, and the run's answers.
+"""Verify that an export matches the trained model: its tensors, its logits on fixed prompts, and the run's answers.
 
-The folder is loaded like users load it. The trained model computes in float32 with the checkpoint's weights; logits may
-differ within the rounding error of the export's dtype.
+The folder is loaded as users load it. The trained model computes in float32 with the checkpoint's weights; logits may
+differ by at most the rounding error of the export's dtype.
 
 A run's `eval_results/eval_step_N.json` records, for each frozen problem, whether the greedy answer after step N was
 right. The first 20 problems of the training tasks are rebuilt from the run's files, their hash is checked, and the
@@ -115,7 +115,7 @@ def check_logits(trained: torch.Tensor, written: torch.Tensor, tolerance: float)
     if not difference <= tolerance:
         raise ExportError(
             f"on fixed prompts the export's logits differ from the trained model's by {difference:.2g} of their "
-            f"size; rounding explains {tolerance:g}"
+            f"norm; rounding explains at most {tolerance:g}"
         )
     return difference
 
@@ -128,7 +128,7 @@ def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: An
     """Repeat the run's evaluation of this step with the exported model; returns the result, or why it is missing.
 
     Args:
-        load: loads the model; called only if it is needed.
+        load: loads the model; called only if the model is needed.
         lossless: whether no weight was rounded.
 
     Raises:
@@ -155,7 +155,7 @@ def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: An
     right, before = (sum(bool(each["correct"]) for each in records) for records in (answers.records(), recorded))
     slack = 0 if lossless and device == "cpu" and _is_exact(run) else SLACK
     if abs(right - before) > slack:
-        rounding = f"; rounding may change up to {slack}; --dtype fp32 avoids rounding" if slack else ""
+        rounding = f"; rounding may change up to {slack} answers; --dtype fp32 avoids rounding" if slack else ""
         raise ExportError(
             f"the export solves {right} of {n} frozen problems, but the run recorded {before} in {file}{rounding}"
         )

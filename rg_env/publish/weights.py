@@ -7,7 +7,7 @@
 `adapter`    LoRA adapters
 
 Files are memory-mapped; only ZeRO-1 and 2 assemble all weights first. Code in a checkpoint is never executed: DeepSpeed
-and torch read with `weights_only=True`, and `training.checkpointing.pickles` reads the metadata of
+and torch read files with `weights_only=True`, and `training.checkpointing.pickles` reads the metadata of
 torch.distributed.checkpoint.
 """
 
@@ -27,7 +27,7 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
-from rg_env.core.text import counted, one_line
+from rg_env.core.text import counted, listed, one_line
 from rg_env.errors import InputError, RGEnvError
 from rg_env.publish.checkpoint import BIN, Kind, has_weights
 from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS, weight_files
@@ -100,7 +100,7 @@ def _files(folder: Path, name: str) -> Weights:
     for file in weight_files(folder, name):
         tensors: Any = load(file) if name == BIN else _safetensors(file)
         if both := sorted(found.keys() & tensors.keys()):
-            raise InputError(f"{file}: {both[0]} is in another file, too: keep only one of them")
+            raise InputError(f"{file}: {both[0]} is in another file, too: keep only one of the files")
         found |= in_memory(tensors)
     return found
 
@@ -116,7 +116,7 @@ def _deepspeed(folder: Path) -> tuple[str, Weights]:
     models, optimizer = sorted(folder.glob("*_model_states.pt")), sorted(folder.glob("*_optim_states.pt"))
     contents = {file: load(file) for file in (*models, *optimizer)}
     if not models:
-        raise InputError(f"{folder} has no file *_model_states.pt, which DeepSpeed writes: copy it again")
+        raise InputError(f"{folder} lacks DeepSpeed's *_model_states.pt: copy the folder again")
     head = contents[models[0]]
     if head.get("mp_world_size", 1) != 1 or any("mp_rank_00" not in file.name for file in contents):
         raise InputError(f"{folder} uses tensor parallelism, which is not supported")
@@ -124,13 +124,13 @@ def _deepspeed(folder: Path) -> tuple[str, Weights]:
     if not optimizer:  # weights in the compute dtype, except under ZeRO-3
         module = in_memory(head["module"])
         if any(0 in each.shape for each in module.values()):
-            raise InputError(f"{models[0]} has empty weights, and the optimizer files of its folder are missing")
+            raise InputError(f"{models[0]} has empty weights, and the optimizer files are missing from its folder")
         return "DeepSpeed", module
     with _weights_only(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         try:
             from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
         except ImportError as error:
-            raise InputError(f"{folder} requires deepspeed to be read: `pip install deepspeed`") from error
+            raise InputError(f"reading {folder} requires deepspeed: `pip install deepspeed`") from error
         lazy = get_fp32_state_dict_from_zero_checkpoint(str(folder.parent), folder.name, lazy_mode=True)
     stage = int(contents[optimizer[0]]["optimizer_state_dict"]["zero_stage"])
     found = {name: Weight(tuple(each.shape), each.dtype, each.contiguous) for name, each in lazy.items()}
@@ -153,13 +153,13 @@ def _weights_only() -> Iterator[None]:
 
 
 def _check_steps(contents: dict[Path, Any]) -> None:
-    """Raise `InputError` if files are from different steps: their shapes would match."""
+    """Raise `InputError` if files are from different steps, which their shapes would not reveal."""
     steps = {file: step for file, content in contents.items() if (step := _step(content)) is not None}
     for suffix in ("model_states.pt", "optim_states.pt"):
         same = {file: step for file, step in steps.items() if file.name.endswith(suffix)}
         if len(set(same.values())) > 1:
             named = ", ".join(f"{file.name} after {counted(step, 'step')}" for file, step in same.items())
-            raise InputError(f"{next(iter(same)).parent} mixes files of different checkpoints: {named}")
+            raise InputError(f"{next(iter(same)).parent} mixes files from different checkpoints: {named}")
 
 
 def _step(content: Any) -> int | None:
@@ -214,15 +214,18 @@ def _dtensor(folder: Path) -> tuple[str, Weights]:
     matches = [match for file in folder.iterdir() if (match := _DTENSORS.fullmatch(file.name))]
     sizes = {int(match[1]) for match in matches}
     if len(sizes) != 1:
-        raise InputError(f"{folder} has files of runs with {sorted(sizes)} processes: keep those of one run")
+        numbers = listed(sorted(map(str, sizes)))
+        raise InputError(
+            f"{folder} has files from runs with different numbers of processes ({numbers}): keep those from one run"
+        )
     size = sizes.pop()
     if len(matches) != size or {int(match[2]) for match in matches} != set(range(size)):
         files = f"model_world_size_{size}_rank_R.pt"
-        raise InputError(f"{folder} has only {len(matches)} of {size} files {files}: copy all of them")
+        raise InputError(f"{folder} has only {len(matches)} of the {size} files {files}: copy all of them")
     parts = [load(folder / f"model_world_size_{size}_rank_{rank}.pt") for rank in range(size)]
     if any(part.keys() != parts[0].keys() for part in parts):
         raise InputError(f"{folder} has files with different weight names: they are from different checkpoints")
-    same = {name: each for name, each in parts[0].items() if not hasattr(each, "_spec")}  # in all processes
+    same = {name: each for name, each in parts[0].items() if not hasattr(each, "_spec")}  # the same in all processes
     found = in_memory(same)
     for name in parts[0].keys() - found.keys():
         pieces = [part[name] for part in parts]
@@ -241,8 +244,8 @@ def _joined(name: str, parts: list[Any]) -> torch.Tensor:
             local = parts[rank]._local_tensor
             if rank < 0 or local.shape != target.shape:
                 raise InputError(
-                    f"the part of {name} of process {rank} has shape {tuple(local.shape)}, expected "
-                    f"{tuple(target.shape)}: files of different checkpoints are mixed"
+                    f"process {rank}'s part of {name} has shape {tuple(local.shape)}, expected "
+                    f"{tuple(target.shape)}: files from different checkpoints are mixed"
                 )
             target.copy_(local)
         elif placements[0].is_replicate():

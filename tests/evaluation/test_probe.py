@@ -189,7 +189,7 @@ def test_too_few_questions_are_reported_first(rg_env: Any, tmp_path: Path) -> No
         code, printed, _ = rg_env("probe", *arguments)
     assert code == 1
     first, *_, last = printed.splitlines()
-    assert first == "note: -n 2 is too few for a verdict and mixture.yaml, which need 16"
+    assert first == "note: -n 2 is too few: a verdict and mixture.yaml require at least 16"
     assert last.startswith(
         "no mixture.yaml: too few questions to judge: probe with at least --num-examples 16; files in "
     )

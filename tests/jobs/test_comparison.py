@@ -135,7 +135,7 @@ def test_two_seeds_have_no_interval(make: Callable[..., Folder], printed: Printe
     assert (figure.mean, figure.interval, figure.both) == (0.25, None, (0.2, 0.3))
     lines = printed(comparison)
     assert any("0.250 (0.200 to 0.300)" in line and "2 seeds (too few)" in line for line in lines)
-    assert "Two seeds are too few for an interval: (a to b) are their two values." in lines
+    assert "Two seeds are too few for an interval: (a to b) shows their two values." in lines
     assert write_comparison(comparison)[-2:] == ["comparison.png", "curves.png"]
 
 

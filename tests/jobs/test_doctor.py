@@ -82,7 +82,7 @@ def test_a_config_is_checked_with_all_that_it_evaluates(doctor: Run, config: str
     plain, adapters = lines(), lines("lora.r=4")
     assert "8 rollouts per step: 1 prompt x 8" in plain["batch"]
     assert "all 20 within 60 tokens" in plain["prompts"]
-    assert "; 5 more in evaluations, the longest has " in plain["prompts"]
+    assert "; 5 more in evaluations; the longest has " in plain["prompts"]
     assert adapters["memory"].split("(")[1] != plain["memory"].split("(")[1]  # adapters are less than all weights
     short = lines("training.max_prompt_length=20")["prompts"]
     assert "longer than 20 tokens" in short
@@ -109,7 +109,7 @@ def test_a_config_with_own_data_is_checked(doctor: Run, config: str, tmp_path: P
     code, text, _ = doctor(config, *own, "data=own.jsonl")
     assert code == 1
     assert "own.jsonl: line 1 is not JSON" in (line := by_name(text)["prompts"])
-    assert "; fix: correct the section data, or the data itself" in line
+    assert "; fix: correct the section `data`, or the data itself" in line
     assert by_name(doctor(config, *own, "data=nobody/nothing")[1])["prompts"].startswith("skipped ")
 
 

@@ -70,9 +70,9 @@ def test_gpus_are_split(vllm: str | None, training: str | None, visible: str, ex
 @pytest.mark.parametrize(
     ("vllm", "training", "visible", "words"),
     [
-        ("0", "01", "0123", "GPU 0 is in both --vllm-gpus and --gpus"),
-        ("7", None, "01", "--vllm-gpus: GPU 7 does not exist: visible are 0, 1"),
-        (None, "1", "", "--gpus: GPU 1 does not exist: none is visible"),
+        ("0", "01", "0123", "--vllm-gpus and --gpus both name GPU 0: use"),
+        ("7", None, "01", "--vllm-gpus names GPU 7, but only GPUs 0,1 can be used here"),
+        (None, "1", "", "--gpus names GPU 1, but no GPU is visible"),
         ("01", None, "01", "--vllm-gpus takes all GPUs"),
         (None, "01", "01", "--gpus takes all GPUs"),
         (None, "11", "01", "--gpus 1,1 names a GPU twice"),
@@ -231,7 +231,7 @@ def test_the_batch_of_a_script_is_checked_if_it_is_known(repository: Path) -> No
         assert not make_commands(replace(given, processes=2), NODE).plan[:-1]
         with pytest.raises(InputError, match="the script's 16 rollouts per step are not divisible by 3 processes"):
             make_commands(given, NODE)
-    note = "note: the script's batch is unknown here; its rollouts per step must be divisible by 3"
+    note = "note: the script's batch size is unknown here; its rollouts per step must be divisible by 3"
     assert make_commands(options(), NODE).plan == (note,)
     assert make_commands(options(processes=1, script_arguments=("--rollouts-per-step", "15")), ONE).plan == ()
 
@@ -323,7 +323,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run.yaml --num_processes 2", "no option '--num_processes': use --processes"),
         ("SCRIPT --nproc_per_node=2", "'--nproc_per_node': use --processes"),
         ("run.yaml --nnodes 2", "no option '--nnodes': `rg-env slurm --nodes N`"),
-        ("SCRIPT --gpus 4", "it takes names such as 0,1, and --processes"),
+        ("SCRIPT --gpus 4", "; for a number of processes, use --processes"),
         ("SCRIPT --processes 2 -- --rollouts-per-step=15", "15 rollouts per step are not divisible by 2 processes"),
         ("run.yaml training.steps=3", "training.steps = 3 @ command line: use max_steps"),
         ("run.yaml --processes 2 training.num_generations=7", "8 rollouts are not divisible by num_generations=7"),
@@ -375,7 +375,7 @@ def test_a_config_trains_with_the_server_that_is_started(rg_env: Run) -> None:
 def test_gpus_that_stay_idle_are_named() -> None:
     """Those that neither program uses."""
     plan = make_commands(LaunchOptions("run.yaml", gpus=("1", "2"), processes=1), NODE).plan
-    assert "warning: GPUs 2,3 idle: use more --processes, --gpus or --vllm-gpus" in plan
+    assert "warning: the run leaves GPUs 2,3 idle: use more --processes, --gpus or --vllm-gpus" in plan
     assert not any("warning" in line for line in make_commands(LaunchOptions("run.yaml"), NODE).plan)
 
 

@@ -83,7 +83,7 @@ def test_options_for_sbatch(checkout: Path) -> None:
     assert "\nmodule load cuda/12.8 gcc || exit 1\n" in special
     swept = sbatch_script(job(sweep=("training.max_tokens=64,128", "seed=0,1,2"), overrides=("output.dir=my runs",)))
     assert sbatch_options(swept) >= {"--array=1-6", "--output=%x-%A_%a.out"}
-    assert "# Compare its runs at any time with: rg-env compare 'my runs'/vllm-JOBID\n" in swept
+    assert "# Compare the sweep's runs at any time with: rg-env compare 'my runs'/vllm-JOBID\n" in swept
     for time_limit in ("5", "90:30", "4:00:00", "0-1", "1-12", "1-12:30", "2-00:00:01"):
         assert f"--time={time_limit}" in sbatch_options(sbatch_script(job(time=time_limit)))
 
@@ -92,7 +92,7 @@ def test_options_for_sbatch(checkout: Path) -> None:
     ("changes", "words"),
     [
         *[({"time": time}, "is not a time: MINUTES") for time in ("", "4h", "1:2:3:4", "1-", "-1", "1:0:0\n", "٣")],
-        ({"gpus": 4, "vllm_gpus": 4}, "vLLM on 4 of --gpus 4 leaves none for training"),
+        ({"gpus": 4, "vllm_gpus": 4}, "vLLM on 4 of --gpus 4 leaves no GPU for training"),
         ({"nodes": 2}, "vLLM on 1 of --gpus 1 leaves none"),
         ({"config": "embedded.yaml", "nodes": 2}, "--nodes 2 requires engine.kind=vllm"),
         ({"config": "embedded.yaml", "vllm_gpus": 1}, "--vllm-gpus requires engine.kind=vllm"),
@@ -101,7 +101,7 @@ def test_options_for_sbatch(checkout: Path) -> None:
         ({"array": "0-4", "overrides": ("seed=1",)}, "omit seed=..."),
         ({"array": "0-4", "sweep": ("seed=0,1",)}, "--sweep sets the array itself: omit --array"),
         ({"sweep": ("logging.project=a,'b\nc'",)}, "contains line breaks"),
-        ({"sweep": ("engine.kind=vllm,embedded",)}, "--sweep engine.kind: a script supports one engine.kind"),
+        ({"sweep": ("engine.kind=vllm,embedded",)}, "--sweep engine.kind: a script supports only one engine.kind"),
         ({"sweep": ("training.max_tokens=64,128",), "nodes": 2, "gpus": 2}, "need different vLLM servers"),
         ({"sweep": ("training.per_device_train_batch_size=1,5",), "config": "embedded.yaml", "gpus": 3,
           "overrides": ("training.rollouts_per_step=24",)},
@@ -113,15 +113,15 @@ def test_options_for_sbatch(checkout: Path) -> None:
         ({"modules": ("cuda/12.8", "a;b")}, "--modules 'a;b' is not a module name"),
         ({"config": "a\n#SBATCH --uid=0\n.yaml"}, "contains line breaks"),
         ({"overrides": ("logging.run_name=a\nb",)}, "contains line breaks"),
-        ({"overrides": ("output.dir=it's",)}, "contains a quote"),
+        ({"overrides": ("output.dir=it's",)}, "contains a single quote"),
         ({"config": "evaluation.yaml", "nodes": 2}, "--nodes 2: an evaluation runs on one node"),
         *[({"config": "evaluation.yaml", **option}, "is for training, but evaluation.yaml is an evaluation config")
           for option in ({"array": "0-4"}, {"sweep": ("seed=0,1",)}, {"vllm_gpus": 1})],
         ({"config": "evaluation.yaml", "overrides": ("serving.gpus=[0]",)}, "all GPUs allocated by Slurm (--gpus)"),
         ({"config": "evaluation.yaml", "gpus": 2, "overrides": ("serving.kind=embedded",)}, "embedded uses one"),
-        ({"config": "evaluation.yaml", "overrides": ("models={a: m@http://x/v1}",)}, "all models are served at a url"),
+        ({"config": "evaluation.yaml", "overrides": ("models={a: m@http://x/v1}",)}, "all models are served at a URL"),
         ({"config": "evaluation.yaml", "overrides": ("num_exampels=5",)}, "did you mean 'num_examples'"),
-        ({"config": "evaluation.yaml", "overrides": ("output.dir=it's",)}, "contains a quote"),
+        ({"config": "evaluation.yaml", "overrides": ("output.dir=it's",)}, "contains a single quote"),
         ({"overrides": ("models.trained=x",)}, "vllm.yaml has both model (training) and models (evaluation)"),
         ({"config": "configs/tasks/syllogism.yaml"}, "has neither model nor models"),
         ({"config": "train.py"}, "'train.py' is not a config"),
@@ -186,7 +186,7 @@ def test_the_command_writes_a_file_once_and_prints_how_to_submit_it(checkout: Pa
     swept = "vllm.yaml --gpus 4 --time 60 --force --sweep training.epsilon=0.1,0.3"
     assert rg_env("slurm", *shlex.split(swept))[1].splitlines() == [
         "submit it with: sbatch vllm.sbatch",
-        "Compare its runs at any time with: rg-env compare outputs/vllm-JOBID",
+        "Compare the sweep's runs at any time with: rg-env compare outputs/vllm-JOBID",
         "2 jobs, one per point",
         "every point: without effect: training.epsilon (training.num_iterations: 1)",
     ]
@@ -197,7 +197,7 @@ def test_gpus_that_stay_idle_are_named(checkout: Path) -> None:
     embedded = "\n# warning: engine.kind=embedded generates on one GPU while 7 wait; engine.kind=vllm uses all GPUs\n"
     assert embedded in sbatch_script(JOBS["8 GPUs, embedded"])
     two = sbatch_script(job(gpus=8, nodes=2, vllm_gpus=2, overrides=("model.name=org/model",)))
-    assert "\n# warning: 2 of the 8 GPUs idle on all nodes but the first\n" in two
+    assert "\n# warning: every node but the first leaves 2 of its 8 GPUs idle\n" in two
     assert "\n# warning: tensor parallelism 2 x data parallelism 1 is a guess, because the config" in two
     assert "# warning:" not in sbatch_script(JOBS["8 GPUs"])
 

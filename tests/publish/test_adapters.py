@@ -78,7 +78,7 @@ def test_kept_adapters_are_the_same(trained: Any, exported: Export) -> None:
     folder, model = trained()
     out, lines = exported(folder)
     assert {path.name for path in out.iterdir()} == {"adapter_config.json", "adapter_model.safetensors", *TOKENIZER}
-    assert "verified: every tensor equals the trained one, and PEFT loads them on the base model" in lines
+    assert "verified: every tensor equals the trained one, and PEFT loads the adapters on the base model" in lines
     base = AutoModelForCausalLM.from_pretrained(folder.parents[1] / "base", dtype=torch.float32)
     assert torch.equal(computed(PeftModel.from_pretrained(base, out)), computed(model))
     half, _ = exported(folder, dtype="bf16", out=folder.with_name("half"))
@@ -135,7 +135,7 @@ def another(state: dict[str, torch.Tensor]) -> None:
 @pytest.mark.parametrize(
     ("spoil", "merge", "kind", "words"),
     [
-        (config(base_model_name_or_path="/nowhere"), True, InputError, "has no config.json.*nor has"),
+        (config(base_model_name_or_path="/nowhere"), True, InputError, "has no config.json.*and neither does"),
         (lambda f: (f / "adapter_config.json").write_text("{"), False, InputError, "adapter_config.json is damaged"),
         (lambda f: (f / "adapter_model.safetensors").unlink(), True, InputError, "no adapter_model.safetensors: copy"),
         (tensors(lambda state: state.pop(min(state))), True, ExportError, "is missing"),

@@ -128,7 +128,7 @@ def test_what_a_reader_needs(trained: Path) -> None:
         "| `torch` | `",
     ):
         assert text in found, text
-    assert "Nothing was measured on tasks it was not trained on" not in found
+    assert "Nothing was measured on tasks that the model was not trained on" not in found
     assert not re.search(r"\bNone\b(?! of)", found)
     earlier = card_of(trained / "checkpoint-2", optimizer_state="full")
     assert "These are the weights of step 2; the run continued to step 4." in earlier
@@ -147,7 +147,7 @@ def test_the_card_of_a_scripts_run(run: Path, grading: str) -> None:
     assert f"- Grading `{grading}`: " in found
     assert f"| `grading` | `{grading}` |" in found
     assert "rg-env train" not in found
-    assert "Give `--resume legs/run/checkpoint-4` to the script that trained it." in found
+    assert "Pass `--resume legs/run/checkpoint-4` to the training script." in found
 
 
 @pytest.mark.slow
@@ -163,7 +163,7 @@ def test_what_is_missing_is_stated(run: Path) -> None:
     (run / "eval_results/eval_step_4.json").unlink()
     (run / "train_results.json").unlink()
     found = card_of(run)
-    assert "**These weights, of step 4, were not evaluated**" in found
+    assert "**These weights, from step 4, were not evaluated**" in found
     assert "not known: the run had not ended" in found
     assert "model-index" not in found
     shutil.copytree(POLICY_DIR, run / "half")
@@ -281,7 +281,7 @@ def test_the_card_of_a_run_on_own_data(tmp_path: Path) -> None:
     assert data.eval_results
     assert {(each.dataset_name, each.dataset_type) for each in data.eval_results} == {("sums.jsonl", "sums.jsonl")}
     assert "reasoning-gym" not in data.tags
-    assert "A model trained by GRPO on the author's own data (`sums.jsonl`) with rg-env." in found
+    assert "A model trained with GRPO on the author's own data (`sums.jsonl`) with rg-env." in found
     assert "| `sums.jsonl`, greedy | 6 |" in found
     assert "6 of `sums.jsonl`." in found
     assert "- Grading: an answer is correct if it equals the row's answer as a number or as text." in found
@@ -297,9 +297,9 @@ def test_the_card_of_a_scripts_run_on_own_rows(make_trainer: Any, tmp_path: Path
     trainer = make_trainer(env=Environment(rows[:20], rows[20:]), max_steps=1, max_tokens=8)
     train(trainer, settings={"data": data}, evaluation=EvaluationPlan(every=1))
     found = card_of(tmp_path / "run")
-    assert f"A model trained by GRPO on the author's own data (`{named}`) with rg-env." in found
+    assert f"A model trained with GRPO on the author's own data (`{named}`) with rg-env." in found
     assert f"| `{named}`, greedy | 4 |" in found
-    assert "- Grading: by the reward functions of the script that trained it." in found
+    assert "- Grading: by the reward functions of the training script." in found
     for claim in ("Reasoning Gym", "reasoning-gym\n", "`default`", "`None`", "not recorded"):
         assert claim not in found, claim
 
@@ -342,4 +342,4 @@ def test_a_model_without_a_run_claims_nothing() -> None:
     found = card_of(POLICY_DIR)
     assert "The base model and its license are not known." in found
     assert "no measurements are known" in found
-    assert "trained by GRPO" not in found
+    assert "trained with GRPO" not in found

@@ -200,7 +200,7 @@ def norm(model: Any, value: float) -> dict[str, torch.Tensor]:
         (lambda m: norm(m, torch.nan), None, f"{NORM} has non-finite values in the checkpoint"),
         (lambda m: norm(m, -1e6), "fp16", rf"{NORM} has values up to 1e\+06, too large for fp16: use bf16"),
         (lambda m: norm(m, 3.4e38), "bf16", r"up to 3\.4e\+38, too large for bf16: use fp32"),
-        (lambda m: {NORM: None}, None, rf"{NORM} is missing in the checkpoint \(1 of \d+ weights of Qwen2"),
+        (lambda m: {NORM: None}, None, rf"{NORM} is missing from the checkpoint \(1 of \d+ weights of Qwen2"),
         (lambda m: {NORM: torch.empty(0)}, None, rf"{NORM} is empty .*as ZeRO-3 leaves it"),
         (lambda m: {NORM: torch.ones(9)}, None, r"has the shape \(9,\) in the checkpoint and \(128,\) in config.json"),
         (

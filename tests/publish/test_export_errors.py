@@ -35,8 +35,8 @@ def folder_with(**files: str) -> Callable[[Path], Any]:
     ("make", "words"),
     [
         (lambda path: None, "does not exist; a checkpoint is"),
-        (lambda path: path.write_text("x"), "is a file: pass the folder that it is in"),
-        (folder_with(), "is not a checkpoint: it has none of a model folder"),
+        (lambda path: path.write_text("x"), "is a file: pass its folder"),
+        (folder_with(), "is not a checkpoint; a checkpoint is a model folder"),
         (folder_with(**{"__0_0.distcp": ""}), "has .distcp files without their .metadata: the checkpoint is incomp"),
         (folder_with(latest="../.."), r"lacks the folder '\.\./\.\.', which DeepSpeed's file 'latest' names"),
         (folder_with(latest="x" * 5000), "lacks the folder 'xxx"),
@@ -113,7 +113,7 @@ def test_the_last_line_is_the_folder(rg_env: Command, saved: Path) -> None:
     assert code == 0
     assert "verified" in out
     assert "verified" not in less
-    assert "M parameters of bfloat16: 0." in less
+    assert "M parameters in bfloat16: 0." in less
 
 
 def test_mistakes_exit_with_2_and_failed_checks_with_1(rg_env: Command, saved: Path) -> None:

@@ -188,7 +188,7 @@ def test_the_license_is_looked_up_on_the_hub(hub: HubServer, pushed: Pushed, run
     card = b"---\nlicense: other\nlicense_name: base-1\nlicense_link: https://org.example/license\n---\n# base\n"
     hub.add("org/base", {"README.md": card})
     shown = rg_env("push", str(run), "--repo-id", "me/legs", "--dry-run")[1]
-    assert "(the license of org/base is looked up on upload)" in shown
+    assert "(the license of org/base will be looked up on upload)" in shown
     assert hub.requests == []
     pushed(run)
     found = hub.repos["me/legs"].files()["README.md"].decode()
@@ -198,7 +198,7 @@ def test_the_license_is_looked_up_on_the_hub(hub: HubServer, pushed: Pushed, run
     hub.fail("GET", "org/base", 500)
     pushed(run)
     found = hub.repos["me/legs"].files()["README.md"].decode()
-    assert "Its license is not known from its files" in found
+    assert "The license of the base model cannot be determined from its files" in found
     assert "\nlicense:" not in found
 
 

@@ -101,10 +101,10 @@ def test_a_checkpoint_of_verl(hub: HubServer, downloaded: Download, rg_env: Any,
 
     code, _, error = rg_env(*command, "--dry-run")
     assert code == 2
-    assert "global_step_5 has no config.json, which describes the model: pass the model that it was trained" in error
+    assert "global_step_5 has no config.json, which describes the model: pass the base model as --base" in error
     code, shown, _ = rg_env(*command, "--dry-run", "--base", "org/base")
     assert code == 0
-    assert "(configuration and tokenizer of org/base are downloaded first: the export is not checked)" in shown
+    assert "(the upload downloads the config and tokenizer of org/base, so the export was not checked)" in shown
     assert rg_env(*command, "--dry-run", "--base", str(POLICY_DIR))[0] == 0
     assert hub.requests == []
 

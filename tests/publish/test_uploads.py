@@ -104,7 +104,7 @@ def test_an_upload_that_fails_is_not_to_be_finished_after_the_last(hub: HubServe
     wait(made)
     made.finish(complete=True)
     assert made.lines == [
-        "hub: checkpoint-2 not uploaded (the Hub answered (500)); the whole run follows",
+        "hub: checkpoint-2 not uploaded (the Hub responded with an error (500)); the whole run follows",
         "hub: uploading the run to me/legs, which can take a while",
         f"hub: uploaded to {hub.url}/me/legs",
     ]

@@ -5,7 +5,7 @@
 
 The doctor does not train, downloads only a model's configuration and tokenizer, and writes only the row cache. It
 checks that tokens exist and never shows them. "failed" means that the run would not start. A missing `train` extra
-fails only if options or a config describe a run, because the environment itself does not need it.
+is a failure only if options or a config describe a run, because the environment itself does not need it.
 
 Importing this module is cheap: modules that need torch are imported after a subprocess has shown that torch works.
 """
@@ -33,7 +33,7 @@ _CONNECTIONS = 1024
 
 
 def diagnose(planned: PlannedRun) -> Iterator[Check]:
-    """Run all checks and yield each result as it is available.
+    """Run all checks and yield each result as soon as it is available.
 
     Raises:
         InputError: a task or option of the run does not exist.
@@ -110,7 +110,7 @@ def _model(planned: PlannedRun, has_gpu: bool) -> "tuple[Check, PlannedRun, Mode
 
 
 def _free_memory(planned: PlannedRun, probe: dict[str, Any]) -> tuple[int, str]:
-    """Free bytes per training process, and their place: the run's GPU with the least free memory, or the machine."""
+    """Free bytes per training process, and where: on the run's GPU with the least free memory, or in the machine."""
     devices = [device for device in probe["devices"][: planned.processes] if device.get("free")]
     if devices:
         fullest = min(devices, key=lambda device: device["free"])

@@ -67,8 +67,8 @@ Status = Literal["ok", "warning", "failed", "skipped"]
 
 @dataclass(frozen=True)
 class Check:
-    """Result of a check, with a finding and a fix. "failed" prevents the run; a "warning" means that it runs worse than
-    it could, or not as intended."""
+    """Result of a check, with a finding and a fix. "failed" means that the run would not start; "warning", that it
+    would run worse than it could, or not as intended."""
 
     name: str = field(default="", kw_only=True)
     """Name of the aspect, set by `diagnose`."""

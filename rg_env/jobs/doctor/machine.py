@@ -45,12 +45,12 @@ _FIELDS = "index,name,memory.total,memory.used,driver_version,mig.mode.current"
 
 
 def check_python(version: str, required: str, tested: Sequence[str]) -> Check:
-    """Check the Python version against `required` (Requires-Python) and the `tested` versions of the classifiers."""
+    """Check the Python version against `required` (Requires-Python) and the `tested` versions (classifiers)."""
     fix = f"use Python {' or '.join(tested) or required}; ./setup.sh installs one"
     if not SpecifierSet(required).contains(version, prereleases=True):
         return Check("failed", f"{version}, but rg-env requires {required}", fix)
     if tested and ".".join(version.split(".")[:2]) not in tested:
-        return Check("warning", f"{version} is outside the tested set ({', '.join(tested)})", fix)
+        return Check("warning", f"{version} is not a tested version ({', '.join(tested)})", fix)
     return Check("ok", version)
 
 
@@ -59,14 +59,16 @@ def check_system(system: str, release: str, folder: Path) -> Check:
     if system != "Linux" or "microsoft" not in release.lower():
         return Check("ok", {"Darwin": "macOS"}.get(system, system))
     if "wsl2" not in release.lower():
-        return Check("warning", "Linux in WSL 1, which has no GPUs", "in PowerShell: wsl --set-version DISTRIBUTION 2")
+        return Check(
+            "warning", "Linux in WSL 1, which does not support GPUs", "in PowerShell: wsl --set-version DISTRIBUTION 2"
+        )
     if folder.is_relative_to("/mnt"):
         return Check("warning", f"Linux in WSL 2, in {folder}, a slow Windows drive", "work in the Linux file system")
     return Check("ok", "Linux in WSL 2")
 
 
 def python_here() -> Check:
-    """Check this Python against rg-env's metadata, the only list of versions."""
+    """Check this Python against rg-env's metadata, the only place that lists versions."""
     own = metadata.metadata("rg-env")
     tested = [text.removeprefix(_PYTHON) for text in own.get_all("Classifier") or [] if text.startswith(_PYTHON)]
     return check_python(platform.python_version(), own["Requires-Python"] or "", tested)
@@ -79,9 +81,9 @@ def packages_here(planned: PlannedRun) -> Check:
 
 
 def check_packages(needs: Iterable[Requirement], extras: Sequence[str], installed: Callable[[str], str]) -> Check:
-    """Check the versions of packages in the base and in `extras`; those in other extras only if installed.
+    """Check the versions of required packages and those in `extras`; packages in other extras only if installed.
 
-    The result is at worst a warning, because importing the trainer shows whether training works anyway.
+    The result is at worst a warning, because the import of the trainer shows whether training works anyway.
     """
     missing, outside, present = set(), [], set()
     for requirement in needs:
@@ -110,7 +112,7 @@ def _applies(requirement: Requirement, *extras: str) -> bool:
 
 @dataclass(frozen=True)
 class Smi:
-    """Output of `nvidia-smi`. Without GPUs and without a problem, this machine has no NVIDIA driver."""
+    """Output of `nvidia-smi`. If there are neither GPUs nor a problem, the machine has no NVIDIA driver."""
 
     gpus: list[str] = field(default_factory=list)
     """One line per GPU: index, name, total and used memory, driver and MIG mode."""
@@ -144,7 +146,7 @@ def ask_torch() -> tuple[dict[str, Any] | None, str]:
 
 
 def probe_torch() -> dict[str, Any]:
-    """Torch's versions and, per CUDA device, whether it computes, its free memory, and the devices it cannot access."""
+    """Torch's version, each CUDA device's free memory and problem, and the pairs of devices without peer access."""
     import torch
 
     found: dict[str, Any] = {"version": torch.__version__, "cuda": torch.version.cuda, "devices": [], "apart": []}
@@ -159,7 +161,7 @@ def probe_torch() -> dict[str, Any]:
         try:
             device["capability"] = list(torch.cuda.get_device_capability(index))
             device["free"], _ = torch.cuda.mem_get_info(index)
-            (torch.ones(2, device=f"cuda:{index}") + 1).sum().item()  # fails if this build has no kernels for it
+            (torch.ones(2, device=f"cuda:{index}") + 1).sum().item()  # fails if torch has no kernels for the device
         except Exception as error:  # CUDA can raise any exception
             device["problem"] = (str(error).strip().splitlines() or [type(error).__name__])[0]
         found["devices"].append(device)
@@ -189,7 +191,7 @@ def check_driver(smi: Smi, planned: PlannedRun) -> Check:
 def check_torch(
     probe: dict[str, Any] | None, reason: str, smi: Smi, planned: PlannedRun, visible: str | None = None
 ) -> Check:
-    """Check that torch can be imported and computes on the driver's GPUs. `visible` is CUDA_VISIBLE_DEVICES."""
+    """Check that torch can be imported and works on the driver's GPUs. `visible` is CUDA_VISIBLE_DEVICES."""
     if probe is None:
         if NO_TORCH in reason:
             finding = "not installed; the environment works without it, but training does not"
@@ -201,7 +203,7 @@ def check_torch(
             finding = f"{version}, on the CPU; the default vLLM build requires a GPU"
             return Check("warning", finding, "use engine.kind=embedded, or a machine with a GPU")
         if not smi.gpus:
-            return Check("ok", f"{version}, {'on Apple GPU' if probe['mps'] else 'on the CPU'}")
+            return Check("ok", f"{version}, {'on the Apple GPU' if probe['mps'] else 'on the CPU'}")
         if visible in ("", "-1"):
             return Check("warning", f"{version}: CUDA_VISIBLE_DEVICES hides the GPUs", "unset CUDA_VISIBLE_DEVICES")
         if probe["cuda"] is None:
@@ -212,8 +214,8 @@ def check_torch(
         fix = "stop other programs on that GPU, or exclude it with CUDA_VISIBLE_DEVICES"
         if "kernel image" in broken["problem"]:
             fix = "install a torch build with kernels for this GPU: https://pytorch.org"
-        return Check("failed", f"{version}: GPU {broken['index']} does not compute: {broken['problem']}", fix)
-    text = f"{version}, CUDA {probe['cuda']}, computes on {counted(len(devices), 'GPU')}"
+        return Check("failed", f"{version}: GPU {broken['index']} does not work: {broken['problem']}", fix)
+    text = f"{version}, CUDA {probe['cuda']}, works on {counted(len(devices), 'GPU')}"
     if old := [device for device in devices if device["capability"][0] < 8]:
         fix = "train with bf16=False, and mixed_precision: fp16 in the accelerate config"
         return Check("warning", f"{text}; GPU {old[0]['index']} has no native bf16 (before Ampere)", fix)
@@ -231,7 +233,7 @@ def check_count(probe: dict[str, Any], smi: Smi, planned: PlannedRun, *, server_
         fix = f"use --processes {seen}, or more GPUs in CUDA_VISIBLE_DEVICES"
         return Check("failed", f"{processes} processes, but torch sees {counted(seen, 'GPU')}", fix)
     if planned.uses_vllm and planned.server_is_local and not server_runs and len(smi.gpus) <= processes:
-        finding = f"{processes} for training plus one for vLLM, but {len(smi.gpus)} in all: each process needs one"
+        finding = f"a run needs {processes} for training plus one for vLLM, but the machine has only {len(smi.gpus)}"
         return Check("failed", finding, "use fewer --processes, engine.kind=embedded, or vLLM on another machine")
     return Check("ok", f"{seen} for {counted(processes, 'process')}")
 
@@ -246,7 +248,7 @@ def check_peers(probe: dict[str, Any], p2p_disabled: bool = False) -> Check:
     if p2p_disabled:
         return Check("ok", f"not between GPUs {pairs}; NCCL_P2P_DISABLE=1 is set")
     fix = "if NCCL hangs or fails, set NCCL_P2P_DISABLE=1 in both terminals"
-    return Check("warning", f"not between GPUs {pairs}, which is slower", fix)
+    return Check("warning", f"not between GPUs {pairs}: their communication is slower", fix)
 
 
 def _vllm_is_for_cpus() -> bool:
@@ -254,7 +256,7 @@ def _vllm_is_for_cpus() -> bool:
 
 
 def check_vllm(planned: PlannedRun) -> Check:
-    """Check that vLLM can be imported, only if the run needs it: importing takes many seconds."""
+    """Check that vLLM can be imported, but only if the run needs it: the import takes many seconds."""
     installed = importlib.util.find_spec("vllm") is not None
     embedded = "engine.kind=embedded"
     if not planned.uses_vllm:
@@ -272,8 +274,8 @@ def check_vllm(planned: PlannedRun) -> Check:
 def check_flash_attn() -> Check:
     """Check that flash-attn can be imported. Without it training is slower; a broken one breaks transformers."""
     if importlib.util.find_spec("flash_attn") is None:
-        return Check("ok", "not installed: attention is PyTorch's SDPA")
-    remedy = "remove it, it is optional: `./setup.sh` in a clone, or `pip uninstall flash-attn`"
+        return Check("ok", "not installed: attention uses PyTorch's SDPA")
+    remedy = "remove this optional package: run `./setup.sh` in a clone, or `pip uninstall flash-attn`"
     return judge_import("flash-attn", run_python(IMPORT_S, "-c", "import flash_attn"), remedy)
 
 
@@ -296,7 +298,7 @@ def check_trainer(planned: PlannedRun) -> Check:
 
 
 def check_server(planned: PlannedRun, model: str | None, tokens: int) -> Check:
-    """Check the server.
+    """Check the vLLM server that the run would use.
 
     Args:
         model: model name that it must serve; None: unknown.
@@ -307,12 +309,12 @@ def check_server(planned: PlannedRun, model: str | None, tokens: int) -> Check:
     engine = planned.config.engine
     server = VllmServer(engine.host, engine.port)
     start = f"`{start_hint(model or 'MODEL', engine.port)}`"
-    another = f"choose another engine.port, and start {start} with it"
+    another = f"choose another engine.port, and run {start} with that port"
     problem = server.health_problem(timeout_s=5.0)
     if problem == NOT_LISTENING:
         if planned.server_is_local and (taken := port_problem(server.port)):
             return Check("failed", f"port {server.port}: {taken}", another)
-        fix = f"before training, start {start}"
+        fix = f"before training, run {start}"
         if not planned.server_is_local:
             fix = f"check engine.host, or {fix} there, with a --host that this machine can reach"
         return Check("warning", f"nothing is listening at {server} yet", fix)
@@ -336,7 +338,7 @@ def check_ports(planned: PlannedRun, port: int = LAUNCH_PORT) -> Check:
     if planned.processes == 1:
         return Check("skipped", "a single process does not need one")
     if taken := port_problem(port):
-        fix = "on several nodes use another --main_process_port; on one node use any free port (--main-process-port 0)"
+        fix = "on several nodes, use another --main_process_port; on one node, any free port (--main-process-port 0)"
         return Check("warning", f"{port}: {taken}", fix)
     return Check("ok", f"{port} free")
 
@@ -360,7 +362,7 @@ def check_open_files(connections: int, limits: tuple[int, int] | None = None) ->
 
 
 def check_shared_memory(planned: PlannedRun, size: int | None) -> Check:
-    """Check /dev/shm, through which NCCL and vLLM's workers communicate. `size` is in bytes, None if it is missing."""
+    """Check /dev/shm, through which NCCL and vLLM's workers communicate. `size` is in bytes; None: missing."""
     if size is None:
         return Check("skipped", "this system has no /dev/shm")
     if size >= _SERVER_NEEDS_SHM or (not planned.uses_vllm and planned.processes == 1):
@@ -428,13 +430,13 @@ def check_hub(planned: PlannedRun) -> Check:
 
 
 def check_wandb(planned: PlannedRun) -> Check:
-    """Check the Weights & Biases login, needed if `logging.report_to` names it."""
+    """Check the Weights & Biases login, needed if `logging.report_to` includes wandb."""
     mode, wanted = os.environ.get("WANDB_MODE"), "wandb" in planned.config.logging.report_to
     login = f"WANDB_MODE={mode}" if mode in ("offline", "disabled") else "login found" if _wandb_key() else "no login"
     if wanted and login == "no login":
         fix = "set WANDB_API_KEY in .env, run `wandb login`, or set WANDB_MODE=offline"
-        return Check("failed", "no login, but report_to names it", fix)
-    return Check("ok", login if wanted else f"{login}; report_to does not name it")
+        return Check("failed", "no login, but logging.report_to includes wandb", fix)
+    return Check("ok", login if wanted else f"{login}; not needed, because logging.report_to does not include wandb")
 
 
 def _wandb_key() -> bool:

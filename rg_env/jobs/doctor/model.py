@@ -44,7 +44,7 @@ class Model:
     context: int
     """Context length in tokens (prompt plus completion)."""
     adapter_width: int = 0
-    """Number of LoRA parameters per rank, on all linear layers but the head."""
+    """Number of LoRA parameters per rank, with adapters on all linear layers except the head."""
 
 
 @dataclass(frozen=True)
@@ -147,19 +147,21 @@ def check_prompts(planned: PlannedRun, model: Model) -> tuple[Check, PromptLengt
     if config.data is None:
         environments.append(("tasks", config.environment_arguments()))
     elif not config.data.is_file:
-        return Check("skipped", f"{config.data.path} is read from the Hub at the start: not measured"), None
+        return Check(
+            "skipped", f"{config.data.path} is read from the Hub when the run starts, so its prompts were not measured"
+        ), None
     else:
         try:
             measured.append(prompt_lengths(Environment(*own_rows(config), **config.prompt_arguments()), encoder))
         except RGEnvError as error:
-            return Check("failed", str(error), "correct the section data, or the data itself"), None
+            return Check("failed", str(error), "correct the section `data`, or the data itself"), None
     for label, arguments in config.evaluation_environments():
         environments.append((f"evaluation.tasks.{label}" if label else "evaluation.tasks", arguments))
     for place, arguments in environments:
         try:
             env = ReasoningGym(**arguments)
         except RGEnvError as error:
-            return Check("failed", str(error), f"change {place}; `rg-env tasks NAME` shows what it offers"), None
+            return Check("failed", str(error), f"change {place}; `rg-env tasks NAME` shows a task's options"), None
         measured.append(prompt_lengths(env, encoder))
     others = [length for of_splits in measured[1:] for length in of_splits["evaluation"]]
     lengths = PromptLengths(**measured[0], others=others)
@@ -171,7 +173,7 @@ def judge_prompts(planned: PlannedRun, context: int, lengths: PromptLengths) -> 
     training = planned.config.training
     limit, longest = training.max_prompt_length, max(lengths.own)
     if too_long := sum(length > limit for length in lengths.own):
-        finding = f"{too_long} of {len(lengths.own)} are longer than {limit} tokens, the longest has {longest}"
+        finding = f"{too_long} of {len(lengths.own)} are longer than {limit} tokens; the longest has {longest}"
         fix = f"set training.max_prompt_length={longest}, or configure tasks with shorter prompts"
         return Check("failed", finding, fix)
     limits = [("", "training.max_tokens", longest, training.max_tokens)]
@@ -179,14 +181,14 @@ def judge_prompts(planned: PlannedRun, context: int, lengths: PromptLengths) -> 
         evaluated = max(lengths.evaluated), planned.evaluation_tokens
         limits.append((" evaluation prompt", "evaluation.max_tokens", *evaluated))
     for kind, key, prompt, new in limits:
-        finding = f"the longest{kind} has {prompt} tokens, which with {new} new ones exceeds the"
+        finding = f"the longest{kind} has {prompt} tokens; with {new} new ones, it exceeds the"
         if prompt + new > context:
             fits = f"{key}={context - prompt}" if prompt < context else "other tasks"
             fix = f"use {fits}, or a model with a longer context"
-            return Check("failed", f"{finding} {context} tokens of the model's context", fix)
-    text = f"all {len(lengths.own)} within {limit} tokens, the longest has {longest}"
+            return Check("failed", f"{finding} model's context of {context} tokens", fix)
+    text = f"all {len(lengths.own)} within {limit} tokens; the longest has {longest}"
     if lengths.others:
-        text = f"{text}; {len(lengths.others)} more in evaluations, the longest has {max(lengths.others)}"
+        text = f"{text}; {len(lengths.others)} more in evaluations; the longest has {max(lengths.others)}"
     return Check("ok", text)
 
 
@@ -260,16 +262,16 @@ def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
     elif planned.uses_vllm:
         fix = "use more --processes (ZeRO-3 shards the state), a lower training.max_tokens, a smaller model, or LoRA"
     elif turns := next((n for n in (256, 128, 64, 32, 16) if need(batch, most=n) <= _TIGHT * free), None):
-        fix = f"set engine.max_batch_size={turns} (generates a batch in more turns), or a lower max_tokens"
+        fix = f"set engine.max_batch_size={turns} (a batch is then generated in more rounds), or a lower max_tokens"
     else:
         fix = "use LoRA, a smaller model, or engine.kind=vllm with --processes N (ZeRO-3)"
     if place.startswith("on GPU") and (files := preset_for(planned.config, free)):
-        fix = f"{fix}; or extend {' and '.join(map(str, files))}, which fits by estimate"
+        fix = f"{fix}; or extend {' and '.join(map(str, files))}, which should fit"
     return Check("failed" if whole.total > free else "warning", text, fix)
 
 
 def preset_for(config: TrainConfig, free: int, folder: Path = Path("configs/models")) -> list[Path]:
-    """Return the best preset in `folder` for `free` bytes of GPU memory, preceded by its model if that differs.
+    """Return the best preset in `folder` for `free` bytes of GPU memory, after its model's config if the model differs.
 
     Presets of the same model, and with adapters only if `config` has them, are preferred, then those for larger GPUs.
     """
