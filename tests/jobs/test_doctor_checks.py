@@ -231,7 +231,7 @@ APART = probe({}, {}, apart=[[0, 1]])
         (prompts(128, [20], [50], [10, 98]), "ok *has 50; 2 more in evaluations; the longest has 98"),
         (prompts(127, [20], [50], [10, 98]), "failed *98 tokens; with 30 new*evaluation.max_tokens=29,"),
         (prompts(128, [20], [50], [10, 98], evaluation_tokens=31), "failed *with 31 new*evaluation.max_tokens=30,"),
-        (prompts(128, [20], [50], evaluation_tokens=79), "failed *50 tokens, *79 new*evaluation.max_tokens=78,"),
+        (prompts(128, [20], [50], evaluation_tokens=79), "failed *50 tokens; *79 new*evaluation.max_tokens=78,"),
         (prompts(98, [20], [50], [10, 98], evaluation_tokens=5), "failed *98 tokens; *5 new ones*other tasks, or"),
         # each rollout in flight holds a connection
         (machine.check_open_files(0, (1024, 4096)), "ok *limit 1024"),

@@ -93,7 +93,7 @@ def test_options_for_sbatch(checkout: Path) -> None:
     [
         *[({"time": time}, "is not a time: MINUTES") for time in ("", "4h", "1:2:3:4", "1-", "-1", "1:0:0\n", "٣")],
         ({"gpus": 4, "vllm_gpus": 4}, "vLLM on 4 of --gpus 4 leaves no GPU for training"),
-        ({"nodes": 2}, "vLLM on 1 of --gpus 1 leaves none"),
+        ({"nodes": 2}, "vLLM on 1 of --gpus 1 leaves no GPU"),
         ({"config": "embedded.yaml", "nodes": 2}, "--nodes 2 requires engine.kind=vllm"),
         ({"config": "embedded.yaml", "vllm_gpus": 1}, "--vllm-gpus requires engine.kind=vllm"),
         *[({"array": array}, "is not a list of seeds") for array in

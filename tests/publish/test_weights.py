@@ -185,7 +185,7 @@ def zeroed(file: Path) -> None:
         ("deepspeed", optimizer(0), steps(4, 8), "mixes files from different checkpoints: .* after 8 steps"),
         ("deepspeed", MODEL, model_steps, "mixes files from different checkpoints: .* after 1 step"),
         ("deepspeed", "zero_pp_rank_0_mp_rank_01_model_states.pt", rewritten({}), "tensor parallelism"),
-        ("dtensor", "model_world_size_3_rank_1.pt", Path.unlink, "has only 2 of 3 files"),
+        ("dtensor", "model_world_size_3_rank_1.pt", Path.unlink, "has only 2 of the 3 files"),
         ("dtensor", "model_world_size_3_rank_1.pt", cut, "rank_1.pt is truncated, damaged"),
         ("dtensor", "model_world_size_2_rank_0.pt", Path.touch, r"numbers of processes \(2, 3\): keep those"),
         ("dtensor", "model_world_size_3_rank_2.pt", rewritten({"x": 1}), "different weight names"),
