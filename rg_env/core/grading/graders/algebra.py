@@ -23,7 +23,7 @@ _MAX_CHARS = 2_000
 _POWER = re.compile(r"\d{1,4}")
 _EXACT_FLOATS = 2**53
 _FLOAT_ERROR = Fraction(12, 10**17)
-"""Relative error of the stored text against the stored number: half a unit in the last place."""
+"""Maximum relative error of a stored float: half a unit in the last place."""
 # Letters that may name a constant of integration, not Euler's number, the imaginary unit, functions or variables.
 _LETTERS = "ABCDKLMNPQRSabcdklmnpqrs"
 _CONSTANT = re.compile(

@@ -372,14 +372,14 @@ def word_sorting(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _words(text: str) -> list[str]:
-    """A list of words: JSON, a Python literal, or separated by commas, or else by white space."""
+    """A list of words, in JSON, as a Python literal, or separated by commas or, without any, by white space."""
     text = forms.unbracketed(text)
     parts = text.split(",") if "," in text else text.split()
     return [part for part in (part.strip().strip(_QUOTES) for part in parts) if part]
 
 
 def _word_lists(text: str) -> list[list[str]] | None:
-    """Lists of words: JSON or a Python literal, with or without quotes; without brackets, one list per line."""
+    """Lists of words: in JSON or as a Python literal, with or without quotes; without brackets, one list per line."""
     if "'" not in text and '"' not in text:
         return _bare_word_lists(text)
     text = text.translate(_AS_JSON)

@@ -91,8 +91,8 @@ def _last_place(value: Fraction, digits: int) -> Fraction:
 def decimal_chain_sum(answer: str, entry: Entry, config: Config) -> float:
     """The exact value of the sum, or the stored answer.
 
-    They differ if decimal_arithmetic was used earlier in the same process, because it lowers Python's decimal
-    precision.
+    They differ if decimal_arithmetic was used earlier in the same process, because that lowers the precision of
+    Python's decimals.
     """
     value = forms.number(answer)
     if value is None:

@@ -77,7 +77,8 @@ def prefix(given: Sequence[object], gold: Sequence[object]) -> int:
 
 
 def in_order(given: Sequence[Any], gold: Sequence[Any], start: Callable[[], Sequence[Any]]) -> float:
-    """Progress of a list beyond `start`, the question's own list; 0.0 if its items differ from those of `gold`."""
+    """Progress of the list `given` beyond `start`, the question's list; 0.0 if its items differ from those of
+    `gold`."""
     if given == gold:
         return 1.0
     return progress(prefix(given, gold), prefix(start(), gold), len(gold)) if sorted(given) == sorted(gold) else 0.0
@@ -148,7 +149,7 @@ def grade_grid(answer: str, gold: Grid, given: Grid = (), matches: Matches = is_
 
 
 def grade_line(answer: str, gold: Sequence[int], given: Sequence[int]) -> float:
-    """`grade_grid` for a flat list, in brackets or not, on one line or several."""
+    """`grade_grid` for a flat list, in brackets or not, on one or several lines."""
     found = rows(answer, len(gold))
     return 0.0 if found is None or sum(map(len, found)) != len(gold) else _graded(flat(found), gold, given, is_whole)
 

@@ -75,7 +75,7 @@ _FRACTION = re.compile(r"([+-]?)\s*\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 def candidates(answer: str, *, label: bool = False, quotes: bool = True, brackets: bool = True) -> list[str]:
     """Distinct texts for a grader to try: the answer as is, without its wrapping, and without optional parts.
 
-    Optional parts are a final period; with `quotes`, quotes around the whole; with `brackets`, the brackets of a
+    Optional parts are a final period; with `quotes`, quotes around the whole answer; with `brackets`, the brackets of a
     one-element list; with `label`, a preceding `The answer is`.
     """
     text = _stripped(answer)

@@ -101,8 +101,8 @@ def tower_of_hanoi(answer: str, entry: Entry, config: Config) -> float:
 def knight_swap(answer: str, entry: Entry, config: Config) -> float:
     """Any number of legal moves that swap the colors, alternating sides, or "No" if that is impossible.
 
-    According to the question, a legal move is a knight's move to an empty square. For puzzles meant to be impossible,
-    the library silently removes a move from the board; `graders.gold` solves those that are still possible.
+    According to the question, a legal move is a knight's move to an empty square. To make a puzzle impossible, the
+    library silently removes a move from the board; `graders.gold` solves such puzzles if they are still possible.
     """
     metadata = entry["metadata"]
     if answer.strip(" \t\r\n\"'[].").lower() == "no":
