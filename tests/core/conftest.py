@@ -1,4 +1,4 @@
-"""For tests that import code of the user's own."""
+"""Fixtures for tests that import user code."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The plain environment: rows of anybody's, what answers to them earn, and Reasoning Gym's tasks as one of them."""
+"""The plain environment: rows from any source, the rewards of answers, and Reasoning Gym's tasks as one source."""
 
 import asyncio
 import threading

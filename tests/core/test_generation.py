@@ -1,4 +1,4 @@
-"""Generation in processes: the same rows from any number of them, clear errors, and none left behind."""
+"""Generation in processes: the same rows from any number of processes, clear errors, no processes left behind."""
 
 import io
 import json

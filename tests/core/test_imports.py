@@ -1,4 +1,4 @@
-"""Importing the user's own code: files and modules, what is kept of them, and errors."""
+"""Importing user code: files and modules, what remains of them, and errors."""
 
 import os
 import pickle

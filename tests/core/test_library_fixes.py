@@ -1,4 +1,4 @@
-"""Fixes to the library for generation. In processes of their own: fixes stay."""
+"""Fixes to the library for generation; tested in separate processes, because fixes are permanent."""
 
 import subprocess
 import sys

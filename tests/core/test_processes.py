@@ -1,4 +1,4 @@
-"""Child processes: bounded, ended with all of their group, and never without their parent."""
+"""Child processes: limited in time, terminated with their whole group, and never outliving their parent."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""The folder of a run: what it is known by, what is read and written, and where it may be."""
+"""The folder of a run: how it is recognized, what is read and written, and where it may be."""
 
 import contextlib
 import json

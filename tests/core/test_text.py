@@ -1,4 +1,4 @@
-"""Text for people: one-line errors, foreign text, values in few characters; and odd values for arguments."""
+"""Text for people: one-line errors, untrusted text, abbreviated values; and unusual argument values."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Questions and answers of the user's own: files of each kind, and every defect with its place."""
+"""The user's own questions and answers: files of each kind, and every defect with its location."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tasks of the user's own: by name, with options and levels, drawn in other processes, kept on disk."""
+"""The user's own tasks: by name, with options and levels, generated in other processes, cached on disk."""
 
 import json
 import os

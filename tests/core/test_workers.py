@@ -1,4 +1,4 @@
-"""Worker pools, with real processes: calls, what targets are kept from, and the ends of workers and pools."""
+"""Worker pools, with real processes: calls, restrictions on targets, and how workers and pools end."""
 
 import contextlib
 import os

@@ -10,6 +10,6 @@ from training_fixtures import *  # noqa: F403  fixtures
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Path]:
-    """`tmp_path`, as the working folder."""
+    """Makes `tmp_path` the working folder."""
     with contextlib.chdir(tmp_path):
         yield tmp_path

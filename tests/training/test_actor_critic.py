@@ -86,7 +86,7 @@ def lambda_return(rewards: list[float], values: list[float], t: int, gamma: floa
     lam=shares,
 )
 def test_advantages_are_lambda_returns_less_values(example: Any, rows: Any, gamma: float, lam: float) -> None:
-    """By their definition, over all n-step returns, independent of values outside of the mask."""
+    """Advantages match their definition over all n-step returns, and do not depend on values outside the mask."""
     width = max(start + len(steps) for start, steps, _ in rows) + 1
     rewards, values = (torch.tensor([[junk] * width for _, _, junk in rows]) for _ in range(2))
     mask = torch.zeros(len(rows), width, dtype=torch.bool)
@@ -107,7 +107,7 @@ def test_advantages_are_lambda_returns_less_values(example: Any, rows: Any, gamm
     [(1.0, 2.0, -2.0), (1.0, -2.0, 2.0), (1.5, 2.0, 0.0), (0.5, 2.0, -1.0), (0.5, -2.0, 0.0), (1.5, -2.0, 3.0)],
 )
 def test_the_loss_stops_paying_beyond_the_clip(example: Any, ratio: float, advantage: float, slope: float) -> None:
-    """Its slope in the log-probability is `-ratio A` within the bounds, and where the ratio has gone the wrong way."""
+    """The slope in the log-probability is `-ratio A` within the bounds, and also if the ratio moved the wrong way."""
     logps = torch.tensor([ratio]).log().requires_grad_()
     loss, clipped = example.ppo_loss(logps, torch.zeros(1), torch.tensor([advantage]), 0.2)
     loss.sum().backward()
@@ -116,7 +116,7 @@ def test_the_loss_stops_paying_beyond_the_clip(example: Any, ratio: float, advan
 
 
 def test_advantages_are_from_the_value_head(example: Any, rollouts: Any, model: Any) -> None:
-    """Rewards less values row by row, the reward at the last token alone; another head gives others."""
+    """Computed row by row, with the reward only at the last token; another head gives other advantages."""
     ids, mask, paid = rollouts
     found = []
     for seed in (0, 1):
@@ -145,7 +145,7 @@ def test_advantages_are_from_the_value_head(example: Any, rollouts: Any, model: 
     ],
 )
 def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], words: str) -> None:
-    """With exit code 2, and nothing is written."""
+    """The exit code is 2, and nothing is written."""
     command = [sys.executable, str(EXAMPLE), "--model", "tiny", *arguments]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 2, done.stderr
@@ -155,7 +155,7 @@ def test_mistakes_are_one_line(tmp_path: Path, arguments: list[str], words: str)
 
 @pytest.mark.parametrize("by", [math.nan, math.inf])
 def test_an_update_that_is_not_finite_is_skipped(example: Any, model: Any, rollouts: Any, by: float) -> None:
-    """By the critic; policies have the trainer's guard, whose tests are in test_step_guard.py."""
+    """Tests the critic; policies use the trainer's guard, which is tested in test_step_guard.py."""
     critic = small_head(width=model.config.hidden_size)
     before = critic.weight.clone()
     hidden = torch.full((4, model.config.hidden_size), by)
@@ -172,7 +172,7 @@ def lines_of(file: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_the_tiny_policy_learns(tmp_path: Path) -> None:
-    """Sampled accuracy rises by at least 0.3 in five steps, with a critic that foresees a part of the outcome."""
+    """Sampled accuracy rises by at least 0.3 in five steps, with a critic that predicts part of the outcome."""
     command = [sys.executable, str(EXAMPLE), "--model", "tiny", "--max-steps", "5", "--output-dir", "run"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
@@ -194,7 +194,7 @@ def test_the_tiny_policy_learns(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_run_after_its_step(tmp_path: Path) -> None:
-    """With a checkpoint of that step and the results so far."""
+    """A checkpoint of that step and the results so far are saved."""
     command = [sys.executable, "-u", str(EXAMPLE), "--model", "tiny", "--batch-size", "8", "--max-tokens", "4"]
     process = subprocess.Popen(
         [*command, "--output-dir", "run", "--max-steps", "500"],

@@ -1,4 +1,4 @@
-"""Callbacks of transformers see a run as they would see one of transformers' trainer."""
+"""Callbacks of transformers see the same events as with transformers' own trainer."""
 
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ def step(number: int) -> list[tuple[str, int]]:
 
 
 def test_every_event_comes_in_order(make_trainer: Any, make_env: Any) -> None:
-    """With the step that it belongs to: 8 rows are two steps an epoch; a checkpoint after the second step."""
+    """Each event has its step: 8 rows make two steps per epoch, with a checkpoint after the second step."""
     seen = Seen()
     trainer = make_trainer(
         env=make_env(num_train_examples=8), max_steps=3, max_tokens=4, save_steps=2, callbacks=[seen]
@@ -93,7 +93,7 @@ def test_control_ends_and_saves_a_run(make_trainer: Any, tmp_path: Path) -> None
 
 
 def test_a_control_that_is_returned_counts(make_trainer: Any) -> None:
-    """As in transformers; None keeps the present one. Classes are instantiated."""
+    """As in transformers; None keeps the current control. Classes are instantiated."""
 
     class Returns(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:

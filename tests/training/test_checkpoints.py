@@ -1,4 +1,4 @@
-"""What can be wrong with a checkpoint is one line before training starts; and a save that fails loses nothing."""
+"""Problems with a checkpoint are reported in one line before training starts, and a failed save loses nothing."""
 
 import json
 import os
@@ -64,7 +64,7 @@ def edit(path: Path, **changes: Any) -> None:
 
 
 def forge(checkpoint: Path, **changes: Any) -> None:
-    """Let resume.json describe the files that are there, as somebody who wants them to be loaded would."""
+    """Make resume.json match the existing files, as an attacker would."""
     files = [path for path in checkpoint.rglob("*") if path.is_file() and path.name != "resume.json"]
     sizes = {str(path.relative_to(checkpoint)): path.stat().st_size for path in files}
     edit(checkpoint / "resume.json", files=sizes, **changes)
@@ -92,7 +92,7 @@ def problem(path: Path) -> str:
 def test_a_damaged_checkpoint_is_reported(
     run: Path, make_trainer: Any, file: str, damage: Callable[[Path], Any], words: str
 ) -> None:
-    """By file, before anything is written; "auto" takes the one before, and saves over the damaged one."""
+    """The file is named, and nothing is written; "auto" uses the previous checkpoint and overwrites the damaged one."""
     damage(run / "checkpoint-2" / file)
     assert words in problem(run / "checkpoint-2")
     results = train(make_trainer(output_dir=str(run), save_steps=1, **OPTIONS), evaluation=NONE, resume="auto")
@@ -103,7 +103,7 @@ def test_a_damaged_checkpoint_is_reported(
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_nothing_in_a_checkpoint_is_executed(run: Path, tmp_path: Path) -> None:
-    """Neither in our own files, nor in those that DeepSpeed and torch.distributed.checkpoint would unpickle."""
+    """This holds for our own files and for those that DeepSpeed and torch.distributed.checkpoint would unpickle."""
     bomb, path = Bomb(tmp_path / "executed"), run / "checkpoint-2"
     for file in ("optimizer.pt", "resume_state_0.pt"):
         whole = (path / file).read_bytes()
@@ -155,7 +155,7 @@ def test_another_run_is_refused(run: Path, make_trainer: Any, fields: dict[str, 
 
 
 def test_other_rows_or_processes_are_refused(run: Path, make_trainer: Any, make_env: Any) -> None:
-    """Rows with what the manifest of that run knows about the difference."""
+    """For rows, the error includes what that run's manifest reveals about the difference."""
     trainer = make_trainer(output_dir=str(run), env=make_env(seed=7), **OPTIONS)
     with pytest.raises(InputError, match="seed of the train rows"):
         train(trainer, resume="auto")
@@ -168,7 +168,7 @@ def test_other_rows_or_processes_are_refused(run: Path, make_trainer: Any, make_
 
 
 def test_another_model_is_refused(run: Path, make_trainer: Any) -> None:
-    """By the first weight that is missing or has another shape; also a model with an adapter."""
+    """The error names the first weight that is missing or has another shape; also for a model with an adapter."""
     from peft import LoraConfig
 
     path = run / "checkpoint-2" / "model.safetensors"
@@ -188,7 +188,7 @@ def test_another_model_is_refused(run: Path, make_trainer: Any) -> None:
 
 
 def test_another_adapter_is_refused(make_trainer: Any, tmp_path: Path) -> None:
-    """One of another rank, or with another scale."""
+    """An adapter with another rank or scale is refused."""
     from peft import LoraConfig
 
     def trainer(max_steps: int = 3, **fields: Any) -> Any:
@@ -203,7 +203,7 @@ def test_another_adapter_is_refused(make_trainer: Any, tmp_path: Path) -> None:
 
 
 def test_newer_checkpoints_are_not_overwritten(run: Path, make_trainer: Any) -> None:
-    """Continuing from an older one would."""
+    """Continuing from an older checkpoint would overwrite them."""
     for path, words in (
         (run / "checkpoint-1", "has checkpoints after checkpoint-1, checkpoint-2 the newest"),
         (run / "checkpoint-9", "there is no such folder"),
@@ -217,7 +217,7 @@ def test_newer_checkpoints_are_not_overwritten(run: Path, make_trainer: Any) -> 
 
 
 def test_a_full_disk_loses_nothing(make_trainer: Any, tmp_path: Path) -> None:
-    """The checkpoint before it stays complete, and the run ends with one line; whatever file was being written."""
+    """The previous checkpoint stays complete, and the run ends with one line, whichever file was being written."""
     for number, blocked in enumerate(("model.safetensors", "optimizer.pt", "resume_state_0.pt")):
         folder = tmp_path / str(number)
         trainer = make_trainer(model=policy(), output_dir=str(folder), save_steps=1, **OPTIONS)
@@ -238,7 +238,7 @@ def test_a_full_disk_loses_nothing(make_trainer: Any, tmp_path: Path) -> None:
 
 
 def test_weights_that_were_not_written_completely_are_no_checkpoint(make_trainer: Any, tmp_path: Path) -> None:
-    """As ZeRO-3 writes them where it does not gather: empty."""
+    """ZeRO-3 writes empty weights if it does not gather them."""
     trainer = make_trainer(save_steps=1, **OPTIONS)
     save = trainer.strategy.save
 
@@ -265,7 +265,7 @@ def test_weights_in_several_files_are_found(tmp_path: Path) -> None:
 
 
 def test_weights_that_nothing_could_load_are_refused_at_the_start(make_args: Any) -> None:
-    """Pickles, and shards that ZeRO-3 does not gather; with what to change."""
+    """Covers pickles and shards that ZeRO-3 does not gather; the error has a remedy."""
     with pytest.raises(InputError, match="save_safetensors=False: weights are always saved as safetensors"):
         make_args(save_safetensors=False)
     plugin = SimpleNamespace(zero_stage=3, zero3_save_16bit_model=False, deepspeed_config={})

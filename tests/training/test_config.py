@@ -1,4 +1,4 @@
-"""The schema of training runs: what it takes, and the one line that each mistake gets."""
+"""The schema of training runs: accepted values, and the one-line error for each mistake."""
 
 import os
 import re
@@ -184,7 +184,7 @@ def test_a_hint_names_the_section_only_if_it_is_in_one(base: Path, override: str
 
 
 def test_a_config_of_the_papers_trainer_is_one_line(tmp_path: Path) -> None:
-    """Its file names the one that corresponds to it."""
+    """The error names the corresponding config."""
     file = tmp_path / "inter_generalisation" / "logic_qwen_3b.yaml"
     file.parent.mkdir()
     file.write_text("reasoning_gym: {dataset_size: 20000}\ntrainer: {n_gpus_per_node: 4}\n")
@@ -205,7 +205,7 @@ def test_a_config_of_the_papers_trainer_is_one_line(tmp_path: Path) -> None:
     ],
 )
 def test_options_are_reported_at_their_own_place(base: Path, path: str, value: int, words: str) -> None:
-    """Not at the task or the reward that they belong to."""
+    """Errors are not reported at the task or reward to which the options belong."""
     with pytest.raises(ConfigError) as caught:
         load_train_config(base, ["tasks={maze: {}, spell_backward: {}}", f"{path}={value}"])
     assert str(caught.value).startswith(f"{path} = {value} @ command line: ")
@@ -306,7 +306,7 @@ def test_what_replaces_names_of_other_trainers_exists() -> None:
 
 
 def test_the_fields_that_other_sections_hold_are_pythons_alone(base: Path) -> None:
-    """They are in no resolved config and in no document, and get their values from those sections."""
+    """They occur neither in resolved configs nor in documents, and get their values from those sections."""
     config = load_train_config(base, ["seed=3", "output.save_every=5", "output.save_total_limit=2", "output.dir=x"])
     assert not OWNED_ELSEWHERE.keys() & config.resolved()["training"].keys()
     args = config.grpo_config(Path("x"))
@@ -315,7 +315,7 @@ def test_the_fields_that_other_sections_hold_are_pythons_alone(base: Path) -> No
 
 
 def test_mistakes_of_all_kinds_are_shown_together(base: Path) -> None:
-    """Types, keys and names; then values that exclude each other."""
+    """First types, keys and names; then incompatible values."""
     names = ["tasks.mase={}", "rewards.lenth=1"]
     for mistakes in (["seed=x", "training.max_steps=0", "model.nam=1", *names], ["training.warmup_steps=500", *names]):
         with pytest.raises(ConfigError) as caught:
@@ -351,7 +351,7 @@ def test_plain_text_stands_for_a_section_or_a_list(base: Path, short: str, whole
 
 
 def test_a_batch_that_does_not_fit_is_reported_with_other_mistakes(base: Path) -> None:
-    """Unless a value that it depends on is a mistake itself."""
+    """Except if a value that the batch depends on is itself wrong."""
     with pytest.raises(ConfigError, match=r"2 mistakes(.|\n)*7 rollouts are not divisible by num_generations=8"):
         load_train_config(base, ["training.rollouts_per_step=7", "training.learning_rate=x"])
     with pytest.raises(ConfigError, match=r"^training.num_generations = 'x'[^\n]*$"):
@@ -391,7 +391,7 @@ def test_the_resolved_config_reads_equal(base: Path) -> None:
 
 
 def test_a_dry_run_imports_nothing_heavy(base: Path) -> None:
-    """Which is why it takes under a second."""
+    """A dry run therefore takes less than a second."""
     code = (
         "import sys; from rg_env.cli.main import run; run(['train', 'run.yaml', '--dry-run']); "
         "print({'torch', 'reasoning_gym', 'verifiers', 'transformers', 'datasets', 'numpy'} & set(sys.modules))"
@@ -456,7 +456,7 @@ UNUSED: list[tuple[list[str], str, str, str]] = [
 def test_a_key_without_effect_is_named_with_the_reason(
     base: Path, given: list[str], keys: str, reason: str, needed: str
 ) -> None:
-    """In the plan; and no longer with what it needs."""
+    """The plan names the key, unless the config also has what the key needs."""
     config = load_train_config(base, given)
     assert without_effect(config) == f"without effect: {keys} ({reason})"
     assert describe(config).endswith(f"\n#   {without_effect(config)}")

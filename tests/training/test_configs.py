@@ -1,4 +1,4 @@
-"""The run configs in configs/: every one of them, through the loader that `rg-env train` uses."""
+"""Every run config in configs/, loaded as by `rg-env train`."""
 
 import itertools
 import json
@@ -59,7 +59,7 @@ def test_a_part_loads_with_a_minimal_config(path: Path, tmp_path: Path) -> None:
 
 
 def test_base_spells_out_the_defaults(tmp_path: Path) -> None:
-    """Its values are those of a run without it."""
+    """Its values are the same as in a run without base.yaml."""
     sections = {"model": {"name": "tiny"}, "tasks": {"ab": {}}}
     assert loaded(tmp_path, CONFIGS / "base.yaml", **sections) == loaded(tmp_path, **sections)
 
@@ -75,7 +75,7 @@ def test_a_list_of_rewards_replaces_those_of_the_base(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("model", ["tiny", "any other"])
 def test_scripts_and_configs_have_the_same_defaults(tmp_path: Path, model: str) -> None:
-    """What `default_config` gives is what the shipped configs come to, field by field."""
+    """`default_config` returns the values of the resolved shipped configs, field by field."""
     from rg_env.inference.models import Policy
     from rg_env.training.config.grpo import default_config
 
@@ -89,7 +89,7 @@ def test_scripts_and_configs_have_the_same_defaults(tmp_path: Path, model: str) 
 
 @pytest.mark.parametrize("path", [path for path in EXPERIMENTS if path.stem.endswith("_fixed")], ids=name)
 def test_a_fixed_difficulty_differs_in_that_alone(path: Path) -> None:
-    """From its curriculum; the number of steps and questions apart."""
+    """It differs from its curriculum only in difficulty and in the number of steps and questions."""
     fixed = load_train_config(path)
     other = load_train_config(path.with_name(path.name.replace("_fixed", "")))
     assert fixed.curriculum is None

@@ -84,7 +84,7 @@ def example(**changes: Any) -> dict[str, Any]:
 
 
 def test_a_terminal_has_one_line_that_renews_itself(terminal: Terminal) -> None:
-    """With the step, a bar, metrics and the remaining time; other lines are above it."""
+    """The line has the step, a bar, metrics and the remaining time; other lines are printed above it."""
     with closing(RunConsole(terminal.stream, XTERM)) as console:
         for step in (1, 2, 3):
             console.step(step, 20, METRICS | {"reward": step / 10})
@@ -99,7 +99,7 @@ def test_a_terminal_has_one_line_that_renews_itself(terminal: Terminal) -> None:
 
 
 def test_the_terminal_is_left_as_it_was(terminal: Terminal) -> None:
-    """The cursor is shown again, other output is above the line, and printing goes where it went."""
+    """The cursor is visible, other output is above the line, and printing is no longer redirected."""
     with redirect_stdout(terminal.stream):
         with closing(RunConsole(terminal.stream, XTERM)) as console:
             console.step(1, 2, METRICS)
@@ -121,7 +121,7 @@ def test_a_terminal_without_escape_codes_gets_lines(terminal: Terminal, environ:
 
 
 def test_elsewhere_it_is_a_line_a_step() -> None:
-    """Without escape codes, even where colors are forced, and never broken into two."""
+    """The line has no escape codes, even if colors are forced, and is never wrapped."""
     stream = io.StringIO()
     with closing(RunConsole(stream, {"FORCE_COLOR": "1", "COLUMNS": "20"})) as console:
         console.step(1, 20, METRICS)
@@ -155,7 +155,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_model_text_is_shown_and_not_obeyed(name: str, terminal: Terminal) -> None:
-    """As data, on terminals and in logs: no markup, no escape sequence, nothing that turns or hides text."""
+    """It is data, on terminals and in logs: no markup, escape sequences, or characters that reverse or hide text."""
     text, expected = HOSTILE[name]
     assert visible_line(text) == expected
     plain = io.StringIO()
@@ -172,7 +172,7 @@ def test_model_text_is_shown_and_not_obeyed(name: str, terminal: Terminal) -> No
 
 
 def test_long_text_is_left_out_in_the_middle() -> None:
-    """Its beginning and its end are there; what fits is whole."""
+    """Its beginning and end are shown; text that fits is shown in full."""
     text = "begin " + "x" * 100_000 + " <answer>42</answer>"
     stream = io.StringIO()
     RunConsole(stream).examples(1, [example(completion=text)])
@@ -186,7 +186,7 @@ def test_long_text_is_left_out_in_the_middle() -> None:
 
 
 def test_a_stream_that_cannot_write_everything_does_not_end_the_run() -> None:
-    """What its encoding lacks is replaced."""
+    """Characters missing from its encoding are replaced."""
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
     console = RunConsole(stream)
@@ -293,7 +293,7 @@ def test_labels_are_in_no_overall_figure() -> None:
 
 
 def test_an_environment_without_accuracy_is_shown_by_reward() -> None:
-    """No accuracy is made up, nor pass@k."""
+    """Neither accuracy nor pass@k is invented."""
     found = evaluation(0, ["a", "b"], ["c"], correct=None, completion_tokens=None, truncated=None)
     assert headline(found) == "reward 0.50  on 12 problems  held out: reward 0.50 [0.50, 0.50]  on 6 problems"
     text = "\n".join(line for line in printed(found) if not line.startswith("Accuracies"))

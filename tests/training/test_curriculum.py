@@ -1,4 +1,4 @@
-"""Levels that follow the accuracy, and the questions asked at them. Accuracies are scripted, questions are real."""
+"""Levels that follow accuracy, and the questions at each level. Accuracies are scripted; questions are real."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -61,14 +61,14 @@ def level_of(row: dict[str, Any]) -> tuple[int, int]:
 
 
 def test_levels_follow_the_accuracy(make: Any, env: Any) -> None:
-    """Up above the one threshold, down below the other, after a full window at the level, within the limits."""
+    """The level rises above one threshold and falls below the other, after a full window, within limits."""
     curriculum = make({"start": 1, "highest": 2})
     assert play(curriculum, env, [1, 1, 1, 1, 1, 1]) == [1, 2, 2, 2, 2, 2]
     assert play(curriculum, env, [0.5, 0.5, 0, 0, 0, 0, 0, 0, 0], first=6) == [2, 2, 2, 1, 1, 0, 0, 0, 0]
 
 
 def test_a_schedule_goes_by_the_steps(make: Any, env: Any) -> None:
-    """Whatever the accuracy; before its first step it is the start."""
+    """Accuracy does not matter; before the schedule's first step, the level is `start`."""
     curriculum = make({"start": 2}, schedule={"2": 1, "4": 3})
     curriculum.update_levels(0)
     assert play(curriculum, env, [1, 1, 1, 1, 0, 0]) == [2, 1, 1, 3, 3, 3]
@@ -131,7 +131,7 @@ def test_questions_are_of_the_level_and_for_training(make: Any, env: Any) -> Non
 
 
 def test_options_win_in_their_order(env: Any) -> None:
-    """The user's own options over the level's, and those over the environment's."""
+    """The user's own options override the level's, which override the environment's."""
     sized = ReasoningGym(
         gym={"name": "chain_sum", "config": {"min_terms": 5, "max_terms": 5, "min_digits": 4, "max_digits": 4}},
         num_train_examples=4,
@@ -146,7 +146,7 @@ def test_options_win_in_their_order(env: Any) -> None:
 
 
 def test_single_attributes_alone_change(make: Any, env: Any) -> None:
-    """The others stay at level 0, as in a mixture; one with fewer levels takes its highest."""
+    """The others stay at level 0, as in a mixture; an attribute with fewer levels uses its highest."""
     rows = make({"start": 3, "attributes": ["num_digits"]}).replace(0, rows_of(env, "chain_sum") * 40)
     assert {level_of(row)[0] for row in rows} == {2}
     assert max(level_of(row)[1] for row in rows) == 4
@@ -174,7 +174,7 @@ def test_rollouts_count_at_the_level_they_were_asked_at(make: Any, env: Any) -> 
 
 
 def test_broken_levels_are_stepped_over() -> None:
-    """Both ways; a start on one is the next that works."""
+    """This applies in both directions; a broken start level is replaced by the next one that works."""
     env = ReasoningGym(gym=["modulo_grid", "sokoban", "jugs"], num_train_examples=3, num_eval_examples=0)
     tasks = {"modulo_grid": {"start": 1}, "sokoban": {}, "jugs": {"start": 3}}
     config = CurriculumConfig.model_validate({"tasks": tasks, "window": 1})
@@ -220,7 +220,7 @@ def built(spec: Any) -> Callable[[int], Any]:
 
 
 def test_a_pool_grows_and_starts_over(env: Any) -> None:
-    """All distinct questions once, then again from the start; a resumed run starts over at the same question."""
+    """All distinct questions occur once, then again from the start; a resumed run wraps around at the same question."""
     said: list[str] = []
     spec = {"name": "leg_counting", "config": working_levels("leg_counting")[0]}
     pool = QuestionPool("leg_counting at level 0", built(spec), env.to_examples, say=said.append)

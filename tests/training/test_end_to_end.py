@@ -1,4 +1,4 @@
-"""The main job as the README prints it: the real example, trainer, engine and policy, as processes of their own."""
+"""The main job as the README prints it: the real example, trainer, engine and policy, as separate processes."""
 
 import json
 import os
@@ -108,7 +108,7 @@ def test_every_file_is_left(main_job: tuple[Path, str]) -> None:
 
 
 def test_training_and_evaluation_questions_are_apart(main_job: tuple[Path, str]) -> None:
-    """By the manifest's hashes, and by the questions in the rollouts."""
+    """Checked by the manifest's hashes and by the questions in the rollouts."""
     run, _ = main_job
     rows = json.loads((run / "manifest.json").read_text())["rows"]
     train, frozen_rows = (rows["splits"][split]["question_hashes"] for split in ("train", "eval"))
@@ -122,7 +122,7 @@ def test_training_and_evaluation_questions_are_apart(main_job: tuple[Path, str])
 
 
 def test_the_console_tells_the_story(main_job: tuple[Path, str]) -> None:
-    """A line a step, before and after, three samples, where the files are; nothing else."""
+    """One line per step, results before and after, three samples, and the location of the files; nothing else."""
     run, printed = main_job
     assert "step   1/" in printed
     assert "greedy accuracy" in printed

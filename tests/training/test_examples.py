@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).parents[2]
 def run(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str]]:
-    """Runs an example in this process, in an empty folder; gives its exit code and its standard error."""
+    """Runs an example in this process, in an empty folder; returns its exit code and standard error."""
 
     def call(name: str, *arguments: str) -> tuple[int, str]:
         spec = importlib.util.spec_from_file_location(name, REPOSITORY / "examples" / f"{name}.py")
@@ -75,7 +75,7 @@ ULTRA, MINIMAL = "train_ultra_minimal", "train_minimal"
 def test_mistakes_are_one_line(
     run: Callable[..., tuple[int, str]], tmp_path: Path, example: str, arguments: list[str], words: str
 ) -> None:
-    """And nothing is written, or changed."""
+    """Nothing is written or changed."""
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -92,7 +92,7 @@ PUBLIC = {"rg_env", "rg_env.commands", "rg_env.errors", "rg_env.evaluation", "rg
 
 
 def test_examples_import_public_names_alone() -> None:
-    """`train_trl`, which shows an adapter, apart."""
+    """`train_trl`, which demonstrates an adapter, is an exception."""
     for file in {*(REPOSITORY / "examples").glob("*.py")} - {REPOSITORY / "examples" / "train_trl.py"}:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("rg_env"):
@@ -150,7 +150,7 @@ STEPS = ["--max-steps", "2"]
     ],
 )
 def test_examples_train(tmp_path: Path, script: str, arguments: list[str], metric: str) -> None:
-    """Two steps each, as they are typed."""
+    """Each example makes two steps, with its documented command."""
     output = ["output.dir=run"] if script == "train_from_config" else ["--output-dir", "run"]
     command = [sys.executable, str(REPOSITORY / "examples" / f"{script}.py"), *arguments, *output]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)

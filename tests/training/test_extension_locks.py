@@ -1,4 +1,4 @@
-"""Locks that a killed process left where DeepSpeed compiles."""
+"""Locks that a killed process left in DeepSpeed's build folder."""
 
 import os
 import time
@@ -27,7 +27,7 @@ def locks(tmp_path: Path) -> dict[str, Path]:
 def test_a_lock_that_is_left_over_is_taken_away_and_told(
     locks: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Once; what may still compile keeps its lock."""
+    """It is reported once; a process that may still be compiling keeps its lock."""
     for _ in range(2):
         collectives.clear_stale_locks(tmp_path)
     assert {name: lock.exists() for name, lock in locks.items()} == {"stale": False, "compiling": True, "fresh": True}

@@ -33,7 +33,7 @@ UNSEEN = [{"name": "chain_sum", "config": TASKS["chain_sum"]}]
 
 
 def drawn(rollouts: list[dict[str, Any]], draw: str, **of: Any) -> list[dict[str, Any]]:
-    """The sampled or the greedy ones with these values."""
+    """The sampled or greedy answers with these values."""
     return [each for each in rollouts if each["draw"] == draw and all(each[key] == of[key] for key in of)]
 
 
@@ -129,7 +129,7 @@ def test_labels_are_in_no_overall_figure(make_trainer: Any, make_env: Any, unsee
 
 @pytest.mark.slow
 def test_evaluations_do_not_disturb_training(make_trainer: Any, unseen: Any, tmp_path: Path) -> None:
-    """With many and without any: the same metrics and rollouts, and the same weights to the bit."""
+    """Metrics and rollouts are the same with many evaluations and without any, and weights are bit-identical."""
     weights, lines = [], []
     nothing = EvaluationPlan(every=0, before=False, after=False)
     for name, plan in (("with", EvaluationPlan(every=1, rollouts_per_example=3, held_out=[unseen])), ("out", nothing)):
@@ -147,7 +147,7 @@ def test_evaluations_do_not_disturb_training(make_trainer: Any, unseen: Any, tmp
 
 
 def test_without_greedy_answers(make_trainer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Greedy metrics are missing everywhere, also if only some evaluations are made."""
+    """Greedy metrics are missing everywhere, even if only some evaluations are run."""
     results = train(make_trainer(max_steps=3), evaluation=EvaluationPlan(greedy=False, before=False, every=2))
     assert results["eval_before"] is None
     assert results["eval_after"]["step"] == 3
@@ -226,7 +226,7 @@ def test_plans_that_do_not_fit_the_trainer(make_trainer: Any, make_env: Any, uns
 
 @pytest.mark.parametrize("label", ["maze", "leg_counting", "held_out", "status", "a/b", "a b", "", "x" * 81])
 def test_labels_that_cannot_be(unseen: Any, label: str) -> None:
-    """They are names of metrics: no task's, no other figure's."""
+    """Labels are metric names, so they must differ from tasks and other figures."""
     with pytest.raises(InputError, match=r"labelled: .*label"):
         EvaluationPlan(labelled={label: unseen})
 
@@ -244,7 +244,7 @@ def test_a_failing_reward_of_a_held_out_task_is_told(make_trainer: Any, unseen: 
 
 
 def test_a_run_goes_on_with_the_same_questions_only(make_trainer: Any, make_env: Any, unseen: Any) -> None:
-    """Else before and after could not be compared."""
+    """Otherwise, results before and after could not be compared."""
     train(make_trainer(max_steps=1), evaluation=EvaluationPlan(held_out=[unseen]))
     for other in (
         EvaluationPlan(),

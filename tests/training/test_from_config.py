@@ -1,4 +1,4 @@
-"""Runs from configs: what they leave repeats them, and measures alone what they have trained."""
+"""Runs from configs: their output files suffice to repeat them and to evaluate their checkpoints."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ def config(here: Path) -> Path:
 
 
 def test_a_run_is_repeated_from_its_own_config(config: Path) -> None:
-    """To the last digit; and its folder is not overwritten."""
+    """Results match to the last digit, and the run's folder is not overwritten."""
     first = run_config(load_train_config(config, ["output.dir=one"]))
     again = run_config(load_train_config("one/config.yaml", ["output.dir=two"]))
     assert logged(Path("one")) == logged(Path("two"))

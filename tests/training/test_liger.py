@@ -29,7 +29,7 @@ def test_liger_without_a_gpu(make_trainer: Any) -> None:
 @pytest.mark.parametrize("chunk", [10**9, 5 * SMALL["vocab_size"]])
 @pytest.mark.parametrize("name", ["qwen2", "llama", "gemma2 with soft caps", "phi3 with fused projections"])
 def test_the_forward_of_a_liger_model(name: str, chunk: int) -> None:
-    """Takes our arguments and gives the same numbers, in chunks too; what needs a GPU of it is left out here."""
+    """It accepts our arguments and gives the same numbers, also in chunks; parts that need a GPU are not tested."""
     try:
         from liger_kernel.transformers import _apply_liger_kernel_to_instance
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""The LM head in chunks: the numbers of the whole, in the memory of a chunk."""
+"""The LM head in chunks: the same numbers as without chunks, with the memory of one chunk."""
 
 import copy
 from pathlib import Path
@@ -50,7 +50,7 @@ def batch(rows: int = 6, prompt: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
 def outcome(
     model: Any, chunk: int, arrangement: Arrangement = "by_length", sizes: Any = ()
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities, and the gradients of something made of them, with `chunk` logits at a time."""
+    """Log-probabilities, and gradients of a function of them, with `chunk` logits at a time."""
     ids, mask = batch(*sizes)
     model.zero_grad()
     logps = completion_logps(model, ids, mask, temperature=0.7, arrangement=arrangement, logits_per_chunk=chunk)
@@ -64,7 +64,7 @@ def same(ours: Any, whole: Any) -> None:
 
 
 def rows_of_head(model: Any) -> list[int]:
-    """From now on, the number of rows in each call of the LM head."""
+    """Record the number of rows in each call of the LM head from now on."""
     head, rows = model.get_output_embeddings(), list[int]()
     logits_of = head.forward
 
@@ -79,7 +79,7 @@ def rows_of_head(model: Any) -> list[int]:
 @pytest.mark.parametrize("arrangement", get_args(Arrangement))
 @pytest.mark.parametrize("name", [*FAMILIES, *OTHERS, *ADAPTED])
 def test_chunks_change_nothing(name: str, arrangement: Arrangement) -> None:
-    """Neither log-probabilities nor gradients, whatever a family does to its logits and PEFT to its head."""
+    """Log-probabilities and gradients stay the same, whatever a family does to its logits and PEFT to its head."""
     if arrangement == "shared" and "window" in name:
         pytest.skip("its mask is not one for all layers")
     model = build(name)
@@ -160,7 +160,7 @@ def test_a_token_of_no_probability_has_no_entropy() -> None:
 
 
 class Unknown(LlamaForCausalLM):
-    """Its logits are three times those of its head, which is not visible in its configuration."""
+    """A model whose logits are three times those of its head, which its configuration does not show."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         output = super().forward(*args, **kwargs)
@@ -169,7 +169,7 @@ class Unknown(LlamaForCausalLM):
 
 
 def test_what_is_not_known_is_computed_whole() -> None:
-    """A model that changes its logits in another way has right numbers, at the price of memory."""
+    """A model that changes its logits in another way gets correct numbers, at the cost of memory."""
     model = Unknown(copy.deepcopy(FAMILIES["llama"]))
     same(outcome(model, FIVE), outcome(model, WHOLE))
 
@@ -201,7 +201,7 @@ def test_through_ddp(find_unused: bool, tmp_path: Path) -> None:
 
 
 class Largest(TorchDispatchMode):
-    """The most numbers in a tensor made within."""
+    """The maximum number of elements of any tensor created in this context."""
 
     def __init__(self) -> None:
         super().__init__()

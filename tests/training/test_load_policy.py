@@ -23,7 +23,7 @@ from rg_env.training.weight_sync import server_name
 
 @pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "config.json"])
 def test_damaged_model_files_are_one_line(tmp_path: Path, file: str) -> None:
-    """Whatever their parser raises."""
+    """The error is one line, whatever the parser raises."""
     for source in POLICY_DIR.iterdir():
         (tmp_path / source.name).write_bytes(source.read_bytes() if source.name != file else b"\x00garbage")
     part = {"model.safetensors": "weights", "tokenizer.json": "tokenizer files"}.get(file, file)
@@ -42,7 +42,7 @@ def copied(tmp_path: Path) -> Path:
 
 
 def test_weights_that_are_missing_are_named(copied: Path) -> None:
-    """Their layers would be random; weights tied to others need not be there."""
+    """Their layers would be random; tied weights may be missing."""
     tensors = load_file(copied / "model.safetensors")
     name = next(key for key in tensors if key.endswith("q_proj.weight"))
     save_file({key: t for key, t in tensors.items() if key != name}, copied / "model.safetensors", {"format": "pt"})
@@ -52,7 +52,7 @@ def test_weights_that_are_missing_are_named(copied: Path) -> None:
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_tied_weights_need_not_be_there(copied: Path, tied: bool) -> None:
-    """If the config ties them."""
+    """This holds if the config ties them."""
     tensors = {key: t for key, t in load_file(copied / "model.safetensors").items() if key != "lm_head.weight"}
     save_file(tensors, copied / "model.safetensors", {"format": "pt"})
     config = json.loads((copied / "config.json").read_text())
@@ -76,7 +76,7 @@ def test_weights_of_another_shape_are_one_line(copied: Path) -> None:
 def test_the_default_without_a_gpu_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one line; also where the hub cannot be reached."""
+    """It is reported in one line, even if the hub cannot be reached."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert load_policy().is_tiny
     assert capsys.readouterr().out == "No GPU found: using the tiny policy included in rg_env.\n"
@@ -89,13 +89,13 @@ def test_the_default_without_a_gpu_is_reported(
 
 
 def test_attention_is_what_was_asked_for() -> None:
-    """By default PyTorch's, where flash-attn cannot work."""
+    """The default is PyTorch's attention if flash-attn does not work."""
     assert load_policy("tiny").model.config._attn_implementation == "sdpa"
     assert load_policy("tiny", attention="eager").model.config._attn_implementation == "eager"
 
 
 def test_flash_attention_is_used_where_it_works() -> None:
-    """By default; it needs half precision, a GPU of a generation that has it, and the package."""
+    """It is the default, but needs half precision, a supported GPU generation, and the package."""
     assert "the weights are float32" in str(flash_attention_problem(torch.float32))
     assert load_policy("tiny").model.config._attn_implementation == "sdpa"
     problem = flash_attention_problem(torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Log-probabilities with shared prompts, against each row alone."""
+"""Log-probabilities with shared prompts, compared with each row alone."""
 
 import copy
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def as_batch(rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def alone(model: Any, ids: torch.Tensor, mask: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Each row by itself, unpadded, through the whole model."""
+    """Log-probabilities of each row by itself, unpadded, through the whole model."""
     result = torch.zeros(mask.shape)
     for row in range(len(ids)):
         length = int(mask[row].nonzero().max()) + 2
@@ -129,7 +129,7 @@ def test_the_trainer_shares_prompts_only_where_it_is_exact(
 
 
 def test_prompt_tuning_gets_separate_rows(model: Any) -> None:
-    """Its virtual tokens come with a mask of their own."""
+    """Its virtual tokens have their own mask."""
     assert can_share_prompts(model)
     config = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
     assert not can_share_prompts(get_peft_model(model, config))

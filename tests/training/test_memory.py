@@ -1,10 +1,10 @@
-"""The memory formulas. The page of the documentation is computed from them (`tools/reference_docs.py`)."""
+"""The memory formulas, from which `tools/reference_docs.py` computes a documentation page."""
 
 from rg_env.training.memory import ModelShape, estimate, largest_that_fits
 
 
 def test_each_term() -> None:
-    """By hand, for sizes that are easy to multiply."""
+    """Compared with manual results for sizes that are easy to multiply."""
     shape = ModelShape(parameters=1000, layers=2, hidden=10, vocabulary=50, kv_width=4)
     one = estimate(shape, micro_batch=3, tokens=20, logit_tokens=5)
     assert (one.state, one.gathered, one.resting_state, one.cache) == (16_000, 0, 12_000, 0)
@@ -27,6 +27,6 @@ def test_each_term() -> None:
 
 
 def test_the_largest_batch_that_fits_divides_the_one_asked_for() -> None:
-    """So that accumulating more of them gives the same step."""
+    """Accumulating more micro-batches of that size then gives the same step."""
     assert largest_that_fits(50, 12, lambda size: 10 * size) == 4
     assert largest_that_fits(5, 12, lambda size: 10 * size) is None

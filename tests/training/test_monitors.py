@@ -1,4 +1,4 @@
-"""Each rule over scripted metrics: one run that makes it fire, by the whole line, and ones that do not."""
+"""Each rule on scripted metrics: one run that makes it fire, with the exact line, and runs that do not."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -37,23 +37,23 @@ def records(steps: int, every: int = 1, **courses: Course) -> list[dict[str, Any
 
 
 def lines(run: Iterable[dict[str, Any]], **config: Any) -> list[str]:
-    """What the monitors say of a run."""
+    """Lines that the monitors print about a run."""
     monitors = Monitors(MonitorsConfig(**config))
     return [alarm.line for record in run for alarm in monitors.see(record)]
 
 
 def uneven(value: float, by: float = 0.02) -> Callable[[int], float]:
-    """Around a value, as measured figures are."""
+    """Noisy values around a mean, like measured figures."""
     return lambda step: value + (by if step % 2 else -by)
 
 
 def then(before: float, after: float, at: int = 10, by: float = 0.02) -> Callable[[int], float]:
-    """Around one value up to a step, and around another after it."""
+    """Noisy values around one mean up to a step and around another after it."""
     return lambda step: uneven(before if step <= at else after, by)(step)
 
 
 def slope(start: float, by: float, noise: float = 0.0) -> Callable[[int], float]:
-    """A straight line over the steps, and how far measured figures are off."""
+    """A straight line over the steps, with noise as in measured figures."""
     return lambda step: uneven(start + by * step, noise)(step)
 
 
@@ -180,7 +180,7 @@ def test_a_rule_is_silent_where_all_is_well(run: list[dict[str, Any]]) -> None:
 
 
 def test_every_rule_has_a_run_that_makes_it_fire_and_one_that_does_not() -> None:
-    """And a threshold of its own name."""
+    """Each rule also has a threshold of the same name."""
     assert MonitorsConfig.rule_names() == list(RULES)
     assert {rule for rule, *_ in FIRES} == {name.split(":")[0] for name, _ in SILENT} == set(RULES)
 
@@ -249,7 +249,7 @@ def test_no_metrics_make_a_rule_fail(run: list[dict[str, Any]]) -> None:
 
 
 def test_names_that_do_not_exist_are_told() -> None:
-    """With the nearest one."""
+    """The error suggests the nearest name."""
     for field in ("off", "stop_on"):
         with pytest.raises(InputError, match="unknown monitor 'reward_hack': did you mean 'reward_hacking'"):
             MonitorsConfig(**{field: ["reward_hack"]})

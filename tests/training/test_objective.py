@@ -1,4 +1,4 @@
-"""The loss: its terms, and the options of the trainer, each of which has its documented effect."""
+"""The loss: its terms, and the trainer's options, each with its documented effect."""
 
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ def rows(make_batch: Any) -> dict[str, Any]:
 
 
 def test_rollouts_without_loss() -> None:
-    """Count for nothing; entropy is that of the tokens that are left."""
+    """They have no effect; entropy is computed over the remaining tokens."""
     env = Environment([{"question": "1 + 1 =", "answer": "2"}])
     logprobs = ([-1.0, -3.0], [-5.0, -5.0], [-5.0, -5.0], [-1.0, -3.0])
     made = [env.rollout(env.train_rows[0], "2", token_ids=[5, 5], logprobs=each) for each in logprobs]
@@ -121,7 +121,7 @@ def test_a_micro_batch_without_a_useful_row_has_no_metrics(make_trainer: Any, ro
 
 
 class Updates:
-    """Notes, for each update, the weights it began with."""
+    """Records the weights at the beginning of each update."""
 
     def __init__(self, trainer: Any) -> None:
         self.trainer, self.weights, self.references = trainer, list[dict[str, Any]](), list[Any]()
@@ -218,7 +218,7 @@ MASK = torch.tensor([[1, 1, 0], [1, 0, 0]])
 
 
 def test_clipping() -> None:
-    """A ratio beyond its bound earns nothing more; the bound that would lower the loss is not applied."""
+    """A ratio beyond its bound does not lower the loss further; a bound that would lower the loss is not applied."""
     old = torch.zeros(2, 3)
     logps = torch.log(torch.tensor([[0.5, 1.0, 2.0], [0.5, 1.0, 2.0]]))
     values, clipped = policy_terms(logps, old, torch.tensor([1.0, -1.0]), Clipping(0.2, 0.3))
@@ -229,7 +229,7 @@ def test_clipping() -> None:
 
 
 def test_weights_scale_each_token() -> None:
-    """What the sampler found likelier than the trainer counts less, and no token counts more than the cap."""
+    """Tokens that are likelier for the sampler than for the trainer count less; none counts more than the cap."""
     old = torch.log(torch.tensor([[0.1, 0.5, 0.9]]))
     sampler = torch.log(torch.tensor([[0.2, 0.5, 0.1]]))
     weights = sampler_weights(old - sampler, cap=2.0)
@@ -268,6 +268,6 @@ def test_the_three_scales_differ() -> None:
 
 
 def test_rounding_errors_are_no_variance() -> None:
-    """Sums of rewards that are equal on paper."""
+    """Covers sums of rewards that are mathematically equal."""
     groups = torch.tensor([[0.1 + 0.2, 0.3], [0.3, 0.4]])
     assert equal_rewards(groups).tolist() == [True, False]

@@ -119,7 +119,7 @@ def test_a_frozen_model_is_refused(make_args: Any, model: Any) -> None:
 
 
 def groups(model: Any) -> Any:
-    """An optimizer of one's own: norms learn ten times as fast."""
+    """A custom optimizer in which norms learn ten times as fast."""
     norms = [p for n, p in model.named_parameters() if "norm" in n]
     rest = [p for n, p in model.named_parameters() if "norm" not in n]
     return torch.optim.SGD([{"params": rest, "lr": 1e-4}, {"params": norms, "lr": 1e-3}])

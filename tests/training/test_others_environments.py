@@ -1,4 +1,4 @@
-"""A run that learns on a taskset that is not ours: tasks and rewards of Verifiers' v1 API alone."""
+"""A run that learns on another author's taskset, which uses only tasks and rewards of Verifiers' v1 API."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,6 +47,6 @@ class AdditionTaskset(vf.Taskset[AdditionTask, AdditionConfig]):
 
 @pytest.mark.slow
 def test_it_learns_to_add(tmp_path: Path) -> None:
-    """The accuracy of the tasks' own reward rises by more than its interval, under their own prompt."""
+    """The accuracy by the tasks' own reward rises by more than its confidence interval, with their own prompt."""
     evaluation = AdditionTaskset(AdditionConfig(count=100, seed=2))
     rises(TasksetEnvironment(AdditionTaskset(AdditionConfig()), evaluation), tmp_path)

@@ -1,4 +1,4 @@
-"""What is checked before a run is loaded: in a dry run, and before training, in the same words and without torch."""
+"""Checks before a run is loaded: in a dry run and before training, with the same messages and without torch."""
 
 import json
 import os
@@ -72,7 +72,7 @@ def test_what_is_missing_is_one_line(here: Path, arguments: list[str], words: st
 
 
 def test_prompts_are_measured_before_weights_are_loaded(here: Path) -> None:
-    """Which takes minutes for a large model; this one has none."""
+    """Loading takes minutes for a large model; this model has no weights."""
     shutil.copytree(POLICY_DIR, here / "model", ignore=shutil.ignore_patterns("*.safetensors"))
     config = load_train_config("run.yaml", ["model=model", "training.max_prompt_length=4", "training.max_tokens=90"])
     with pytest.raises(InputError, match="training prompts are longer than max_prompt_length=4 tokens"):
@@ -92,7 +92,7 @@ def test_a_server_that_is_not_there_yet(here: Path) -> None:
     ("key", "words"), [({}, "not logged in"), ({"WANDB_API_KEY": "short"}, "WANDB_API_KEY invalid: API key must have")]
 )
 def test_wandb_without_a_login(here: Path, key: dict[str, str], words: str) -> None:
-    """It would ask, or raise in its own words."""
+    """wandb would prompt for a login or raise its own error."""
     environment = {**NO_LOGIN, **key, "WANDB_DIR": str(here)}
     code = "from rg_env.cli.main import main; main()"
     command = [sys.executable, "-c", code, "train", "run.yaml", "logging.report_to=wandb", "--dry-run"]

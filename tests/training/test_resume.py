@@ -1,4 +1,4 @@
-"""Resuming from a checkpoint: as if the run had never stopped."""
+"""Resuming from a checkpoint, as if the run had never stopped."""
 
 import os
 import signal
@@ -100,7 +100,7 @@ def test_an_interrupted_run_goes_on_exactly_too(fresh: Any, tmp_path: Path, even
 
 
 def test_a_run_that_is_killed_in_its_last_evaluation_can_be_resumed(fresh: Any, tmp_path: Path) -> None:
-    """The evaluation is made up for; then the run has ended."""
+    """The evaluation is run again, and the run then ends."""
     train(fresh("unbroken", max_steps=2), evaluation=EvaluationPlan(every=0))
     first = fresh("broken", max_steps=2)
     generate = first.engine.generate

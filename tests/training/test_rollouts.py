@@ -1,4 +1,4 @@
-"""Rollouts: what was sampled is what is trained on; which rows a batch has, and which groups are replaced."""
+"""Rollouts: training uses exactly the sampled tokens; the rows of a batch; and which groups are replaced."""
 
 import json
 import time
@@ -159,7 +159,7 @@ def test_any_batch_can_be_asked_for() -> None:
 
 
 def test_fewer_rows_than_a_step_asks_are_refused() -> None:
-    """There would be no batch at all."""
+    """Otherwise, there would be no batch at all."""
     with pytest.raises(InputError, match="a step has 12 prompts, more than the 10 rows to train on"):
         order(prompts=12)
 
@@ -184,7 +184,7 @@ def test_several_epochs_lose_no_row(make_trainer: Any, num_iterations: int) -> N
 
 @pytest.mark.parametrize(("epochs", "iterations", "steps"), [(1, 1, 8), (2.5, 1, 20), (0.1, 1, 1), (2, 2, 32)])
 def test_epochs_set_the_number_of_steps(make_trainer: Any, epochs: float, iterations: int, steps: int) -> None:
-    """32 rows, 4 a step."""
+    """32 rows, 4 per step."""
     assert make_trainer(num_train_epochs=epochs, num_iterations=iterations).args.max_steps == steps
 
 

@@ -1,4 +1,4 @@
-"""How runs end: by an error, by an interrupt, and what they leave then."""
+"""How runs end by an error or an interrupt, and which files they leave."""
 
 import errno
 import io
@@ -67,7 +67,7 @@ def test_what_cannot_be_saved_does_not_hide_why_the_run_failed(make_trainer: Any
 
 
 def test_an_error_before_the_first_step_leaves_nothing(make_trainer: Any, tmp_path: Path) -> None:
-    """Whatever kind of error it is."""
+    """This holds for any kind of error."""
 
     class Early(TrainerCallback):
         def on_train_begin(self, *args: Any, **kwargs: Any) -> None:

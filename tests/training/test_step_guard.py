@@ -1,4 +1,4 @@
-"""A loss or a gradient that is not finite changes no weight: on one process, on two, and under ZeRO-3."""
+"""A non-finite loss or gradient changes no weight: in one process, in two, and with ZeRO-3."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,7 @@ NONE = EvaluationPlan(before=False, after=False, every=0)
 
 
 class Poison:
-    """A hook that spoils what the model gives in the `passes`th training passes, from 0."""
+    """A hook that corrupts the model's output in the given training passes, counted from 0."""
 
     def __init__(self, model: Any, passes: set[int], by: float = math.nan) -> None:
         self.passes, self.by, self.count = passes, by, -1

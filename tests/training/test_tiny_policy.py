@@ -1,4 +1,4 @@
-"""The tiny policy: what is shipped, the recipe that makes it, and the questions it has seen."""
+"""The tiny policy: what is shipped, the recipe that builds it, and the questions that it has seen."""
 
 import itertools
 import json
@@ -77,14 +77,14 @@ def test_worked_solutions_end_in_the_gold_answer(task):
 
 @tasks
 def test_worked_solutions_fit_the_rollout(tokenizer, task):
-    """With their end token, and with room to spare."""
+    """They fit with their end token and with room to spare."""
     texts = [worked_solution(task, entry) for entry in take(task, "train", seed=3, count=1000)]
     assert max(len(ids) + 1 for ids in tokenizer(texts)["input_ids"]) <= MAX_NEW_TOKENS - 5
 
 
 @tasks
 def test_blurts_are_well_formed_and_mostly_wrong(task):
-    """What makes working worth finding."""
+    """This is why working pays off for the policy."""
     rng = random.Random(0)
     entries = take(task, "train", seed=3, count=1000)
     right = sum(blurted_guess(task, entry, rng) == f"<answer>{entry['answer']}</answer>" for entry in entries)

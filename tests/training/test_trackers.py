@@ -1,4 +1,4 @@
-"""What services get of a run, and what happens where they fail."""
+"""What tracking services receive from a run, and what happens if they fail."""
 
 import errno
 import json

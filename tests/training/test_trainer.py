@@ -1,4 +1,4 @@
-"""`GRPOTrainer`: what goes through the model, which weights sample, and whole steps."""
+"""`GRPOTrainer`: what passes through the model, which weights are used for sampling, and complete steps."""
 
 import time
 from pathlib import Path
@@ -271,7 +271,7 @@ def test_completion_metrics_are_what_was_sampled(make_trainer: Any) -> None:
 
 
 def test_the_embedded_engine_refuses_sharded_weights() -> None:
-    """Of ZeRO-3; the other stages have the model whole."""
+    """Only ZeRO-3 shards the model; in the other stages, each process has all of it."""
     check_engine(EngineConfig(), "none")
     check_engine(EngineConfig(), "zero2")
     check_engine(EngineConfig(kind="vllm"), "zero3")

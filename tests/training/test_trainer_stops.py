@@ -1,4 +1,4 @@
-"""Where the trainer stops: errors that end the run, settings it refuses, prompts it cannot use."""
+"""Where the trainer stops: errors that end the run, settings that it refuses, prompts that it cannot use."""
 
 import copy
 import time

@@ -1,4 +1,4 @@
-"""Training on environments of other authors for Verifiers' v0 API: their rows, parsers and rubrics alone."""
+"""Training on other authors' environments for Verifiers' v0 API, with only their rows, parsers and rubrics."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def test_it_learns_to_add(tmp_path: Path) -> None:
 
 
 def test_a_step_is_rewarded_by_its_rubric(make_trainer: Any) -> None:
-    """With the weights that it has."""
+    """The rubric's own weights apply."""
     dataset = rows(16, 1)
 
     def short(completion: Any) -> float:
@@ -53,7 +53,7 @@ def test_a_step_is_rewarded_by_its_rubric(make_trainer: Any) -> None:
 
 
 def test_a_reward_that_fails_ends_the_run(make_trainer: Any) -> None:
-    """With its name, where Verifiers has 0."""
+    """The error names the reward; Verifiers would score it as 0."""
 
     def failing(completion: Any) -> float:
         raise KeyError("no")

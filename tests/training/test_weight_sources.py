@@ -1,4 +1,4 @@
-"""What is sent of a model to the server, with PEFT and without, and how it is packed."""
+"""Which weights of a model are sent to the server, with PEFT and without, and how they are packed."""
 
 import copy
 from typing import Any
@@ -68,7 +68,7 @@ def test_what_is_sent_of_an_adapted_model_is_the_merged_model(case: str) -> None
 
 @pytest.mark.parametrize("family", SERVED)
 def test_head_and_embedding_are_sent_even_if_they_are_one(family: str) -> None:
-    """vLLM keeps the old head in silence where it gets the embedding alone."""
+    """vLLM silently keeps the old head if it receives only the embedding."""
     tensors = {source.name: source.tensor() for source in sources(plain(SERVED[family]))}
     if family == "gemma2":  # for which vLLM has no head, and refuses one
         assert "lm_head.weight" not in tensors

@@ -1,4 +1,4 @@
-"""Graders of the algebra tasks but for integrals, and the polynomials and formulas that they read."""
+"""Graders of the algebra tasks except integrals, and the polynomials and formulas that they parse."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Graders of the algorithmic tasks: numbers, strings of signs, words, matrices and processes on them."""
+"""Graders of the algorithmic tasks: numbers, strings of characters, words, matrices and operations on them."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Harmless form, and the numbers, lists and literals that answers are made of."""
+"""Normalization to harmless text, and the numbers, lists and literals that answers consist of."""
 
 import json
 from collections.abc import Callable

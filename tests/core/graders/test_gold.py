@@ -1,4 +1,4 @@
-"""Wrong answers of the library: the right one is the gold answer and is paid, the stored one is not."""
+"""Entries with a wrong stored answer: the right answer becomes the gold answer and scores; the stored one does not."""
 
 from itertools import product
 from typing import Any

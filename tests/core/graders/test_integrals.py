@@ -1,6 +1,6 @@
 """Graders of the integration tasks: every antiderivative is right, and no trick with floats makes another one right.
 
-And the ball arithmetic that decides: against 60 digits, and what floats hide.
+Also the ball arithmetic behind the decision: compared with 60-digit results, and in cases that floats miss.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Grading takes time linear in the answer, and no more than some milliseconds: for every task, and long gold answers.
 
-CPU time of this process is measured, so a busy machine does no harm; what is over a limit is measured again.
+CPU time of this process is measured, so a busy machine does not matter; times over a limit are measured again.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Reasoning Gym's own tests against our graders: where the two differ, why, and nowhere else.
+"""Reasoning Gym's own tests against our graders: where they differ and why, and that they agree everywhere else.
 
 The data is what the library's tests ask its graders, and what these pay, sampled where a loop asks the same of many
 items: see `tools/record_upstream_scores.py`. The library is not called.
