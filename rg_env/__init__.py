@@ -1,9 +1,9 @@
 """Reasoning Gym's tasks as a Verifiers environment, with composable rewards, and GRPO training on it.
 
     env = rg_env.load_environment("leg_counting")                # the same arguments and rows in every installation
-    env = vf.load_environment("rg-env", gym="leg_counting")      # the same object, by Verifiers up to 0.3.1
+    env = vf.load_environment("rg-env", gym="leg_counting")      # the same object, through Verifiers up to 0.3.1
 
-    vf-eval rg-env -m MODEL                                      # Verifiers 0.4, by its v1 API: rg_env.adapters.v1
+    vf-eval rg-env -m MODEL                                      # Verifiers 0.4, through its v1 API: rg_env.adapters.v1
 
 `load_environment` returns a `ReasoningGymEnv`, a Verifiers environment: for the v0 API if the installed release has it
 (up to 0.3.1), otherwise for the v1 API. Without Verifiers it returns the plain `ReasoningGym`. `GRPOTrainer` accepts
@@ -13,7 +13,8 @@ Public names are resolved on first use (PEP 562), so `import rg_env` is instant 
 reasoning_gym. If one of them is not installed, everything that does not need it still works.
 
 The layer rule: imports point one way, core -> adapters and inference -> evaluation -> training -> cli. A module may
-import from its own layer and from those before it (adapters and inference do not know each other); a test enforces it.
+import from its own layer and from those before it (except that adapters and inference do not import each other). A test
+enforces this rule.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Helpers of commands and example scripts: one-line errors, keys from `.env`, quiet libraries."""
+"""Helpers for commands and example scripts: one-line errors, keys from `.env`, quiet libraries."""
 
 import argparse
 import atexit
@@ -35,7 +35,7 @@ def run_command(main: Callable[[], Any]) -> None:
         try:
             code = main()
         finally:  # also after --help
-            sys.stdout.flush()  # at interpreter exit a failure would be a traceback and exit code 120
+            sys.stdout.flush()  # a failure at interpreter exit would print a traceback and exit with 120
     except (Exception, KeyboardInterrupt) as error:
         if isinstance(error, BrokenPipeError) and _output_is_closed():
             code = 128 + signal.SIGPIPE
@@ -47,7 +47,7 @@ def run_command(main: Callable[[], Any]) -> None:
             code = 130
         elif isinstance(error, RGEnvError):
             if not (isinstance(error, StoppedTogether) and os.environ.get("RANK", "0") != "0"):  # one rank reports it
-                print(f"error: {without_controls(str(error))}", file=sys.stderr)  # it may quote foreign text
+                print(f"error: {without_controls(str(error))}", file=sys.stderr)  # it may quote untrusted text
             code = error.exit_code
         else:
             raise
@@ -60,7 +60,7 @@ def _exit_from_process_group(code: int) -> None:
     """With several processes, exit without finalizing the interpreter, which gloo's threads can turn into an abort.
 
     Such a thread may still have to release a Python tensor of the last collective operation. It needs the interpreter's
-    lock for that, and Python ends threads that ask for it during finalization: C++ then calls `std::terminate`.
+    lock for that, and Python ends threads that request it during finalization: C++ then calls `std::terminate`.
     Destroying the group would join the threads, but DistributedDataParallel keeps a reference to it.
     """
     distributed: Any = sys.modules.get("torch.distributed")
@@ -75,7 +75,7 @@ def _exit_from_process_group(code: int) -> None:
 
 
 def say(line: str) -> None:
-    """Print a line, flushed, without control characters: it may quote foreign text."""
+    """Print and flush a line without control characters, because it may quote untrusted text."""
     print(without_controls(line), flush=True)
 
 
@@ -150,7 +150,7 @@ class Names(argparse.Action):
 def seed(text: str) -> int:
     """An argparse type: a seed in the range that all libraries accept."""
     if not 0 <= int(text) < 2**32:
-        raise argparse.ArgumentTypeError(f"{text} is not in 0 ... 2^32 - 1")
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 2^32 - 1")
     return int(text)
 
 
@@ -178,7 +178,7 @@ def require(package: str, extra: str) -> None:
 
 
 def load_keys() -> None:
-    """Load `.env` from the working folder into the environment; existing variables win.
+    """Load `.env` from the working folder into the environment; existing variables take precedence.
 
     Raises:
         InputError: `.env` cannot be read.
@@ -201,20 +201,20 @@ def prepare_process() -> None:
     """Set up the process before torch, transformers and verifiers are imported.
 
     OpenMP threads spin only briefly, and library messages are silenced. A closed standard output (`>&-`) is replaced by
-    the null device, because Python's None would fail later. Characters outside the output's encoding are printed as
-    escapes, as on standard error.
+    the null device, because Python sets it to None, which would fail later. Characters outside the output's encoding
+    are printed as escapes, as on standard error.
     """
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="backslashreplace")
-    # OpenMP threads spin for milliseconds by default and occupy cores that others need. Next to one busy process, a
-    # parallel matrix product took 16 ms, and 0.3 ms with a short spin.
+    # OpenMP threads spin for milliseconds by default and occupy cores that other processes need. Next to one busy
+    # process, a parallel matrix product took 16 ms, but 0.3 ms with a short spin.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     # Child loggers, because importing verifiers resets the level of "verifiers" itself.
     for part in ("envs", "inference", "rubrics", "trainers", "utils"):
         logging.getLogger(f"verifiers.{part}").setLevel(logging.CRITICAL)  # errors are raised and reported anyway
-    # A filter, because importing DeepSpeed resets its level.
+    # A filter, because importing DeepSpeed resets the level of its logger.
     logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")

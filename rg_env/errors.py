@@ -183,9 +183,9 @@ _ALMOST_THE_SAME = 0.9
 
 
 def nearest(name: object, known: Iterable[str], cutoff: float = 0.65) -> list[str]:
-    """At most three `known` names similar to `name`, most similar first; an almost equal one alone.
+    """At most three `known` names similar to `name`, most similar first; only the almost equal ones, if any.
 
-    Without any, those that have `name` as a word: `batch` suggests `batch_size`.
+    If none is similar, those that contain `name` as a word: `batch` suggests `batch_size`.
     """
     known = sorted(known)
     for least in (_ALMOST_THE_SAME, cutoff):

@@ -1,6 +1,6 @@
 """Adapters between rg_env and other frameworks, in both directions, with one module per API.
 
-Core does not depend on any framework. `as_environment` imports only the adapter an object needs, and not torch.
+Core does not depend on any framework. `as_environment` imports only the adapter an object needs, and never torch.
 """
 
 from typing import Any
@@ -35,6 +35,6 @@ def as_environment(env: Any) -> Environment:
 
         return VerifiersEnvironment(env)
     raise InputError(
-        f"env must be a ReasoningGym or Environment of rg_env, or a single-turn environment of Verifiers, not "
+        f"env must be a ReasoningGym or Environment of rg_env, or a single-turn Verifiers environment, not "
         f"{type(env).__name__}"
     )

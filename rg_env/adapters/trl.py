@@ -11,8 +11,8 @@ Rows, prompts and rewards are the same as those of `ReasoningGym` with the same 
 TRL logs `accuracy`, the accuracy of each task in a mixture, and the rate of each status (`status/wrong`, ...). Its
 completion table has a `status` column. A reward that raises ends the run with a `RewardError`.
 
-This module does not import trl, torch or verifiers. Without `reward_weights`, TRL gives every reward the weight 1. Its
-experimental AsyncGRPOTrainer always does, because it does not support weights.
+This module does not import trl, torch or verifiers. Without `reward_weights`, TRL gives every reward the weight 1.
+TRL's experimental AsyncGRPOTrainer always does so, because it does not support weights.
 """
 
 import inspect
@@ -71,7 +71,7 @@ load_environment.__signature__ = inspect.signature(ReasoningGym)  # type: ignore
 
 
 class RewardFunction:
-    """A reward function with TRL's signature: these keywords, and all columns of the dataset.
+    """A reward function with TRL's signature: TRL's keywords, and all columns of the dataset.
 
     Picklable if its reward is, for trainers that score in a separate process.
     """

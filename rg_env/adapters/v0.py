@@ -164,7 +164,7 @@ def _dataset(rows: Sequence[Mapping[str, Any]]) -> Dataset | None:
 
 
 def _check_keywords(kwargs: Mapping[str, Any]) -> None:
-    """Raise `InputError` unless they are parameters of the parent classes."""
+    """Raise `InputError` unless all `kwargs` are parameters of the parent classes."""
     parents = {
         name
         for parent in vf.SingleTurnEnv.__mro__
@@ -221,7 +221,8 @@ class _AwaitingFunction(_Function):
 
 
 def rollout_of(prompt: Any, completion: Any, answer: Any, state: Any, info: Any, score: Any = None) -> Rollout:
-    """The `Rollout` of these values, stored in `state` for other reward functions. Scored unless `score` is given."""
+    """The `Rollout` built from these values, stored in `state` for other reward functions. Scored unless `score` is
+    given."""
     rollout = _kept(completion, state, info)
     if rollout is None:
         tokens, truncated = usage(state if isinstance(state, Mapping) else {})
@@ -409,11 +410,11 @@ class VerifiersEnvironment(Environment):
         return [self._scored(*each) for each in zip(rollouts, found, strict=True)]
 
     def _scored(self, rollout: Rollout, found: tuple[Any, Mapping[str, Any]]) -> Scored:
-        """Scores from a rubric class with its own computation, invisible to `watch`."""
+        """Check and convert the scores: those that a rubric class computes itself bypass `watch`."""
         where = describe(rollout.task, rollout.extraction.answer, rollout.text)
         values = {name: checked_value(name, value, where) for name, value in found[1].items() if name not in _MONITORS}
         metrics = {name: values.pop(name) for name in list(values) if name == "accuracy" or _is_part(name)}
-        return Scored(checked_value(f"of {type(self.env.rubric).__name__}", found[0], where), values, metrics)
+        return Scored(checked_value(f"total of {type(self.env.rubric).__name__}", found[0], where), values, metrics)
 
     def _state(self, rollout: Rollout) -> Any:
         """The state passed to a rubric, in the installed release's format."""
@@ -449,12 +450,12 @@ class VerifiersEnvironment(Environment):
 
 
 def _is_part(name: str) -> bool:
-    """Whether the metric is one of our environment's that cover only a part of the rollouts."""
+    """Whether the metric is one of rg_env's that cover only some of the rollouts."""
     return name.startswith(("accuracy/", "status/"))
 
 
 async def _scored_rollouts(rubric: Any, states: Sequence[Any]) -> list[tuple[Any, Mapping[str, Any]]]:
-    """Score with a rubric of a release up to 0.1.6."""
+    """Score with a rubric from a release up to 0.1.6."""
     found = await rubric.score_rollouts(
         prompts=[state["prompt"] for state in states],
         completions=[state["completion"] for state in states],
@@ -486,7 +487,7 @@ def _check_single_turn(env: Any) -> None:
         why = f"overrides {', '.join(own)}"
     else:
         return
-    raise InputError(f"{name} {why}, and GRPOTrainer samples single turns by itself: train it with prime-rl")
+    raise InputError(f"{name} {why}, but GRPOTrainer samples only single turns: train it with prime-rl")
 
 
 def _of_rubric(rubric: Any, name: str) -> list[Any]:

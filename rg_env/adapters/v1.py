@@ -117,7 +117,8 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
 
     task: ReasoningGymTaskConfig = ReasoningGymTaskConfig()
     gym: str | dict[str, Any] | list[Any] = "leg_counting"
-    """A task, or a mixture: names, and mappings with name, weight, config, level and levels. JSON on a command line."""
+    """A task, or a mixture: names, and mappings with name, weight, config, level and levels. Given as JSON on
+    the command line."""
     split: Literal["train", "eval"] = "eval"
     """Split of the questions; use `train` for training. A problem is never in both splits, for any seeds."""
     num_train_examples: int = Field(2000, ge=0)
@@ -131,7 +132,7 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     level: int | None = None
     """Difficulty level of all tasks in `gym` that do not set one."""
     rewards: str | dict[str, Any] | list[Any] | None = None
-    """A name, or names and weights. JSON on a command line. None: correctness 1, format 0.1."""
+    """A reward name, or names with weights. Given as JSON on the command line. None: correctness 1, format 0.1."""
     grading: str = "hardened"
     """`hardened` (right or wrong), `partial` (partial credit) or `upstream` (the library's own formulas)."""
     instruction: str | None = SYSTEM_PROMPT
@@ -139,7 +140,7 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     prompt_placement: Placement = "system"
     """Position of `instruction`: in a system message, or in the user turn before or after the question."""
     preamble: str | None = None
-    """An additional system message."""
+    """Additional text in the system message."""
     imports: list[str] = Field(default_factory=list)
     """Modules and .py files with your own tasks and rewards."""
 
@@ -197,7 +198,7 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig
     """One split's questions."""
 
     def load(self) -> Iterator[ReasoningGymTask]:
-        """The tasks in order; equal configs yield equal tasks. Raises as `core.data.dataset.build_rows`."""
+        """The tasks in order; equal configs yield equal tasks. Raises like `core.data.dataset.build_rows`."""
         config = self.config
         mixture, _ = _parsed(str(config.task._rubric))
         rows = build_rows(mixture, config.split, config._count, config._seed, split_by=config.split_by)
@@ -327,7 +328,8 @@ if hasattr(vf, "SingleAgentEnv"):  # missing in 0.2, where the harness has its o
     class ReasoningGymEnv(SingleTurnEnv):
         """A single-turn environment for Reasoning Gym tasks, with disjoint problems for training and evaluation.
 
-        Unlike the taskset that Verifiers loads by id, it stays in one process, so rewards may be functions.
+        Unlike the taskset that Verifiers loads by id, this environment stays in one process, so rewards may be
+        functions.
 
         Args:
             split: the split in `taskset`: "eval" or "train".

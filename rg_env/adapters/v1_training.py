@@ -4,7 +4,8 @@
     trainer = GRPOTrainer(model, env, args, tokenizer)
 
 `Task.score` receives a trace with the prompt and the sampled completion: text, token ids, log-probabilities, usage and
-finish reason. The trainer itself samples single turns, so tasks that need more are rejected by name.
+finish reason. The trainer itself samples single turns, so tasks that need more are rejected with an error that
+names them.
 """
 
 import copy
@@ -117,7 +118,7 @@ def environment_of(env: Any) -> TasksetEnvironment:
     """The training environment of a taskset, or of an `Env` with one agent.
 
     Raises:
-        InputError: an env has several agents or runs its agent in a custom way, or as `TasksetEnvironment`.
+        InputError: the env has several agents or runs its agent in a custom way; also as for `TasksetEnvironment`.
     """
     if isinstance(env, vf.Taskset):
         return TasksetEnvironment(env)
@@ -135,7 +136,7 @@ def environment_of(env: Any) -> TasksetEnvironment:
 
 
 def _refuse(name: str, why: str) -> NoReturn:
-    raise InputError(f"{name} {why}, and GRPOTrainer samples single turns by itself: train it with prime-rl")
+    raise InputError(f"{name} {why}, but GRPOTrainer samples only single turns: train it with prime-rl")
 
 
 def _row(task: vf.Task) -> dict[str, Any]:
@@ -166,7 +167,7 @@ async def _score(rollout: Rollout) -> Scored:
     metrics = {name: checked_value(name, value, where) for name, value in trace.metrics.items()}
     if "accuracy" in rewards:
         metrics["accuracy"] = rewards.pop("accuracy")
-    return Scored(checked_value(f"of {type(task).__name__}", trace.reward, where), rewards, metrics)
+    return Scored(checked_value(f"total of {type(task).__name__}", trace.reward, where), rewards, metrics)
 
 
 def _watched(task: vf.Task, where: str) -> vf.Task:

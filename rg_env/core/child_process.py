@@ -18,7 +18,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class ParentPipe:
-    """JSON lines from and to the parent. Takes over standard input and output, so prints are discarded."""
+    """JSON lines from and to the parent. Takes over standard input and output, so anything printed is discarded."""
 
     def __init__(self) -> None:
         self._requests, self._replies = os.dup(0), os.dup(1)  # not inherited by children
@@ -55,7 +55,7 @@ def end_group() -> None:
 
 def main() -> None:
     parent, command = int(sys.argv[1]), sys.argv[2:]
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored in background jobs of a shell, and inherited
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs inherit an ignored SIGINT
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # the parent died before the line above

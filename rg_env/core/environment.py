@@ -1,4 +1,4 @@
-"""Environments: rows, their prompts, and the rewards of answers. Needs neither torch nor a framework.
+"""Environments: rows, their prompts, and rewards for answers. Needs neither torch nor a framework.
 
     env = ReasoningGym("leg_counting", num_train_examples=2000, num_eval_examples=200)
     env = Environment(train_rows, eval_rows, rewards=["correctness", my_reward])
@@ -7,7 +7,7 @@
     [scored] = env.score([env.rollout(row, "4 + 4 = 8 <answer>8</answer>")])
     scored.reward, scored.rewards, scored.metrics
 
-The trainer accepts it directly; `rg_env.adapters` converts it for other frameworks.
+The trainer accepts an environment directly; `rg_env.adapters` converts it for other frameworks.
 """
 
 import functools
@@ -37,9 +37,9 @@ columns from the user."""
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """How questions are prompted and answers graded: the arguments of `ReasoningGym` that all adapters share.
+    """How questions become prompts and how answers are graded: the arguments of `ReasoningGym` that all adapters share.
 
-    Raises `InputError` for invalid ones.
+    Raises `InputError` for invalid values.
     """
 
     system_prompt: str | None = SYSTEM_PROMPT
@@ -87,12 +87,13 @@ class PromptOptions:
 class Environment:
     """Single-turn prompts and rewards for any data.
 
+    Exact repeats of a row within a split are left out, and their number is printed.
+
     Args:
         train_rows, eval_rows: rows with `question` (text, prompted with `system_prompt`) or `prompt` (chat messages, or
             a text to continue), and optionally `answer` (gold answer) and `info` (a mapping).
-        rewards: anything `rg_env.core.rewards.resolve_rewards` accepts; default: correctness 1, format
-            0.1. An answer is correct if it equals the row's `answer` as a number or as text.
-            Exact repeats of a row within a split are left out, and their number is printed.
+        rewards: anything that `core.rewards.resolve_rewards` accepts; default: correctness 1, format 0.1. An answer is
+            correct if it equals the row's `answer` as a number or as text.
         system_prompt, prompt_placement, preamble, few_shot: how a `question` becomes a prompt; see `ReasoningGym`.
 
     Raises:
@@ -184,7 +185,7 @@ _OTHER_NAMES = {
     "reward_funcs": "rewards",
     "partial_credit": "grading",
 }
-"""Names of parameters in other environments, with ours."""
+"""Parameter names in other environments, with their names here."""
 
 
 def unknown_parameters(names: Iterable[str], known: Collection[str]) -> UnknownNameError:
@@ -193,7 +194,7 @@ def unknown_parameters(names: Iterable[str], known: Collection[str]) -> UnknownN
     def hint(name: str) -> str:
         if name in _OTHER_NAMES:
             return f"it is {_OTHER_NAMES[name]!r} here"
-        option = f"it is an option of a task, use gym={{'name': TASK, 'config': {{{name!r}: VALUE}}}}"
+        option = f"it is an option of a task; use gym={{'name': TASK, 'config': {{{name!r}: VALUE}}}}"
         return option if is_task_option(name) else ""
 
     kind = "parameter of the environment"
@@ -224,7 +225,7 @@ class ReasoningGym(Environment):
         system_prompt: instructions in addition to the question.
         prompt_placement: `"system"`: `system_prompt` is the system message. `"user"`: it precedes the question in the
             user turn, for chat templates that reject a system role. `"user_after"`: it follows the question.
-        preamble: an additional system message, before a `system_prompt` in the system message.
+        preamble: additional text in the system message, before any `system_prompt` there.
         few_shot: messages before the question.
         grading: `"hardened"`: right or wrong; `"partial"`: partial credit for real progress; `"upstream"`: the
             library's own formulas (`core.grading.scoring`).
@@ -288,7 +289,7 @@ def prompted_rows(rows: Iterable[Row], name: str, asking: PromptOptions) -> list
     """Normalize rows to prompt, answer (text), info, example_id and their own columns.
 
     Raises:
-        InputError: a row is invalid; the message has `name` and its index.
+        InputError: a row is invalid; the message contains `name` and the row's index.
     """
     if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
         raise InputError(f"{name} must be a list of rows, not {shortened(rows)}")

@@ -1,4 +1,7 @@
-"""Requests to publish on the Hugging Face Hub, and checks of names. Does not import huggingface_hub: configs use it."""
+"""Requests to publish on the Hugging Face Hub, and checks of names.
+
+Does not import huggingface_hub, because configs import this module.
+"""
 
 import re
 from dataclasses import dataclass
@@ -25,7 +28,7 @@ class PushRequest:
     repo_id: str
     private: bool = False
     optimizer_state: OptimizerState = "none"
-    """"full" uploads everything that training resumes from, whichever trainer wrote it."""
+    """"full" uploads everything needed to resume training, whichever trainer wrote it."""
     revision: str | None = None
     """Branch to upload to; default: the main branch."""
     base: str | None = None

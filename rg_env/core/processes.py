@@ -13,7 +13,7 @@
 
 Every child leads its own session: Ctrl-C in the terminal does not reach it, and its whole process group can be ended.
 No child outlives this process, even if this process is killed: a `ProcessGroup` receives SIGTERM (on Linux), a
-`JsonProcess` reads the end of its standard input. Use `bare_environment` for code that needs nothing from the user's
+`JsonProcess` sees the end of its standard input. Use `bare_environment` for code that needs nothing from the user's
 environment, and `environment_without` for programs. `core.child_process` is the child's side.
 """
 
@@ -63,7 +63,9 @@ def world_size() -> int:
     for name, least in numbers.items():
         text = os.environ.get(name, str(least))
         if not re.fullmatch(r"\s*-?\d{1,9}\s*", text) or int(text) < least:
-            raise InputError(f"environment variable {name}={text!r}: must be a whole number from {least} up, or unset")
+            raise InputError(
+                f"environment variable {name}={text!r}: must be a whole number of at least {least}, or unset"
+            )
         numbers[name] = int(text)
     return numbers["WORLD_SIZE"]
 
@@ -78,7 +80,7 @@ def print_once(line: str) -> None:
 
 
 def entered(program: str) -> str:
-    """How to call a program ("python", "rg-env") from this installation: its name if that finds it, else its path."""
+    """How to call a program ("python", "rg-env") from this installation: its name if PATH finds it, else its path."""
     path = Path(sys.executable).with_name(program)
     return program if str(path) == shutil.which(program) else str(path)
 
@@ -97,7 +99,7 @@ def environment_without(*names: str, gpus: bool = True) -> dict[str, str]:
 
 
 def bare_environment() -> dict[str, str]:
-    """The minimal environment of a Python interpreter, which therefore holds no secrets.
+    """A minimal environment for a Python interpreter. It contains no secrets.
 
     A fixed hash seed, a fixed time zone and a single thread make results reproducible.
     """
@@ -254,7 +256,8 @@ class ProcessGroup:
     def interrupt(self) -> None:
         """Send SIGINT to each worker, only once per worker even if called repeatedly.
 
-        A launcher gets no signal: torch's would kill the workers 30 seconds later, possibly during a large save.
+        The launcher does not get a signal: torch's launcher would kill the workers 30 seconds later, possibly during a
+        large save.
         """
         if self.code is not None:
             return
@@ -268,7 +271,7 @@ class ProcessGroup:
     def end(self, grace_s: Callable[[], float]) -> None:
         """End the program and its descendants: SIGTERM, then SIGKILL for any left after `grace_s()` seconds.
 
-        The program gets the signal first: it shuts its own processes down cleanly, and would report their sudden death
+        The program gets the signal first: it shuts down its own processes cleanly, and would report their sudden death
         as an error.
         """
         family = descendants(self._process)
@@ -321,7 +324,7 @@ def descendants(process: "psutil.Process | None" = None, *, recursive: bool = Tr
 def end_all(find: "Callable[[], Iterable[psutil.Process]]", grace_s: Callable[[], float]) -> None:
     """Send SIGTERM to the processes that `find` returns, then SIGKILL to those it returns after `grace_s()` seconds.
 
-    Both are called repeatedly, because new processes may appear and the grace period may shrink.
+    Both functions are called repeatedly, because new processes may appear and the grace period may shrink.
     """
     _signal(find(), signal.SIGTERM)
     start = time.monotonic()
@@ -363,10 +366,10 @@ def _signal(processes: "Iterable[psutil.Process]", number: signal.Signals) -> No
 class JsonProcess:
     """A fresh interpreter that runs `main` ("module:function") and exchanges JSON lines with this process.
 
-    It does not fork a process that may hold threads and a GPU, does not need `if __name__ == "__main__"`, and never
+    It does not fork a process that may have threads and use a GPU, does not need `if __name__ == "__main__"`, and never
     uses pickle: a child's message may be wrong but cannot run code here. `main` uses `core.child_process.ParentPipe`.
-    The module search path is this process's, but files in the working directory cannot shadow other modules. Only one
-    thread at a time may use it, except that any thread may call `signal_kill`.
+    The module search path is that of this process, but files in the working directory cannot shadow other modules. Only
+    one thread at a time may use it, except that any thread may call `signal_kill`.
 
     Args:
         environment: environment variables; see the functions above.
@@ -387,7 +390,7 @@ class JsonProcess:
         self._lock = threading.Lock()
         self._reaped = False
         self.unread = b""
-        """Bytes that have arrived but were not yet received."""
+        """Bytes that have arrived but have not been received yet."""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `kill`)
         with _fork_lock:
             self._process = subprocess.Popen(
@@ -450,7 +453,8 @@ class JsonProcess:
         return json.loads(line)
 
     def arrived(self) -> list[Any]:
-        """All replies that have arrived. Does not block if a selector reported it readable. Raises as `receive`."""
+        """All replies that have arrived. Does not block if a selector reported the process as readable. Raises like
+        `receive`."""
         _wait(self._readable, math.inf)
         *lines, self.unread = (self.unread + self._chunk()).split(b"\n")
         return [json.loads(line) for line in lines]
@@ -496,8 +500,8 @@ class JsonProcess:
                 pipe.close()
 
     def _abandon(self) -> None:
-        """Let go of the process in a forked child: only the parent may kill it, and it must see end of file when the
-        parent ends."""
+        """Release the process in a forked child: only the child's parent may kill the process, and the process must see
+        end of file when that parent ends."""
         self._close_pipes()
         self._process.returncode = 0  # otherwise Popen warns that it is still running
 

@@ -1,4 +1,4 @@
-"""Reward functions: registering, weighting, gating and calling them; rubrics of several; and the built-in ones.
+"""Reward functions: registration, weights, gates and calls; rubrics, which combine them; and the built-in rewards.
 
     @reward                       # or @reward("short_name")
     def ends_well(rollout):
@@ -8,19 +8,19 @@
              {"name": "length", "weight": 0.1, "when": "correct", "options": {"max_tokens": 256}}]
 
 A reward is a named function of a rollout; rewards are weighted and summed. It requests its inputs by parameter name:
-`rollout` (the whole `Rollout`, extracted and scored), or the names of Verifiers: prompt, completion, answer (the gold
-answer), state, task, info, parser. Other parameters must have defaults, and can be set with `options`. A reward returns
-a finite number, by convention in [0, 1]. It may be async; the rollouts of a batch are then scored concurrently, in an
-event loop of a background thread, which also works in a notebook and keeps the connections of judge models open.
+`rollout` (the whole `Rollout`, extracted and scored), or the names that Verifiers uses: prompt, completion, answer (the
+gold answer), state, task, info, parser. Other parameters must have defaults, and can be set with `options`. A reward
+returns a finite number, by convention in [0, 1]. It may be async; the rollouts of a batch are then scored concurrently,
+in an event loop on a background thread, which also works in a notebook and keeps connections to judge models open.
 
-A rubric has an environment's rewards and its metrics: accuracy, accuracy per task, and answer statuses. It grades the
-answers before it calls rewards:
+A rubric contains an environment's rewards and its metrics: accuracy, accuracy per task, and answer statuses. It grades
+the answers before it calls rewards:
 
     [scored] = rubric.score([rollout])
     scored.reward, scored.rewards, scored.metrics
 
 Lengths are in tokens if the server reports them, and otherwise estimated with `CHARACTERS_PER_TOKEN` (except by
-`brevity`, which raises).
+`brevity`, which raises an error).
 """
 
 import asyncio
@@ -50,7 +50,7 @@ _F = TypeVar("_F", bound=RewardFunction)
 PARAMETERS = ("rollout", "prompt", "completion", "answer", "state", "task", "info", "parser")
 """Parameter names a reward function can use."""
 OFFERED = ("rollout", "prompt", "completion", "answer", "task", "info")
-"""Those that every environment provides; only Verifiers' v0 API also provides `state` and `parser`."""
+"""Parameter names that every environment provides; only Verifiers' v0 API also provides `state` and `parser`."""
 DEFAULT_REWARDS = (("correctness", 1.0), ("format", 0.1))
 GATES: dict[str, Callable[[Rollout], bool]] = {
     "answered": lambda rollout: rollout.extraction.status == "ok",
@@ -85,7 +85,7 @@ class WeightedReward(NamedTuple):
     def value(self, rollout: Rollout, available: Mapping[str, Any]) -> float:
         """The unweighted reward; 0.0 if the gate is closed.
 
-        `available` has the function's other arguments by their names in `PARAMETERS`. Raises `RewardError`, which names
+        `available` maps names in `PARAMETERS` to the function's other arguments. Raises `RewardError`, which names
         the reward and the rollout, if the function raises or returns anything but a finite number.
         """
         if not self._is_open(rollout):
@@ -130,7 +130,8 @@ def reward(name: Any) -> Any:
 def _register(name: str, function: _F) -> _F:
     check_signature(name, function)
     known = _REGISTRY.get(name)
-    # Re-running the same source (a notebook cell, a module executed twice) replaces a reward; another function fails.
+    # Re-running the same source (a notebook cell, a module executed twice) replaces a reward; another function is an
+    # error.
     if known is not None and _origin(known) != _origin(function):
         raise InputError(f"reward {name!r} is already registered by {_origin(known)}: choose another name")
     _REGISTRY[name] = function
@@ -235,7 +236,7 @@ def _with_options(name: str, function: RewardFunction, options: Any) -> RewardFu
         if value is None and type(None) in get_args(own[option].annotation):
             continue
         if option in _AT_LEAST_0 and not (is_number(value) and value >= 0):
-            kind = "a number from 0 up"
+            kind = "a number of at least 0"
         elif is_number(default) and not is_number(value):
             kind = "a finite number"
         elif isinstance(default, bool) and not isinstance(value, bool):
@@ -279,9 +280,9 @@ def _failing(name: str, rollout: Rollout) -> Iterator[str]:
 
 
 def checked_value(name: str, value: object, where: str, function: object = None) -> float:
-    """`value` as a float. Raises `RewardError` unless it is a finite number (booleans and numpy scalars count).
+    """`value` as a float. Raises `RewardError` unless it is a finite number (booleans and numpy scalars are allowed).
 
-    The message has the file and line of `function`, if it is the user's own.
+    The message contains the file and line of `function`, if it is the user's own.
     """
     try:
         number = value.item() if hasattr(value, "item") else value  # numpy, torch; raises if not scalar
@@ -295,7 +296,7 @@ def checked_value(name: str, value: object, where: str, function: object = None)
 
 
 def describe(task: object, answer: object, text: object) -> str:
-    """One line that identifies a rollout in an error message, its text shortened."""
+    """One line that identifies a rollout in an error message, with its text shortened."""
     return f"task {task}, answer {shortened(answer)}, completion {shortened(text)}"
 
 
@@ -363,7 +364,8 @@ class Metric:
         return None if self.task not in (None, rollout.task) else float(rollout.score.status == self.status)
 
     def value(self, rollout: Rollout) -> float:
-        """The metric for frameworks that average every metric over all rollouts, including those of other tasks.
+        """The metric's value for frameworks that average every metric over all rollouts, including those of other
+        tasks.
 
         A NaN would spoil their weighted sums (0 * NaN is NaN), so a correct rollout counts as 1 divided by the task's
         share of rows. The mean over a whole dataset is exact. Over a batch it is unbiased and may exceed 1.
@@ -401,7 +403,7 @@ class Rubric:
 
     @classmethod
     def of_tasks(cls, rewards: Sequence[WeightedReward], mixture: Mixture, grading: Grading) -> "Rubric":
-        """Metrics for accuracy, accuracy per task in a mixture, and each possible status under `grading`.
+        """A rubric with metrics for accuracy, accuracy per task in a mixture, and each possible status under `grading`.
 
         Raises `InputError` if a reward has the name of such a metric.
         """
@@ -413,9 +415,10 @@ class Rubric:
 
     @classmethod
     def of_rows(cls, rewards: Sequence[WeightedReward], rows: Sequence[Mapping[str, Any]]) -> "Rubric":
-        """Metrics for the user's own rows: accuracy and statuses if every row has an answer, else none.
+        """A rubric for the user's own rows, with accuracy and statuses as metrics if every row has an answer, else
+        none.
 
-        Raises as `of_tasks`.
+        Raises the same errors as `of_tasks`.
         """
         statuses: list[Status] = ["wrong", "no_answer", "too_long"]
         metrics = [Metric("accuracy"), *(Metric(f"status/{status}", status) for status in statuses)]
@@ -462,7 +465,7 @@ class Rubric:
 
 
 def offered(rollout: Rollout, completion: Any = None) -> dict[str, Any]:
-    """Arguments for rewards by the names in `OFFERED`. `completion` replaces the rollout's messages, if given."""
+    """Arguments for rewards, keyed by name (`OFFERED`). `completion` replaces the rollout's messages, if given."""
     return {
         "prompt": rollout.prompt,
         "completion": [{"role": "assistant", "content": rollout.text}] if completion is None else completion,
@@ -474,7 +477,7 @@ def offered(rollout: Rollout, completion: Any = None) -> dict[str, Any]:
 # Built-in rewards
 
 BREVITY_TOKENS = 512
-"""`brevity` reaches 0 at this completion length, in tokens."""
+"""Completion length in tokens at which `brevity` reaches 0."""
 CHARACTERS_PER_TOKEN = 4.0
 _TAG = re.compile(r"</?(?:think|answer)>")
 _THINK_THEN_ANSWER = ["<think>", "</think>", "<answer>", "</answer>"]
@@ -488,7 +491,7 @@ def correctness(rollout: Rollout) -> float:
 
 @reward
 def partial(rollout: Rollout) -> float:
-    """Partial credit in [0, 1] for real progress, such as right cells of a sudoku, independent of `grading`."""
+    """Partial credit in [0, 1] for real progress, such as correct cells in a sudoku, independent of `grading`."""
     if rollout.score.progress is not None:
         return rollout.score.progress
     return partial_score(rollout.extraction, rollout.info)
@@ -562,8 +565,8 @@ def cosine(
 ) -> float:
     """Length reward along half a cosine, from the `short` value at 0 tokens to the `long` value at `max_tokens`.
 
-    Right and wrong completions have separate values: shorter is better if right, and worse if wrong. From `max_tokens`
-    up the value is `exceeded` in both cases; None keeps the `long` value.
+    Right and wrong completions have separate values: shorter is better if right, and worse if wrong. At
+    `max_tokens` and above, the value is `exceeded` in both cases; None keeps the `long` value.
 
     Source: Yeo et al., 2025, arXiv:2502.03373, where the five values are r_0^c, r_L^c, r_0^w, r_L^w and r_e. The paper
     uses 2, 1, -10, 0 and -10; only the last is the default here, because other rewards stay within [-1, 1].
@@ -589,7 +592,7 @@ def repetition_penalty(rollout: Rollout, *, ngram: float = 4) -> float:
 def overlong_penalty(rollout: Rollout, *, max_tokens: float = 512, margin: float = 128) -> float:
     """0 up to `max_tokens - margin`, then falling linearly to -1 at `max_tokens`.
 
-    Soft overlong punishment of DAPO (Yu et al., 2025, arXiv:2503.14476).
+    Soft overlong punishment from DAPO (Yu et al., 2025, arXiv:2503.14476).
     """
     over = _length(rollout) - (max_tokens - margin)
     return -min(1.0, max(0.0, over / margin)) if margin > 0 else -float(over > 0)

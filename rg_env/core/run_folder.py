@@ -1,4 +1,4 @@
-"""A training run's folder. Only this module knows its files, reads them and writes them.
+"""A training run's folder. Only this module reads and writes its files.
 
     run = RunFolder(Path("outputs/RUN"))
     run.config()["model"], run.metrics()[-1], run.last_checkpoint()
@@ -9,14 +9,14 @@ manifest.json         versions, machine, and the rows of training and evaluation
 metrics.jsonl         one line per step, and one per evaluation
 rollouts.jsonl        a sample of the training rollouts of each step
 eval_results/         eval_step_N.json: scores and rollouts of each evaluation, step 0 first
-tensorboard/, wandb/  files of these trackers, if enabled
+tensorboard/, wandb/  files from these trackers, if enabled
 checkpoint-N/         weights, tokenizer, optimizer state
 train_results.json    results before and after training
 reward_curve.png      the learning curve
 
-Whole files are written to a temporary file and renamed, so none is ever incomplete. A missing file reads as None or
-empty, and a damaged one raises a single `InputError` that names it. Only the last line of a .jsonl file may be
-incomplete, if the run was killed; it is ignored.
+Files other than .jsonl are first written under a temporary name and then renamed, so they are never incomplete. A
+missing file reads as None or empty, and a damaged one raises a single `InputError` that names it. Only the last line of
+a .jsonl file may be incomplete, if the run was killed; it is ignored.
 
 Commands that write other folders (evaluations, sweeps, reports) share `free_folder`, `locked` and `write_aside`.
 """
@@ -78,8 +78,8 @@ class RunFolder:
 
         Args:
             output_dir: None: a new folder under `outputs/`.
-            resume: the checkpoint to resume from, or "auto". `output_dir` may then be that run's folder, the default
-                for a checkpoint; any other folder must be valid for a new run.
+            resume: the checkpoint to resume from, or "auto". `output_dir` may then be that run's folder, which is
+                the default if a checkpoint is given; any other folder must be valid for a new run.
 
         Raises:
             OutputFolderError: the folder is not empty or not writable, or `resume` is "auto" without `output_dir`.
@@ -148,7 +148,7 @@ class RunFolder:
         return sorted(int(stem) for stem in stems if stem.isdecimal())
 
     def checkpoints(self) -> list[Path]:
-        """The folders checkpoint-N, the newest first."""
+        """The folders checkpoint-N, newest first."""
         found = self.path.iterdir() if self.path.is_dir() else ()
         numbered = [(step, each) for each in found if (step := checkpoint_step(each)) is not None and each.is_dir()]
         return [each for _, each in sorted(numbered, reverse=True)]
@@ -157,7 +157,7 @@ class RunFolder:
         return next(iter(self.checkpoints()), None)
 
     def files(self) -> list[Path]:
-        """All existing files of the run, without checkpoints and the folders of trackers."""
+        """All existing files of the run, except checkpoints and the trackers' folders."""
         settings = [self.config_file, self.arguments_file, *sorted(self.path.glob("*_from_step_*.yaml"))]
         others = [self.manifest_file, self.metrics_file, self.rollouts_file, self.results_file, self.curve_file]
         evaluations = map(self.evaluation_file, self.evaluation_steps())
@@ -279,7 +279,7 @@ def json_lines(file: Path) -> Iterator[dict[str, Any]]:
     """The objects in a .jsonl file. An incomplete last line is ignored.
 
     Raises:
-        InputError: it is damaged or unreadable.
+        InputError: the file is damaged or unreadable.
     """
     try:
         with file.open("rb") as lines:  # bytes: model text may contain characters that str.splitlines() splits at
@@ -312,7 +312,7 @@ def free_folder(
     remedy: str = "choose another output folder",
     resume: str = "--resume auto",
 ) -> Path:
-    """An output folder, checked but not yet created. None: a new one under `outputs/`, named by `name` and the time.
+    """An output folder, checked but not yet created. Default: a new one under `outputs/`, named after `name` and time.
 
     Args:
         remedy: advice for the error message.
@@ -328,10 +328,11 @@ def free_folder(
         folder = Path(output_dir)
     try:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            folder.lstat()  # raises what is_dir() hides
+            folder.lstat()  # raises errors that is_dir() hides
         if folder.is_dir() and any(folder.iterdir()) and not may_have_files:
             raise OutputFolderError(
-                f"{folder} is not empty: it may contain another run; {remedy}, move it away, or resume it ({resume})"
+                f"{folder} is not empty: it may contain another run; {remedy}, move this one, or resume the run "
+                f"({resume})"
             )
         nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         tempfile.TemporaryFile(dir=nearest).close()  # permission bits do not reveal /proc, read-only or full disks
@@ -344,7 +345,7 @@ def free_folder(
 
 @contextmanager
 def locked(folder: Path, busy: str) -> Iterator[None]:
-    """Hold a lock on `folder`, which the system releases if the process dies. Skipped on file systems without locks.
+    """Hold a lock on `folder`; the system releases it if the process dies. Skipped on file systems without locks.
 
     Raises:
         OutputFolderError: another process holds the lock (the message is `busy`), or the folder cannot be opened.
@@ -381,7 +382,7 @@ def removed_on_error(folder: str | Path) -> Iterator[None]:
 
 @contextmanager
 def written_aside(file: Path) -> Iterator[Path]:
-    """A temporary file that replaces `file` at the end of the block. On an error the old file stays."""
+    """A temporary file that replaces `file` at the end of the block. On an error, the old file is kept."""
     aside = file.with_name(f"{file.name}.part")
     try:
         yield aside

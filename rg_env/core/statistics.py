@@ -27,7 +27,7 @@ RESAMPLES = 9999
 _Z = NormalDist().inv_cdf(0.975)
 """The two-sided critical value of the normal distribution at 95%."""
 Interval = tuple[float, float]
-"""Lower and upper end."""
+"""Lower and upper bounds."""
 Answers = Mapping[str, Sequence[float]]
 """Values of the answers to each problem: 1 or True for right, 0 or False for wrong."""
 
@@ -35,17 +35,17 @@ Answers = Mapping[str, Sequence[float]]
 def mean_and_error(values_by_problem: Sequence[Sequence[float]]) -> tuple[float, float]:
     """The mean over all values, and its standard error, clustered by problem.
 
-    Answers to one problem resemble each other: counting them as independent makes the error too small. The clustered
-    error (Liang and Zeger, 1986) adds the deviations within a problem before it squares them, with the usual
-    correction problems / (problems - 1). With one value per problem, this is the sample deviation / sqrt(problems).
-    With a single problem the error is unknown, and 0 is returned.
+    Answers to one problem resemble each other: treating them as independent makes the error too small. The clustered
+    error (Liang and Zeger, 1986) adds the deviations within a problem before squaring them, with the usual
+    correction problems / (problems - 1). With one value per problem, this is the sample standard deviation divided by
+    sqrt(problems). With a single problem the error is unknown, and 0 is returned.
 
     Raises:
         InputError: there are no values.
     """
     problems = [values for values in values_by_problem if len(values)]
     if not problems:
-        raise InputError("there are no values to take the mean of")
+        raise InputError("there are no values to average")
     count = sum(map(len, problems))
     # Squares of huge values would overflow; a power of two scales them without rounding.
     scale = 2.0 ** (max(math.frexp(value)[1] for values in problems for value in values) - 1)
@@ -82,9 +82,9 @@ def share_interval(values_by_problem: Sequence[Sequence[float]]) -> tuple[float,
     """Confidence interval, within [0, 1], for a mean of values in [0, 1], clustered by problem.
 
     Wilson's score interval (1927) with the effective sample size for clustered samples by Korn and Graubard (1998):
-    `mean (1 - mean) / error^2`, corrected for the degrees of freedom. It is smaller than the number of answers if
-    answers to the same problem resemble each other, and never larger. If all answers are right, or all wrong, the
-    number of problems is used, because ten right answers to one problem reveal little about other problems.
+    `mean (1 - mean) / error^2`, corrected for the degrees of freedom. That size is smaller than the number of answers
+    if answers to the same problem resemble each other, and never larger. If all answers are right, or all are wrong,
+    the number of problems is used, because ten right answers to one problem reveal little about other problems.
 
     Raises:
         InputError: there are no values, or some are outside [0, 1].
@@ -114,7 +114,7 @@ def runs_interval(shares: Sequence[float], questions: int) -> Interval:
 
 
 def _clustered_share(values: Sequence[Sequence[float]], most: float, without_error: float) -> Interval:
-    """Wilson's interval with the effective sample size, at most `most`; `without_error` if it is unknown."""
+    """Wilson's interval with the effective sample size: at most `most`, or `without_error` if it is unknown."""
     mean, error = mean_and_error(values)
     if any(not 0 <= value <= 1 for of_problem in values for value in of_problem):
         raise InputError("an interval of shares needs values from 0 to 1")
@@ -139,7 +139,7 @@ def wilson_interval(share: float, n: float) -> Interval:
 
 
 def error_interval(value: float, error: float | None, n: int) -> Interval | None:
-    """The 95% interval of a mean over `n` values, from its standard error; None without an error.
+    """The 95% interval of a mean over `n` values, from its standard error; None if that is unknown.
 
     A mean from 0 to 1 is treated as a share: its interval is Wilson's for the sample size with this standard error.
     """
@@ -161,7 +161,7 @@ def mean_of(means: Sequence[float], intervals: Sequence[Interval]) -> tuple[floa
         InputError: `means` is empty.
     """
     if not means:
-        raise InputError("there are no values to take the mean of")
+        raise InputError("there are no values to average")
     mean = fmean(means)
     below, above = (
         math.sqrt(math.fsum((ends[side] - each) ** 2 for each, ends in zip(means, intervals, strict=True))) / len(means)
@@ -183,7 +183,7 @@ def difference_of(
 
 
 def guess_adjusted(accuracy: float, floor: float) -> float | None:
-    """`(accuracy - floor) / (1 - floor)`: 0 for the best constant answer, 1 for all right; None if the floor is 1."""
+    """`(accuracy - floor) / (1 - floor)`: 0 for the best constant answer, 1 if all right; None if the floor is 1."""
     return (accuracy - floor) / (1 - floor) if floor < 1 else None
 
 

@@ -3,7 +3,7 @@
     raise InputError(f"cannot load {name}: {reason_of(error)}")       # another library's error in one line
     print(without_controls(completion))                               # control characters as escapes
 
-Also checks of user-supplied values.
+This module also checks user-supplied values.
 """
 
 import functools
@@ -27,7 +27,7 @@ _JOINERS = "\u200c\u200d"  # for Indic and Persian scripts and emoji; neither re
 
 
 def one_line(what: object, most: int = 200) -> str:
-    """Untrusted text for a terminal or a log: one line of printable characters, cut to `most` of them and "..."."""
+    """Untrusted text for a terminal or a log: one line of printable characters, cut to `most` characters plus "..."."""
     text = " ".join("".join(each if each.isprintable() else " " for each in str(what)).split())
     return text if len(text) <= most else f"{text[:most]}..."
 
@@ -123,7 +123,7 @@ def shortened(value: object) -> str:
     try:
         text = repr(value)
     except ValueError:  # Python refuses to print integers of over 4,300 digits
-        return f"a {type(value).__name__} too long to write"
+        return f"<{type(value).__name__}, too long to print>"
     return text if len(text) <= 80 else f"{text[:60]} ... {text[-15:]}"
 
 

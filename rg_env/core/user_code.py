@@ -3,8 +3,8 @@
     import_user_code(["my_package.rewards", "tasks/robots.py"], base=Path("configs/train"))
 
 A config lists them under `imports:`; a script calls `import_user_code` itself. No other user code is ever imported. A
-hash of each imported source is recorded. With it, the processes that draw and grade import the same code
-(`import_same`), and cached rows never come from an older source (`core.data.row_cache`).
+hash of each imported source is recorded, so that the processes that draw and grade import the same code (`import_same`)
+and cached rows never come from an older source (`core.data.row_cache`).
 
 A .py file becomes a module under its own name. Its folder is not added to `sys.path`: put code that several files share
 into an installed package, or on PYTHONPATH. An already loaded file, such as the running script, is not loaded again.
@@ -75,7 +75,7 @@ def import_same(expected: Mapping[str, str]) -> None:
     """In a child process: import what `sources` returned in the parent.
 
     Raises:
-        InputError: as `import_user_code`, and if a source has been edited since.
+        InputError: as for `import_user_code`, or because a source has been edited since.
     """
     for name, source in expected.items():
         import_user_code([name])
@@ -149,7 +149,7 @@ def _free_name(path: str) -> str:
 
 
 def _hash_of(module: ModuleType) -> str:
-    """Hash of all .py files in the module's outermost package, or of its own file; of nothing without a file."""
+    """Hash of all .py files in the module's outermost package, or of its own file; of empty input if it has no file."""
     outermost = sys.modules.get(module.__name__.partition(".")[0], module)
     folders = [Path(folder) for folder in getattr(outermost, "__path__", ())]
     files = [file for folder in folders for file in sorted(folder.rglob("*.py")) if file.is_file()]
@@ -192,7 +192,7 @@ def _entry_of(task: str, source: str, config_cls: Any) -> Any:
             raise InputError(f"{where}: its config {config_cls.__name__} lacks the required field {name!r}")
     try:
         return make_entry(task, CATEGORY, {})
-    except Exception as error:  # the user's classes may lack defaults, or have a curriculum of unknown fields
+    except Exception as error:  # the user's classes may lack defaults, or have a curriculum with unknown fields
         raise InputError(
             f"{where}: its config {config_cls.__name__} or its curriculum does not work: "
             f"{type(error).__name__}: {one_line(error)}"

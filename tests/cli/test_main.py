@@ -232,7 +232,7 @@ def test_malformed_variables_of_a_launcher_are_one_line(
     with contextlib.chdir(tmp_path):
         code, _, errors = rg_env("train", TINY_RUN, *options)
     assert code == 2
-    assert errors.startswith(f"error: environment variable {name}={value!r}: must be a whole number from ")
+    assert errors.startswith(f"error: environment variable {name}={value!r}: must be a whole number of at least ")
     assert errors.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 

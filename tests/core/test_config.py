@@ -106,7 +106,8 @@ def test_an_override_within_a_list_of_names_keeps_the_others(tmp_path: Path) -> 
         with pytest.raises(InputError) as error:
             values(tmp_path, "named.y.rate=2", main=text)
         assert re.fullmatch(
-            r"override 'named.y.rate=2': named is a list \(.*main.yaml:1\), which it would replace: set all of it, "
+            r"override 'named.y.rate=2': named is a list \(.*main.yaml:1\), which the override would "
+            r"replace: set the whole list, "
             r"named=\.\.\.",
             str(error.value),
         )
@@ -151,7 +152,7 @@ def test_no_override_makes_anything_but_an_input_error(tmp_path_factory: pytest.
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ({"main": "extends: a.yaml", "a": "extends: main.yaml"}, "circle: main.yaml -> a.yaml -> main.yaml"),
+        ({"main": "extends: a.yaml", "a": "extends: main.yaml"}, "circularly: main.yaml -> a.yaml -> main.yaml"),
         ({"main": "extends: none.yaml"}, "there is no file"),
         ({"main": f"extends: {'x' * 5000}.yaml"}, "there is no file"),
         ({"main": "extends: {a: b}"}, "must name a file or a list of files"),
@@ -193,7 +194,7 @@ def test_a_missing_file_a_folder_and_bytes_are_one_line(tmp_path: Path) -> None:
         (["count=0"], "count = 0 @ command line: must be at least 1"),
         (["count=1.5"], "count = 1.5 @ command line: must be a whole number"),
         (["flag=yes"], "flag = 'yes' @ command line: must be true or false"),
-        (["name=3"], "name = 3 @ command line: must be text (quote it if it is)"),
+        (["name=3"], "name = 3 @ command line: must be text (quote it if it is meant as text)"),
         (["name="], "name = null @ command line: is required"),
     ],
 )
@@ -281,7 +282,7 @@ LAUGHS = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in
         ("!!timestamp 2020-01-01", "timestamp' is not supported"),
         ("[" * 60 + "]" * 60, "nested more than 50 levels deep"),
         ("[" * 2000 + "]" * 2000, "nested more than 50 levels deep"),
-        ('"\\ud800"', "half a character"),
+        ('"\\ud800"', "unpaired surrogate"),
     ],
     ids=lambda text: text[:20],
 )

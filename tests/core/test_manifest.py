@@ -76,7 +76,7 @@ def test_the_first_cause_is_reported(change: Callable[[dict[str, Any]], Any], wo
     expected["versions"]["rg-env"] = "0.0.1" if later else expected["versions"]["rg-env"]
     with pytest.raises(InputError, match=words) as caught:
         check_manifest(expected, made())
-    assert ("made by rg-env 0.0.1, this is" in str(caught.value)) is (later and "questions" in words)
+    assert ("made by rg-env 0.0.1; this is" in str(caught.value)) is (later and "questions" in words)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_files_that_are_not_a_manifest(tmp_path: Path, text: str | bytes, words:
 )
 def test_manifests_with_a_part_missing(change: Callable[[dict[str, Any]], Any], where: str) -> None:
     """They are refused as a whole, not where the part is needed."""
-    with pytest.raises(InputError, match=f"not a manifest of rows: missing or malformed: {where}"):
+    with pytest.raises(InputError, match=f"not a manifest of rows: {where} is missing or malformed"):
         read_manifest(changed(change))
 
 

@@ -94,7 +94,7 @@ def test_messages(arguments: dict[str, Any], expected: list[tuple[str, str]]) ->
         ({"prompt_placement": "sytem"}, UnknownNameError, "did you mean 'system'"),
         ({"grading": "upsteam"}, UnknownNameError, "did you mean 'upstream'"),
         ({"system_prompt": 5}, InputError, "system_prompt must be text, not 5"),
-        ({"preamble": "\ud800"}, InputError, "preamble contains half a character"),
+        ({"preamble": "\ud800"}, InputError, "preamble contains an unpaired surrogate"),
         ({"few_shot": [{"role": "user"}]}, InputError, "few_shot must be a list of messages"),
     ],
 )

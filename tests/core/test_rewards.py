@@ -336,9 +336,12 @@ def test_think_format_wants_each_block_once_in_order(text: str, value: float) ->
     [
         ({"name": "length", "when": "corect"}, "gate of reward 'length' 'corect'.*correct"),
         ({"name": "length", "options": {"tokens": 5}}, "option of reward 'length' 'tokens'.*max_tokens"),
-        ({"name": "length", "options": {"max_tokens": "many"}}, "'max_tokens' must be a number from 0 up, not 'many'"),
-        ({"name": "length", "options": {"max_tokens": math.nan}}, "must be a number from 0 up, not nan"),
-        ({"name": "length", "options": {"max_tokens": None}}, "must be a number from 0 up, not None"),
+        (
+            {"name": "length", "options": {"max_tokens": "many"}},
+            "'max_tokens' must be a number of at least 0, not 'many'",
+        ),
+        ({"name": "length", "options": {"max_tokens": math.nan}}, "must be a number of at least 0, not nan"),
+        ({"name": "length", "options": {"max_tokens": None}}, "must be a number of at least 0, not None"),
         ({"name": "cosine", "options": {"exceeded": "never"}}, "'exceeded' must be a finite number, not 'never'"),
         ({"name": "cosine", "options": {"wrong_long": None}}, "'wrong_long' must be a finite number, not None"),
         ({"name": "length", "options": 3}, "options must be a mapping, not 3"),

@@ -42,7 +42,7 @@ def test_dates_in_a_config_become_text() -> None:
         ("missing_letter", "not a Reasoning Gym task; .*'letter_counting'"),
         ("composite", "pass a list of tasks"),
         ({"name": "maze", "wieght": 1}, "unknown key of a task 'wieght': did you mean 'weight'"),
-        ({"name": "maze", "min_dist": 1}, "'min_dist': it is an option of the task, use config: {'min_dist': 1}"),
+        ({"name": "maze", "min_dist": 1}, "'min_dist': it is an option of the task; use config: {'min_dist': 1}"),
         (
             {"name": "maze", "config": {"min_dit": 1}},
             "unknown option of task 'maze' 'min_dit': did you mean 'min_dist'",

@@ -184,7 +184,11 @@ def test_what_the_users_dataset_raises(
         ("    size: int = 500\n", "", r"its config Config lacks the required field 'size'"),
         ("terms: int = 2", "terms: int", r"its config Config or its curriculum does not work: TypeError: .*'terms'"),
         ('field_name="terms"', 'field_name="term"', r"curriculum does not work: TypeError: .*argument 'term'"),
-        ("levels=[2, 3, 5]", "levels=[2, 3, 5], default_level=1", "does not work: AssertionError: .* takes 0 for"),
+        (
+            "levels=[2, 3, 5]",
+            "levels=[2, 3, 5], default_level=1",
+            "does not work: AssertionError: .* assumes level 0 for",
+        ),
     ],
 )
 def test_tasks_that_cannot_be(write: Write, old: str, new: str, message: str) -> None:
@@ -214,4 +218,6 @@ def test_a_task_that_only_the_script_registers(write: Write) -> None:
     path = write("script.py", text)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True, env=environment)
-    assert f"task 'own_sums' is not registered by importing {path}: call register_dataset where" in done.stdout
+    assert (
+        f"task 'own_sums' is not registered by importing {path}: call register_dataset at the top level" in done.stdout
+    )

@@ -95,7 +95,7 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         (['models={" a": {model: x}}', "tasks=maze"], "or leading space"),
         (["models=tiny", "tasks=mase"], "did you mean 'maze'?; your own label needs task: NAME"),
         (["models=tiny", "tasks=[maze, maze]"], "appears twice"),
-        (["models=tiny", "tasks.a/b={task: maze}"], "a label has letters"),
+        (["models=tiny", "tasks.a/b={task: maze}"], "a label may contain only letters"),
         (["models=tiny", "tasks.gcd={task: maze}"], "is the name of a task: choose another label"),
         (["models=tiny", "tasks.x={task: mase}"], "tasks.x.task = 'mase'"),
         (["models=tiny", "tasks.maze={config: {min_grid: 3}}"], "tasks.maze.config.min_grid = 3"),

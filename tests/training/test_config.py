@@ -39,7 +39,7 @@ MISTAKES = [
     # keys
     ("training.max_step=3", "unknown key 'max_step': did you mean 'max_steps'?"),
     ("training.steps=3", "use max_steps"),
-    ("tasks.leg_counting.max_animals=20", "is an option of the task, use config: {max_animals: VALUE}"),
+    ("tasks.leg_counting.max_animals=20", "is an option of the task; use config: {max_animals: VALUE}"),
     ("group=3", "unknown section 'group': available: curriculum, data, engine,"),
     ("prompt.zzz=x", "unknown key 'zzz': available: placement, preamble, system_prompt"),
     ("_base_=base.yaml", "use extends"),
@@ -108,7 +108,7 @@ MISTAKES = [
     ("evaluation.tasks.chain_sum={}", "is a training task and is evaluated anyway"),
     ("evaluation.tasks.chain_sum.task=spell_backward", "is the name of a task: choose another label"),
     ("evaluation.tasks.held_out.task=maze", "is the name of a metric (eval/held_out)"),
-    ("evaluation.tasks={a/b: {task: maze}}", "a label has letters, digits, '_', '-' and '.'"),
+    ("evaluation.tasks={a/b: {task: maze}}", "a label may contain only letters, digits, '_', '-' and '.'"),
     ("training.rollouts_per_step=60", "not divisible by num_generations=8; try 56 or 64"),
     (["training.rollouts_per_step=100", "training.per_device_train_batch_size=3"], "try 96 or 120"),
     ("training.per_device_train_batch_size=24", "does not divide the 128 rollouts of a step on each process; try 16"),
@@ -201,7 +201,7 @@ def test_a_config_of_the_papers_trainer_is_one_line(tmp_path: Path) -> None:
         ("tasks.spell_backward.levels.word_lem", 1, "did you mean 'word_len'"),
         ("tasks.spell_backward.levels.word_len", 99, "from 0 to"),
         ("evaluation.tasks.chain_sum.config.max_term", 3, "'max_terms'"),
-        ("rewards.length.options.max_tokens", -1, "must be a number from 0 up"),
+        ("rewards.length.options.max_tokens", -1, "must be a number of at least 0"),
     ],
 )
 def test_options_are_reported_at_their_own_place(base: Path, path: str, value: int, words: str) -> None:

@@ -78,7 +78,7 @@ class Document:
 
 
 def without_key(values: Mapping[str, Any], path: Keys) -> dict[str, Any]:
-    """A copy of nested mappings without the value at `path`, or without the last existing value on that path."""
+    """A copy of nested mappings without the value at `path`, or without the deepest existing value on that path."""
     rest = {key: value for key, value in values.items() if key != path[0]}
     if path[1:] and isinstance(values.get(path[0]), Mapping):
         rest[path[0]] = without_key(values[path[0]], path[1:])
@@ -91,7 +91,7 @@ def is_config_file(name: str) -> bool:
 
 
 def _nulls(path: Keys, value: Any) -> Iterator[Keys]:
-    """The keys of nulls in a value at `path`, outside of lists."""
+    """The paths of the nulls in a value at `path`, except those within lists."""
     if value is None:
         yield path
     elif isinstance(value, Mapping):
@@ -100,7 +100,7 @@ def _nulls(path: Keys, value: Any) -> Iterator[Keys]:
 
 
 def without_nulls(value: Any) -> Any:
-    """`value` without null keys, as stored in a config."""
+    """`value` without keys set to null, as stored in a config."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -112,7 +112,7 @@ def read_config(file: str | Path, overrides: Sequence[str] = ()) -> Document:
     """Read `file` and the files that it extends, then apply `overrides` ("a.b=value").
 
     Raises:
-        InputError: a file cannot be read or is not a YAML mapping; files extend each other in a circle; an override is
+        InputError: a file cannot be read or is not a YAML mapping; files extend each other circularly; an override is
             not "key=value", or its value is not YAML.
     """
     document = Document({}, Path(file))
@@ -121,7 +121,7 @@ def read_config(file: str | Path, overrides: Sequence[str] = ()) -> Document:
 
 
 def overridden(document: Document, overrides: Sequence[str]) -> Document:
-    """A copy of `document` with `overrides` ("a.b=value") applied. Raises as `read_config`."""
+    """A copy of `document` with `overrides` ("a.b=value") applied. Raises the same errors as `read_config`."""
     document = copy.deepcopy(document)
     for override in overrides:
         _override(document, override)
@@ -132,7 +132,7 @@ def _extend(document: Document, file: Path, above: tuple[Path, ...]) -> None:
     """Merge `file` into `document`, after the files that it extends."""
     here = file.resolve() if os.path.exists(file) else file
     if here in above:
-        raise InputError(f"configs extend each other in a circle: {' -> '.join(p.name for p in (*above, here))}")
+        raise InputError(f"configs extend each other circularly: {' -> '.join(p.name for p in (*above, here))}")
     values, lines = _read(file)
     parents = values.pop("extends", None)
     parents = [parents] if isinstance(parents, str) else parents or []
@@ -198,15 +198,16 @@ def _open_lists(document: Document, path: Keys, shown: str) -> None:
             continue
         if isinstance(names, str) and names != path[length]:
             raise InputError(
-                f"{shown}: {where} is {shortened(names)} ({origin}), which it would replace: set the whole section, "
-                f"{where}={{key: value, ...}}"
+                f"{shown}: {where} is {shortened(names)} ({origin}), which the override would replace: set the whole "
+                f"section, {where}={{key: value, ...}}"
             )
         names = [names] if isinstance(names, str) else names
         if not isinstance(names, list):
             continue
         if path[length] not in names or not all(isinstance(name, str) for name in names):
             raise InputError(
-                f"{shown}: {where} is a list ({origin}), which it would replace: set all of it, {where}=..."
+                f"{shown}: {where} is a list ({origin}), which the override would replace: set the whole "
+                f"list, {where}=..."
             )
         document.set(above, {name: {} for name in names}, origin)
 
@@ -254,7 +255,7 @@ _COUNTERPARTS = {  # pattern of a path in another repository -> shipped config
 
 
 def counterpart(file: Path) -> str:
-    """Which shipped config a config of another repository corresponds to, by its name; empty if it is not known."""
+    """A hint that names the shipped config for a config from another repository, by file name; empty if unknown."""
     for pattern, shipped in _COUNTERPARTS.items():
         if found := re.search(f"(?:^|/)(?:{pattern})$", file.with_suffix("").as_posix()):
             name = found.expand(shipped).replace("sukoku", "sudoku")

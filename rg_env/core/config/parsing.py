@@ -3,7 +3,7 @@
     document = read_config("configs/train/tiny.yaml", ["training.learning_rate=2e-6"])    # see `core.config.files`
     config = parse_config(document, TrainConfig)                                          # a frozen pydantic model
 
-Also the sections and field types that training and evaluation configs share.
+This module also defines the sections and field types that training and evaluation configs share.
 """
 
 import contextlib
@@ -27,7 +27,8 @@ _Section = TypeVar("_Section", bound="Section")
 
 
 class Section(BaseModel):
-    """A section of a config: frozen, with typed, documented fields. A list of strings may be given as one string.
+    """A section of a config: frozen, with typed, documented fields. A one-item list of strings may be given as a plain
+    string.
 
     Raises:
         InputError: the values given in Python are invalid.
@@ -86,8 +87,8 @@ def parse_config(
     """Parse and validate a config.
 
     Args:
-        names: problems with names outside the schema, such as task names. They are reported together with
-            the schema's own.
+        names: returns problems with names that the schema does not know, such as task names. They are reported
+            together with the schema's own.
 
     Raises:
         ConfigError: keys or values are invalid; all of them are reported at once.
@@ -112,7 +113,7 @@ def parse_config(
 
 
 def _by_key(document: Document, schema: type[Section], problem: Problem) -> Iterator[Problem]:
-    """A problem for each key in a section of another tool, with its name here if it is known."""
+    """A problem for each key in another tool's section, with the key's name in rg_env if known."""
     section = document.get(problem.path)
     if len(problem.path) > 1 or problem.path[0] not in schema.other_sections or not isinstance(section, Mapping):
         yield problem
@@ -172,7 +173,7 @@ def _given(problem: Problem, values: Mapping[str, Any]) -> str:
 
 
 def problems_in(schema: type[BaseModel], error: ValidationError, *, kind: str = "section") -> Iterator[Problem]:
-    """The problems that `schema` found. `kind`: what errors call an unknown field of the schema itself."""
+    """The problems that `schema` found. `kind`: the noun for an unknown top-level field in messages."""
     for found in error.errors(include_url=False):
         path = tuple(str(key) for key in found["loc"] if key != "[key]")
         if found["type"] == "extra_forbidden":
@@ -194,7 +195,7 @@ def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
     if text := _renamed(section, name):
         return text
     if issubclass(section, TaskOptions) and is_task_option(name):
-        return f"is an option of the task, use config: {{{name}: VALUE}}"
+        return f"is an option of the task; use config: {{{name}: VALUE}}"
     places = {place: each for place, each in [((), schema), *_sections(schema)] if each is not section}
     there = [".".join((*place, name)) for place, each in places.items() if name in each.model_fields]
     if there:
@@ -259,7 +260,7 @@ def problem_of(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:
 def problems_within(
     path: Keys, spec: Mapping[str, Any], check: Callable[[Any], Any], hint: str = ""
 ) -> Iterator[Problem]:
-    """All errors that `check` raises about `spec`, each at its key. Calls `check` again without the wrong keys."""
+    """All errors that `check` raises about `spec`, each at its key. After each error, `check` runs without that key."""
     while True:
         try:
             check(spec)
@@ -281,7 +282,7 @@ _MESSAGES = {
     "int_type": "must be a whole number",
     "int_from_float": "must be a whole number",
     "float_type": "must be a number",
-    "string_type": "must be text (quote it if it is)",
+    "string_type": "must be text (quote it if it is meant as text)",
     "string_too_short": "must not be empty",
     "too_short": "is empty: name at least {min_length}",
     "bool_type": "must be true or false",
@@ -321,17 +322,17 @@ class TaskOptions(Section):
     """Difficulty of a task's questions."""
 
     config: dict[str, Any] = Field(default_factory=dict)
-    """Options of the task; `rg-env tasks NAME` lists them. Others keep the library's default."""
+    """Options of the task; `rg-env tasks NAME` lists them. Options not set here keep the library's defaults."""
     level: Count | None = None
     """Difficulty level, for all attributes in the task's curriculum. Null: the library's defaults."""
     levels: dict[str, Count] = Field(default_factory=dict)
-    """Difficulty levels of single attributes, which override `level`."""
+    """Difficulty levels of individual attributes, which override `level`."""
 
 
 def named(example: str, remedy: str) -> Callable[[Any], Any]:
     """A validator that converts a name, or a list of names and mappings with a name, to a mapping by name.
 
-    Its errors show `example`, such a mapping, and `remedy` for a duplicate name.
+    Its error messages show `example` (such a mapping) or, for a duplicate name, `remedy`.
     """
 
     def read(value: Any) -> Any:
@@ -365,26 +366,26 @@ def label_problem(label: str, reserved: Mapping[str, str]) -> str | None:
         reserved: meaning of each name already in use.
     """
     if not _LABEL.fullmatch(label) or len(label.encode()) > _LABEL_BYTES:
-        return f"a label has letters, digits, '_', '-' and '.', at most 80 ({_LABEL_BYTES} bytes)"
+        return f"a label may contain only letters, digits, '_', '-' and '.', at most 80 of them ({_LABEL_BYTES} bytes)"
     taken = "a task" if label in load_table() else reserved.get(label)
     return taken and f"is the name of {taken}: choose another label"
 
 
 class PromptConfig(Section):
-    """How a question is prompted."""
+    """How a question becomes a prompt."""
 
     system_prompt: str = SYSTEM_PROMPT
-    """Instructions for the answer format. The answer is read from the last <answer>...</answer> outside of thinking.
-    If empty, the prompt is just the question."""
+    """Instructions for the answer format. The answer is read from the last <answer>...</answer> outside
+    the thinking section. With an empty `system_prompt`, the prompt is just the question."""
     placement: Placement = "system"
     """Position of `system_prompt`: in the "system" message, or in the user turn before ("user") or after
     ("user_after") the question."""
     preamble: str = ""
-    """Additional system message, before a `system_prompt` in the system message. Empty: none."""
+    """Additional text in the system message, before `system_prompt` if that is there too. Empty: no additional text."""
 
 
 class RewardConfig(Section):
-    """One reward, under its name. A plain number is its weight."""
+    """Each reward is keyed by its name. A plain number sets its weight."""
 
     weight: Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)] = 1.0
     """Weight in the sum of rewards. A negative weight makes it a penalty; 0 only logs it."""
@@ -407,5 +408,5 @@ Rewards = Annotated[dict[str, RewardConfig], BeforeValidator(_weighted)]
 
 
 def default_rewards() -> dict[str, RewardConfig]:
-    """The default rewards. The format's weight is low, so it never pays more than a correct answer."""
+    """The default rewards. The format reward has a low weight, so it never outweighs a correct answer."""
     return {"correctness": RewardConfig(weight=1.0), "format": RewardConfig(weight=0.1)}

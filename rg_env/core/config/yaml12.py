@@ -1,6 +1,6 @@
 """YAML 1.2 scalars (`1e-6` is a number, `on` is text) and plain values only.
 
-Uses PyYAML's parser with our own constructors: PyYAML reads YAML 1.1, and ruamel.yaml (0.19 tried) accepts dates,
+Uses PyYAML's parser with our own constructors: PyYAML reads YAML 1.1, and ruamel.yaml (tested: 0.19) accepts dates,
 underscored numbers, sets and non-text keys, and limits neither depth nor aliases. Here keys are names, dates are text,
 duplicate keys are errors, and nesting and the number of values are limited. Every error is a one-line `ValueError` with
 its position. `load` reads back exactly the values that `to_yaml` wrote.
@@ -18,7 +18,7 @@ MAX_DEPTH = 50
 _MAX_VALUES = 100_000
 _TAG = "tag:yaml.org,2002:"
 Keys = tuple[str, ...]
-"""Keys on the way from a document's root to a value."""
+"""Keys on the path from a document's root to a value."""
 
 
 def load(text: str) -> Any:
@@ -102,7 +102,9 @@ def _text(node: yaml.ScalarNode) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise _error(node.start_mark, f"half a character ({text[error.start]!r}), which UTF-8 cannot encode") from error
+        raise _error(
+            node.start_mark, f"unpaired surrogate ({text[error.start]!r}), which UTF-8 cannot encode"
+        ) from error
     return text
 
 
@@ -117,7 +119,7 @@ def to_yaml(values: Mapping[str, Any]) -> str:
         return yaml.dump(dict(values), Dumper=Dumper, sort_keys=False, allow_unicode=allow_unicode, width=120)
 
     text = dumped(allow_unicode=True)
-    # U+0085 and others would be written unescaped, but are read as line breaks.
+    # U+0085 and some other characters would be written unescaped but read back as line breaks.
     return text if load(text) == values else dumped(allow_unicode=False)
 
 

@@ -7,11 +7,11 @@ A form is a JSON value (text, number, list, ...), a tuple of forms in this order
 
 Names are distinguished by where they occur, as in the Weisfeiler-Leman test for graphs. Forms that differ only by
 renaming and by the order in bags always become the same text. The reverse holds except for highly regular forms (two
-triangles and one hexagon), which may share a text; for splits that is the safe side.
+triangles and one hexagon), which may share a text; for splits, this errs on the safe side.
 
 This module also has the forms of arithmetic and algebraic expressions in the library's notation (Python syntax):
 
-    expression("2*x - 1", "x")      # the same form as of "-1 + x*2", and of "2*y - 1" with "y"
+    expression("2*x - 1", "x")      # the same form as for "-1 + x*2", and for "2*y - 1" with "y"
 
 Sums and products are unordered, a sign belongs to its term, and names of variables do not matter. Nothing is computed:
 `2 + 2` and `4` are different problems.
@@ -27,7 +27,7 @@ _ROUNDS = 8
 
 
 class Name(str):
-    """A placeholder: replacing it consistently by another name does not change the meaning."""
+    """A placeholder: replacing it consistently with another name does not change the meaning."""
 
     __slots__ = ()
 

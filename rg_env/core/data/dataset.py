@@ -2,14 +2,14 @@
 
 A row is `{"question": str, "answer": str, "info": {"rg_task", "config", "entry", "problem", "share"}}`. All values of
 `info` are text: `entry` is the whole library entry as JSON, so scoring does not need to generate it again; `problem` is
-the problem's key (`core.data.problem_keys`); `share` is the task's share of the rows, as "37/200". The task's name is
-under `rg_task` because verifiers 0.3 reads `info["task"]` itself and expects something else there.
+the problem's key (`core.data.problem_keys`); `share` is the task's share of the rows, such as "37/200". The task's name
+is under `rg_task` because verifiers 0.3 reads `info["task"]` itself and expects something else there.
 
 A row's problem decides its split (`core.data.splits`), so training and evaluation rows never share a problem, for any
 seeds. Within a split, rows have distinct questions. The seed determines the first item of a task; the distinct
 questions of the requested split are then kept in order until there are enough (`core.data.selection`). The same tasks,
-numbers and seeds yield the same rows in any process and on any number of cores (`core.data.generation`). A second build
-reads them from disk (`core.data.row_cache`).
+numbers of rows and seeds yield the same rows in any process and on any number of cores (`core.data.generation`). A
+repeated build reads the rows from disk (`core.data.row_cache`).
 """
 
 import random
@@ -89,7 +89,7 @@ def build_splits(
 
 
 def check_request(mixture: Mixture, split: Split, n: int, seed: int, split_by: object = "problem") -> None:
-    """Raise `InputError` for any argument that can be checked without drawing a question and is invalid."""
+    """Raise `InputError` for any invalid argument that can be detected without drawing a question."""
     if split_by not in get_args(SplitBy):
         raise InputError(f'split_by must be "problem" or "question", not {shortened(split_by)}')
     if not is_count(n, MAX_ROWS):
@@ -128,7 +128,7 @@ def _load(described: Mapping[_Part, Mapping[str, Any]]) -> dict[_Part, list[Row]
 
 
 def _generate(mixture: Mixture, parts: list[_Part], by: SplitBy, processes: int | None) -> dict[_Part, list[Row]]:
-    """Parts with the same seed share one walk through the items, so that no item is drawn twice."""
+    """Generate the rows of each part. Parts with the same seed share one walk, so that no item is drawn twice."""
     requests = []
     for seed in dict.fromkeys(part[2] for part in parts):
         counts = {split: mixture.counts(n) for split, n, own in parts if own == seed}

@@ -26,8 +26,8 @@ from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
 
 MAIN = "rg_env.core.data.items:serve"
 FAILED_DRAWS = 20
-"""Number of consecutive failed draws before the options count as broken. Single draws fail even with the library's
-defaults (maze finds no path in one of thousands); they yield no item, on every machine."""
+"""Number of consecutive failed draws before the options count as broken. Individual draws fail even with the
+library's defaults (one maze in thousands has no path). Such a draw yields no item, on any machine."""
 
 _CHUNK_S = 0.25
 _FIRST_CHUNK = 16
@@ -40,13 +40,13 @@ class Limits:
 
     draw_cpu_s: int = 60
     """CPU time limit per draw, in seconds. The first draw includes importing the task. A longer draw is an error:
-    skipping it would make rows depend on the machine. CPU time, because a busy machine slows every draw down."""
+    skipping it would make rows depend on the machine. CPU time is used because a busy machine slows every draw."""
     silence_s: float = 600.0
-    """Seconds without a reply before a process counts as stuck, because a draw may also wait without using the CPU."""
+    """Seconds without a reply before a process counts as stuck. A draw may also wait without using CPU time."""
     max_chunk: int = 1000
     """Maximum number of draws in one job."""
     worth_a_process_s: float = 1.5
-    """Seconds of drawing by all processes after which another one is started, which takes a second."""
+    """Seconds for which all processes must be busy before more are started; starting one takes about a second."""
     rows_a_process: int = 500
     """Number of rows per initial process."""
 
@@ -92,12 +92,12 @@ class _Walk:
 
     def _too_few(self, split: Split) -> TooFewQuestionsError:
         found, problems = len(self.selection.rows(split)), self.selection.problems(split)
-        of, remedy = "", "request fewer, or widen its config"
+        of, remedy = "", "request fewer, or choose options that allow more"
         if (self.request.by == "problem" and problems < found) or not found:
             of = f", with {counted(problems, 'distinct problem')}"
             remedy = (
-                "request fewer, widen its config, or split by question instead of by problem (splits.by: question in "
-                "a config, split_by elsewhere)"
+                "request fewer, choose options that allow more, or split by question instead of by problem "
+                "(splits.by: question in a config, split_by elsewhere)"
             )
         return TooFewQuestionsError(
             f"task {self.request.spec.name!r} has too few distinct questions: {self.counts[split]} requested for the "
@@ -145,7 +145,7 @@ class Drawer:
         self.draws = self._left = range(0)
         """The draws assigned to the process; empty while it is idle."""
         self.started = 0.0
-        """Time they were assigned."""
+        """Time at which the draws were assigned."""
         try:
             self.process = JsonProcess(MAIN, bare_environment())
         except OSError as error:
@@ -177,7 +177,7 @@ class Drawer:
         self.send({**job, "splits": list(walk.counts), "first": draws.start, "count": len(draws)})
 
     def drawn(self, item: Item | None, failure: str) -> None:
-        """Pass the next draw's result to the walk. Raises as `_Walk.add`."""
+        """Pass the next draw's result to the walk. Raises the same errors as `_Walk.add`."""
         assert self.walk is not None
         self.walk.add(self._left[0], item, failure)
         self._left = self._left[1:]
@@ -187,7 +187,7 @@ class Drawer:
             self.draws = range(0)
 
     def too_slow(self, limit: str) -> GenerationError:
-        """The error for a draw or process start that exceeds a limit."""
+        """The error for a draw or process start that exceeds a time limit."""
         if self.walk is None or not self._left:
             return GenerationError(f"a generation process takes more than {limit} to start")
         spec, seed, index = self.walk.request.spec, self.walk.request.seed, self._left[0]
@@ -280,8 +280,8 @@ class Generation:
     def _next_walk(self, drawer: Drawer) -> _Walk | None:
         """The walk a process should work on next.
 
-        Opening a task takes up to 3 s, so a process stays with its walk. It then takes the longest walk without a
-        process, and shares another process's walk only if much is left to draw.
+        Opening a task takes up to 3 s, so a process stays with its walk while draws remain. It then takes the longest
+        walk without a process, and shares another process's walk only if much is left to draw.
         """
         taken = [other.walk for other in self.drawers if other.draws]
         long_s = self._limits.worth_a_process_s

@@ -1,8 +1,8 @@
 """Draw single items from the library; an item depends only on (task, config, seed, index).
 
-`serve` is the main function of the processes that `core.data.generation` starts with a fixed hash seed. They fix the
-library (`core.tasks.library_fixes`), and import the user's code for the user's own tasks. For rows, use
-`core.data.dataset`.
+`serve` is the main function of the processes that `core.data.generation` starts with a fixed hash seed. These processes
+apply fixes to the library (`core.tasks.library_fixes`), and import the user's code for the user's own tasks. For rows,
+use `core.data.dataset`.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from rg_env.errors import InputError
 _BLOCK = 20_000
 _SMALL_BLOCK = {"acre": 500}  # generates all items in its constructor
 
-_AT_TOP = "call register_dataset where the file is read, outside of functions and of `if __name__ == ...`"
+_AT_TOP = "call register_dataset at the top level of the file, outside functions and `if __name__ == ...`"
 
 
 class Item(NamedTuple):
@@ -52,7 +52,7 @@ class Item(NamedTuple):
 
 
 class DrawFailed(InputError):
-    """The library raised on one item."""
+    """The library raised an error for one item."""
 
 
 class ItemStream:

@@ -1,11 +1,11 @@
-"""Manifests: a record of a run's rows, to check whether other rows are identical.
+"""Manifests: records of a run's rows, to check whether other rows are identical.
 
     train, evaluation, manifest = build_splits("maze", 2000, 200, seed=1)
     build_splits("maze", 2000, 200, seed=1, manifest="outputs/RUN/manifest.json")    # those rows, or an InputError
 
 A manifest contains versions, hashes of the user's code for custom tasks, the tasks, `split_by`, and, for each split,
-the seed, the size and an ordered list of question hashes and problem keys. Entries are not hashed, because all of this
-determines them for a given version of reasoning-gym.
+the seed, the size and an ordered list of question hashes and problem keys. Entries are not hashed, because the rest
+of the manifest determines them for a given version of reasoning-gym.
 """
 
 import hashlib
@@ -86,8 +86,8 @@ def read_manifest(source: str | Path | Manifest) -> Manifest:
     try:
         _ManifestShape.model_validate(value)
     except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"])) or "its top"
-        raise InputError(f"{name} is not a manifest of rows: missing or malformed: {where}") from error
+        where = ".".join(map(str, error.errors()[0]["loc"])) or "its top level"
+        raise InputError(f"{name} is not a manifest of rows: {where} is missing or malformed") from error
     return dict(value) if not isinstance(value, dict) else value
 
 
@@ -128,7 +128,7 @@ def _difference(wanted: Manifest, found: Manifest) -> str:
             others = len(set(new) - set(old))
             what = f"{others} of {counted(len(new), 'question')}" if others else "the order of the questions"
             versions = [manifest["versions"].get("rg-env") for manifest in (wanted, found)]
-            why = f" (made by rg-env {versions[0]}, this is {versions[1]})" if versions[0] != versions[1] else ""
+            why = f" (made by rg-env {versions[0]}; this is {versions[1]})" if versions[0] != versions[1] else ""
             if wanted.get("imports") != found.get("imports"):
                 why = " (your own tasks were edited since)"
             return f"{what} of the {split} rows {'differ' if others > 1 else 'differs'}{why}"

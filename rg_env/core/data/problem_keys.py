@@ -4,10 +4,11 @@
 
 The key determines the split (`core.data.splits`), so a problem is never in both splits, regardless of wording. `KEYS`
 defines the problem of each task. `WHOLE` lists tasks that use the whole question as the key. `KEPT` lists tasks whose
-key keeps ignorable details, because too few problems would remain without them. The user's own tasks use the question.
+key keeps details that could be ignored, because too few problems would remain without them. The user's own tasks use
+the question.
 
-A function named after a task returns the task's problem as a form (`core.data.canonical`). The first paragraph of the
-docstring describes the problem for users. Problems that are plain fields of the metadata are in `_FIELDS`.
+A function named after a task returns the task's problem as a form (`core.data.canonical`). The first paragraph of
+its docstring describes the problem for users. Problems that are plain fields of the metadata are in `_FIELDS`.
 
 Keys do not recognize problems that have the same solution for a deeper reason, such as equal integrands in different
 forms, mirrored boards, or a number sequence with another rule. Rotations and mirror images of a grid are different
@@ -79,14 +80,14 @@ def problem_key(task: str, entry: Entry) -> str:
     """
     try:
         form = KEYS[task].form(entry)
-    except (KeyError, IndexError, TypeError, ValueError):  # no form, or an entry of a later release
+    except (KeyError, IndexError, TypeError, ValueError):  # no form, or an entry from a later release
         return question_hash(entry["question"])[:DIGITS]
     text = f"{ALIKE.get(task, task)}:{canonical(form)}"
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
 
 
 def parts(pattern: str, text: str) -> list[Any]:
-    """All matches of the pattern; without any, the whole text, so that problems in an unknown format stay distinct."""
+    """All matches of the pattern; if none, the whole text, so that problems in an unknown format stay distinct."""
     return re.findall(pattern, text, re.MULTILINE) or [text.strip()]
 
 
@@ -97,7 +98,7 @@ def numbered(text: Iterable[str]) -> list[int]:
 
 
 def _fields(entry: Entry, paths: str) -> tuple[Any, ...]:
-    """A form of these metadata fields, separated by spaces, in this order.
+    """The form of the metadata fields in `paths` (separated by spaces), in that order.
 
     `puzzle.target` is a nested field; the items of `numbers*` are unordered.
     """
@@ -123,7 +124,7 @@ def _expression(entry: Entry, field: str) -> Any:
 def advanced_geometry(entry: Entry) -> Any:
     """The corners in any order and the quantity asked for, ignoring wording.
 
-    An angle is the one at B; otherwise the corners are interchangeable.
+    If an angle is asked for, it is the one at B; otherwise the corners are interchangeable.
     """
     metadata = entry["metadata"]
     ends = Bag([metadata["A"], metadata["C"]])
@@ -186,8 +187,8 @@ def power_function(entry: Entry) -> Any:
 
 
 def simple_equations(entry: Entry) -> Any:
-    """The equation: the expression, with the terms of sums and the factors of products in any order, ignoring the
-    variable name; the sides in any order."""
+    """The equation, with its sides, the terms of sums and the factors of products in any order, ignoring the variable
+    name."""
     return equation(entry["metadata"]["equation"], [entry["metadata"]["variable"]])
 
 
@@ -205,7 +206,7 @@ def acre(entry: Entry) -> Any:
 
 
 def aiw(entry: Entry) -> Any:
-    """The kind of circle and its numbers, ignoring names and wording."""
+    """The kind of relationship and the numbers, ignoring names and wording."""
     counts = parts(r"(?<!\d)(\d+) (brothers|sisters|male|female)", entry["question"])
     kind = entry["metadata"]["task_type"]
     return (kind, counts if kind == "colleagues" else Bag(counts))
@@ -234,7 +235,7 @@ def course_schedule(entry: Entry) -> Any:
 
 
 def cryptarithm(entry: Entry) -> Any:
-    """The sum in any order, ignoring its letters."""
+    """The addends in any order and their sum, ignoring the choice of letters."""
     words, result, leading_zero = _fields(entry, "words_letters result_letters allow_leading_zero")
     return (Bag(tuple(map(Name, word)) for word in words), tuple(map(Name, result)), leading_zero)
 
@@ -564,7 +565,7 @@ _EXPRESSIONS = {
     "products": ("the factors in any order", "expression"),
     "simple_integration": (f"the integrand: {_TERMS}, ignoring the variable name", "integrand"),
 }
-"""Tasks whose problem is an expression: the description, and the field of the metadata that has it."""
+"""Tasks whose problem is an expression: the description, and the metadata field that contains it."""
 
 _FIELDS = {
     "arc_agi": ("the ARC task, ignoring rotation, reflection, colors and order", "task_id"),
@@ -613,7 +614,7 @@ _FIELDS = {
     "word_sequence_reversal": ("the words, in order", "words"),
     "word_sorting": ("the words in any order, and the direction", "transformed_words* direction"),
 }
-"""Tasks whose problem is some fields of the metadata: the description, and the fields as `_fields` reads them."""
+"""Tasks whose problem consists of metadata fields: the description, and the fields in the syntax of `_fields`."""
 
 
 def _key(form: Callable[[Entry], Any]) -> Key:

@@ -1,7 +1,7 @@
 """A disk cache of rows: building the same rows again takes milliseconds and does not import the library.
 
-The cache has one gzipped JSON file per (tasks, split, number, seed). Its name is a hash of everything the rows depend
-on, including this package's code and the library and Python versions. A damaged file is rebuilt, with a one-line
+The cache has one gzipped JSON file per (tasks, split, number of rows, seed). Its name is a hash of everything the rows
+depend on, including this package's code and the library and Python versions. A damaged file is rebuilt, with a one-line
 warning. Errors in the cache never prevent rows from being built.
 
 The folder is `rows` under `RG_ENV_CACHE` ("" disables the cache), otherwise under `rg-env` in `XDG_CACHE_HOME`,
@@ -72,7 +72,8 @@ def load(what: Mapping[str, Any]) -> list[Row] | None:
 
 
 def store(what: Mapping[str, Any], rows: list[Row], max_bytes: int = MAX_BYTES) -> None:
-    """Cache `rows` for `what`, and remove the least recently used rows beyond `max_bytes`. A failure is one warning."""
+    """Cache `rows` for `what`, and remove the least recently used rows beyond `max_bytes`. Failures only log a
+    warning."""
     if (where := folder()) is None:
         return
     temporary = ""

@@ -6,10 +6,10 @@ rows.
 
 In the tasks of `BALANCED`, a constant answer would be right on up to 90% of the rows as the library draws them. There,
 a row with a frequent answer waits until other answers have caught up. In tasks with two answers, both are then equally
-frequent. In open tasks, an answer has at most one row in five, which takes 1.0 (binary_alternation) to 1.5 (maze) draws
-per row. The exception is self_reference, with one in four: its answer is 1, 2, 3 or 4 in 95% of the draws, and one in
-five would take 4.8 draws per row. Tasks are not balanced if the best constant is right on about 20% of the rows (aiw,
-knight_swap), or as often as by chance (zebra_puzzles, with four names).
+frequent. In tasks with open answers, an answer has at most one row in five, which takes 1.0 (binary_alternation) to 1.5
+(maze) draws per row. The exception is self_reference, with one in four: its answer is 1, 2, 3 or 4 in 95% of the draws,
+and one in five would take 4.8 draws per row. Tasks are not balanced if the best constant answer is right on about 20%
+of the rows (aiw, knight_swap), or only as often as chance (zebra_puzzles, with four names).
 """
 
 import json
@@ -39,7 +39,7 @@ The answer is usually the gold answer. Exceptions:
 - propositional_logic: a variable or a negated variable; several can be right.
 - graph_color: any coloring fits a graph with few edges. At most one row in ten has a graph that a fixed coloring solves
   by chance with a probability above `_CHANCE`.
-- modulo_grid: the sign that fills all gaps. The library's single gap needs the rarer sign in one draw of ten.
+- modulo_grid: the sign that fills all gaps. The library's single gap needs the rarer sign in one draw in ten.
 - string_insertion (93% of the draws), string_manipulation, pool_matrix: the question's own text or grid, if no rule
   applies to it.
 - largest_island: the count of all ones, if they form a single island.
@@ -52,7 +52,7 @@ options make other answers rare or impossible."""
 PATIENCE_DRAWS = 5000
 """Number of consecutive draws without a new question for a split before a task counts as exhausted."""
 PATIENCE_S = 20.0
-"""Seconds without a new question before a slow task counts as exhausted, if it had `PATIENCE_MIN_DRAWS`."""
+"""Seconds without a new question before a slow task counts as exhausted, after at least `PATIENCE_MIN_DRAWS` draws."""
 PATIENCE_MIN_DRAWS = 200
 """Minimum number of consecutive draws before `PATIENCE_S` applies."""
 
@@ -167,7 +167,7 @@ class _Taker:
 
 
 def _answers(task: str, item: Item) -> tuple[str, ...]:
-    """The constant answers right on this item, out of those that might be right on many."""
+    """The constant answers that are right on this item, among those that might be right on many items."""
     if task == "propositional_logic":
         return tuple(Premises(json.loads(item.entry)["metadata"]).literals())
     if task == "graph_color":

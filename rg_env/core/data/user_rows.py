@@ -36,8 +36,8 @@ _Place = str
 
 
 class DataConfig(Section):
-    """Your own questions and answers. Plain text is the path. An answer is correct if it equals the row's answer as a
-    number or as text."""
+    """Source of your own rows. A plain string sets `path`. An answer is correct if it equals the row's answer
+    as a number or as text."""
 
     short = "path"
     renamed: ClassVar = {
@@ -68,7 +68,7 @@ class DataConfig(Section):
 
     @property
     def name(self) -> str:
-        """Name of the data in results, in place of a task's: that of the file or dataset."""
+        """Name of the data in results, used like a task name: the name of the file or dataset."""
         stem = file_part(Path(self.path).stem)
         return f"{stem}_data" if stem in load_table() or stem in _TAKEN else stem
 
@@ -78,7 +78,7 @@ class DataConfig(Section):
         return os.path.exists(self.path) or self.path.lower().endswith(FILES)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows, with the name of the data; an unchanged file is read once. Raises like `load_rows`."""
+        """The rows, with the name of the data; an unchanged file is read only once. Raises like `load_rows`."""
         file = Path(self.path)
         found = _rows_of(self, file.stat().st_mtime_ns if file.is_file() else 0)
         return [{**row, "info": {OWN_TASK: self.name}} for row in found]
@@ -143,7 +143,7 @@ def split_rows(
     rows: Sequence[dict[str, Any]], num_eval: int, seed: int = 0
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Split rows into training rows and `num_eval` evaluation rows. The selection depends only on `seed` and the
-    questions, so that added rows change few of them. Raises `InputError` if no training rows are left."""
+    questions, so adding rows changes few of the evaluation rows. Raises `InputError` if no training rows are left."""
     if num_eval >= len(rows):
         raise InputError(
             f"{counted(num_eval, 'evaluation question')} would leave nothing to train on: the data has {len(rows)}, "
@@ -160,7 +160,7 @@ def in_order(rows: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
 
 
 def own_text(value: object, where: str, *, numbers: bool = False) -> str:
-    """A question, or an answer if `numbers`, of the user's own data as text. Raises `InputError` if it is unusable."""
+    """A value from the user's own data as text; `numbers` allows numbers. Raises `InputError` if it is unusable."""
     if value is None or value != value:
         raise InputError(f"{where} is missing")
     if numbers and isinstance(value, int | float | Decimal) and not isinstance(value, bool):
@@ -189,8 +189,8 @@ def distinct(rows: Iterable[tuple[str, str, dict[str, Any]]], name: str) -> list
         earlier, first = known.setdefault(question, (row["answer"], where))
         if earlier != row["answer"]:
             raise InputError(
-                f"{where} asks the same question as {first.removeprefix(f'{name}: ')} with another answer: "
-                f"{shortened(row['answer'])} and {shortened(earlier)}: remove one of them"
+                f"{where} asks the same question as {first.removeprefix(f'{name}: ')} but has a different "
+                f"answer ({shortened(row['answer'])} and {shortened(earlier)}): remove one of them"
             )
         kept.setdefault((question, repr({**row, "example_id": None})), row)
     if repeated := len(rows) - len(kept):
@@ -206,18 +206,18 @@ def check_text(name: str, text: object) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         half = text[error.start]
-        raise InputError(f"{name} contains half a character ({half!r}), which UTF-8 cannot encode") from error
+        raise InputError(f"{name} contains an unpaired surrogate ({half!r}), which UTF-8 cannot encode") from error
 
 
 def _read(name: str, config: str | None, split: str) -> Iterator[tuple[_Place, Mapping[str, Any]]]:
     if not name.strip() or "\0" in name:
-        raise InputError("the dataset name is empty" if not name.strip() else "its name contains a null character")
+        raise InputError(f"the dataset name {'contains a null character' if name.strip() else 'is empty'}")
     file = Path(name).expanduser()
     kind = file.suffix.lower()
     if kind not in FILES and not file.exists():
         return _numbered(_from_hub(name, config, split))
     if file.is_dir() or kind not in FILES:
-        raise InputError(f"{shortened(name)} is not a data file: those end in {', '.join(FILES)}")
+        raise InputError(f"{shortened(name)} is not a data file: data files end in {', '.join(FILES)}")
     try:
         if kind == ".parquet":
             from pyarrow import parquet  # type: ignore[import-untyped]
@@ -238,15 +238,15 @@ def _numbered(rows: Sequence[Any]) -> Iterator[tuple[_Place, Mapping[str, Any]]]
 
 
 def _decoded(text: bytes, name: str) -> list[str]:
-    lines = text.removeprefix(b"\xef\xbb\xbf").splitlines(keepends=True)  # bytes split only at line ends
+    lines = text.removeprefix(b"\xef\xbb\xbf").splitlines(keepends=True)  # bytes are split only at line breaks
     decoded = []
     for number, line in enumerate(lines, 1):
         try:
             decoded.append(line.decode())
         except UnicodeDecodeError as error:
             raise InputError(
-                f"{name}: line {number} is not UTF-8 text (byte 0x{line[error.start]:02x}): save the file as UTF-8, as "
-                "with `iconv -f latin1 -t utf-8`"
+                f"{name}: line {number} is not UTF-8 text (byte 0x{line[error.start]:02x}): save the file as UTF-8, "
+                "for example with `iconv -f latin1 -t utf-8`"
             ) from error
     return decoded
 
@@ -264,8 +264,8 @@ def _csv_rows(lines: list[str], name: str) -> Iterator[tuple[_Place, Mapping[str
             if not fields:
                 continue
             if len(fields) != len(header):
-                counts = f"{counted(len(fields), 'column')}, and the header {len(header)}"
-                raise InputError(f"{name}: line {number} has {counts}: quote text with commas")
+                counts = f"{counted(len(fields), 'column')}, but the header has {len(header)}"
+                raise InputError(f"{name}: line {number} has {counts}: quote text that contains commas")
             yield f"line {number}", dict(zip(header, fields, strict=True))
     except csv.Error as error:
         verb = "is" if number == reader.line_num else "starts a row that is"  # a quote may be left open for many lines
@@ -281,7 +281,8 @@ def _json_rows(lines: list[str], name: str) -> Iterator[tuple[_Place, Mapping[st
         return
     for number, line in enumerate(lines, 1):
         if line.strip():
-            row = _json(line.rstrip(), name, number)  # an error at its end would be on the next line
+            # With its line break, an error at the end of a line would be reported on the next line.
+            row = _json(line.rstrip(), name, number)
             if not isinstance(row, dict):
                 raise InputError(f"{name}: line {number} is not a JSON object, but {shortened(row)}")
             yield f"line {number}", row

@@ -1,1 +1,1 @@
-"""Reasoning Gym's tasks: mixtures, levels, the task table, the user's own."""
+"""Tasks from Reasoning Gym and from the user: mixtures, levels and the task table."""

@@ -37,9 +37,9 @@ def factory() -> ModuleType:
 def import_only(task: str, module: str) -> None:
     """Import only the `module` for `task`, in tenths of a second instead of 2.5 s.
 
-    matplotlib (a dependency of one task) and sympy take most of the full import. Use this only in processes that just
-    generate rows: it creates the packages without running their `__init__`, which would import everything. If that
-    fails, the whole library is imported.
+    matplotlib (a dependency of one task) and sympy account for most of the full import time. Use this function only in
+    processes that just generate rows: it creates the packages without running their `__init__`, which would import
+    everything. If that fails, the whole library is imported.
     """
     try:
         for depth in (1, 2):  # reasoning_gym and reasoning_gym.<category>
@@ -87,7 +87,7 @@ def curriculum_levels(task: str) -> dict[str, list[dict[str, Any]]]:
         return {}
     levels: dict[str, list[dict[str, Any]]] = {}
     for name, attribute in module.create_curriculum(task).attributes.items():
-        assert attribute.default_level == 0, "rg_env.core.tasks.task_table takes 0 for attributes not named"
+        assert attribute.default_level == 0, "rg_env.core.tasks.task_table assumes level 0 for unnamed attributes"
         fields = (
             [attribute.field_name]
             if hasattr(attribute, "field_name")

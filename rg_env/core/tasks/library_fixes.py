@@ -1,20 +1,20 @@
 """Fixes to the library inside a generation process, so the same draw yields the same item on every machine.
 
 - codeio executes code snippets. Snippets that read the clock, files, entropy, memory addresses or the process's state
-  are excluded. So are items with a failed snippet (the library stores `{}` as question and answer).
+  are excluded. So are items whose snippet failed (the library stores `{}` as question and answer).
 - number_sequence squares numbers until they have millions of digits, and then rejects the sequence. Five draws in a
   thousand would take seconds, some of them hours. Here a sequence is rejected as soon as a number is huge, which yields
   the same items.
 - basic_arithmetic tries every possible divisor of numbers with up to 24 digits, which can take days. Here the
   numbers are factored, which yields the same items.
-- time_intervals completes partial dates with today's date; here with a fixed date.
+- time_intervals completes partial dates with today's date; here, a fixed date is used.
 - Questions without exactly one right answer, or with a trivial one, are excluded (see `LEFT_OUT`):
-  - propositional_logic: in 20% of the questions the premises contradict each other, so any conclusion follows; in more
-    than half they lead to nothing new.
-  - syllogism: in one question of six the answer depends on existential import.
+  - propositional_logic: in 20% of the questions, the premises contradict each other, so any conclusion follows; in more
+    than half, nothing new follows from them.
+  - syllogism: in one question in six, the answer depends on existential import.
   - quantum_lock: 4% of the questions have a shorter solution if a press without effect toggles the light.
-  - tsumego: in 24% of the questions no move captures a stone.
-  - aiw: one question of six concerns a person that it has not mentioned.
+  - tsumego: in 24% of the questions, no move captures a stone.
+  - aiw: one question in six asks about a person it has not mentioned.
 
 The user's process is not affected: only `core.data.items.serve` calls `fix_library`.
 """
@@ -48,7 +48,7 @@ _UNREPEATABLE = re.compile(
     # memory addresses and state that outlives the snippet
     r"|\bid\(|gc\.|getcontext|setrecursionlimit|set_printoptions|seterr|setlocale"
 )
-_UNREPEATABLE_SNIPPETS = {  # found by running all others in two processes in opposite order
+_UNREPEATABLE_SNIPPETS = {  # found by running all other snippets in two processes, in opposite orders
     "1ce2c56560b7",
     "2e21bffd7df3",
     "dc1220c90670",
@@ -82,11 +82,11 @@ LEFT_OUT: dict[str, tuple[str, Callable[[Mapping[str, Any]], bool]]] = {
         lambda entry: not (entry["metadata"]["input_data"] or entry["metadata"]["output_data"]),
     ),
     "propositional_logic": (
-        "the premises contradict each other, or lead to nothing in two variables that is new",
+        "the premises contradict each other, or imply no new statement in two variables",
         lambda entry: Premises(entry["metadata"]).conclusion() is None,
     ),
     "quantum_lock": (
-        "a press without effect would make the shortest sequence shorter, if it toggles the light",
+        "the shortest sequence would be shorter if a press without effect toggled the light",
         lambda entry: not is_shortest_lock(entry),
     ),
     "syllogism": (
@@ -156,7 +156,7 @@ def _fix_number_sequence(module: Any) -> None:
 
     def guarded(self: Any, sequence: list[int], position: int) -> int:
         # Only halving makes a number smaller, so a number this large stays above 1000, where the library rejects the
-        # sequence. It treats an OverflowError as a rejection.
+        # sequence. The library treats an OverflowError as a rejection.
         if abs(sequence[position]) > _HUGE:
             raise OverflowError
         return apply(self, sequence, position)

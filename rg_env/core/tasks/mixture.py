@@ -47,9 +47,9 @@ class TaskSpec(BaseModel):
     """Options of the task in JSON form (dates as ISO text), including those set by levels, which explicit options
     override. Other options keep the library's default."""
     level: int | None = None
-    """Difficulty level, from 0 up, for all attributes in the task's curriculum (see `core.tasks.task_table`)."""
+    """Difficulty level, at least 0, for all attributes in the task's curriculum (see `core.tasks.task_table`)."""
     levels: dict[str, int] = Field(default_factory=dict)
-    """Difficulty levels of single attributes, which override `level`."""
+    """Difficulty levels of individual attributes, which override `level`."""
 
     @property
     def config_json(self) -> str:
@@ -73,14 +73,16 @@ class Mixture(BaseModel):
 
         Raises:
             UnknownNameError: a task, key, option or attribute does not exist.
-            InputError: anything else is wrong.
+            InputError: anything else is invalid.
         """
         if isinstance(gym, Mixture):
             gym = list(gym.tasks)
         elif isinstance(gym, str | Mapping | TaskSpec):
             gym = [gym]
         if not isinstance(gym, Sequence):
-            raise InputError(f"gym must be a task name, a mapping or a list of them, not {type(gym).__name__}: {gym!r}")
+            raise InputError(
+                f"gym must be a task name, a mapping or a list of these, not {type(gym).__name__}: {gym!r}"
+            )
         if not gym:
             raise InputError("gym is an empty list: name at least one task")
         tasks = tuple(_parse_task(item) for item in gym)
@@ -98,7 +100,7 @@ class Mixture(BaseModel):
         return [task.name for task in self.tasks]
 
     def counts(self, n: int) -> list[int]:
-        """How many of `n` rows each task gets: by largest remainder, at least one per task.
+        """Each task's number of the `n` rows, by the largest-remainder method, with at least one row per task.
 
         Raises `InputError` if `n` is above 0 and below the number of tasks: a task without rows would have no
         meaningful accuracy.
@@ -129,7 +131,7 @@ def _parse_task(item: object) -> TaskSpec:
         raise InputError(f"a task must be a name or a mapping with {', '.join(_KEYS)}, not {item!r}")
     for key in item:
         if key not in _KEYS:
-            hint = f"it is an option of the task, use config: {{{key!r}: {item[key]!r}}}"
+            hint = f"it is an option of the task; use config: {{{key!r}: {item[key]!r}}}"
             raise unknown_name("key of a task", key, _KEYS, hint=hint if is_task_option(key) else "")
     if "name" not in item:
         raise InputError(f"a task needs a name: {dict(item)!r}")
@@ -173,7 +175,8 @@ def _config(name: str, config: object) -> dict[str, Any]:
     for option in config:
         if option in SET_BY_ROWS:
             raise InputError(
-                f"task {name!r}: {option!r} is not a task option; set seed and number of examples on the environment"
+                f"task {name!r}: {option!r} is not a task option; set the seed and number of examples on the "
+                f"environment"
             ).at("config", option)
         if option not in options:
             raise unknown_name(f"option of task {name!r}", option, options).at("config", str(option))

@@ -7,8 +7,8 @@
 (`core.user_code`) are added at run time.
 
 Levels translate the library's curricula to plain options: `level: 2` for all attributes of the task's curriculum,
-`levels: {attribute: 2}` for single ones, or both. Other attributes stay at level 0, the library's default. An attribute
-with fewer levels uses its highest, as in the library's `set_global_level`.
+`levels: {attribute: 2}` for individual ones, or both. Other attributes stay at level 0, the library's default. An
+attribute with fewer levels uses its highest, as in the library's `set_global_level`.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ class TaskEntry(TypedDict):
     levels: dict[str, list[dict[str, object]]]
     """For each attribute of the task's curriculum, the options that each level sets; empty without a curriculum."""
     broken_levels: dict[str, str]
-    """Levels of the whole task where the library fails or is too slow, with the reason."""
+    """Levels of the whole task at which the library fails or is too slow, with the reason."""
 
 
 _user_tasks: dict[str, TaskEntry] = {}
@@ -99,7 +99,7 @@ def resolve_levels(task: str, level: object, levels: object) -> dict[str, Any]:
     """The options for `level` and `levels` of `task`; empty if neither is given (None, or empty levels).
 
     Raises:
-        UnknownNameError: the task's curriculum does not have an attribute.
+        UnknownNameError: an attribute is not in the task's curriculum.
         InputError: the task has no curriculum, or a level is out of range or broken in the library.
     """
     if levels is None:
@@ -130,10 +130,10 @@ def resolve_levels(task: str, level: object, levels: object) -> dict[str, Any]:
 
 
 def working_levels(task: str, attributes: Collection[str] = ()) -> dict[int, dict[str, Any]]:
-    """A task's levels in ascending order, with the options of each, and without levels known to be broken.
+    """A task's levels in ascending order, with the options of each, excluding levels known to be broken.
 
-    `attributes` (default: all) are at the level, or at their highest if they have fewer; others are at level 0. Raises
-    `UnknownNameError` if the task's curriculum does not have an attribute.
+    `attributes` (default: all) are set to the level, or to their highest if they have fewer levels; others stay at
+    level 0. Raises `UnknownNameError` if an attribute is not in the task's curriculum.
     """
     steps = load_table()[task]["levels"]
     for name in attributes:
