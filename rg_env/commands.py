@@ -118,7 +118,7 @@ def _unwritable(error: OSError) -> str | None:
     except OSError as again:
         _drop_output()
         if again.errno == error.errno:
-            return " standard output"
+            return " to standard output"
     if error.errno not in _NO_BUG:
         return None
     return f" {error.filename}" if error.filename else ""

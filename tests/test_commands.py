@@ -125,7 +125,7 @@ def test_output_that_cannot_be_written_is_one_line(shown: str, unbuffered: str) 
 def test_read_only_output_is_one_line() -> None:
     with open(os.devnull) as source:
         done = run_program("print('x')", {"PYTHONUNBUFFERED": ""}, stdout=source)
-    assert (done.returncode, done.stderr) == (1, "error: cannot write standard output: Bad file descriptor\n")
+    assert (done.returncode, done.stderr) == (1, "error: cannot write to standard output: Bad file descriptor\n")
 
 
 def test_a_file_on_a_full_disk_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,8 @@
 
     vf-eval rg-env -m MODEL                                     # 0.4; the command is called `eval` in 0.2 and 0.3
     vf-eval rg-env -m MODEL --env.taskset.gym chain_sum --env.taskset.level 1
-    vf-validate rg-env --runtime.type subprocess -n 20          # gold answers score 1, an empty reply does not
-    vf-replay outputs/RUN                                       # scores the saved results of a run again
+    vf-validate rg-env --runtime.type subprocess -n 20          # gold answers score 1; an empty reply does not
+    vf-replay outputs/RUN                                       # rescores a run's saved results
 
     env = rg_env.load_environment("leg_counting", split="eval")      # the same as an object, without v0 (0.4)
     context = vf.ModelContext(model="m", client=vf.EvalClientConfig(base_url=URL, api_key_var=KEY_VARIABLE))

@@ -339,7 +339,7 @@ def free_folder(
     except OutputFolderError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a null byte
-        raise OutputFolderError(f"cannot write {one_line(folder, 80)}: {reason_of(error)}; {remedy}") from error
+        raise OutputFolderError(f"cannot write to {one_line(folder, 80)}: {reason_of(error)}; {remedy}") from error
     return folder
 
 
