@@ -41,7 +41,7 @@ def load_with_lines(text: str) -> tuple[Any, dict[Keys, int]]:
 
 
 class _Reader:
-    """Converts YAML nodes to plain values. Each use of an alias counts: a few lines can expand to billions of values."""
+    """Convert YAML nodes to plain values. Each use of an alias counts: a few lines can expand to billions of values."""
 
     def __init__(self) -> None:
         self.lines: dict[Keys, int] = {}
