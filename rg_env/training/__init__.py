@@ -36,7 +36,7 @@ _NAMES = {
     "train": "rg_env.training.run",
 }
 
-# DeepSpeed's first import warns on every machine without a GPU, where rg_env works as it should.
+# On machines without a GPU, DeepSpeed's first import logs a warning, although rg_env works correctly there.
 logging.getLogger("DeepSpeed").addFilter(lambda record: record.funcName != "get_accelerator")
 
 

@@ -52,8 +52,8 @@ def same_everywhere(processes: Accelerator | PartialState, value: str, complaint
 
 
 def agree(accelerator: Accelerator, problem: str | None, cause: BaseException | None = None) -> None:
-    """Raise any process's first `problem` on all of them, as `StoppedTogether`; as `TrainingError` if there is only one
-    process."""
+    """Raise the first `problem` of any process on all processes, as `StoppedTogether`, or as `TrainingError` if there
+    is only one process."""
     if accelerator.num_processes == 1:
         if problem is not None:
             raise TrainingError(problem) from cause
@@ -64,11 +64,11 @@ def agree(accelerator: Accelerator, problem: str | None, cause: BaseException | 
 
 
 def choose_folder(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:
-    """`RunFolder.choose`. With several processes, the main process chooses for all."""
+    """Call `RunFolder.choose`. With several processes, the main process chooses for all."""
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
         from torch.utils.cpp_extension import get_default_build_root
 
-        # Before the processes connect: DeepSpeed compiles an extension for it.
+        # Done before the processes connect, because DeepSpeed then compiles an extension.
         clear_stale_locks(Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root()))
     if world_size() == 1:
         return RunFolder.choose(output_dir, name, resume)
@@ -82,13 +82,14 @@ STALE_S = 600.0
 
 
 def clear_stale_locks(root: Path) -> None:
-    """Remove locks of processes killed while DeepSpeed compiled into `root`, torch's folder for compiled extensions.
-    Otherwise, every later run would wait for them forever, without a message. All processes of a run may call this."""
+    """Remove locks left by processes that were killed while DeepSpeed was compiling into `root`, torch's folder for
+    compiled extensions. Otherwise, every later run would wait for these locks forever, without a message. All processes
+    of a run may call this function."""
     now = time.time()
     with contextlib.suppress(OSError):  # the folder is missing or unreadable: torch reports that
         for lock in [*root.glob("*/lock"), *root.glob("*/*/lock")]:
-            with contextlib.suppress(OSError):  # another process was faster
+            with contextlib.suppress(OSError):  # another process has removed it
                 changed = max(file.stat().st_mtime for file in lock.parent.iterdir())
                 if now - changed > STALE_S:
                     lock.unlink()
-                    print_once(f"Removed {lock}: left by a process that was killed while it compiled.")
+                    print_once(f"Removed {lock}: left by a process that was killed while compiling.")

@@ -6,17 +6,17 @@
 
 Each prompt of a curriculum task is replaced with a new question of that task at its current level. Other tasks, the
 tasks' shares and the evaluation do not change. A level rises by `step` when the accuracy over the last `window` prompts
-at that level is above `success_threshold`, and falls by `step` when it is below `failure_threshold`; or it follows a
-`schedule`. Each change of level resets the window.
+at that level is above `success_threshold`, and falls by `step` when that accuracy is below `failure_threshold`.
+Alternatively, levels follow a `schedule`. Each change of level resets the window.
 
-The available levels are those from 0 to `highest` that work. A level broken in the library is skipped in the direction
-of the change. If a level turns out to have no questions, it is dropped with all levels above it, with a message, and
-the task returns to the level below. If there is no lower level, the run ends.
+The available levels are those from 0 to `highest` that work. A level that is broken in Reasoning Gym is skipped
+in the direction of the change. If a level turns out to have no questions, it is dropped together with all levels above
+it, a message is printed, and the task returns to the level below. If there is no lower level, the run ends.
 
-Task options come from the environment's tasks, the level and `gym` (the user's own options), with increasing
-precedence. Without `gym`, all options of the environment count as the user's.
+Task options come from the environment's tasks, the level and `gym` (the user's own options), in order of increasing
+precedence. Without `gym`, all options of the environment's tasks are treated as the user's.
 
-All of this happens on the main process. The levels depend only on `state`, which is plain data and saved with each
+All of this happens on the main process. The levels depend only on `state`, which is plain data and is saved with each
 checkpoint, so a run resumes as if it had never stopped. A sampled batch keeps its questions and counts toward the level
 it was sampled at.
 """
@@ -44,7 +44,7 @@ Prepare = Callable[[list[Row]], list[dict[str, Any]]]
 
 
 class QuestionPool:
-    """Questions of a task at one level, by number from 0.
+    """Questions of a task at one level, numbered from 0.
 
     Args:
         name: name of the pool in console lines and errors.
@@ -72,7 +72,7 @@ class QuestionPool:
         self._reported_too_long = False
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        """Question `number`. After the last one, they start over.
+        """Question `number`. After the last question, the sequence repeats.
 
         Raises:
             InputError: there are no questions, because the library rejects the options or all questions are too long.
@@ -112,11 +112,11 @@ class QuestionPool:
 
     def _ends(self, found: int, reason: str = "") -> None:
         self.end = found
-        self._say(f"{self._name}: there are {found} distinct questions{reason}; after the last they start over")
+        self._say(f"{self._name}: there are {found} distinct questions{reason}; they repeat after the last one")
 
 
 class TaskState(BaseModel):
-    """A task's state."""
+    """State of a curriculum task."""
 
     level: NonNegativeInt
     levels: list[NonNegativeInt]
@@ -140,7 +140,7 @@ class CurriculumState(BaseModel):
     looked: NonNegativeInt = 0
     """Step of the last accuracy check."""
     prompted: dict[NonNegativeInt, list[CurriculumQuestion | None]] = {}
-    """Questions in each batch with pending rollouts, by batch number; None for another task's prompt."""
+    """Questions in each batch with pending rollouts, by batch number; None for prompts of other tasks."""
 
 
 class Curriculum:
@@ -154,7 +154,8 @@ class Curriculum:
             Default: all options of the environment's tasks.
 
     Raises:
-        InputError: a task is not trained on, has no working level, or has options that no level changes.
+        InputError: a task is not trained on or has no working level, or the user's options override everything that its
+            levels change.
     """
 
     def __init__(self, config: CurriculumConfig, env: ReasoningGym, seed: int, *, gym: Any = None) -> None:
@@ -162,9 +163,9 @@ class Curriculum:
         self.config, self.env, self.seed = config, env, seed
         self._split_by = env.manifest["split_by"]
         self.say: Callable[[str], Any] = lambda line: print(line, flush=True)
-        """Takes lines for the user."""
+        """Called with each line for the user."""
         self.prepare: Prepare = env.to_examples
-        """Turns questions into training rows. The trainer replaces it to exclude overlong rows."""
+        """Turns questions into training rows. The trainer replaces this function to exclude overlong rows."""
         given = {task.name: task for task in env.mixture.tasks}
         own = {task.name: task for task in Mixture.parse(env.mixture if gym is None else gym).tasks}
         self._options: dict[str, dict[int, dict[str, Any]]] = {}
@@ -180,7 +181,7 @@ class Curriculum:
             levels = [*self._options[name].values()]
             if len(levels) > 1 and all(each == levels[0] for each in levels):
                 raise InputError(
-                    f"curriculum: every option of {name!r} set by levels is already set by the task's config: "
+                    f"curriculum: all options of {name!r} that its levels set are already set in the task's config: "
                     "remove them there"
                 )
         self._pools: dict[tuple[str, int], QuestionPool] = {}
@@ -198,7 +199,7 @@ class Curriculum:
         )
 
     def facts(self) -> dict[str, Any]:
-        """Settings a resumed run must share, as JSON values."""
+        """Settings that a resumed run must share, as JSON values."""
         options = {
             name: {str(level): options for level, options in by_level.items()}
             for name, by_level in self._options.items()
@@ -235,7 +236,7 @@ class Curriculum:
             task.window = [*task.window, accuracy][-self.config.window :]
 
     def update_levels(self, step: int) -> None:
-        """Change the levels due after `step` optimizer steps, and print a line for each."""
+        """Make the level changes that are due after `step` optimizer steps, and print a line for each."""
         if self.config.schedule is None and step - self.state.looked < self.config.check_every:
             return
         self.state.looked = step
@@ -282,7 +283,7 @@ class Curriculum:
                 below = [each for each in task.levels if each < level]
                 if not below:
                     raise
-                self.say(f"{name}: level {level} gives no questions, going back to level {below[-1]}: {error}")
+                self.say(f"{name}: level {level} has no questions; returning to level {below[-1]}: {error}")
                 task.levels, task.level, task.window = below, below[-1], []
                 continue
             task.taken[level] = number + 1

@@ -89,7 +89,7 @@ class EvaluationPlan(EvaluationSettings):
 
 
 class FixedEvaluation:
-    """Evaluates a trainer's model by a plan. All processes create one; the main process evaluates.
+    """Evaluates a trainer's model according to a plan. All processes create an instance; the main process evaluates.
 
     Raises:
         InputError: an environment has no evaluation rows, or a task is both trained on and held out.
@@ -116,8 +116,8 @@ class FixedEvaluation:
         )
         if both := sorted(trained & unseen):
             raise InputError(
-                f"{', '.join(both)}: a task is either trained on or held out: leave it out of held_out, or ask it "
-                "under a label (`labelled={LABEL: environment}`)"
+                f"{', '.join(both)}: a task cannot be both trained on and held out: leave it out of held_out, or "
+                "evaluate it under a label (`labelled={LABEL: environment}`)"
             )
 
     @property
@@ -142,7 +142,7 @@ class FixedEvaluation:
         """Evaluate with the current weights of the engine. On the main process only.
 
         Raises:
-            RewardError: a reward raised or returned no finite number.
+            RewardError: a reward raised an exception or did not return a finite number.
             TrainingError: the engine failed.
         """
         name, records, plan = f"step {step}", list[dict[str, Any]](), self.plan
@@ -173,15 +173,15 @@ def evaluate_only(
     Args:
         trainer: trainer with the model and the engine. A vLLM server receives the model's weights first.
         plan: questions and sampling; the schedule is ignored. Default: the default of `train`.
-        step: N. Default: the step of the checkpoint folder the model was loaded from, or 0.
+        step: the N in the file name. Default: the step of the checkpoint that the model was loaded from, or 0.
 
     Raises:
         InputError: the plan is invalid, there is nothing to evaluate, or several processes were launched.
         OutputFolderError: `folder` already has this evaluation, or is not writable.
-        RewardError: a reward raised or returned no finite number.
+        RewardError: a reward raised an exception or did not return a finite number.
     """
     if trainer.accelerator.num_processes > 1:
-        raise InputError("one process evaluates without training: start it without `accelerate launch`")
+        raise InputError("evaluation without training runs in one process: start it without `accelerate launch`")
     evaluation = FixedEvaluation(trainer, plan or EvaluationPlan())
     if not evaluation.questions:
         raise InputError("nothing to evaluate: the environment has no evaluation rows, and no task is held out")

@@ -1,4 +1,4 @@
-"""Running a config, as `rg-env train` does: build its trainer, then train or evaluate.
+"""Run a config, as `rg-env train` does: build its trainer, then train or evaluate.
 
 Heavy libraries are imported only after `preflight` has checked the config's requirements and the plan is printed.
 """
@@ -47,8 +47,8 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
 
 
 def _checked_environment(config: TrainConfig, start: Start) -> "Environment":
-    """The environment to train on. Prompts and answers are checked before the weights are loaded, which can take
-    minutes. Raises `InputError` if one is too long."""
+    """The environment to train on. Prompts and answers are checked first, because loading the weights can take
+    minutes. Raises `InputError` if any of them is too long."""
     from rg_env.inference.models import describe_model
     from rg_env.inference.protocol import PromptEncoder, prompt_lengths
     from rg_env.training.trainer import check_prompts
@@ -61,7 +61,7 @@ def _checked_environment(config: TrainConfig, start: Start) -> "Environment":
 
 
 def _check_context(config: TrainConfig, model_config: Any) -> None:
-    """Raise `InputError` if an evaluation's answers fill the context, before questions are generated."""
+    """Raise `InputError` if an evaluation's answers can fill the context. Called before questions are generated."""
     evaluation = config.evaluation
     limit = model_config.get_text_config(decoder=True).max_position_embeddings
     section = "training" if evaluation.max_tokens is None else "evaluation"
@@ -70,12 +70,13 @@ def _check_context(config: TrainConfig, model_config: Any) -> None:
     if config.engine.kind == "embedded" and is_evaluated and tokens >= limit:
         name = Path(config.model.name).name
         raise InputError(
-            f"{section}.max_tokens = {tokens}: {name} has a context of {limit} tokens with the prompt: lower it"
+            f"{section}.max_tokens = {tokens}: {name} has a context of {limit} tokens, including the prompt: "
+            "lower max_tokens"
         )
 
 
 def _environment(config: TrainConfig, start: Start) -> "Environment":
-    """The environment with the training tasks, or with the rows of the section `data`."""
+    """The environment with the training tasks, or with the rows from the section `data`."""
     from rg_env.core.environment import Environment, ReasoningGym
 
     if start.rows is not None:
@@ -84,8 +85,8 @@ def _environment(config: TrainConfig, start: Start) -> "Environment":
 
 
 def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Results":
-    """Run only the evaluation described by `config`, on its model or a `checkpoint`: a model folder, or adapters
-    trained on that model.
+    """Run only the evaluation described by `config`, on its model or on a `checkpoint` (a model folder, or
+    adapters trained on that model).
 
     Raises:
         InputError: the checkpoint does not exist, or there is nothing to evaluate.

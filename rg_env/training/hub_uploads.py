@@ -25,9 +25,9 @@ from rg_env.training.preflight import check_hub
 FINISH_TIMEOUT_S = 3600.0
 """Timeout of an upload after training, in seconds."""
 _GRACE_S = 10.0
-"""Seconds for a terminated upload to remove its exported files before it is killed."""
+"""Seconds that a terminated upload has to remove its exported files before it is killed."""
 _WORKSPACE = ".hub-upload"
-"""Subfolder of the run for its copy and a running upload's output."""
+"""Subfolder of the run's folder, for a copy of the run and the output of a running upload."""
 
 
 class Uploads(TrainerCallback):
@@ -35,7 +35,7 @@ class Uploads(TrainerCallback):
 
     Args:
         folder: folder of the run.
-        main: whether this is the main process; the others do nothing.
+        main: whether this is the main process; other processes do nothing.
         say: prints a line.
     """
 
@@ -58,7 +58,7 @@ class Uploads(TrainerCallback):
             self._due = state.global_step
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start an upload if one is due. Not done in `on_save`, because the evaluation of that step comes after it."""
+        """Start an upload if one is due. This is not done in `on_save`, because the step's evaluation comes later."""
         if self._process and self._process.code is not None:
             self._report()
         if self._due is None:
@@ -73,7 +73,7 @@ class Uploads(TrainerCallback):
             self._fail(str(error.strerror or error))
 
     def finish(self, *, complete: bool) -> None:
-        """Wait for a running upload, then upload the final run. `complete` is whether training finished.
+        """Wait for a running upload, then upload the final run. `complete` indicates whether training finished.
 
         Raises `KeyboardInterrupt` on Ctrl-C, after ending the running upload.
         """
@@ -82,10 +82,10 @@ class Uploads(TrainerCallback):
         try:
             if not complete:
                 command = self._request(self._run.path).command
-                self._say(f"hub: not uploaded, because training did not finish; to upload it: {command}")
+                self._say(f"hub: the run was not uploaded, because training did not finish; to upload it: {command}")
                 return
             self._report(followed=True)
-            self._say(f"hub: uploading the run to {self._config.repo_id}, which can take a while")
+            self._say(f"hub: uploading the run to {self._config.repo_id}; this can take a while")
             self._start(self._run.path)
             self._report()
         except OSError as error:
@@ -121,8 +121,8 @@ class Uploads(TrainerCallback):
     def _report(self, *, followed: bool = False) -> None:
         """Wait for the running upload and report its outcome.
 
-        `followed` is whether an upload of the whole run comes next. Completing this one later would then replace the
-        run with an earlier step.
+        `followed` indicates whether an upload of the whole run comes next. Completing the current upload later would
+        then replace the run with an earlier step.
         """
         if self._process is None:
             return

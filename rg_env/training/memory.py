@@ -1,9 +1,9 @@
-"""Estimates of a run's memory, based only on sizes, for docs/reference/gpu-memory.md and `rg-env doctor`.
+"""Estimates of a run's memory use, based only on sizes, for docs/reference/gpu-memory.md and `rg-env doctor`.
 
     shape = ModelShape(parameters=1_543_714_304, layers=28, hidden=1536, vocabulary=151_936, kv_width=256)
     estimate(shape, micro_batch=8, tokens=2048, logit_tokens=1024).total
 
-Fragmentation, the few hundred megabytes of CUDA itself and libraries are not included. Does not import torch.
+Fragmentation and the few hundred megabytes that CUDA itself and libraries use are not included. Does not import torch.
 """
 
 from collections.abc import Callable
@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 STATE_BYTES = 16
-"""Bytes of a trained parameter in fp32: weight 4, gradient 4, Adam's two moments 8."""
+"""Bytes per trained parameter in fp32: weight 4, gradient 4, Adam's two moments 8."""
 RESTING_BYTES = 12
-"""Bytes of a trained parameter during generation, when gradients are freed."""
+"""Bytes per trained parameter during generation, when gradients are freed."""
 LOGIT_BYTES = 12
-"""Bytes of a logit in the backward pass, in float32: its log-softmax, the gradient of that, and its own gradient."""
+"""Bytes per logit in the backward pass: the log-softmax, its gradient, and the logit's gradient, each in float32."""
 LOGITS_PER_CHUNK = 2**27
 """Maximum number of logits in memory at once (`algorithms.logprobs`), enough to keep a GPU busy."""
 HEAD_BYTES = 8
 """Additional bytes per trained LM head weight: float32 gradients of one chunk and of the previous chunks."""
 KEPT_PER_LAYER = 17
-"""Numbers kept per layer, token and hidden unit for the backward pass without checkpointing, excluding attention scores
-(Korthikanti et al., 2022, arXiv:2205.05198, section 4.1: 34 bytes at 2 bytes each)."""
+"""Number of values kept per layer, token and hidden unit for the backward pass without checkpointing, excluding
+attention scores (Korthikanti et al., 2022, arXiv:2205.05198, section 4.1: 34 bytes at 2 bytes each)."""
 
 
 @dataclass(frozen=True)
@@ -92,15 +92,15 @@ def estimate(
     Args:
         micro_batch: number of rollouts in one pass.
         tokens: number of tokens in the longest rollout, including the prompt.
-        logit_tokens: positions per rollout with logits: `max_tokens` plus the spread of prompt lengths.
+        logit_tokens: number of positions per rollout with logits: `max_tokens` plus the spread of prompt lengths.
         shards: number of devices over which ZeRO-3 divides the state.
         checkpointing: whether only the inputs of layers are kept and activations are recomputed.
         bf16: whether activations have 2 bytes instead of 4.
         reference: whether there is a second model for the KL term (`beta` above 0).
         adapter_parameters: number of trained parameters with LoRA, where the weights are frozen; 0 without LoRA.
-        frozen_bytes: bytes of a frozen weight: 4 in float32, 2 in bfloat16 (see `load_policy`).
+        frozen_bytes: bytes per frozen weight: 4 in float32, 2 in bfloat16 (see `load_policy`).
         offloaded: whether `optim` is adamw_offload, with weights of `frozen_bytes` and gradients in float32.
-        cached_tokens: number of tokens in all rollouts the embedded engine decodes at once; 0 with a server.
+        cached_tokens: total number of tokens in the rollouts that the embedded engine decodes at once; 0 with a server.
     """
     element = 2 if bf16 else 4
     if adapter_parameters:
@@ -108,7 +108,7 @@ def estimate(
     else:
         fixed, trained = 4 * shape.parameters * reference, shape.parameters
     state_bytes, resting_bytes = (frozen_bytes + 4, frozen_bytes) if offloaded else (STATE_BYTES, RESTING_BYTES)
-    weight_bytes = frozen_bytes if adapter_parameters or offloaded else 4  # also of the engine's cache
+    weight_bytes = frozen_bytes if adapter_parameters or offloaded else 4  # also in the engine's cache
     rollout_numbers = micro_batch * tokens * shape.hidden * shape.layers
     embedding = shape.vocabulary * shape.hidden
     layer = (shape.parameters - embedding) // shape.layers

@@ -1,4 +1,4 @@
-"""Monitors of a run's logged metrics. Each rule reports a symptom, its likely cause and the key to change.
+"""Monitors for a run's logged metrics. Each rule reports a symptom, its likely cause and the key to change.
 
     monitors = Monitors(MonitorsConfig())
     for record in records:                 # dicts, as in metrics.jsonl
@@ -30,7 +30,7 @@ _HUGE = 1e30
 
 
 class History:
-    """Metrics for a run's steps so far. A window is `window` consecutive values of a metric."""
+    """Metrics of a run's steps so far. A window is `window` consecutive values of a metric."""
 
     def __init__(self, window: int):
         self.window = window
@@ -99,16 +99,16 @@ def rise(old: list[float], new: list[float]) -> float:
 
 
 TOO_EASY, TOO_HARD = 0.8, 0.2
-"""Outside this range of accuracies, most groups of eight are all right or all wrong."""
+"""Outside this range of accuracies, most groups of eight have only right or only wrong answers."""
 KL_FLOOR, RATIO_FLOOR = 0.1, 10.0
-"""Minimum KL (nats per token) and ratio of a spike, because they start near zero and one."""
+"""Minimum KL (in nats per token) and minimum ratio of a spike, because these metrics start near zero and one."""
 _SURE, _NOISE = 3.0, 1.0
-"""A change in a mean is certain above this many standard errors, and noise below."""
+"""Standard errors above which a change in a mean is certain, and below which it is noise."""
 _LENGTH, _CUT = "completions/mean_length", "completions/clipped_ratio"
 _LENGTH_REWARDS = ("length", "brevity", "cosine", "overlong_penalty")
 
 Window = Callable[[str], list[float]]
-"""A metric's values in some window; empty if it is incomplete."""
+"""A metric's values in some window; empty if the window is incomplete."""
 
 
 def zero_variance(history: History, threshold: float) -> str | None:
@@ -129,7 +129,7 @@ def zero_variance(history: History, threshold: float) -> str | None:
     if accuracy <= TOO_HARD:
         change = "raise curriculum.failure_threshold" if curriculum else "lower tasks.NAME.level"
         return f"{symptom}: the tasks are too hard for this model {at}: {change}{other}"
-    return f"{symptom}: each question is answered all right or all wrong {at}: raise training.temperature{other}"
+    return f"{symptom}: the answers to each question are all right or all wrong {at}: raise training.temperature{other}"
 
 
 def answer_rate(history: History, threshold: float) -> str | None:
@@ -140,7 +140,7 @@ def answer_rate(history: History, threshold: float) -> str | None:
 
 def format_rate(history: History, threshold: float) -> str | None:
     """Completions without the rewarded format miss that reward."""
-    what = "completions had the required form"
+    what = "completions had the required format"
     return _rate(history, "completions/format_ratio", threshold, what, "think_format")
 
 
@@ -153,7 +153,7 @@ def _rate(history: History, metric: str, threshold: float, what: str, reward: st
     if cut >= (1 - share) / 2:
         return f"{symptom}: {_percent(cut)} were cut off by the token limit: raise training.max_tokens"
     change = f"describe it in prompt.system_prompt, or raise rewards.{reward}.weight"
-    return f"{symptom}: the model does not keep to it: {change}"
+    return f"{symptom}: the model does not follow the format: {change}"
 
 
 def truncation(history: History, threshold: float) -> str | None:
@@ -163,24 +163,26 @@ def truncation(history: History, threshold: float) -> str | None:
         return None
     symptom = f"{_percent(share)} of completions were cut off {_over(history, _CUT)}"
     if _rises(history.recent(_LENGTH)):
-        return f"{symptom}, and they get longer: raise training.max_tokens, or add rewards.overlong_penalty"
+        return (
+            f"{symptom}, and completions are getting longer: raise training.max_tokens, or add rewards.overlong_penalty"
+        )
     return f"{symptom}: the token limit is too low for this task: raise training.max_tokens"
 
 
 def length_drift(history: History, factor: float) -> str | None:
-    """The length changes and accuracy does not rise."""
+    """The length of completions changes, but accuracy does not rise."""
     first, now = history.first(_LENGTH), history.mean(_LENGTH)
     before = fmean(first) if first else 0.0
     if not before or now is None or before / factor < now < before * factor or _improved(history, history.first):
         return None
-    symptom = f"completions have {now:.0f} tokens on average, after {before:.0f} at the start"
+    symptom = f"completions have {now:.0f} tokens on average, compared with {before:.0f} at the start"
     symptom += f", and accuracy has not risen{_from_to(history, history.first, 'accuracy')}"
     if now < before:
         rewarded = [name for name in _LENGTH_REWARDS if f"rewards/{name}/mean" in history.names()]
         change = f"lower rewards.{rewarded[0]}.weight" if rewarded else "raise rewards.correctness.weight"
-        return f"{symptom}: answers shrink because short ones pay: {change}"
+        return f"{symptom}: answers get shorter because short ones are rewarded: {change}"
     cut = history.mean(_CUT) or 0.0
-    consequence = f" ({_percent(cut)} are cut off by now)" if cut > 0 else ""
+    consequence = f" ({_percent(cut)} are now cut off)" if cut > 0 else ""
     change = "add rewards.overlong_penalty, or set training.loss_type=dr_grpo"
     return f"{symptom}: length grows for its own sake{consequence}: {change}"
 
@@ -192,7 +194,7 @@ def entropy_collapse(history: History, part: float) -> str | None:
     solved = accuracy is not None and accuracy >= TOO_EASY
     if not before or now is None or now >= before * part or solved or _rises(history.recent("accuracy")):
         return None
-    at = "" if accuracy is None else f", at an accuracy of {accuracy:.2f} that does not rise"
+    at = "" if accuracy is None else f", and accuracy ({accuracy:.2f}) does not rise"
     return (
         f"entropy fell from {before:.2g} to {now:.2g} nats per token{at}: the policy has stopped exploring: lower "
         "training.learning_rate, or raise training.temperature"
@@ -200,8 +202,8 @@ def entropy_collapse(history: History, part: float) -> str | None:
 
 
 def reward_hacking(history: History, least: float) -> str | None:
-    """The reward rises and accuracy does not; half the rise is enough if accuracy falls. The comparison is with the
-    previous and the first window, because a policy can find an exploit quickly or slowly."""
+    """The reward rises but accuracy does not; half the rise is enough if accuracy falls. The last window is compared
+    with the previous one and with the first one, because a policy can find an exploit quickly or slowly."""
     for before, when in ((history.earlier, ""), (history.first, "since the start")):
         old, new, accuracy = before("reward"), history.recent("reward"), history.recent("accuracy")
         if not old or not before("accuracy") or not accuracy:
@@ -232,7 +234,7 @@ def kl_spike(history: History, factor: float) -> str | None:
 
 
 def ratio_spike(history: History, factor: float) -> str | None:
-    """Several updates on a batch move away from the policy that sampled it."""
+    """Several updates on a batch move the policy away from the one that sampled the batch."""
     if spike := _spike(history, "policy_ratio/max", factor, RATIO_FLOOR):
         return f"{spike}: updates within a batch go too far: lower training.num_iterations or training.learning_rate"
     return None
@@ -255,7 +257,7 @@ def _lost(history: History, metric: str, threshold: float, what: str, where: str
     share = history.mean(metric)
     if not share or share < threshold:
         return None
-    return f"{_percent(share)} of answers {what} {_over(history, metric)} and score 0{where}: {change}"
+    return f"{_percent(share)} of answers {what} {_over(history, metric)} and scored 0{where}: {change}"
 
 
 RULES: dict[str, Callable[[History, float], str | None]] = {
@@ -318,7 +320,7 @@ def _from_to(history: History, before: Window, metric: str) -> str:
 
 @dataclass(frozen=True)
 class Alarm:
-    """An alarm of a rule."""
+    """An alarm raised by a rule."""
 
     step: int
     rule: str

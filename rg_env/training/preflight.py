@@ -34,10 +34,10 @@ class Start:
     folder: Path | None = None
     """The output folder; None on all processes except the first."""
     rows: tuple[Rows, Rows] | None = None
-    """Training and evaluation rows of the section `data`; None without that section, or if they are not downloaded
-    yet."""
+    """Training and evaluation rows of the section `data`; None without that section, or if the data has not
+    been downloaded yet."""
     notes: list[str] = field(default_factory=list)
-    """Messages about missing requirements that are needed only when the run starts."""
+    """Messages about requirements that are not met yet, but must be when the run starts."""
 
     @property
     def train_rows(self) -> int | None:
@@ -87,7 +87,7 @@ def own_rows(config: TrainConfig) -> tuple[Rows, Rows]:
     train, evaluation = split_rows(data.rows(), config.splits.num_eval_examples, config.splits.eval_seed)
     if len(train) < (prompts := config.training.prompts_per_step):
         raise InputError(
-            f"{data.path}: the {counted(len(train), 'question')} left to train on are fewer than the "
+            f"{data.path}: {counted(len(train), 'question')} left to train on, fewer than the "
             f"{counted(prompts, 'prompt')} of a step: "
             "add questions, or lower splits.num_eval_examples or training.rollouts_per_step"
         )
@@ -109,7 +109,7 @@ def check_hub(config: HubConfig) -> None:
     from huggingface_hub import get_token
 
     if not get_token():
-        raise InputError(f"hub.enabled: there is no Hugging Face token: {LOGIN}; or hub.enabled=false")
+        raise InputError(f"hub.enabled: there is no Hugging Face token: {LOGIN}; or set hub.enabled=false")
 
 
 def check_logins(config: LoggingConfig) -> None:
@@ -128,7 +128,7 @@ def check_logins(config: LoggingConfig) -> None:
     if problem:
         raise InputError(
             f"cannot report to wandb: {problem}: set WANDB_API_KEY in .env, run `wandb login`, or set "
-            "WANDB_MODE=offline (or leave it out of logging.report_to)"
+            "WANDB_MODE=offline (or remove wandb from logging.report_to)"
         )
 
 
@@ -139,8 +139,8 @@ def _check_folder(path: Path, verb: str, files: Sequence[str]) -> None:
     if any((path / file).is_file() for file in files):
         return
     if checkpoints := RunFolder(path).checkpoints():
-        raise InputError(f"cannot {verb} {path}: it is a run; name a checkpoint of it, such as {checkpoints[0]}")
-    raise InputError(f"cannot {verb} {path}: it is not a checkpoint: it has no {' and no '.join(files)}")
+        raise InputError(f"cannot {verb} {path}: it is a run; name one of its checkpoints, such as {checkpoints[0]}")
+    raise InputError(f"cannot {verb} {path}: it is not a checkpoint: it has no {' or '.join(files)}")
 
 
 def _server_notes(engine: EngineConfig, wait: bool) -> list[str]:
@@ -151,4 +151,4 @@ def _server_notes(engine: EngineConfig, wait: bool) -> list[str]:
         server.wait(engine.connect_timeout)
         return []
     problem = server.health_problem(timeout_s=2.0)
-    return [f"a vLLM server must answer at {server} when the run starts ({problem} now)"] if problem else []
+    return [f"a vLLM server must answer at {server} when the run starts (now: {problem})"] if problem else []

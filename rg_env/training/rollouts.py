@@ -1,4 +1,4 @@
-"""Rollouts: completions are sampled for the prompts of rows, scored, and kept with their tokens.
+"""Rollouts: completions that are sampled for the rows' prompts, scored, and kept with their tokens.
 
     rollouts = sampler.sample(rows, sampling)          # one completion for each row
     sampler.submit(3, rows, sampling)                  # in the background, for an engine that is not the model itself
@@ -10,9 +10,9 @@ Row order (`BatchOrder`) is a function of seed and batch number, so a run can re
 permutation, divided into batches of prompts. Rows that do not fill a batch are left out of the epoch.
 
 `GroupFilter` replaces groups without a learning signal ("dynamic sampling", Yu et al., 2025, DAPO, arXiv:2503.14476,
-section 3.2). A group with only right or only wrong answers has no advantage. Other prompts are sampled, in rounds,
-until the batch consists of mixed groups or the rounds are used up. Groups not replaced are left out of the loss. Only
-accuracy decides: rewards for form or length nearly always vary within a group, and a filter on them would teach form.
+section 3.2), which have only right or only wrong answers. Other prompts are sampled, in rounds, until the batch
+consists of mixed groups or the rounds are used up. Unmixed groups that remain are left out of the loss. Only accuracy
+decides: rewards for form or length nearly always vary within a group, and filtering by them would teach form.
 """
 
 import math
@@ -40,7 +40,7 @@ from rg_env.inference.protocol import Engine, PromptEncoder, Sampling
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """The tokens in a batch of N rollouts, equal on all processes. Rollouts of a prompt are next to each other."""
+    """The tokens in a batch of N rollouts, identical on all processes. Rollouts of a prompt are next to each other."""
 
     prompt_ids: list[list[int]]
     completion_ids: list[list[int]]
@@ -64,7 +64,7 @@ class TokenBatch:
 
     def tensors(self, rows: slice, *, pad_token: int, device: Any) -> dict[str, torch.Tensor]:
         """Rows as tensors, padded on the right: `input_ids (B, L) int64`, `loss_mask (B, L - 1) bool` and
-        `sampler_logps (B, L - 1) float32`, both of `input_ids[:, 1:]`."""
+        `sampler_logps (B, L - 1) float32`, both for `input_ids[:, 1:]`."""
         ids, masks, logps = [], [], []
         for i in range(len(self.prompt_ids))[rows]:
             prompt, completion = self.prompt_ids[i], self.completion_ids[i]
@@ -91,7 +91,7 @@ def micro_batches(tensors: dict[str, Any], parts: int) -> list[dict[str, Any]]:
 
 
 Group: TypeAlias = "tuple[Rollouts, range]"
-"""One prompt's rollouts: a batch, and the range of their rows in it."""
+"""One prompt's rollouts: a batch, and the range of the rollouts' rows in it."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Rollouts:
 
     def tokens(self, left_out: Collection[int] = ()) -> TokenBatch:
         """The batch of tokens to train on. Every sampled token contributes to the loss, except those of the rollouts
-        `left_out`."""
+        in `left_out`."""
         return TokenBatch(
             self.prompt_ids,
             [list(rollout.token_ids) for rollout in self.rollouts],
@@ -136,7 +136,7 @@ class Rollouts:
 
     @classmethod
     def joined(cls, groups: Sequence[Group]) -> "Rollouts":
-        """Concatenate groups of several batches, with their share of the time."""
+        """Concatenate groups from several batches, and add up their shares of the batches' durations."""
         return cls(
             [batch.rollouts[row] for batch, rows in groups for row in rows],
             [batch.scored[row] for batch, rows in groups for row in rows],
@@ -184,7 +184,7 @@ class BatchOrder:
         return self._permutation(epoch)[first : first + self._prompts]
 
     def more(self, number: int, round_: int, prompts: int) -> list[int]:
-        """Indices of random rows outside batch `number`, one per prompt. Every call returns the same rows.
+        """Indices of random rows outside batch `number`, one per prompt. The same arguments always give the same rows.
 
         Returns all other rows if there are fewer than `prompts`, and rows of the batch if there are no others.
         """
@@ -206,7 +206,7 @@ class RolloutSampler:
     """Samples and scores rollouts of an environment. On the main process only.
 
     Args:
-        engine: the engine. With batches ahead, `generate` is called from two threads if groups are replaced. Only one
+        engine: the engine. If batches are sampled ahead and groups are replaced, two threads call `generate`. Only one
             thread scores at a time, so that reward functions need not be thread-safe.
     """
 
@@ -221,7 +221,7 @@ class RolloutSampler:
         """Sample and score one completion for each row.
 
         Raises:
-            RewardError: a reward raised or returned no finite number.
+            RewardError: a reward raised an exception or did not return a finite number.
             EngineError, TrainingError: the engine failed.
         """
         start = time.monotonic()
@@ -319,7 +319,7 @@ class GroupFilter:
             missing = len(own) - len(mixed)
             if missing <= 0:
                 break
-            # The number expected to suffice, from the share of mixed groups so far.
+            # The number expected to suffice, estimated from the share of mixed groups so far.
             count = min(len(own), math.ceil(missing * prompted / len(mixed))) if mixed else len(own)
             found = self._groups(sample(number, count))
             prompted += len(found)
@@ -338,9 +338,9 @@ class GroupFilter:
             return
         accuracy = statistics.fmean(batch.accuracies or [0.0])
         raise TrainingError(
-            f"filter_groups left nothing of {EMPTY_BATCHES} batches: all answers to a prompt are right, or all wrong "
-            f"(accuracy {accuracy:.2f}): choose {'harder' if accuracy > 0.5 else 'easier'} tasks, another level, or a "
-            "larger num_generations"
+            f"filter_groups removed every group from {EMPTY_BATCHES} batches in a row: the answers to each prompt are "
+            f"either all right or all wrong (accuracy {accuracy:.2f}): choose "
+            f"{'harder' if accuracy > 0.5 else 'easier'} tasks, another level, or a larger num_generations"
         )
 
 

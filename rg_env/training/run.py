@@ -3,7 +3,7 @@
     results = train(trainer, settings={"task": "leg_counting"})
     results = train(trainer, resume="auto")    # the same trainer in a new process: resumes from the newest checkpoint
 
-`Recorder` evaluates on the frozen problems, writes the run's files and shows progress. `_Interruption` ends a run on
+`Recorder` evaluates on the frozen questions, writes the run's files and shows progress. `_Interruption` ends a run on
 Ctrl-C. Monitors, uploads and trackers are callbacks in their own modules.
 """
 
@@ -51,7 +51,7 @@ class Recorder(TrainerCallback):
         interrupted: returns whether the run is ending early, without the last evaluation.
         resumed: whether the run was resumed from a checkpoint.
         stream: stream for the progress display (see `console`). Default: standard output.
-        logging: examples on the console, and number of rollouts in `rollouts.jsonl`.
+        logging: settings for examples on the console, and for the number of rollouts in `rollouts.jsonl`.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Recorder(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         rollouts = self.trainer.rollouts
-        if self._writes and rollouts is not None and rollouts is not self._written:  # a batch can serve several steps
+        if self._writes and rollouts is not None and rollouts is not self._written:  # several steps can use one batch
             self._written = rollouts
             self.folder.add_rollouts(state.global_step, rollouts.records(self.logging.rollouts_kept))
 
@@ -122,7 +122,7 @@ class Recorder(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.evaluation.plan.after and not self.interrupted():
             if state.global_step > self._first:
-                self.trainer.save_checkpoint()  # so a run killed in its last evaluation can be resumed
+                self.trainer.save_checkpoint()  # so a run killed during its last evaluation can be resumed
             self.evaluate(state.global_step)
 
     def _evaluate_if_due(self, state: Any) -> None:
@@ -141,7 +141,7 @@ class Recorder(TrainerCallback):
 
     def _evaluate(self, step: int) -> dict[str, float]:
         start = time.monotonic()
-        if not self.evaluations:  # the first output of a large model
+        if not self.evaluations:  # with a large model, this line is the first sign of progress
             self.console.line(f"evaluating: {counted(self.evaluation.answers, 'answer')} ...")
         result = self.evaluation.run(step, self.console.evaluating)
         seconds = time.monotonic() - start
@@ -178,7 +178,7 @@ def train(
     monitors: MonitorsConfig | None = None,
     hub: HubConfig | None = None,
 ) -> dict[str, Any]:
-    """Train, with an evaluation on frozen problems before, during and after.
+    """Train, and evaluate on frozen questions before, during and after training.
 
     On Ctrl-C, SIGTERM or an error, the weights and the results so far are saved, unless an error or a second Ctrl-C
     occurred in the middle of an update.
@@ -186,9 +186,9 @@ def train(
     Args:
         trainer: the trainer. Files are written to `trainer.args.output_dir` (see `RunFolder`).
         config: the trainer's config, saved as `config.yaml` so the run can be repeated.
-        settings: without a config, additional contents of `config.yaml` next to the trainer's arguments.
+        settings: without a config, values to write to `config.yaml` in addition to the trainer's arguments.
         evaluation: questions, sampling and schedule of the evaluation. Default: one sampled and one greedy answer for
-        each evaluation row of the trainer's environment, every fifth of the run.
+            each evaluation row of the trainer's environment, after every fifth of the run.
         resume: checkpoint to continue from as if the run had never stopped. "auto" selects the newest complete
             checkpoint in the output folder, if there is one.
         logging: console output, and services that receive the metrics (see `trackers`).
@@ -201,7 +201,7 @@ def train(
     Raises:
         InputError: the trainer cannot continue from `resume`, a service cannot be started, or the evaluation is
             invalid.
-        TrainingError: the run ended without a step although it was not interrupted.
+        TrainingError: the run ended without completing a step, although it was not interrupted.
         KeyboardInterrupt: the run was interrupted before it had anything to save (it then leaves no files), or it was
             interrupted twice.
         Exception: any error that ended the run, raised after the results so far have been saved.
@@ -259,7 +259,9 @@ def train(
     seconds, moved = time.monotonic() - start, trainer.state.global_step > first
     savable = together and trainer.consistent  # a single process cannot save a sharded model
     if not (failure or interruption.happened or moved) and first < trainer.args.max_steps:
-        failure = TrainingError("the run ended without a single optimizer step: are there rows to train on, and steps?")
+        failure = TrainingError(
+            "the run ended without a single optimizer step: did a callback stop it before the first one?"
+        )
     if (failure or interruption.happened) and not (moved or recorder.evaluated):
         # There is nothing to save, and the optimizer has no state before training begins.
         if main and checkpoint is None:
@@ -272,7 +274,9 @@ def train(
             trainer.save_checkpoint()
     if not main:
         if failure and together:
-            on_main(trainer.accelerator, lambda: None)  # waits: a launcher ends all processes when one has failed
+            on_main(
+                trainer.accelerator, lambda: None
+            )  # waits, because a launcher ends all processes when one has failed
         if failure:
             raise failure
         return {}
@@ -298,7 +302,7 @@ def train(
             print(f"Resume with: {_resume_command(folder.path, config, settings or {})}", flush=True)
     uploads.finish(complete=failure is None and not interruption.happened and not watch.stopped_by)
     if failure and together:
-        on_main(trainer.accelerator, lambda: None)  # the other processes wait for it
+        on_main(trainer.accelerator, lambda: None)  # the other processes wait for this call
     if failure:
         raise failure
     return results
@@ -306,7 +310,7 @@ def train(
 
 @contextmanager
 def _noting_with(failure: Exception | None) -> Iterator[None]:
-    """Context for saving results. If `failure` has ended the run, an error is added to it as a note, not raised."""
+    """Context for saving results. If `failure` has ended the run, a new error is added to it as a note, not raised."""
     try:
         yield
     except Exception as error:
@@ -377,7 +381,7 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
     """The contents of `config.yaml`: the caller's settings and the resolved values."""
     trainer, plan = evaluation.trainer, evaluation.plan
     env = trainer.env
-    options = getattr(env, "prompt_options", None)  # None for environments of Verifiers
+    options = getattr(env, "prompt_options", None)  # None for Verifiers environments
     prompt = {"placement": options.prompt_placement, "preamble": options.preamble or ""} if options else {}
     resolved: dict[str, Any] = {
         "model": _model_name(trainer),
@@ -446,7 +450,7 @@ class _Interruption(TrainerCallback):
         elif kind != self._first[0] and now < self._first[1] + TOGETHER_S:
             return
         if self._waiting or not (self.trainer.updating or self._several):
-            raise KeyboardInterrupt  # at once; so does a second signal
+            raise KeyboardInterrupt  # at once, as for any second signal
         self._waiting = True
         if not self._several:  # training ends after the step's metrics are written
             self.happened = self.trainer.control.should_training_stop = True

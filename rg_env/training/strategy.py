@@ -1,12 +1,12 @@
 """Strategies that distribute a model over processes: a copy on each (`DataParallel`) or shards (`Zero`,
 `FullySharded`).
 
-The trainer's loop is the same for all strategies. They differ in gradients and their norm, the optimizer's step, the
-gathering of weights for a checkpoint or a server, and the optimizer's part of a checkpoint. Only public APIs of
+The trainer's loop is the same for all strategies. They differ in how they compute gradients and the gradient norm, make
+the optimizer's step, gather weights for a checkpoint or a server, and save the optimizer's state. Only public APIs of
 accelerate, torch and deepspeed are used.
 
-A step with a non-finite loss or gradient is skipped; `StepGuard` reports and counts it. Three skipped steps in a row
-end the run. Weights, optimizer state and learning rate stay unchanged. All processes skip together, because a
+A step with a non-finite loss or gradient is skipped: weights, optimizer state and learning rate stay unchanged.
+`StepGuard` reports and counts skipped steps; three in a row end the run. All processes skip together, because a
 non-finite value on one process makes the shared gradient non-finite on all. DeepSpeed's ZeRO optimizers and the fp16
 loss scaler skip such steps themselves. The scaler does this to find its scale, so its skipped steps count only if the
 loss itself is not finite.
@@ -47,14 +47,14 @@ from rg_env.training.config.sections import EngineConfig
 
 OPTIMIZER_FILE = "optimizer.pt"
 OPTIMIZER_FOLDER = "optimizer"
-"""Folder of torch.distributed.checkpoint in a checkpoint of `FullySharded`."""
+"""Folder that torch.distributed.checkpoint writes in a checkpoint of `FullySharded`."""
 SCALER_FILE = "scaler.pt"
 
 Sharding = Literal["none", "zero1", "zero2", "zero3", "fsdp2"]
 FSDP_OPTIMIZERS = ("adamw_torch", "adamw_torch_fused", "sgd")
 """Optimizers with only tensors in their state, so a checkpoint needs no pickle."""
 SHARDED_WEIGHTS = {"zero3": "ZeRO-3", "fsdp2": "FSDP2"}
-"""Shardings that leave no process with the whole model, with their names."""
+"""Names of the kinds of sharding in which no process has the whole model."""
 
 LossOf = Callable[[Any], torch.Tensor]
 """Computes a micro-batch's loss."""
@@ -76,7 +76,7 @@ class StepResult:
 class DataParallel:
     """A full copy of the model on each process, with averaged gradients (DDP). Also used for a single process.
 
-    Base of the other strategies. All methods are collective operations.
+    Base class of the other strategies. All methods are collective operations.
     """
 
     sharding: Sharding = "none"
@@ -159,7 +159,7 @@ class Zero(DataParallel):
         super().__init__(accelerator, args)
         if args.optim == "adamw_offload":
             raise InputError(
-                "optim='adamw_offload' does not work with ZeRO: set offload_optimizer_device in its config"
+                "optim='adamw_offload' does not work with ZeRO: set offload_optimizer_device in the accelerate config"
             )
         plugin = accelerator.state.deepspeed_plugin
         self.sharding: Sharding = f"zero{plugin.zero_stage}"  # type: ignore[assignment]
@@ -255,7 +255,7 @@ class FullySharded(DataParallel):
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._model = self._sharded(model)
         sharded = dict(model.named_parameters())
-        for group in optimizer.param_groups:  # it still has the parameters replaced by the shards
+        for group in optimizer.param_groups:  # the optimizer still has the parameters that the shards replaced
             group["params"] = [sharded[names[id(parameter)]] for parameter in group["params"]]
         self._optimizer = optimizer
         return self._model, self._optimizer
@@ -270,8 +270,8 @@ class FullySharded(DataParallel):
         policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
         base = model.get_base_model() if hasattr(model, "peft_config") else model
         layers = set(base._no_split_modules or ())
-        # The main process broadcasts its weights: if accelerate is configured for FSDP, transformers loads them only
-        # there once the processes are connected.
+        # The main process broadcasts its weights: if accelerate is configured for FSDP, transformers loads weights only
+        # on that process once the processes are connected.
         whole = model.state_dict() if self._accelerator.is_main_process else {}
         for module in [each for each in model.modules() if type(each).__name__ in layers]:
             fully_shard(module, mesh=self._mesh, mp_policy=policy)
@@ -336,7 +336,7 @@ def check_engine(engine: EngineConfig, sharding: Sharding) -> None:
 @torch.no_grad()
 def load_weights(folder: Path, model: Any) -> None:
     """Load the weights in `folder` into `model`, which may be sharded by torch. For a model with an adapter, only the
-    adapter's weights are loaded. `check_fit` has compared names and shapes."""
+    adapter's weights are loaded. `check_fit` has already compared names and shapes."""
     parameters = stored_parameters(model)
     for file in weight_files(folder, weights_name(model)):
         for name, tensor in load_file(file).items():
@@ -368,7 +368,7 @@ class StepGuard:
     def set_counts(self, counts: list[int]) -> None:
         """Restore the result of `counts()`."""
         self.skipped, in_a_row = counts
-        self._in_a_row = in_a_row % MOST_IN_A_ROW  # a run that the guard ended starts over
+        self._in_a_row = in_a_row % MOST_IN_A_ROW  # if the guard ended the run, the count starts over
 
     def count(self, result: StepResult, step: int) -> None:
         """Record the result of step number `step`."""

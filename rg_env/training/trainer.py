@@ -4,14 +4,15 @@
     trainer = GRPOTrainer(model, env, GRPOConfig(output_dir="outputs/run"), tokenizer, engine="embedded")
     trainer.train()
 
-The constructor is that of `vf.GRPOTrainer` (verifiers 0.1.6) with an `engine` and a `curriculum`. `train` is the whole
-algorithm, top to bottom. A trainer has an engine that samples (`inference.protocol`), a sampler that turns rows into
-scored rollouts (`rollouts`), an objective that computes their loss (`objective`), a strategy that distributes the model
-over processes and makes the optimizer step (`strategy`), checkpoints (`checkpointing`) and transformers callbacks.
-`run.train` adds evaluations, files, trackers and the handling of Ctrl-C.
+The constructor has the parameters of `vf.GRPOTrainer` (verifiers 0.1.6), plus `engine` and `curriculum`. `train` is the
+whole algorithm, from top to bottom. A trainer has an engine that samples (`inference.protocol`), a sampler that turns
+rows into scored rollouts (`rollouts`), an objective that computes their loss (`objective`), a strategy that distributes
+the model over processes and makes the optimizer step (`strategy`), checkpoints (`checkpointing`) and transformers
+callbacks. `run.train` adds evaluations, files, trackers and the handling of Ctrl-C.
 
 Callbacks receive every event except `on_predict` and `on_prediction_step`; `on_evaluate` receives an evaluation's
-metrics. Of `control`, `should_training_stop` and `should_save` have an effect. They must be equal on all processes.
+metrics. Of the flags in `control`, only `should_training_stop` and `should_save` have an effect. Both must be equal on
+all processes.
 """
 
 import dataclasses
@@ -70,15 +71,15 @@ class GRPOTrainer:
         processing_class: the model's tokenizer.
         callbacks: transformers callbacks (`TrainerCallback`).
         optimizers: your own optimizer and learning rate scheduler; None selects those described by `args`. Without a
-            scheduler, your optimizer's learning rates are peaks, and follow the schedule in `args`.
+            scheduler, your optimizer's learning rates are the peaks of the schedule in `args`.
         peft_config: a PEFT `LoraConfig`, to train adapters instead of all weights.
         engine: `"embedded"` to sample from the model in this process, `"vllm"` to sample from a server, or an
             `EngineConfig`.
         curriculum: curriculum that changes task levels in `env` during training.
 
     Raises:
-        InputError: settings exclude each other, a prompt is longer than `args.max_prompt_length`, the tokenizer has no
-            chat template, or `args.output_dir` is not writable.
+        InputError: settings contradict each other, a prompt is longer than `args.max_prompt_length`, the tokenizer has
+            no chat template, or `args.output_dir` is not writable.
         ServerError: no server is usable within `engine.connect_timeout` seconds.
     """
 
@@ -170,8 +171,8 @@ class GRPOTrainer:
         self.updating = False
         """True while a step mutates state that must stay consistent: interrupts are deferred until it is False."""
         self.consistent = True
-        """Whether weights, step and random numbers match. They do not after an interrupted update, which cannot be
-        saved."""
+        """Whether weights, step and random numbers match. They do not after an interrupted update, and then the state
+        cannot be saved."""
         filters = args.filter_groups
         self._group_filter = GroupFilter(args.num_generations, args.filter_groups_rounds) if filters else None
         self._micro_batches: list[dict[str, Any]] | None = None
@@ -196,7 +197,7 @@ class GRPOTrainer:
             while state.global_step < args.max_steps and not self.control.should_training_stop:
                 self.guard.end_if_hopeless(self.model, state.global_step)
                 self._begin_step()
-                with self.metrics.phase("backward"):  # counts everything without its own phase
+                with self.metrics.phase("backward"):  # includes everything that does not have its own phase
                     parts = self._next_micro_batches()
                     self._look_back(parts)
                     result = self.strategy.step(self._loss, parts, self._learning_rates(), self._updating)
@@ -388,7 +389,7 @@ class GRPOTrainer:
         return self._micro_batches if self.state.global_step % self.args.num_iterations else None
 
     def use_batch(self, parts: list[dict[str, Any]]) -> None:
-        """Use the micro-batches of a checkpoint for the next updates."""
+        """Use the micro-batches from a checkpoint for the next updates."""
         self._micro_batches = parts
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
@@ -434,8 +435,8 @@ class GRPOTrainer:
 
     @contextmanager
     def _quiet_garbage_collector(self) -> Iterator[None]:
-        # Exempts the million objects of the libraries from garbage collection: a full collection would walk all of
-        # them, which takes about 0.2 s every other step.
+        # Exempts the libraries' million objects from garbage collection: a full collection would walk all of them,
+        # which takes about 0.2 s every other step.
         gc.collect()
         gc.freeze()
         try:
@@ -470,19 +471,23 @@ class GRPOTrainer:
 
 
 def check_options(args: GRPOConfig, engine: EngineConfig, env: Environment, curriculum: Any) -> None:
-    """Raise `InputError` if options exclude each other, or `env` lacks what they need."""
+    """Raise `InputError` if options contradict each other, or `env` lacks something that they need."""
     if not env.train_rows:
         raise InputError("the environment has no training rows: set num_train_examples above 0")
     for problem in contradictions(args, engine, curriculum):
         raise InputError(f"{'.'.join(problem.path)}: {problem.message}")
     if curriculum is not None and not env.has_accuracy:
-        raise InputError("a curriculum follows accuracy, which this environment does not measure: leave it out")
+        raise InputError(
+            "a curriculum follows accuracy, which this environment does not measure: leave out the curriculum"
+        )
     if args.filter_groups and not env.has_accuracy:
-        raise InputError("filter_groups needs accuracy, which this environment does not measure: set it to False")
+        raise InputError(
+            "filter_groups needs accuracy, which this environment does not measure: set filter_groups=False"
+        )
 
 
 def check_prompts(lengths: dict[str, list[int]], limit: int) -> None:
-    """Raise `InputError` if a prompt has more than `limit` tokens. `lengths` are those of each split."""
+    """Raise `InputError` if a prompt has more than `limit` tokens. `lengths` has the prompts' lengths by split."""
     for split, of_split in lengths.items():
         if too_long := sum(length > limit for length in of_split):
             raise InputError(
@@ -518,5 +523,5 @@ def make_accelerator(args: GRPOConfig) -> Accelerator:
             raise
         raise InputError(
             f"bf16={args.bf16}: this process already has a trainer with another precision, and accelerate allows "
-            "only one per process: start a new process"
+            "only one precision per process: start a new process"
         ) from error

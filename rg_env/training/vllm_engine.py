@@ -1,7 +1,7 @@
-"""The engine of a vLLM server, which samples the trainer's rollouts.
+"""The engine that samples the trainer's rollouts from a vLLM server.
 
 The trainer sends new weights to the server after each step. Then, the server's log-probabilities of a fixed prompt are
-compared with the model's. Wrong, missing or misplaced weights end the run, instead of silently making it learn worse.
+compared with the model's. Wrong, missing or misplaced weights end the run, instead of silently degrading it.
 The server keeps running when the trainer ends.
 """
 
@@ -35,9 +35,9 @@ T = TypeVar("T")
 RETRIES = 4
 """Number of retries, with growing pauses, after a transient request failure (connection, timeout, 5xx)."""
 PROOF_TOKENS = 64
-"""Maximum number of prompt tokens to compare log-probabilities for."""
+"""Maximum number of tokens in the probe prompt, whose log-probabilities are compared."""
 TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.15, torch.float16: 0.05}
-"""Largest mean absolute difference of log-probabilities that rounding explains, by the server's data type."""
+"""Largest mean absolute difference between log-probabilities that rounding can explain, by the server's data type."""
 
 
 class Vllm(Engine):
@@ -45,8 +45,8 @@ class Vllm(Engine):
     operation.
 
     Args:
-        proof: token ids of the prompt `messages`, to check that the server's tokenizer is the same.
-        longest: maximum number of tokens in prompt plus completion.
+        proof: token ids of the probe prompt `messages`, to check the server's tokenizer and weights.
+        longest: maximum number of tokens in a prompt and its completion together.
 
     Raises:
         ServerError, InputError: the server or the model is unusable. With several processes, `StoppedTogether`.
@@ -95,8 +95,8 @@ class Vllm(Engine):
         info = self.server.info()
         if longest > info.max_model_len:
             raise ServerError(
-                f"the server at {self.server} takes {info.max_model_len} tokens, prompt and completion together, "
-                f"and this run needs {longest}: start it with --max-model-len {longest} or more"
+                f"the server at {self.server} accepts {info.max_model_len} tokens for prompt and completion together, "
+                f"but this run needs {longest}: start it with --max-model-len {longest} or more"
             )
         if not isinstance(messages, str) and self.server.tokenize(info.name, messages) != proof:
             start = start_hint(self._model.config._name_or_path, self.server.port)
@@ -127,8 +127,8 @@ class Vllm(Engine):
                     ) from None
                 if now > deadline:
                     raise TrainingError(
-                        f"no completions within {self._config.generation_timeout:g} s: is the server alive? A slow one "
-                        "needs a longer engine.generation_timeout"
+                        f"no completions within {self._config.generation_timeout:g} s: is the server running? If it "
+                        "is only slow, raise engine.generation_timeout"
                     ) from None
 
     def _request(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
@@ -144,7 +144,7 @@ class Vllm(Engine):
         raise AssertionError("unreachable")
 
     def sync(self) -> None:
-        """Send the weights and prove that they arrived.
+        """Send the weights and verify that they arrived.
 
         Raises:
             TrainingError: the weights did not arrive. With several processes, `StoppedTogether`.
@@ -156,7 +156,7 @@ class Vllm(Engine):
                 self._transfer.send(self.weights)
             else:
                 for _ in self.weights:
-                    pass  # takes part in the gathering
+                    pass  # takes part in gathering the weights
         except Exception as error:
             failure = error
             self.weights.drain()
@@ -165,18 +165,18 @@ class Vllm(Engine):
         self._seconds = time.monotonic() - start
 
     def _prove(self, failure: Exception | None, ours: torch.Tensor) -> float:
-        """Mean absolute difference between the server's log-probabilities for the proof and `ours`. Raises
-        `TrainingError` if it is too large, or if sending ended with a `failure`."""
+        """Mean absolute difference between the server's log-probabilities of the probe prompt and `ours`. Raises
+        `TrainingError` if the difference is too large, or if sending ended with a `failure`."""
         if failure is not None:
             problem = self.server.health_problem(timeout_s=5.0)
             state = f"; the server: {problem}" if problem else ""
             raise TrainingError(
-                f"the weights did not arrive at the vLLM server {self.server}: {reason_of(failure)}{state}"
+                f"the weights did not arrive at the vLLM server at {self.server}: {reason_of(failure)}{state}"
             ) from failure
         try:
             self.server.post("/reset_prefix_cache", timeout_s=self._config.weight_sync_timeout)
             theirs = torch.tensor(self.server.logprobs(self.model_name, self._proof))
-        except ServerError as error:  # which is not invalid input: the server disappears during a run
+        except ServerError as error:  # a server that disappears during a run is not an input error
             raise TrainingError(str(error)) from error
         difference = float((ours - theirs).abs().mean())
         self.check_parity(difference, "a prompt")
@@ -221,7 +221,8 @@ def model_logprobs(model: Any, ids: list[int], device: torch.device) -> torch.Te
 
 
 def _held(server: VllmServer) -> IO[str]:
-    """Acquire this machine's lock for trainers of a server. It is released when its holder ends for any reason."""
+    """Acquire this machine's lock for trainers of a server. The lock is released when the process that
+    holds it ends, for whatever reason."""
     path = Path(tempfile.gettempdir()) / f"rg-env-{os.getuid()}-{server.host}-{server.port}.lock".replace(":", "_")
     lock = path.open("a+")
     try:

@@ -1,11 +1,11 @@
-"""Sending the trained model's weights to a vLLM server, by vLLM's own routes and with the server's backend: `nccl`
+"""Send the trained model's weights to a vLLM server, through vLLM's own routes and with the server's backend: `nccl`
 between GPUs, `rg_env_shm` through shared memory.
 
 All processes of the trainer gather sharded weights together (`Weights`); the main process sends them.
 
 With LoRA, the merged weights of adapted layers (base + update) are sent. They are computed on a copy, because merging
 and unmerging the model itself would leave rounding errors. Tied weights are sent under each name, because vLLM silently
-keeps the old LM head if it only receives the embedding.
+keeps the old LM head if it receives only the embedding.
 """
 
 import math
@@ -32,7 +32,7 @@ BUCKET_BYTES = 128 * 2**20
 SLOTS = 2
 """Buckets in shared memory: one is filled while the server loads the other."""
 _WITHOUT_HEAD = ("cohere", "cohere2", "gemma2", "gemma3n_text")
-"""Model types with tied weights where vLLM 0.32 rejects the head's weights, because it lacks a module of that name."""
+"""Model types with tied weights for which vLLM 0.32 rejects the LM head, because it lacks a module of that name."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def sources(model: nn.Module, whole: Callable[[Any], torch.Tensor] = lambda tens
 
 
 def _merged(base: nn.Parameter, layer: Any, whole: Callable[[Any], torch.Tensor]) -> torch.Tensor:
-    """The weight of an adapted layer, with its active adapters."""
+    """The weight of an adapted layer, with its active adapters merged in."""
     if layer.merged:
         return whole(base)
     merged = base.data.float()  # a copy, unless it is float32 already
@@ -96,7 +96,7 @@ def _merged(base: nn.Parameter, layer: Any, whole: Callable[[Any], torch.Tensor]
 def check_sendable(model: Any) -> None:
     """Raise `InputError` if a plain model's weights cannot represent `model`."""
     if reason := unmergeable(model):
-        raise InputError(f"the vLLM engine cannot serve what is trained: {reason}")
+        raise InputError(f"the vLLM engine cannot serve the trained model: {reason}")
 
 
 def unmergeable(model: Any) -> str | None:
@@ -106,15 +106,17 @@ def unmergeable(model: Any) -> str | None:
     for config in getattr(model, "peft_config", {}).values():
         kind = getattr(config.peft_type, "value", config.peft_type)
         if kind != "LORA":
-            return f"{kind} adapters are not merged into weights; use LoRA"
+            return f"{kind} adapters cannot be merged into weights; use LoRA"
         for option in ("lora_bias", "trainable_token_indices", "target_parameters", "alora_invocation_tokens"):
             if getattr(config, option, None):
-                return f"LoRA with {option} is more than merged weights; leave {option} out"
+                return f"merged weights cannot represent LoRA with {option}; leave {option} out"
     for name, layer in _adapted_layers(model):
         for variant in layer.lora_variant.values():
             if not type(variant).__name__.startswith("Dora"):
-                return f"the LoRA of {server_name(name)} is a {type(variant).__name__}; use LoRA or DoRA"
-    return "the model ties head and embedding, and the adapter unties them; adapt neither" if _untied(model) else None
+                return f"the adapter of {server_name(name)} is a {type(variant).__name__}; use LoRA or DoRA"
+    return (
+        "the model ties LM head and embedding, and the adapter unties them; adapt neither" if _untied(model) else None
+    )
 
 
 def _is_tied(model: Any) -> bool:

@@ -105,7 +105,7 @@ def test_an_upload_that_fails_is_not_to_be_finished_after_the_last(hub: HubServe
     made.finish(complete=True)
     assert made.lines == [
         "hub: checkpoint-2 not uploaded (the Hub responded with an error (500)); the whole run follows",
-        "hub: uploading the run to me/legs, which can take a while",
+        "hub: uploading the run to me/legs; this can take a while",
         f"hub: uploaded to {hub.url}/me/legs",
     ]
 
@@ -196,7 +196,7 @@ def test_a_run_that_did_not_come_to_its_end_is_not_published(hub: HubServer, upl
         made.finish(complete=False)
     assert process.code is not None
     assert made.lines == [
-        "hub: not uploaded, because training did not finish; to upload it: "
+        "hub: the run was not uploaded, because training did not finish; to upload it: "
         f"{entered('rg-env')} push {run} --repo-id me/legs --optimizer-state full"
     ]
     assert not (run / ".hub-upload").exists()

@@ -121,7 +121,7 @@ def test_nothing_in_a_checkpoint_is_executed(run: Path, tmp_path: Path) -> None:
     assert chosen(path, run) == (path, [])
     (path / "latest").write_text("../..")
     forge(path)
-    assert "latest names a folder elsewhere" in problem(path)
+    assert "latest names a folder outside the checkpoint" in problem(path)
     (path / "latest").unlink()
     torch.save({"weights": bomb}, path / "global_step2" / "zero_pp_rank_0_mp_rank_00_optim_states.pt")
     forge(path)
@@ -138,10 +138,10 @@ def test_nothing_in_a_checkpoint_is_executed(run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"rollouts_per_step": 32}, "rollouts_per_step=16, but here it is 32: use the same value"),
-        ({"num_generations": 2}, "num_generations=4, but here it is 2"),
-        ({"seed": 5}, "seed=0, but here it is 5"),
-        ({"optim": "sgd"}, "optim=adamw_torch, but here it is sgd"),
+        ({"rollouts_per_step": 32}, "rollouts_per_step=16, but this run has 32: use the same value"),
+        ({"num_generations": 2}, "num_generations=4, but this run has 2"),
+        ({"seed": 5}, "seed=0, but this run has 5"),
+        ({"optim": "sgd"}, "optim=adamw_torch, but this run has sgd"),
         ({"max_steps": 1}, "already at step 2 of 1; increase max_steps to continue"),
         ({"beta": 0.1, "kl_reference": "previous"}, "it was saved without kl_reference='previous'"),
     ],
@@ -180,7 +180,7 @@ def test_another_model_is_refused(run: Path, make_trainer: Any) -> None:
     ):
         save_file(changed, path, metadata={"format": "pt"})
         forge(run / "checkpoint-2")
-        with pytest.raises(InputError, match=f"of another model: .*{words}"):
+        with pytest.raises(InputError, match=f"from another model: .*{words}"):
             train(make_trainer(output_dir=str(run), **OPTIONS), resume="auto")
     config = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
     with pytest.raises(InputError, match=r"does not contain adapter_model.safetensors"):
@@ -197,7 +197,7 @@ def test_another_adapter_is_refused(make_trainer: Any, tmp_path: Path) -> None:
         return make_trainer(model=policy(), peft_config=config, **options)
 
     train(trainer(max_steps=1), evaluation=NONE)
-    for fields, words in (({"r": 2}, "has the shape"), ({"lora_alpha": 99}, r"lora_alpha=8\.0, but here it is 99")):
+    for fields, words in (({"r": 2}, "has the shape"), ({"lora_alpha": 99}, r"lora_alpha=8\.0, but this run has 99")):
         with pytest.raises(InputError, match=words):
             train(trainer(**fields), resume="auto")
 
@@ -205,7 +205,7 @@ def test_another_adapter_is_refused(make_trainer: Any, tmp_path: Path) -> None:
 def test_newer_checkpoints_are_not_overwritten(run: Path, make_trainer: Any) -> None:
     """Continuing from an older checkpoint would overwrite them."""
     for path, words in (
-        (run / "checkpoint-1", "has checkpoints after checkpoint-1, checkpoint-2 the newest"),
+        (run / "checkpoint-1", "has checkpoints after checkpoint-1: resume from the newest, checkpoint-2"),
         (run / "checkpoint-9", "there is no such folder"),
         (run, "resume.json is missing"),
     ):

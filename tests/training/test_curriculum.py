@@ -141,7 +141,7 @@ def test_options_win_in_their_order(env: Any) -> None:
     own = {"name": "chain_sum", "config": {"min_digits": 3, "max_digits": 3}}
     rows = Curriculum(config, sized, 0, gym=own).replace(0, rows_of(sized, "chain_sum") * 4)
     assert {level_of(row) for row in rows} == {(2, 3)}
-    with pytest.raises(InputError, match="every option of 'chain_sum' set by levels is already set"):
+    with pytest.raises(InputError, match="all options of 'chain_sum' that its levels set are already set"):
         Curriculum(config, sized, 0)
 
 
@@ -208,7 +208,7 @@ def test_a_level_without_questions_becomes_the_ceiling() -> None:
     (row,) = curriculum.replace(1, [env.train_rows[0]])
     assert row["info"]["rg_level"] == "1"
     assert (task.level, task.levels) == (1, [0, 1])
-    assert re.match("caesar_cipher: level 2 gives no questions, going back to level 1: .*rotation", said[-1])
+    assert re.match("caesar_cipher: level 2 has no questions; returning to level 1: .*rotation", said[-1])
 
     config["tasks"]["caesar_cipher"]["start"] = 2  # type: ignore[index]
     with pytest.raises(InputError, match="rotation"):  # told before training begins

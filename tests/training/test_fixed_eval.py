@@ -214,7 +214,7 @@ def test_plans_that_cannot_be(fields: dict[str, Any], words: str) -> None:
 def test_plans_that_do_not_fit_the_trainer(make_trainer: Any, make_env: Any, unseen: Any, tmp_path: Path) -> None:
     """Reported before anything is written; the folder that the trainer created is removed."""
     for plan, words in (
-        (EvaluationPlan(held_out=[make_env(num_train_examples=0)]), "leg_counting: a task is either trained on or"),
+        (EvaluationPlan(held_out=[make_env(num_train_examples=0)]), "leg_counting: a task cannot be both trained on"),
         (EvaluationPlan(held_out=[make_env(num_eval_examples=0)]), "no evaluation rows: set num_eval_examples"),
         (EvaluationPlan(held_out=[unseen], max_tokens=4096), "embedded engine has a context of .*: lower it"),
         (EvaluationPlan(labelled={"none": make_env(num_eval_examples=0)}), "no evaluation rows: set num_eval"),

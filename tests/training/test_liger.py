@@ -22,7 +22,7 @@ def test_liger_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_liger_without_a_gpu(make_trainer: Any) -> None:
     """Otherwise Triton fails in the first step."""
-    with pytest.raises(InputError, match="its kernels need a GPU, and this run is on cpu"):
+    with pytest.raises(InputError, match="Liger's kernels need a GPU, but this run is on cpu"):
         make_trainer(use_liger_kernel=True)
 
 

@@ -74,36 +74,36 @@ FIRES: list[tuple[str, int, list[dict[str, Any]], str]] = [
     ("zero_variance", 10, records(10, frac_reward_zero_std=1.0, accuracy=0.0, curriculum__chain_sum__level=3),
      f"{EQUAL}the tasks are too hard for this model (accuracy 0.00): raise curriculum.failure_threshold"),
     ("zero_variance", 10, records(10, frac_reward_zero_std=1.0, accuracy=0.5),
-     f"{EQUAL}each question is answered all right or all wrong (accuracy 0.50): raise training.temperature, or set "
-     "training.filter_groups=true"),
+     f"{EQUAL}the answers to each question are all right or all wrong (accuracy 0.50): raise training.temperature, or "
+     "set training.filter_groups=true"),
     ("zero_variance", 10, records(10, frac_reward_zero_std=1.0),
      f"{EQUAL}all answers are rewarded alike: change rewards, or raise training.temperature"),
     ("answer_rate", 10, records(10, completions__answered_ratio=0.2, completions__clipped_ratio=0.1),
-     "only 20% of completions had a well-formed answer over the last 10 steps: the model does not keep to it: "
-     "describe it in prompt.system_prompt, or raise rewards.format.weight"),
+     "only 20% of completions had a well-formed answer over the last 10 steps: the model does not follow the "
+     "format: describe it in prompt.system_prompt, or raise rewards.format.weight"),
     ("answer_rate", 10, records(10, completions__answered_ratio=0.2, completions__clipped_ratio=0.7),
      "only 20% of completions had a well-formed answer over the last 10 steps: 70% were cut off by the token limit: "
      "raise training.max_tokens"),
     ("format_rate", 10, records(10, completions__format_ratio=0.1),
-     "only 10% of completions had the required form over the last 10 steps: the model does not keep "
-     "to it: describe it in prompt.system_prompt, or raise rewards.think_format.weight"),
+     "only 10% of completions had the required format over the last 10 steps: the model does not follow "
+     "the format: describe it in prompt.system_prompt, or raise rewards.think_format.weight"),
     ("truncation", 10, records(10, completions__clipped_ratio=0.25, completions__mean_length=uneven(400, 5)),
      "25% of completions were cut off over the last 10 steps: the token limit is too low for this task: raise "
      "training.max_tokens"),
     ("truncation", 10, records(10, completions__clipped_ratio=0.25, completions__mean_length=slope(400, 10)),
-     "25% of completions were cut off over the last 10 steps, and they get longer: raise training.max_tokens, or add "
-     "rewards.overlong_penalty"),
+     "25% of completions were cut off over the last 10 steps, and completions are getting longer: raise "
+     "training.max_tokens, or add rewards.overlong_penalty"),
     ("length_drift", 20,
      records(20, completions__mean_length=then(100, 250), completions__clipped_ratio=0.12, accuracy=uneven(0.3)),
-     "completions have 250 tokens on average, after 100 at the start, and accuracy has not risen (0.30 to 0.30): "
-     "length grows for its own sake (12% are cut off by now): add rewards.overlong_penalty, or set "
+     "completions have 250 tokens on average, compared with 100 at the start, and accuracy has not risen (0.30 to "
+     "0.30): length grows for its own sake (12% are now cut off): add rewards.overlong_penalty, or set "
      "training.loss_type=dr_grpo"),
     ("length_drift", 20,
      records(20, completions__mean_length=then(100, 20), rewards__brevity__mean=0.3, accuracy=uneven(0.3)),
-     "completions have 20 tokens on average, after 100 at the start, and accuracy has not risen (0.30 to 0.30): "
-     "answers shrink because short ones pay: lower rewards.brevity.weight"),
+     "completions have 20 tokens on average, compared with 100 at the start, and accuracy has not risen (0.30 to "
+     "0.30): answers get shorter because short ones are rewarded: lower rewards.brevity.weight"),
     ("entropy_collapse", 20, records(20, entropy=then(0.3, 0.002, by=0.001), accuracy=uneven(0.41)),
-     "entropy fell from 0.3 to 0.002 nats per token, at an accuracy of 0.41 that does not rise: the policy has stopped "
+     "entropy fell from 0.3 to 0.002 nats per token, and accuracy (0.41) does not rise: the policy has stopped "
      "exploring: lower training.learning_rate, or raise training.temperature"),
     ("reward_hacking", 20,
      records(20, reward=then(0.5, 0.9), accuracy=uneven(0.31), rewards__correctness__mean=uneven(0.31),
@@ -126,10 +126,10 @@ FIRES: list[tuple[str, int, list[dict[str, Any]], str]] = [
      "policy_ratio/max is 50, 25 times its median over the last 10 steps: updates within a batch go too far: lower "
      "training.num_iterations or training.learning_rate"),
     ("grader_timeouts", 10, records(10, status__timed_out=0.05),
-     "5% of answers took too long to grade over the last 10 steps and score 0: set grading=hardened, or make "
+     "5% of answers took too long to grade over the last 10 steps and scored 0: set grading=hardened, or make "
      "your task's score_answer faster"),
     ("ungradable", 10, records(10, status__ungradable=0.05),
-     "5% of answers could not be graded over the last 10 steps and score 0 (rollouts.jsonl has the reasons): the rows "
+     "5% of answers could not be graded over the last 10 steps and scored 0 (rollouts.jsonl has the reasons): the rows "
      "come from another version or were edited: build them again, without splits.manifest"),
 ]  # fmt: skip
 

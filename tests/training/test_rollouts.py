@@ -273,7 +273,7 @@ def test_the_third_empty_batch_in_a_row_ends_the_run(mark: str, words: str) -> N
     filtering = GroupFilter(2, rounds=0)
     for given in (mark, mark, "10", mark, mark):
         filtering(batch("a", given, given), Batches())
-    with pytest.raises(TrainingError, match=rf"left nothing of 3 batches.*{words}"):
+    with pytest.raises(TrainingError, match=rf"removed every group from 3 batches in a row.*{words}"):
         filtering(batch("a", mark, mark), Batches())
 
 

@@ -85,9 +85,9 @@ def test_head_and_embedding_are_sent_even_if_they_are_one(family: str) -> None:
         (PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4), "PROMPT_TUNING adapters"),
         (PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4), "PREFIX_TUNING adapters"),
         (IA3Config(target_modules=["o_proj"], feedforward_modules=[]), "IA3 adapters"),
-        (LoraConfig(target_modules=["embed_tokens"]), "ties head and embedding"),
-        (LoraConfig(target_modules=["o_proj"], modules_to_save=["lm_head"]), "ties head and embedding"),
-        (LoraConfig(target_modules=["o_proj"], modules_to_save=["embed_tokens"]), "ties head and embedding"),
+        (LoraConfig(target_modules=["embed_tokens"]), "ties LM head and embedding"),
+        (LoraConfig(target_modules=["o_proj"], modules_to_save=["lm_head"]), "ties LM head and embedding"),
+        (LoraConfig(target_modules=["o_proj"], modules_to_save=["embed_tokens"]), "ties LM head and embedding"),
     ],
 )
 @pytest.mark.filterwarnings("ignore")  # PEFT's own, of some of these
@@ -100,7 +100,7 @@ def test_what_cannot_be_sent_is_refused(
     with torch.no_grad():
         for layer in model.model.layers:
             layer.self_attn.o_proj.bias = torch.nn.Parameter(torch.zeros(model.config.hidden_size))
-    with pytest.raises(InputError, match=f"cannot serve what is trained: .*{reason}") as caught:
+    with pytest.raises(InputError, match=f"cannot serve the trained model: .*{reason}") as caught:
         GRPOTrainer(model, make_env(), make_args(), tokenizer, peft_config=config, engine="vllm")
     assert "\n" not in str(caught.value)
 

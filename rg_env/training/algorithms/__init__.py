@@ -1,1 +1,1 @@
-"""The loss and what goes into it."""
+"""The loss, what goes into it, and the optimizers."""

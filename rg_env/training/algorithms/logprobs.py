@@ -1,14 +1,16 @@
 """Log-probabilities of completions under the model being trained, with gradients.
 
-Most of a GRPO batch is repetition, because each prompt occurs once per completion. Here, a prompt's completions share
-it. They form one sequence, `[prompt | completion | completion | ...]`, each at the positions it would have by itself,
-with a mask that lets it see only the prompt and itself (Liu et al., 2025, "Prefix Grouper", arXiv:2506.05433).
-Log-probabilities and gradients equal those of separate rows, for a fraction of the tokens.
+Most of a GRPO batch is repetition, because each prompt occurs once per completion. Here, all completions of a prompt
+share one copy of it, in a single sequence: `[prompt | completion | completion | ...]`. Each completion is at the
+positions it would have by itself, with a mask that lets it see only the prompt and itself (Liu et al., 2025, "Prefix
+Grouper", arXiv:2506.05433). Log-probabilities and gradients are equal to those of separate rows, with a fraction of the
+tokens.
 
-Logits take most of a pass's memory: with a vocabulary of 150,000, 600 KB per position. Here, the LM head only processes
-the positions that are needed, `logits_per_chunk` logits at a time, and recomputes them in the backward pass. The model
-is called as usual, through all its wrappers (DDP, DeepSpeed, PEFT), with the head's `forward` replaced during the call.
-It remains a single call to one module, so ZeRO-3 gathers and frees weights in the same way on all ranks.
+Logits take most of a pass's memory: with a vocabulary of 150,000, 600 KB per position. Here, the LM head processes only
+the positions that are needed, `logits_per_chunk` logits at a time, and recomputes the logits in the backward pass. The
+model is called as usual, through all its wrappers (DDP, DeepSpeed, PEFT), with the head's `forward` replaced during the
+call. The forward pass remains a single call to one module, so ZeRO-3 gathers and frees weights in the same way on all
+ranks.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,12 +36,12 @@ def token_logps(
     *,
     entropy: bool = False,
 ) -> torch.Tensor:
-    """Log-probabilities `(N,) float32` that `model` gives to `tokens`, with gradients. With `entropy`, `(N, 2)`: the
+    """Log-probabilities `(N,) float32` that `model` assigns to `tokens`, with gradients. With `entropy`, `(N, 2)`: the
     second column is the entropy of each distribution.
 
     Args:
-        inputs: inputs of the model, including `logits_to_keep`.
-        chosen: mask `(P, K) bool` of the needed positions among the kept ones; N are true.
+        inputs: the model's inputs, including `logits_to_keep`.
+        chosen: mask `(P, K) bool` of the needed positions among the kept ones, with N true entries.
         tokens: `(N,) int64`, one for each chosen position.
         temperature: divisor of the logits.
         logits_per_chunk: maximum number of logits in memory at once.
@@ -94,13 +96,13 @@ class _Head:
         hidden = hidden[self.chosen]
         size = self.rows
         if any(module.children()) and any(hasattr(parameter, "ds_id") for parameter in module.parameters()):
-            # An adapter's parts are gathered in each call, and all ranks must make the same number of calls.
+            # ZeRO-3 gathers an adapter's weights in each call, so all ranks must make the same number of calls.
             size = len(hidden)
         device = hidden.device.type
         autocast = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
 
         def part(rows: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-            # No cached bf16 copy of the weights, because the gradients of the chunks would be accumulated in bf16.
+            # No cached bf16 copy of the weights, because the chunks' gradients would then be accumulated in bf16.
             with torch.autocast(device, enabled=autocast[0], dtype=autocast[1], cache_enabled=False):
                 logits = logits_of(rows)
             return _log_softmax(_processed(self.causal, logits), tokens, self.temperature, self.entropy)
@@ -112,7 +114,7 @@ class _Head:
 def _log_softmax(logits: torch.Tensor, tokens: torch.Tensor, temperature: float, entropy: bool) -> torch.Tensor:
     """Log-probabilities `(N, 1) float32` of `tokens (N,)` for `logits (N, V)`. With `entropy`, a second column is the
     entropy of each row."""
-    # Converted before the softmax: bf16 has about two digits, and the loss consists of differences.
+    # Converted before the softmax: bf16 has about two significant digits, and the loss depends on differences.
     logits = logits.float()
     if temperature != 1.0:
         logits = logits / temperature
@@ -139,14 +141,15 @@ def _processed(causal: PreTrainedModel, logits: torch.Tensor) -> torch.Tensor:
 
 Arrangement = Literal["shared", "by_length", "in_order"]
 """Arrangement of rows in forward passes: with shared prompts, with rows of similar length together, or in order.
-"in_order" is for ranks that must make the same number of passes for any data."""
+"in_order" is for ranks that must make the same number of passes regardless of their data."""
 
 _COMPLETION_PER_PROMPT = 4
-"""Maximum completion tokens in a pack per prompt token. Attention's cost grows with the square of a pack's length."""
+"""Maximum number of completion tokens in a pack per prompt token. Attention's cost grows with the square of a pack's
+length."""
 _FIXED_COST_ROWS = 8
-"""Minimum completions in a pass before shorter ones start another, because a pass has a fixed cost."""
+"""Minimum number of completions in a pass before shorter ones start a new pass, because each pass has a fixed cost."""
 _SIMILAR = 0.75
-"""Minimum length of a pack, as a fraction of the longest in its pass. Packs are padded to that length."""
+"""Minimum length of a pack, as a fraction of the longest pack in its pass. Packs are padded to the longest one."""
 
 
 @dataclass
@@ -174,11 +177,11 @@ def completion_logps(
 
     Args:
         ids: `(B, L) int64`, padded on the right.
-        loss_mask: `(B, L - 1) bool`; index `i` is whether `ids[:, i + 1]` contributes to the loss.
+        loss_mask: `(B, L - 1) bool`; index `i` indicates whether `ids[:, i + 1]` contributes to the loss.
         temperature: divisor of the logits.
         max_rows: maximum number of rows in one forward pass. Default: all.
         arrangement: see `Arrangement`. `"shared"` requires `can_share_prompts(model)`.
-        logits_per_chunk: most logits in memory at once.
+        logits_per_chunk: maximum number of logits in memory at once.
 
     Returns:
         `(B, L - 1) float32`, 0 where the mask is 0. With `entropy`, `(2, B, L - 1)`: log-probabilities, and the entropy
@@ -217,7 +220,8 @@ def completion_logps(
 def can_share_prompts(model: Any) -> bool:
     """Whether `completion_logps` may share prompts: the model accepts 4-D masks, and only attention mixes tokens.
 
-    Only on CPUs. On GPUs, a custom mask prevents fused attention kernels, and the remaining gain has not been measured.
+    Only true on CPUs. On GPUs, a custom mask prevents the use of fused attention kernels, and the remaining gain has
+    not been measured.
     """
     peft = getattr(model, "active_peft_config", None)
     config = model.config.get_text_config(decoder=True)
@@ -230,10 +234,10 @@ def can_share_prompts(model: Any) -> bool:
 
 
 def _packs(ids: torch.Tensor, spans: list[tuple[int, int]], max_rows: int) -> list[_Pack]:
-    """Group rows with equal prompts, up to the size where sharing pays off."""
+    """Group rows with equal prompts into packs that are small enough for sharing the prompt to save time."""
     packs: list[_Pack] = []
     open_packs: dict[tuple[int, ...], _Pack] = {}
-    # The prompt's last token predicts a completion's first, so that it is part of each completion, not of the prefix.
+    # The prompt's last token predicts a completion's first token, so it is part of each completion, not of the prefix.
     for row, (tokens, (start, end)) in enumerate(zip(ids.tolist(), spans, strict=True)):
         prompt = tuple(tokens[: start + 1])
         pack = open_packs.get(prompt)

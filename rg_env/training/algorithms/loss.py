@@ -1,10 +1,10 @@
 """Advantages and the GRPO loss as functions of rewards and log-probabilities, independent of model and trainer.
 
 `L = -min(r A, clip(r) A) w + beta KL`, averaged by `loss_type`: "grpo" over each row's tokens and then over rows (Shao
-et al., 2024, arXiv:2402.03300), "bnpo" over the micro-batch's tokens, "dapo" over all tokens in the step's rollouts (Yu
-et al., 2025, arXiv:2503.14476, section 3.3), so tokens have the same weight in every micro-batch, "dr_grpo" over rows
-times a constant length (Liu et al., 2025, arXiv:2503.20783). `w` corrects for rollouts sampled from a policy other than
-the trained one.
+et al., 2024, arXiv:2402.03300); "bnpo" over the micro-batch's tokens; "dapo" over all tokens in the step's rollouts, so
+that tokens have the same weight in every micro-batch (Yu et al., 2025, arXiv:2503.14476, section 3.3); and "dr_grpo"
+over the number of rows times a constant length (Liu et al., 2025, arXiv:2503.20783). `w` corrects for rollouts sampled
+from a policy other than the trained one.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ import torch
 Scale = Literal["group", "batch", "none"]
 
 _EQUAL = 1e-6
-"""Largest difference of rewards that count as equal, because sums of floats differ by rounding."""
+"""Largest difference between rewards that count as equal, because sums of floats have rounding errors."""
 _EPS = 1e-4
 
 
@@ -32,7 +32,7 @@ def group_advantages(rewards: torch.Tensor, num_generations: int, scale: Scale) 
     nearly never answered correctly do not weigh more than others), or 1 for "none" (Liu et al., 2025, Dr. GRPO,
     arXiv:2503.20783).
 
-    Groups of equal rewards have advantage 0, so that rounding errors are not scaled up.
+    Groups with equal rewards have advantage 0, so that rounding errors are not scaled up.
     """
     groups = rewards.float().view(-1, num_generations)
     advantages = groups - groups.mean(dim=1, keepdim=True)
@@ -45,7 +45,7 @@ def group_advantages(rewards: torch.Tensor, num_generations: int, scale: Scale) 
 
 @dataclass(frozen=True)
 class Clipping:
-    """Bounds of the ratio, `1 - low` and `1 + high`. `delta` bounds the unclipped term from above (two-sided
+    """Bounds on the ratio, `1 - low` and `1 + high`. `delta` bounds the unclipped term from above (two-sided
     clipping)."""
 
     low: float
@@ -60,7 +60,7 @@ class Normaliser:
     loss_type: str
     rows: int
     tokens: torch.Tensor
-    """Number of tokens that contribute to the loss; for "dapo", its mean over the micro-batches of the step."""
+    """Number of tokens that contribute to the loss; for "dapo", its mean over the step's micro-batches."""
     max_length: int
 
     def mean(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
@@ -81,10 +81,11 @@ def policy_terms(
     clipping: Clipping,
     weights: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss of each token, and whether its ratio was clipped (-1 low, 1 high, 0 not clipped); both (B, T).
+    """The loss of each token, and whether its ratio was clipped (-1: low, 1: high, 0: not clipped); both (B, T).
 
     Args:
-        logps, old_logps: (B, T), under the current policy and under the policy at the start of the batch.
+        logps, old_logps: log-probabilities (B, T) under the current policy, and under the policy at the start of the
+            batch.
         advantages: (B,).
         weights: (B, T), see `sampler_weights`.
     """
@@ -103,14 +104,14 @@ def policy_terms(
 def off_policy_rows(
     logps: torch.Tensor, sampler_logps: torch.Tensor, advantages: torch.Tensor, mask: torch.Tensor, threshold: float
 ) -> torch.Tensor:
-    """Mask `(B,) bool` of rows with a negative advantage the policy has already moved away from.
+    """Mask `(B,) bool` of rows that have a negative advantage and that the policy has already moved away from.
 
     The policy has moved away from a row if the mean of `log(p_sampler / p)` over its tokens, an estimate of KL(sampler
     || policy), is above `threshold` (DeepSeek-AI, 2025, DeepSeek-V3.2, arXiv:2512.02556, "off-policy sequence
     masking").
 
     Args:
-        logps, sampler_logps: (B, T), under the current policy and under the sampler.
+        logps, sampler_logps: log-probabilities (B, T) under the current policy and under the sampler.
         mask: (B, T), 1 for tokens that contribute to the loss.
         advantages: (B,).
     """

@@ -1,4 +1,4 @@
-"""A micro-batch's loss, from log-probabilities under the policy and the reference model (terms: `loss`)."""
+"""A micro-batch's loss, from log-probabilities under the policy and the reference model (see `loss` for the terms)."""
 
 from typing import Any
 
@@ -22,13 +22,13 @@ from rg_env.training.reporting.metrics import StepMetrics, over_processes
 class Objective:
     """The GRPO loss of a policy, with the settings in `args`.
 
-    A micro-batch has the tensors of `TokenBatch.tensors`, and `advantages (B,)`, `old_logps` and `reference_logps`
-    (`(B, L - 1)` or None), and `batch_tokens (B,)`: the number of tokens that contribute to the loss, as the mean over
-    micro-batches, equal for all rows.
+    A micro-batch has the tensors of `TokenBatch.tensors`, `advantages (B,)`, `old_logps` and `reference_logps` (each
+    `(B, L - 1)` or None), and `batch_tokens (B,)`: the mean number of tokens per micro-batch that contribute to the
+    loss, the same value for all rows.
 
     Args:
         model: the policy, wrapped for data parallelism or sharding.
-        metrics: receives the metrics of each micro-batch, and the time of forward passes.
+        metrics: receives the metrics of each micro-batch, and the duration of forward passes.
         reference: the initial model, for the KL term. None with LoRA, where the adapter is turned off instead.
         previous: the policy before the last update, if `args.kl_reference` is "previous".
         sampler_cap: upper bound of the importance weights that correct for the sampler; None for no correction.
@@ -55,7 +55,7 @@ class Objective:
         """Log-probabilities `(B, L - 1) float32` of `ids (B, L)[:, 1:]` under `model`, 0 where `mask (B, L - 1)` is 0.
         See `completion_logps` for the result with `entropy`.
 
-        Rows are padded on the right, which causal attention never sees, so no attention mask is needed.
+        Rows are padded on the right. Causal attention never sees this padding, so no attention mask is needed.
         """
         arrangement: Arrangement = "in_order"
         if self._accelerator.num_processes == 1:
@@ -72,8 +72,8 @@ class Objective:
 
     @torch.no_grad()
     def old_logps(self, tensors: dict[str, Any]) -> torch.Tensor | None:
-        """Log-probabilities before the first of several updates. None for a single update, where the loss computes them
-        itself."""
+        """Log-probabilities before the first of several updates on a batch. None if there is only one, because then
+        the loss computes them itself."""
         if self._args.num_iterations == 1:
             return None
         rows = self._args.per_device_train_batch_size
@@ -91,12 +91,12 @@ class Objective:
                 part["reference_logps"] = self.logps(self._model, part["input_ids"], part["loss_mask"], max_rows=rows)
 
     def __call__(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """The loss `()` of a micro-batch. Its metrics, over all processes, are added to `metrics`.
+        """The loss `()` of a micro-batch. The metrics of all processes' micro-batches are added to `metrics`.
 
         Without a KL term and an entropy bonus, a row's loss is proportional to its advantage. Rows with advantage 0
         (whole groups with equal rewards) then change neither loss nor gradient. They are left out of the forward and
-        backward passes, and only the normaliser counts them. At least one row is kept, so that every rank runs the same
-        number of passes.
+        backward passes, and only the loss's divisor counts them. At least one row is kept, so that every rank runs the
+        same number of passes.
         """
         args = self._args
         mask, advantages = inputs["loss_mask"], inputs["advantages"]
@@ -159,5 +159,5 @@ class Objective:
 
 
 def _through_gradient(loss: torch.Tensor) -> torch.Tensor:
-    """The same `loss ()`, but if it is not finite, all gradients are not finite either, so that every rank notices."""
+    """The same `loss ()`, except that a non-finite loss makes all gradients non-finite, so that all ranks notice."""
     return loss * (1 + 0 * loss.detach())

@@ -12,10 +12,10 @@ from rg_env.training.config.grpo import GRPOConfig
 
 
 class OffloadedAdamW(torch.optim.Optimizer):
-    """AdamW on float32 copies of the weights ("master weights") in CPU memory, next to its moments.
+    """AdamW on float32 copies of the weights ("master weights"), stored in CPU memory together with its moments.
 
-    A model in bfloat16 then needs 6 bytes per parameter on the GPU instead of 16 (weights, and gradients in float32),
-    and 16 bytes in CPU memory. The weights are rounded from the copies, so that updates too small for bfloat16 add up
+    A model in bfloat16 then needs 6 bytes per parameter on the GPU (weights, and gradients in float32) instead of 16,
+    and 16 bytes in CPU memory. The weights are rounded from the copies, in which updates too small for bfloat16 add up
     (Micikevicius et al., 2018, "Mixed Precision Training", arXiv:1710.03740, section 3.1).
     """
 
@@ -25,7 +25,7 @@ class OffloadedAdamW(torch.optim.Optimizer):
             for parameter in group["params"]:
                 parameter.grad_dtype = torch.float32  # gradients of micro-batches are accumulated in float32
         self._adam: torch.optim.AdamW | None = None
-        """Optimizer of the copies. Created in the first step, when the model's weights are loaded."""
+        """Optimizer of the copies. Created in the first step, when the model's weights have been loaded."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
@@ -42,7 +42,7 @@ class OffloadedAdamW(torch.optim.Optimizer):
             copy.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the copies and their moments; empty before the first step."""
+        """The copies and their optimizer state; empty before the first step."""
         if self._adam is None:
             return {}
         return {"adam": self._adam.state_dict(), "copies": [copy.detach() for _, copy in self._pairs(self._adam)]}
@@ -69,7 +69,7 @@ class OffloadedAdamW(torch.optim.Optimizer):
 
 
 def make_optimizer(args: GRPOConfig, model: Any) -> torch.optim.Optimizer:
-    """The optimizer that `args.optim` selects, without weight decay of biases and norms. Raises `InputError`."""
+    """The optimizer that `args.optim` selects, without weight decay for biases and norms. Raises `InputError`."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
         raise InputError("there is nothing to train: all weights of the model are frozen (requires_grad is False)")
@@ -103,7 +103,7 @@ def make_optimizer(args: GRPOConfig, model: Any) -> torch.optim.Optimizer:
 
 
 def learning_rate(args: GRPOConfig, update: int) -> float:
-    """The learning rate of update `update` (from 0): warmup, then the schedule of `args.lr_scheduler_type`.
+    """The learning rate of update `update` (counted from 0): warmup, then the schedule of `args.lr_scheduler_type`.
 
     "linear" and "cosine" decay to 0 at `max_steps`.
     """

@@ -1,10 +1,10 @@
-"""Preparation of the policy (adapters, gradient checkpointing, no dropout), and references for a KL term.
+"""Preparation of the policy (adapters, gradient checkpointing, no dropout), and reference policies for a KL term.
 
 The reference is the initial model (`reference_of`) or the policy before its last update (`PreviousPolicy`,
-`kl_reference="previous"`). A KL term to the initial model keeps a run near its start. A KL term to the previous policy
-only limits the size of each update (the "local" regularization from an exercise in the course "RL for Real"). It costs
-a copy of the trained weights (with LoRA, only the adapters; two copies during an update) and a forward pass per
-update.
+`kl_reference="previous"`). A KL term against the initial model keeps the policy near that model. A KL term against the
+previous policy only limits the size of each update (the "local" regularization from an exercise in the course "RL for
+Real"). The previous policy costs a copy of the trained weights (with LoRA, only the adapters; two copies during an
+update) and a forward pass per update.
 """
 
 import copy
@@ -29,7 +29,7 @@ LIGER = "liger_kernel.transformers.monkey_patch"
 
 
 def check_liger(args: GRPOConfig, device: torch.device) -> None:
-    """Raise if `use_liger_kernel` is set and cannot work here, rather than fail in the first step.
+    """Raise if `use_liger_kernel` is set but cannot work here, so that the run does not fail in its first step.
 
     Raises:
         InputError: the run is not on a GPU, or liger-kernel is incompatible with the installed transformers.
@@ -38,10 +38,10 @@ def check_liger(args: GRPOConfig, device: torch.device) -> None:
     if not args.use_liger_kernel:
         return
     if device.type != "cuda":
-        raise InputError(f"use_liger_kernel=True: its kernels need a GPU, and this run is on {device.type}")
+        raise InputError(f"use_liger_kernel=True: Liger's kernels need a GPU, but this run is on {device.type}")
     if not is_liger_kernel_available():
         raise MissingExtraError(
-            f"use_liger_kernel=True needs liger-kernel: `{install_command('train')}`, or leave it out"
+            f"use_liger_kernel=True needs liger-kernel: `{install_command('train')}`, or leave out use_liger_kernel"
         )
     try:
         importlib.import_module(LIGER)
@@ -52,17 +52,17 @@ def check_liger(args: GRPOConfig, device: torch.device) -> None:
 def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any) -> Any:
     """`model`, with fresh adapters if a `peft_config` is given.
 
-    Dropout is turned off, because the policy's log-probabilities must be those that it sampled with.
+    Dropout is turned off, because the policy's log-probabilities must match those with which it sampled.
     """
     if peft_config is not None:
         from peft import PeftModel, get_peft_model
 
         if isinstance(model, PeftModel):
-            raise InputError("the model has adapters already: leave out peft_config to train those")
+            raise InputError("the model already has adapters: leave out peft_config to train them")
         model = get_peft_model(model, peft_config)
     if args.use_liger_kernel:
-        # transformers' trainer calls this too. Liger's public functions patch classes, for all models in the
-        # process.
+        # transformers' trainer also calls this function. Liger's public functions patch classes, and so all models in
+        # the process.
         liger: Any = importlib.import_module("liger_kernel.transformers")
         liger._apply_liger_kernel_to_instance(model=model)
     if args.gradient_checkpointing:
@@ -76,7 +76,7 @@ def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any) -> Any:
 
 
 def reference_of(model: Any, args: GRPOConfig) -> Any:
-    """A copy of the initial model for a KL term; None if it is not needed, or if turning adapters off restores it.
+    """A copy of the initial model for a KL term; None if not needed, or if turning off adapters restores that model.
 
     Raises:
         InputError: the model is already sharded and cannot be loaded a second time.
@@ -89,7 +89,7 @@ def reference_of(model: Any, args: GRPOConfig) -> Any:
             options = {"dtype": model.dtype, "attn_implementation": model.config._attn_implementation}
             reference = AutoModelForCausalLM.from_pretrained(name, **options)
         except OSError as error:
-            raise InputError(f"beta={args.beta:g} needs the initial model a second time: {error}") from error
+            raise InputError(f"beta={args.beta:g} needs a second copy of the initial model: {error}") from error
     else:
         reference = copy.deepcopy(model)
     reference.eval()
@@ -99,7 +99,7 @@ def reference_of(model: Any, args: GRPOConfig) -> Any:
 
 
 def weights_file(process: int) -> str:
-    """Name of the file in a checkpoint with the previous policy's weights, or shards, of process `process`."""
+    """Name of the checkpoint file with process `process`'s weights, or shards, of the previous policy."""
     return f"previous_policy_{process}.safetensors"
 
 

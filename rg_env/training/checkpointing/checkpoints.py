@@ -4,18 +4,18 @@ complete.
 model*.safetensors, config.json, ...   weights (of LoRA: the adapter), tokenizer
 optimizer.pt, or a folder              the optimizer's state: DeepSpeed's folder, or `optimizer` with FSDP2
 trainer_state.json                     step and logged metrics
-resume.json                            settings a resumed run must share, and the size of each file
+resume.json                            settings that a resumed run must share, and the size of each file
 curriculum.json                        the levels of a curriculum
-scaler.pt                              the loss scaler of fp16
-resume_state_N.pt                      random numbers and current batch of process N
-previous_policy_N.safetensors          the reference of `kl_reference="previous"`, of process N
+scaler.pt                              the fp16 loss scaler
+resume_state_N.pt                      random state and current batch of process N
+previous_policy_N.safetensors          process N's reference for `kl_reference="previous"`
 
 A failure to write a checkpoint on any process ends the run on all processes and leaves earlier checkpoints unchanged. A
-run that is resumed from a checkpoint continues as if it had never stopped; on a CPU, it is bit-identical.
+run that is resumed from a checkpoint continues as if it had never stopped; on a CPU, the results are bit-identical.
 
 `chosen` selects the checkpoint to resume from, and `check_fit` compares it with the trainer. Nothing in a checkpoint is
 executed. Pickles are read by torch's restricted reader. Those that DeepSpeed and torch.distributed.checkpoint load
-without it are checked for classes that they do not write.
+without that reader are first checked for classes that neither of them writes.
 """
 
 import random
@@ -50,8 +50,8 @@ STATE = "trainer_state.json"
 ASIDE = "checkpoint.part"
 _READ = (".safetensors", ".pt", ".distcp")
 _READ_TOO = (CURRICULUM, "latest", ".metadata", "model.safetensors.index.json")
-"""Files that resuming reads, by suffix or name. The tokenizer, the scripts added by DeepSpeed and `STATE` (its size
-depends on the clock) are not included."""
+"""Suffixes and names of the files that a resumed run reads and whose sizes are checked. The tokenizer, the scripts
+added by DeepSpeed and `STATE` (whose size depends on the clock) are not included."""
 
 
 def state_file(process: int) -> str:
@@ -66,8 +66,8 @@ def rows_hash(env: Environment) -> dict[str, str | None]:
 
 
 class Facts(BaseModel, frozen=True, extra="forbid"):
-    """The contents of `resume.json`: settings a resumed run must share, so the rows have the same order and the files
-    fit."""
+    """The contents of `resume.json`: settings that a resumed run must share, so that its rows have the same order
+    and the files fit."""
 
     processes: int
     rows: dict[str, str | None]
@@ -85,7 +85,7 @@ class Facts(BaseModel, frozen=True, extra="forbid"):
     use_rslora: bool | None = None
     use_dora: bool | None = None
     files: dict[str, int] = {}
-    """Size in bytes of each file that resuming reads, by its path in the checkpoint."""
+    """Size in bytes of each file that a resumed run reads, by its path relative to the checkpoint folder."""
 
     @classmethod
     def of(cls, trainer: Any) -> "Facts":
@@ -109,7 +109,7 @@ class Facts(BaseModel, frozen=True, extra="forbid"):
         try:
             return cls.model_validate_json((checkpoint / FACTS).read_bytes())
         except (OSError, ValidationError) as error:
-            raise damaged(checkpoint / FACTS, "it is not the description of a checkpoint of this release") from error
+            raise damaged(checkpoint / FACTS, "it does not describe a checkpoint from this release") from error
 
     def settings(self) -> dict[str, Any]:
         """Settings to compare one by one."""
@@ -127,8 +127,8 @@ class Checkpoints:
         self._curriculum = ""
 
     def note(self) -> None:
-        """Record the state for `save`, at the end of a step or the start of the run. An interrupt arrives during the
-        next step, which has already used random numbers and will be repeated."""
+        """Record the state for `save`, at the end of a step or the start of the run. If an interrupt arrives
+        during the next step, that step has already used random numbers and will be repeated."""
         trainer = self._trainer
         self._noted = {
             "random": random_numbers(),
@@ -138,7 +138,7 @@ class Checkpoints:
             "skipped": trainer.guard.counts(),
             "scheduler": None if trainer.scheduler is None else trainer.scheduler.state_dict(),
         }
-        if trainer.curriculum and self._is_main:  # the curriculum is on the main process
+        if trainer.curriculum and self._is_main:  # only the main process has the curriculum
             self._curriculum = trainer.curriculum.state.model_dump_json()
 
     def save(self) -> Path:
@@ -223,7 +223,7 @@ class Checkpoints:
         files = {file.relative_to(part).as_posix(): file.stat().st_size for file in found if file.is_file()}
         facts = Facts.of(self._trainer).model_copy(update={"files": files})
         (part / FACTS).write_text(facts.model_dump_json(indent=1) + "\n")
-        if final.exists():  # a damaged checkpoint that resuming skipped
+        if final.exists():  # a damaged checkpoint that was skipped when the run was resumed
             final.rename(part.parent / "replaced")
         part.rename(final)
         if (limit := self._trainer.args.save_total_limit) is not None:
@@ -251,11 +251,11 @@ def read_curriculum(checkpoint: Path) -> CurriculumState:
     try:
         return CurriculumState.model_validate_json((checkpoint / CURRICULUM).read_bytes())
     except (OSError, ValidationError) as error:
-        raise damaged(checkpoint / CURRICULUM, "it does not have the levels of a curriculum") from error
+        raise damaged(checkpoint / CURRICULUM, "it does not contain a curriculum's levels") from error
 
 
 def random_numbers() -> dict[str, Any]:
-    """State of Python's, NumPy's and torch's generators, as values readable by `torch.load(weights_only=True)`."""
+    """State of Python's, NumPy's and torch's random number generators, readable by `torch.load(weights_only=True)`."""
     numbers: Any = np.random.get_state()
     kind, keys, *rest = numbers
     state = {
@@ -279,7 +279,7 @@ def set_random_numbers(state: dict[str, Any]) -> None:
 
 
 def chosen(resume: str | Path, folder: Path) -> tuple[Path | None, list[str]]:
-    """The checkpoint selected by `resume` for a run in `folder`, and lines about skipped damaged checkpoints.
+    """The checkpoint selected by `resume` for a run in `folder`, and a line for each damaged checkpoint skipped.
 
     Raises:
         InputError: `resume` is not a checkpoint, or `folder` has newer checkpoints, which would conflict with new ones.
@@ -290,7 +290,7 @@ def chosen(resume: str | Path, folder: Path) -> tuple[Path | None, list[str]]:
             newest = RunFolder(folder).last_checkpoint() or path
             if (checkpoint_step(newest) or 0) > (checkpoint_step(path) or 0):
                 raise InputError(
-                    f"{folder} has checkpoints after {path.name}, {newest.name} the newest: resume from that one "
+                    f"{folder} has checkpoints after {path.name}: resume from the newest, {newest.name} "
                     f"(--resume {AUTO}), or use another output folder"
                 )
         if problem := _damage(path):
@@ -315,7 +315,7 @@ def check_fit(trainer: Any, path: Path) -> None:
     if theirs.processes != ours.processes:
         refuse(f"it was made by {counted(theirs.processes, 'process')}, not {ours.processes}: start {theirs.processes}")
     if problem := weights_problem(path, trainer.accelerator.unwrap_model(trainer.model)):
-        refuse(f"it is of another model: {problem}")
+        refuse(f"it is from another model: {problem}")
     if theirs.rows != ours.rows:
         manifest, own_rows = RunFolder(path.parent), trainer.env.manifest
         if own_rows is not None and manifest.manifest().get("rows"):
@@ -323,16 +323,20 @@ def check_fit(trainer: Any, path: Path) -> None:
         split = next(name for name, value in ours.rows.items() if theirs.rows.get(name) != value)
         refuse(f"its {split} rows are different: use the tasks, data and seed of that run")
     if theirs.curriculum != ours.curriculum:
-        refuse("its curriculum is different, or one of the two has none: use the same curriculum, tasks and seed")
+        refuse(
+            "its curriculum is different, or only one of the two runs has a curriculum: use the same curriculum, tasks "
+            "and seed"
+        )
     for name, value in ours.settings().items():
         if (there := theirs.settings()[name]) != value:
-            refuse(f"it was made with {name}={there}, but here it is {value}: use the same value")
+            refuse(f"it was made with {name}={there}, but this run has {value}: use the same value")
     if trainer.previous_policy and weights_file(0) not in theirs.files:
         refuse("it was saved without kl_reference='previous'")
 
 
 def final_results(run: RunFolder, step: int) -> dict[str, Any] | None:
-    """The results of a run that ended after `step`; None if it was killed in its last evaluation."""
+    """The results of a run that finished after `step`; None if it failed, was interrupted, or was killed
+    before it could write them."""
     results = run.results() or {}
     ended = results.get("steps") == step and not (results["interrupted"] or results["error"])
     return results if ended else None
@@ -360,7 +364,7 @@ def _damage(path: Path) -> str | None:
     except InputError as error:
         return str(error)
     if (path / "latest").is_file() and (path / (path / "latest").read_text().strip()).parent != path:
-        return "latest names a folder elsewhere"  # DeepSpeed would load it
+        return "latest names a folder outside the checkpoint"  # DeepSpeed would load it
     for file in sorted(path.rglob("*.pt")):
         here = file.relative_to(path)
         try:

@@ -1,4 +1,4 @@
-"""Inspection of a folder's weights by their safetensors headers.
+"""Inspection of a folder's weights through their safetensors headers.
 
 Does not import torch, so that commands that publish or inspect a folder start quickly.
 """
@@ -36,7 +36,7 @@ def weight_files(folder: Path, name: str) -> list[Path]:
     If a folder has both, the single file is used, as in transformers.
 
     Raises:
-        InputError: the index is damaged, or lists files in another folder or missing ones.
+        InputError: the index is damaged, or lists files that are missing or in another folder.
     """
     index = folder / f"{name}.index.json"
     if (folder / name).is_file():
@@ -69,7 +69,7 @@ def read_shapes(folder: Path, name: str) -> tuple[Shapes, str | None]:
 
 
 def weights_damage(folder: Path) -> str | None:
-    """The reason why `folder` has no readable weights; None if it has."""
+    """The reason why `folder` has no readable weights; None if it has some."""
     read = [read_shapes(folder, name) for name in (ADAPTER, WEIGHTS)]
     problem = next((problem for _, problem in read if problem), None)
     return problem or (None if any(shapes for shapes, _ in read) else f"it contains neither {WEIGHTS} nor {ADAPTER}")
@@ -93,7 +93,7 @@ def weights_problem(folder: Path, model: Any) -> str | None:
         if id(parameter) not in present:
             return f"{key} is missing"
         if key in found and found[key] != (shape := full_shape(parameter)):
-            return f"{key} has the shape {found[key]} there, and {shape} in the model"
+            return f"{key} has the shape {found[key]} in {name}, but {shape} in the model"
     return None
 
 
@@ -103,12 +103,12 @@ def weights_name(model: Any) -> str:
 
 
 def full_shape(parameter: Any) -> tuple[int, ...]:
-    """The unsharded shape of a parameter, which may be sharded."""
+    """The unsharded shape of a parameter, whether or not it is sharded."""
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def stored_parameters(model: Any) -> dict[str, Any]:
-    """Parameters by name in the weights file; tied parameters appear under each name."""
+    """Parameters by their names in the weights file; tied parameters appear under each name."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     if getattr(model, "peft_config", None) is None:
         return parameters

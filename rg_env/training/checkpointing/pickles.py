@@ -1,8 +1,8 @@
-"""Reading files that torch saved without executing code in them.
+"""Read files saved by torch, without executing any code in them.
 
 torch's reader (`weights_only=True`) is safe for tensors and for the classes listed here. The `.metadata` of
-torch.distributed.checkpoint is a plain pickle, which torch would execute. `read_metadata` uses its own unpickler, which
-only allows the classes of that file.
+torch.distributed.checkpoint is a plain pickle, whose code torch would execute. `read_metadata` uses its own
+unpickler, which allows only the classes of that file.
 """
 
 import pickle
@@ -40,8 +40,8 @@ def load(file: Path) -> Any:
     except Exception as error:  # a damaged file can raise any error
         strange = re.search(r"GLOBAL ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
         if strange:
-            raise InputError(f"{file} contains {strange[1]}: not executed, no checkpoint needs it") from error
-        raise InputError(f"{file} is truncated, damaged, or not a file of torch: copy it again") from error
+            raise InputError(f"{file} contains {strange[1]}, which no checkpoint needs; it was not executed") from error
+        raise InputError(f"{file} is truncated, damaged, or not a torch file: copy it again") from error
 
 
 def safe_classes() -> list[Any]:
@@ -50,7 +50,7 @@ def safe_classes() -> list[Any]:
     from torch.distributed.tensor import DTensor, Replicate, Shard
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-    earlier: dict[type, tuple[str, ...]] = {  # names up to torch 2.4
+    earlier: dict[type, tuple[str, ...]] = {  # names used up to torch 2.4
         DTensor: ("api.DTensor", "DTensor"),
         DTensorSpec: ("_dtensor_spec.DTensorSpec", "placement_types.DTensorSpec"),
         TensorMeta: ("_dtensor_spec.TensorMeta", "placement_types.TensorMeta"),
@@ -91,13 +91,15 @@ def read_metadata(folder: Path) -> metadata.Metadata:
                     raise ValueError(f"{name} is in {place.relative_path}, at {place.offset}")
                 ends[place.relative_path] = max(ends.get(place.relative_path, 0), place.offset + place.length)
     except OSError as error:
-        raise InputError(f"{file}: {error.strerror}: the .distcp files cannot be read without it: copy it") from error
+        raise InputError(
+            f"{file}: {error.strerror}; the .distcp files cannot be read without it: copy it too"
+        ) from error
     except _UnknownClass as error:
         raise InputError(
             f"{file} contains {one_line(error)}, which no checkpoint needs; it was not executed"
         ) from error
     except Exception as error:  # a damaged pickle can raise any error
-        raise InputError(f"{file} is truncated, damaged, or of another format ({one_line(error)})") from error
+        raise InputError(f"{file} is truncated, damaged, or in another format ({one_line(error)})") from error
     for name, end in ends.items():
         path = folder / name
         if not path.is_file():
@@ -108,7 +110,7 @@ def read_metadata(folder: Path) -> metadata.Metadata:
 
 
 def non_tensors(folder: Path) -> list[str]:
-    """Names of pickled entries in a torch.distributed.checkpoint folder, which loading would execute. Raises
+    """Names of the pickled entries in a torch.distributed.checkpoint folder; loading would execute their code. Raises
     the errors of `read_metadata`."""
     entries = read_metadata(folder).state_dict_metadata
     return [one_line(name) for name, entry in entries.items() if not isinstance(entry, metadata.TensorStorageMetadata)]
