@@ -58,7 +58,7 @@ def command_line() -> str:
 
 
 def graders() -> str:
-    """`graders.md`: every task with the measurements of its grader."""
+    """`graders.md`: every task, with the measurements of its grader."""
     table, audits = shipped_table(), audit.kept()
     parts = []
     for category in sorted({entry["category"] for entry in table.values()}):
@@ -84,7 +84,7 @@ MODELS = {
     "Llama-3.2-1B": ("llama-3.2-1b", ModelShape(1_235_814_400, 16, 2048, 128_256, 512), 704_512),
     "Llama-3.2-3B": ("llama-3.2-3b", ModelShape(3_212_749_824, 28, 3072, 128_256, 1024), 1_519_616),
 }
-"""Config file, number of parameters, and LoRA parameters per rank on all linear layers except the head."""
+"""Config file, shape, and number of LoRA parameters per rank on all linear layers except the head."""
 LORA = ["model.dtype=bfloat16", "lora={r: 16, alpha: 32}"]
 
 
@@ -112,7 +112,7 @@ def gpu_memory() -> str:
 
 
 def _peaks(engine: str, *overrides: str) -> dict[str, float]:
-    """Estimated peak memory of each model in GB, by its table entry."""
+    """Estimated peak memory in GB of each model, keyed by its table entry."""
     peaks = {name: _peak(name, config, f"engine.kind={engine}", *overrides) for name, (config, *_) in MODELS.items()}
     return {f"{name} ({peak:.0f} GB)": peak for name, peak in peaks.items()}
 
@@ -126,7 +126,8 @@ def preset_peak(preset: str) -> float:
 def _peak(name: str, config: str, *overrides: str) -> float:
     """Estimated peak memory in GB of a run with 1,024 + 1,024 tokens and 200 evaluation questions."""
     file = ROOT / "configs" / "models" / f"{config}.yaml"
-    given = [f"model.name={name}", "tasks=[leg_counting]", "training.bf16=true", *overrides]  # presets name no model
+    # presets do not set a model name
+    given = [f"model.name={name}", "tasks=[leg_counting]", "training.bf16=true", *overrides]
     planned = PlannedRun(load_train_config(file, given))
     training, (_, shape, width) = planned.config.training, MODELS[name]
     lengths = PromptLengths([training.max_prompt_length], [training.max_prompt_length] * 200)
