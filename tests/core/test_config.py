@@ -356,7 +356,7 @@ class Imports(Section):
 
 
 def test_files_are_relative_to_the_config_that_names_them(tmp_path: Path) -> None:
-    """Also where the config is read by a relative path; modules and absolute paths stay as they are."""
+    """This also holds if the config is read by a relative path; modules and absolute paths are unchanged."""
     put(tmp_path / "configs/run.yaml", "imports: [own.py, ../tasks/more.py, my_package.tasks, /somewhere/else.py]")
     wanted = [f"{tmp_path}/configs/own.py", f"{tmp_path}/tasks/more.py", "my_package.tasks", "/somewhere/else.py"]
     with contextlib.chdir(tmp_path):
@@ -365,7 +365,7 @@ def test_files_are_relative_to_the_config_that_names_them(tmp_path: Path) -> Non
 
 
 def test_lists_of_extended_files_add_up(tmp_path: Path) -> None:
-    """Those of the extended files first, in their order, each once; where they were given is that of the last file."""
+    """Items of the extended files come first, in order, without duplicates; their location is that in the last file."""
     put(tmp_path / "base/a.yaml", "imports: [a.py, shared.module]")
     put(tmp_path / "base/b.yaml", "extends: a.yaml\nseed: 1\nimports:\n  - b.py\n  - a.py\n")
     put(tmp_path / "base/none.yaml", "seed: 2")

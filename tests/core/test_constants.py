@@ -76,7 +76,7 @@ def test_no_formula_is_right_on_more_than_a_fifth() -> None:
 
 
 def test_copying_the_premises_is_rarely_right() -> None:
-    """Joining premises with "and", alone or weakened by an "or", does not get around the rule."""
+    """Joining premises with "and", alone or weakened by an "or", does not circumvent the rule."""
     entries = _entries(_rows("propositional_logic")[0])
     copies = {"": 0.1, " ∨ P": 0.25, " ∨ ¬Q": 0.25, " ∧ R": 0.1, " ∨ (P ∧ Q)": 0.1, " ∨ ¬(P ∧ Q)": 0.25}
     for copy, most in copies.items():

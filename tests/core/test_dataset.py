@@ -63,7 +63,7 @@ def test_mixtures_are_disjoint_weighted_and_shuffled() -> None:
 
 
 def test_rows_depend_on_the_seed_alone() -> None:
-    """The same seed gives the same rows, in another process too; nearby seeds share next to nothing."""
+    """The same seed gives the same rows, also in another process; nearby seeds share almost no rows."""
     code = (
         "from rg_env.core.data.dataset import build_rows; import hashlib, json;"
         "rows = build_rows(['leg_counting', 'maze', 'ransom_note'], 'train', 30, 5, cache=False);"
@@ -90,7 +90,7 @@ def test_the_evaluation_set_is_frozen_across_training_seeds() -> None:
 
 
 def test_a_task_too_small_says_how_much_it_has() -> None:
-    """A task with too few distinct questions is an error with the number found, quickly."""
+    """A task with too few distinct questions quickly raises an error with the number found."""
     with pytest.raises(
         InputError, match=r"'tower_of_hanoi'.*500 requested for the train split, \d+ found in [\d,]+ draws"
     ):

@@ -100,7 +100,7 @@ def test_environments_that_cannot_be(arguments: dict[str, Any], message: str) ->
 
 
 def test_rewards_are_weighted_and_see_the_row() -> None:
-    """By what they ask for; those with weight 0 are only measured; gates hold."""
+    """Rewards receive the parameters that they name; rewards with weight 0 are only measured; gates apply."""
 
     def hinted(rollout: Rollout, info: Any, task: str, completion: Any, prompt: Any) -> float:
         assert (task, info) == ("default", {"kind": "sum"})
@@ -227,7 +227,7 @@ def test_answers_wait_for_workers_together() -> None:
 
 
 def test_reasoning_gym_is_an_environment() -> None:
-    """Its rows are core's, graded as asked; gold answers are right; further rows are prompted the same way."""
+    """Its rows are core's and use the requested grading; gold answers are right; further rows get the same prompts."""
     env = ReasoningGym(["leg_counting", "chain_sum"], 6, 4, seed=3, grading="partial")
     drawn = build_rows(["leg_counting", "chain_sum"], "train", 6, 3)
     assert [row["question"] for row in env.train_rows] == [row["question"] for row in drawn]

@@ -20,7 +20,7 @@ COUNTED = "import user_code\nuser_code.runs.append(__name__)\nclass Thing: pass\
 
 
 def test_a_file_becomes_a_module_of_its_name(write: Write) -> None:
-    """Once, whatever path it is named by; pickling works, and nothing is put on `sys.path` or into the folder."""
+    """It is imported once, by whichever path; pickling works, and neither `sys.path` nor the folder changes."""
     path = write("plain_things.py", COUNTED)
     before = list(sys.path)
     import_user_code(["plain_things.py", str(path)], base=path.parent)

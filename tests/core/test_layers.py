@@ -140,7 +140,7 @@ def test_public_names_resolve() -> None:
 
 
 def _errors(setup: str, *names: str) -> list[str]:
-    """What each name of rg_env raises, in a process of its own after `setup`."""
+    """The error that each name of rg_env raises, in a new process after `setup`."""
     code = f"""
 import sys, types
 {setup}

@@ -71,7 +71,7 @@ def test_other_rows_are_refused(arguments: tuple[Any, ...], words: str) -> None:
     ],
 )
 def test_the_first_cause_is_reported(change: Callable[[dict[str, Any]], Any], words: str, later: bool) -> None:
-    """Another library explains all that comes after it; questions alone are attributed to another rg-env."""
+    """Another library version explains all later differences; if only questions differ, another rg-env is blamed."""
     expected = changed(change)
     expected["versions"]["rg-env"] = "0.0.1" if later else expected["versions"]["rg-env"]
     with pytest.raises(InputError, match=words) as caught:
@@ -129,7 +129,7 @@ def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_split_is_known_by_one_hash() -> None:
-    """The same whatever the other split; another for other rows, other tasks, or another version of the library."""
+    """The hash does not depend on the other split, but on rows, tasks and the library's version."""
     known = split_hash(made(), "eval")
     assert len(known) == 64
     assert known == split_hash(json.loads(json.dumps(made())), "eval")

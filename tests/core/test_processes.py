@@ -68,7 +68,7 @@ def test_programs_that_end() -> None:
 
 
 def test_programs_that_do_not_end() -> None:
-    """They are killed at the deadline, with what they have started."""
+    """They are killed at the deadline, together with their child processes."""
     before = set(psutil.Process().children())
     finished = run([sys.executable, "-c", SPAWNS + "time.sleep(60)"], 2)
     assert (finished.code, finished.timed_out, finished.reason) == (None, True, "no answer within 2 s")

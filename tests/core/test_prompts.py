@@ -105,7 +105,7 @@ def test_prompts_that_cannot_be(arguments: dict[str, Any], error: type[Exception
 
 
 def test_metrics_of_a_mixture() -> None:
-    """An accuracy for each task, in the inverse of its share of the rows; `timed_out` only where it can be."""
+    """Each task's accuracy is scaled by the inverse of its share of rows; `timed_out` exists only if it can occur."""
     mixture = Mixture.parse(["leg_counting", {"name": "chain_sum", "weight": 3}])
     assert not Rubric.of_tasks([], mixture, "hardened").in_workers
     metrics = {metric.name: metric for metric in Rubric.of_tasks(resolve_rewards(), mixture, "hardened").metrics}

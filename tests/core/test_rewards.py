@@ -60,7 +60,7 @@ def test_brevity_needs_usage() -> None:
 
 
 def test_registering_and_asking_by_parameter_name() -> None:
-    """One decorator registers; a reward gets what its parameters name, and defaults stay."""
+    """A single decorator registers a reward; it gets the values that its parameters name, and keeps its defaults."""
 
     @reward
     def mine(rollout, answer, bonus=0.5):  # type: ignore[no-untyped-def]
@@ -287,7 +287,7 @@ def test_the_repetition_penalty_counts_what_came_before(words: list[str], size: 
 
 @given(TOKENS, LIMITS, st.sampled_from(["correct", "wrong"]))
 def test_length_and_brevity_are_straight_lines(tokens: int, limit: int, status: Status) -> None:
-    """From 1 to 0 at the limit, where they stay."""
+    """They fall from 1 to 0 at the limit and then stay at 0."""
     rollout = said("x", tokens, status)
     assert paid("length", rollout, max_tokens=limit) == pytest.approx(max(0, limit - tokens) / limit)
     assert paid("brevity", rollout) == pytest.approx(max(0, 512 - tokens) / 512 if status == "correct" else 0)

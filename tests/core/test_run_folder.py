@@ -28,7 +28,7 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 def test_what_was_written_is_read(run: RunFolder) -> None:
-    """Each file by its own method; what is missing is empty or None."""
+    """Each file is read by its own method; missing files are empty or None."""
     assert RunFolder.is_run(run.path)
     assert run.config() == run.arguments() == {"seed": 1}
     assert run.metrics() == [{"step": 1, "reward": 0.5}, {"step": 2, "reward": 1.0}]

@@ -44,7 +44,7 @@ def test_scores_tell_right_wrong_and_missing_apart(completion: Any, expected: Sc
 
 
 def test_progress_counts_where_it_was_asked_for() -> None:
-    """A list sorted half-way is wrong by default, and `partial` with partial credit; nothing is paid for a mention."""
+    """A half-sorted list is wrong by default and `partial` with partial credit; mentioning the answer earns nothing."""
     completion = "<answer>['1', '2', '4', '3']</answer>"
     assert score(completion, SORTING) == Score(0.0, "['1', '2', '4', '3']", "wrong", "number_sorting")
     result = score(completion, {**SORTING, "grading": "partial"})

@@ -39,7 +39,7 @@ def test_one_value_a_problem_gives_the_plain_standard_error(values: list[float])
 
 @given(Values, st.randoms(use_true_random=False), st.floats(-5, 5), st.floats(0.1, 5))
 def test_order_shift_and_scale(values: list[list[float]], rng: random.Random, shift: float, scale: float) -> None:
-    """Order is of no account, a shift moves the mean alone, a scale multiplies both; empty problems do not count."""
+    """Order does not matter, a shift changes only the mean, a scale multiplies both; empty problems do not count."""
     mean, error = mean_and_error(values)
     shuffled = [rng.sample(each, len(each)) for each in rng.sample(values, len(values))]
     assert mean_and_error([*shuffled, []]) == pytest.approx((mean, error), abs=1e-9)
@@ -126,7 +126,7 @@ def test_the_interval_of_runs_is_of_a_share(shares: list[float]) -> None:
 
 
 def test_an_interval_from_an_error_alone() -> None:
-    """For a share it is Wilson's: with all right, too; of other values the normal one."""
+    """For a share, it is Wilson's interval, even if all answers are right; for other values, the normal interval."""
     assert error_interval(0.5, 0.05, 1000) == pytest.approx(wilson_interval(0.5, 100))
     assert error_interval(1.0, 0.0, 4) == wilson_interval(1.0, 4)
     assert error_interval(21.5, 1.0, 9) == pytest.approx((19.54, 23.46), abs=1e-4)
@@ -264,7 +264,7 @@ def test_equal_models_differ_rarely_and_better_ones_always() -> None:
     "counts", [(2, 0, 0, 2), (4, 0, 1, 3), (30, 5, 9, 36), (5, 6, 4, 5), (1, 8, 9, 2), (6, 2, 0, 0)]
 )
 def test_the_interval_of_pairs_is_newcombes(counts: tuple[int, int, int, int]) -> None:
-    """By the table of both right, the first alone, the second alone, none: his correlation (Altman 2000, page 52)."""
+    """Uses his correlation, from the counts of pairs with both, one or neither right (Altman 2000, page 52)."""
     both, one, other, none = counts
     n = sum(counts)
     first = [1.0] * (both + one) + [0.0] * (other + none)
@@ -302,7 +302,7 @@ def test_only_common_problems_count_and_tasks_count_alike() -> None:
 
 @given(st.integers(0, 60), st.integers(1, 60))
 def test_wilsons_ends_are_where_the_share_is_as_unlikely_as_asked_for(right: int, n: int) -> None:
-    """They solve |p - share| = z sqrt(p (1 - p) / n), his definition; and are those of plain answers, one a problem."""
+    """They solve |p - share| = z sqrt(p (1 - p) / n), his definition, and match those for one answer per problem."""
     share = min(right, n) / n
     z = statistics.NormalDist().inv_cdf(0.975)
     low, high = wilson_interval(share, n)

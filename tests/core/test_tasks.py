@@ -171,7 +171,7 @@ def test_bad_levels_are_a_one_line_error(spec: Any, message: str) -> None:
 
 
 def test_the_table_says_what_the_librarys_curricula_say() -> None:
-    """For every task and every level the options are those of the library's own `set_global_level`."""
+    """For every task and level, the options are those of the library's own `set_global_level`."""
     factory = library.factory()
     for task, entry in load_table().items():
         assert bool(entry["levels"]) == (task not in WITHOUT)

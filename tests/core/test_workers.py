@@ -42,7 +42,7 @@ def pool(folder: Path) -> Iterator[WorkerPool]:
     "value", [1, 0.1, None, True, "é\0\ud800\U0001f600", [1, [2]], {"a": {"b": []}}, "", 10**300, "x" * 60_000]
 )
 def test_values_come_back(pool: WorkerPool, value: Any) -> None:
-    """Arguments and values pass as they are, also null bytes and lone surrogates."""
+    """Arguments and values pass unchanged, including null bytes and lone surrogates."""
     assert pool.call("echo", value, 2) == Outcome("ok", [value, 2])
 
 
@@ -299,7 +299,7 @@ def test_children_die_with_their_worker(folder: Path) -> None:
 
 
 def test_closing_ends_everything() -> None:
-    """Calls that run or wait raise, no process is left, not even a zombie, and the pool cannot be used again."""
+    """Running and waiting calls raise, no process remains, not even a zombie, and the pool cannot be used again."""
     pool = WorkerPool("worker_targets:do", workers=2, wall_s=60)
     errors: list[BaseException] = []
 
@@ -342,7 +342,7 @@ def test_closing_ends_everything() -> None:
     ids=str,
 )
 def test_pools_that_cannot_start(folder: Path, options: dict[str, Any], error: type[Exception], message: str) -> None:
-    """The error is one line with the reason, and nothing is left running."""
+    """The error is one line with the reason, and no process keeps running."""
     (folder / "hangs.py").write_text("import time\ntime.sleep(60)\n", encoding="utf-8")
     (folder / "ends.py").write_text(
         "import os, sys\nprint('the reason', file=sys.stderr, flush=True)\nos._exit(3)\n", encoding="utf-8"
@@ -394,7 +394,7 @@ pool.call("sleep", 60)
 
 
 def test_forked_children_have_no_pool(folder: Path) -> None:
-    """They get an error instead of the parent's workers, and leave these alone when they end."""
+    """They get an error instead of the parent's workers, and do not affect those workers when they end."""
     code = """
 child = os.fork()
 if not child:

@@ -227,7 +227,7 @@ def test_any_factorization_in_any_order_is_right(number: int, rng: Any) -> None:
 
 
 def test_the_gold_answer_is_the_time_that_elapsed() -> None:
-    """In the format asked for; a stored answer that is right stays as it is."""
+    """The answer has the required format; a stored answer that is right is unchanged."""
     right = ["00:01", "12:27:12.869", "23 days, 15:53", "-1 days, 22:00:00"]
     assert [gold_answer("time_intervals", item) for item in (MIDNIGHT, SHORT, CUT, BACK)] == right
 

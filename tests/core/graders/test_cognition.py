@@ -143,7 +143,7 @@ JSON = st.recursive(
 
 @given(JSON, JSON)
 def test_values_are_right_only_if_equal(gold: Any, other: Any) -> None:
-    """A value is right for itself in any spacing, and another one is not, apart from the tolerance of floats."""
+    """A value matches itself in any spacing, and matches other values only within the tolerance for floats."""
     item = entry(json.dumps(gold))
     assert grade("codeio", {}, item, json.dumps(gold, indent=2)) == 1.0
     if grade("codeio", {}, item, json.dumps(other)) == 1.0 and "e" not in str(gold) and "." not in str(gold):

@@ -29,7 +29,7 @@ def test_json_and_python_literals_are_read(value: Any) -> None:
 
 @given(st.text(alphabet="[](){},:'\"\\ 019-+.eE_TrueFalsenul\n", max_size=200))
 def test_any_text_is_a_literal_or_nothing(text: str) -> None:
-    """No text raises; what is read can be written as JSON."""
+    """No text raises an error; any parsed value can be written as JSON."""
     value = forms.literal(text)
     assert value is forms.INVALID or json.dumps(value, allow_nan=False)
 

@@ -73,7 +73,7 @@ def syllogism(first: str, second: str, conclusion: str) -> dict[str, Any]:
 def test_the_right_answer_is_paid_whatever_is_stored(
     task: str, item: dict[str, Any], stored: str, right: str, wrong: list[str]
 ) -> None:
-    """By the rules of the question. If the stored answer is right, the entry itself is returned."""
+    """The question's rules decide. If the stored answer is right, the entry itself is returned."""
     item = {**item, "answer": stored}
     assert gold_answer(task, item) == right
     assert grade(task, {}, item, right) == 1.0
@@ -99,7 +99,7 @@ def test_syllogisms_are_the_fifteen_valid_moods_and_nine_that_need_a_member() ->
 
 
 def test_family_relationships_reads_the_names_of_the_config() -> None:
-    """Who is a man is known from the config's names, where it has some."""
+    """The names in the config, if any, determine who is male."""
     config = {"male_names": ["Mary"], "female_names": ["James"]}
     item = entry("mother-in-law", person1="Mary")
     assert gold_answer("family_relationships", item, config) == "son-in-law"

@@ -182,7 +182,7 @@ def test_polynomials_and_their_neighbours(polynomial: dict[int, object], factor:
     "integrand", ["exp(x)*cos(x)", "x**3*exp(x)", "sin(x)*cos(x)", "asin(3*x)", "acos(5*x)", "atan(2*x)"]
 )
 def test_a_quadrature_is_not_an_antiderivative(integrand: str, nodes: int) -> None:
-    """Gauss and Legendre's rule from 0 to x, which takes copies of the integrand alone."""
+    """Covers Gauss-Legendre quadrature from 0 to x, which needs only copies of the integrand."""
     points, weights = np.polynomial.legendre.leggauss(nodes)
     terms = [
         f"{float(weight) / 2!r}*" + re.sub(r"\bx\b", f"({float(1 + point) / 2!r}*x)", integrand)

@@ -95,7 +95,7 @@ def test_answers_score_what_they_are_worth(row: Row) -> None:
 
 @given(st.lists(st.sampled_from(["Ann", "Bob", "Cid", "hero", "villain", "is", "are", "and", "not", "x"]), max_size=14))
 def test_knights_knaves_is_never_right_with_one_role_alone(words: list[str]) -> None:
-    """Any text is read, and what is right names everybody and both roles."""
+    """Any text is parsed, and every right answer names all people and both roles."""
     if grade("knights_knaves", {}, ISLAND, " ".join(words)):
         assert {"Ann", "Bob", "Cid", "hero", "villain"} <= set(words)
 
@@ -131,7 +131,7 @@ def test_the_rule_is_as_documented(given_: list[Formula], formula: Formula) -> N
 
 
 def test_gold_answers_of_propositional_logic() -> None:
-    """The stored example where it is right, else our own; none where nothing follows."""
+    """The gold answer is the stored example if it is right, otherwise our own; it is missing if nothing follows."""
     item = premises("P", "(P → Q)")
     for stored, gold in (("(Q ∨ R)", "(Q ∨ R)"), ("P", "Q"), ("(P ∧ Q)", "Q")):
         assert gold_answer("propositional_logic", entry(None, **{**item["metadata"], "example_answer": stored})) == gold

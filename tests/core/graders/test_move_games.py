@@ -239,6 +239,6 @@ def test_locks_with_a_shorter_sequence_by_the_letter_are_known() -> None:
 
 @given(st.lists(st.sampled_from(["up", "down", "left", "right"]), max_size=12))
 def test_shortest_path_pays_only_what_arrives(path: list[str]) -> None:
-    """Full value for exactly the two shortest ways round the block, whatever else is walked."""
+    """Only the two shortest ways around the block get full value, among all paths tried."""
     right = path in (["right", "right", "down", "down"], ["down", "down", "right", "right"])
     assert (grade("shortest_path", {}, MAZE, " ".join(path)) == 1.0) == right

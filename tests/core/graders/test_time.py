@@ -67,7 +67,7 @@ def assert_linear(task: str, shapes: Iterator[tuple[str, str, str]], longest: in
 @pytest.mark.parametrize("every", [SAMPLE, pytest.param(SLOW_SAMPLE, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("task", TASKS)
 def test_time_grows_with_the_length_alone(task: str, every: int) -> None:
-    """For some of the shapes; `benchmarks/scoring.py --times` takes them all."""
+    """Tests some of the shapes; `benchmarks/scoring.py --times` measures all of them."""
     gold = gold_answer(task, entries(task)[0]) or "1"
     assert_linear(task, islice(long_answers.shapes(gold), TASKS.index(task) % every, None, every))
 
