@@ -103,7 +103,7 @@ TOO_EASY, TOO_HARD = 0.8, 0.2
 KL_FLOOR, RATIO_FLOOR = 0.1, 10.0
 """Minimum KL (in nats per token) and minimum ratio of a spike, because these metrics start near zero and one."""
 _SURE, _NOISE = 3.0, 1.0
-"""Standard errors above which a change in a mean is certain, and below which it is noise."""
+"""Number of standard errors above which a change in a mean is certain, and number below which the change is noise."""
 _LENGTH, _CUT = "completions/mean_length", "completions/clipped_ratio"
 _LENGTH_REWARDS = ("length", "brevity", "cosine", "overlong_penalty")
 

@@ -274,9 +274,8 @@ def train(
             trainer.save_checkpoint()
     if not main:
         if failure and together:
-            on_main(
-                trainer.accelerator, lambda: None
-            )  # waits, because a launcher ends all processes when one has failed
+            # Waits, because a launcher ends all processes when one has failed.
+            on_main(trainer.accelerator, lambda: None)
         if failure:
             raise failure
         return {}
@@ -450,7 +449,7 @@ class _Interruption(TrainerCallback):
         elif kind != self._first[0] and now < self._first[1] + TOGETHER_S:
             return
         if self._waiting or not (self.trainer.updating or self._several):
-            raise KeyboardInterrupt  # at once, as for any second signal
+            raise KeyboardInterrupt  # at once; a second signal always gets here
         self._waiting = True
         if not self._several:  # training ends after the step's metrics are written
             self.happened = self.trainer.control.should_training_stop = True

@@ -72,8 +72,8 @@ class Objective:
 
     @torch.no_grad()
     def old_logps(self, tensors: dict[str, Any]) -> torch.Tensor | None:
-        """Log-probabilities before the first of several updates on a batch. None if there is only one, because then
-        the loss computes them itself."""
+        """Log-probabilities before the first of several updates on a batch. None if there is only one update, because
+        then the loss computes them itself."""
         if self._args.num_iterations == 1:
             return None
         rows = self._args.per_device_train_batch_size

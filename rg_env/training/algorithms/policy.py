@@ -61,8 +61,8 @@ def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any) -> Any:
             raise InputError("the model already has adapters: leave out peft_config to train them")
         model = get_peft_model(model, peft_config)
     if args.use_liger_kernel:
-        # transformers' trainer also calls this function. Liger's public functions patch classes, and so all models in
-        # the process.
+        # transformers' trainer also calls this function. Liger's public functions patch classes, which
+        # affects all models in the process.
         liger: Any = importlib.import_module("liger_kernel.transformers")
         liger._apply_liger_kernel_to_instance(model=model)
     if args.gradient_checkpointing:
