@@ -95,7 +95,7 @@ class Vllm(Engine):
         info = self.server.info()
         if longest > info.max_model_len:
             raise ServerError(
-                f"the server at {self.server} accepts {info.max_model_len} tokens for prompt and completion together, "
+                f"the server at {self.server} takes {info.max_model_len} tokens for prompt and completion together, "
                 f"but this run needs {longest}: start it with --max-model-len {longest} or more"
             )
         if not isinstance(messages, str) and self.server.tokenize(info.name, messages) != proof:

@@ -171,9 +171,7 @@ def test_completions_have_tokens_and_log_probabilities(connect: Any, server: Sta
 
 
 def test_a_server_with_too_small_a_context_is_refused(connect: Any, server: StandIn) -> None:
-    with pytest.raises(
-        ServerError, match=r"accepts 512 tokens .* this run needs 513: start it with --max-model-len 513"
-    ):
+    with pytest.raises(ServerError, match=r"takes 512 tokens .* this run needs 513: start it with --max-model-len 513"):
         connect(server, longest=513)
 
 
