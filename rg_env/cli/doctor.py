@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
         ],
     )
     option = doctor.add_argument
-    option("config", nargs="?", metavar="CONFIG", help="training config; or describe the run with options")
+    option("config", nargs="?", metavar="CONFIG", help="training config; alternatively, describe the run with options")
     option("overrides", nargs="*", default=[], metavar="section.key=value", help="config overrides")
     take_overrides_anywhere(doctor)
     option("--model", help="model folder, name on the Hub, or 'tiny'; default: depends on the machine")

@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
         "--sort",
         choices=["category", "name", "levels", "draw", "constant"],
         default="category",
-        help="sort order of the list; numbers ascending",
+        help="sort order of the list; numbers are sorted in ascending order",
     )
     option("--json", action="store_true", help="print records instead of a table")
     option("--level", type=int, metavar="N", help="difficulty level of the task")
@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     if options.audit:
         return 0 if show_audit(options.name) else 1
     if len(options.name) > 1:
-        raise InputError(f"expected one task, got {len(options.name)} (several require --audit)")
+        raise InputError(f"expected one task, got {len(options.name)} (several are allowed only with --audit)")
     if options.name:
         print(one_task(options.name[0], options.level, options.show))
         return 0

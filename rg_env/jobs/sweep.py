@@ -217,7 +217,7 @@ def _axis(word: str) -> tuple[str, list[Any]]:
     if not text.strip():
         raise InputError(f"{option} has no value: use values such as {key}=1,2")
     if text.rstrip().endswith(","):
-        raise InputError(f"{option}: the value after the last comma is empty; '' is an empty text, null is None")
+        raise InputError(f"{option}: the value after the last comma is empty; '' is an empty string, and null is None")
     try:
         values = yaml12.load(f"[{text}]")
     except (ValueError, yaml.YAMLError) as error:

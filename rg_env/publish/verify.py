@@ -41,7 +41,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
 """Maximum difference between logits by dtype: RMS of the differences, relative to that of the centered logits."""
 PROBLEMS = 20
 SLACK = 2
-"""Number of verdicts that may differ if the weights were rounded, or if engine or device differ."""
+"""Number of verdicts that may differ if the weights were rounded, or if the engine or device differs."""
 
 
 def prompt_ids(tokenizer: Any, vocabulary: int) -> torch.Tensor:

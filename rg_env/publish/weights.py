@@ -51,7 +51,7 @@ Weights = dict[str, Weight]
 
 
 def in_memory(tensors: Mapping[str, Any]) -> Weights:
-    """Wrap tensors in memory or mapped. Raises `TypeError` for anything but named dense tensors."""
+    """Wrap tensors that are in memory or memory-mapped. Raises `TypeError` for anything but named dense tensors."""
     found: Weights = {}
     for name, value in tensors.items():
         if not isinstance(name, str) or not isinstance(value, torch.Tensor) or value.is_meta or value.is_sparse:

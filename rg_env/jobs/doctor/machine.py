@@ -63,7 +63,9 @@ def check_system(system: str, release: str, folder: Path) -> Check:
             "warning", "Linux in WSL 1, which does not support GPUs", "in PowerShell: wsl --set-version DISTRIBUTION 2"
         )
     if folder.is_relative_to("/mnt"):
-        return Check("warning", f"Linux in WSL 2, in {folder}, a slow Windows drive", "work in the Linux file system")
+        return Check(
+            "warning", f"Linux in WSL 2, but {folder} is on a slow Windows drive", "work in the Linux file system"
+        )
     return Check("ok", "Linux in WSL 2")
 
 
@@ -183,7 +185,9 @@ def check_driver(smi: Smi, planned: PlannedRun) -> Check:
         return Check("ok", "no NVIDIA driver or GPU")
     text = "; ".join(smi.gpus)
     if any(gpu.endswith("Enabled") for gpu in smi.gpus):
-        fix = "disable MIG to use several processes: NCCL does not work between instances, and a process sees only one"
+        fix = (
+            "disable MIG to use several processes: NCCL does not work between instances, and each process sees only one"
+        )
         return Check("warning", f"{text}; MIG is on", fix)
     return Check("ok", text)
 
@@ -272,7 +276,7 @@ def check_vllm(planned: PlannedRun) -> Check:
 
 
 def check_flash_attn() -> Check:
-    """Check that flash-attn can be imported. Without it training is slower; a broken one breaks transformers."""
+    """Check that flash-attn can be imported. Without it, training is slower; a broken installation breaks transformers."""
     if importlib.util.find_spec("flash_attn") is None:
         return Check("ok", "not installed: attention uses PyTorch's SDPA")
     remedy = "remove this optional package: run `./setup.sh` in a clone, or `pip uninstall flash-attn`"

@@ -127,7 +127,7 @@ def is_cached(name: str) -> bool:
 
 
 def check_batch(planned: PlannedRun) -> Check:
-    """Check that a step's rollouts are divisible into groups, processes and micro-batches."""
+    """Check that a step's rollouts can be divided among groups, processes and micro-batches."""
     args, processes = planned.config.training, planned.processes
     for key, message in batch_problems(args, processes):
         finding, _, sizes = message.partition("; try ")
