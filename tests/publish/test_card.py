@@ -164,7 +164,7 @@ def test_what_is_missing_is_stated(run: Path) -> None:
     (run / "train_results.json").unlink()
     found = card_of(run)
     assert "**These weights, from step 4, were not evaluated**" in found
-    assert "not known: the run had not ended" in found
+    assert "unknown: the run had not ended" in found
     assert "model-index" not in found
     shutil.copytree(POLICY_DIR, run / "half")
     found = card_of(run / "half")
@@ -340,6 +340,6 @@ def test_folders_of_the_machine_are_left_out_of_settings() -> None:
 
 def test_a_model_without_a_run_claims_nothing() -> None:
     found = card_of(POLICY_DIR)
-    assert "The base model and its license are not known." in found
+    assert "The base model and its license are unknown." in found
     assert "no measurements are known" in found
     assert "trained with GRPO" not in found

@@ -276,7 +276,7 @@ def check_vllm(planned: PlannedRun) -> Check:
 
 
 def check_flash_attn() -> Check:
-    """Check that flash-attn can be imported. Without it, training is slower; a broken installation breaks transformers."""
+    """Check that flash-attn can be imported. Without it, training is slower; a broken one breaks transformers."""
     if importlib.util.find_spec("flash_attn") is None:
         return Check("ok", "not installed: attention uses PyTorch's SDPA")
     remedy = "remove this optional package: run `./setup.sh` in a clone, or `pip uninstall flash-attn`"
