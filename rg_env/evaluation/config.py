@@ -60,7 +60,8 @@ class SamplingConfig(Section):
     temperature: From0 = 1.0
     """Sampling temperature; 0: greedy."""
     top_p: TopP = 1.0
-    """Nucleus sampling: tokens are sampled from the smallest set of most likely ones with this total probability."""
+    """Nucleus sampling: tokens are sampled from the smallest set of most likely tokens whose total probability is at
+    least this value."""
     max_tokens: Positive = 1024
     """Maximum number of new tokens per answer."""
 
@@ -69,9 +70,9 @@ class TaskSampling(Section):
     """Sampling settings for one task; missing keys default to those in `sampling`."""
 
     temperature: From0 | None = None
-    """As `sampling.temperature`."""
+    """Same as `sampling.temperature`."""
     top_p: TopP | None = None
-    """As `sampling.top_p`."""
+    """Same as `sampling.top_p`."""
     max_tokens: Positive | None = None
     """Same as `sampling.max_tokens`."""
 
@@ -117,9 +118,9 @@ class ExternalConfig(Section):
     num_examples: Positive | None = None
     """Number of examples per benchmark task, starting with the first; default: all."""
     temperature: From0 | None = None
-    """As `sampling.temperature`; default: the task's own."""
+    """Same as `sampling.temperature`; default: the task's own."""
     top_p: TopP | None = None
-    """As `sampling.top_p`; default: the task's own."""
+    """Same as `sampling.top_p`; default: the task's own."""
     max_tokens: Positive | None = None
     """Maximum number of new tokens; default: the task's own, otherwise `sampling.max_tokens`."""
 
@@ -135,7 +136,7 @@ _NAME = re.compile(r"[^\s/\\\x00-\x1f][^\\\x00-\x1f]{0,119}")
 _ALL_TASKS = "all_tasks"
 """Label in the names of files about all tasks."""
 _MOST_ANSWERS = 10_000_000
-"""Maximum number of answers per model and task, which take several hundred megabytes of memory."""
+"""Maximum number of answers per model and task; this many take several hundred megabytes of memory."""
 SECRET = "contains a password or a query: put the key in an environment variable and name it in key_variable"
 
 
@@ -219,7 +220,7 @@ class PublishedRow(Section):
     """Published accuracies on one task, or means over several."""
 
     tasks: Annotated[list[Text], Field(min_length=1)] | None = None
-    """Tasks or labels to average the accuracies over; default: the task that names the row."""
+    """Tasks or labels to average the accuracies over; default: the task with the same name as the row."""
     accuracy: Annotated[dict[str, Share], Field(min_length=1)]
     """Accuracy of each model, between 0 and 1."""
 
@@ -275,7 +276,7 @@ class EvalConfig(Section):
     mistaken: ClassVar = {
         "training": "this is a training config: use rg-env train",
         "categories": "this is a config of Reasoning Gym's own evaluation: configs/eval/paper_tables.yaml and "
-        "paper_inter.yaml have the paper's",
+        "paper_inter.yaml contain the paper's evaluations",
     }
 
     imports: list[Text] = Field(default_factory=list)
@@ -287,8 +288,8 @@ class EvalConfig(Section):
     benchmarks or `data`, otherwise the evaluation tasks and data from a model's training run, with the same sizes and
     sampling."""
     data: DataConfig | None = None
-    """Your own questions and answers, in addition to tasks or instead of them. `num_examples` of the rows, picked by
-    `eval_seed` as in training, are the questions. Rows a checkpoint was trained on are skipped for that checkpoint."""
+    """Your own questions and answers, in addition to tasks or instead of them. The questions are `num_examples` of the
+    rows, picked by `eval_seed` as in training. Rows a checkpoint was trained on are skipped for that checkpoint."""
     num_examples: Positive = 100
     """Number of distinct questions per task and from `data`, unless the task sets its own `num_examples`."""
     rollouts_per_example: Positive = 1
@@ -324,7 +325,9 @@ class EvalConfig(Section):
         value = [value] if isinstance(value, str) else value
         if isinstance(value, list):
             if not all(isinstance(each, str) for each in value):
-                raise ValueError("a list of models contains names and folders; write others as {a: {model: ...}}")
+                raise ValueError(
+                    "a list of models can contain only names and folders; write other models as {a: {model: ...}}"
+                )
             entries = {name_of(each): split_address(each) for each in value}
             if len(entries) < len(value):
                 raise ValueError(
@@ -497,9 +500,11 @@ def _models(config: EvalConfig) -> Iterator[Problem]:
     for name, model in config.models.items():
         path = ("models", name)
         if not _NAME.fullmatch(name):
-            yield Problem(path, "a name has at most 120 characters, no line breaks, backslashes or leading space")
+            yield Problem(
+                path, "a name has at most 120 characters, without line breaks, backslashes, or a leading space or slash"
+            )
         if model.url is None and model.key_variable is not None:
-            yield Problem((*path, "key_variable"), "belongs to an endpoint: set its url, or leave the key out")
+            yield Problem((*path, "key_variable"), "is only for endpoints: set url, or leave key_variable out")
         if model.url is None and "@" in model.model and not os.path.exists(model.model):
             at = model.model.rpartition("@")[2]
             yield Problem((*path, "model"), f"is not a folder; for an endpoint pass the whole URL: NAME@http://{at}")
@@ -532,12 +537,14 @@ def _rewards(config: EvalConfig) -> Iterator[Problem]:
 def _sampling(config: EvalConfig) -> Iterator[Problem]:
     if 0 in {config.sampling_of(name).temperature for name in config.names}:
         if config.rollouts_per_example > 1:
-            yield Problem(("rollouts_per_example",), "with temperature 0 all answers are the same: use 1, or sample")
+            yield Problem(
+                ("rollouts_per_example",), "with temperature 0 all answers are the same: use 1, or a higher temperature"
+            )
         if config.greedy:
-            yield Problem(("greedy",), "with temperature 0 the answers are greedy already: turn it off")
+            yield Problem(("greedy",), "with temperature 0 the answers are greedy already: turn greedy off")
     gpus = config.serving.gpus
     if gpus is not None and (not gpus or len(set(gpus)) < len(gpus)):
-        yield Problem(("serving", "gpus"), "is empty, or names one twice")
+        yield Problem(("serving", "gpus"), "is empty, or names a GPU twice")
 
 
 def _external(config: EvalConfig) -> Iterator[Problem]:
@@ -546,7 +553,7 @@ def _external(config: EvalConfig) -> Iterator[Problem]:
         yield Problem(("tasks",), "is required: name at least 1, or set data or external.tasks (only a training "
                       "run's own checkpoint has a default: the run's tasks)")  # fmt: skip
     if len(set(external.tasks)) < len(external.tasks):
-        yield Problem(("external", "tasks"), "names one twice")
+        yield Problem(("external", "tasks"), "names a task twice")
     if external.include is not None and not os.path.isdir(external.include):
         yield Problem(("external", "include"), "is not a folder")
 

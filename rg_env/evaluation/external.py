@@ -41,12 +41,12 @@ FOLDER = "external"
 LOG = "lm_eval.log"
 _SHIPPED = Path("configs") / "lm_eval"
 _SCORING_S = 600.0
-"""Time limit in seconds for grading one model's answers, plus the same for every 1,000 answers. Simplifying the
-mathematics in an answer may never end."""
+"""Time limit in seconds for grading one model's answers, plus the same again for every 1,000 answers. Simplifying a
+mathematical answer may never end."""
 
 
 _SIMILAR = {"gsm8k_cot_rg": "gsm8k_rg", "llama_math": "math_rg", "llama_math_algebra": "math_rg"}
-"""Tasks of the Reasoning Gym paper, which lm-eval does not have, and similar ones with other prompts."""
+"""Tasks in the Reasoning Gym paper that lm-eval does not have, and similar tasks with other prompts."""
 _NAMED = re.compile(r"""^["']?(?:task|group)["']?[ ]*:[ ]*["']?([^\s"'#]+)""", re.MULTILINE)
 
 
@@ -156,7 +156,7 @@ class Harness:
         """All models on all benchmarks, with lm-eval's requests.
 
         Raises:
-            InputError: a task is not possible with chat endpoints, or its dataset is not available.
+            InputError: a task does not support chat endpoints, or its dataset is not available.
             RGEnvError: lm-eval's process ended.
         """
         external, models = self._config.external, self._config.models
@@ -191,7 +191,7 @@ class Harness:
         ]
 
     def _descriptions(self) -> dict[str, str]:
-        """The training prompt for the benchmarks that rg_env ships; without one, they use the paper's prompt."""
+        """The training prompt for each benchmark that rg_env ships; empty without one: they use the paper's prompt."""
         prompt = self._config.prompt
         if "system_prompt" not in prompt.model_fields_set:
             return {}
@@ -219,7 +219,7 @@ class Harness:
             reply = self._call(call, _SCORING_S * (1 + len(answers) / 1000))
         except _Refused as refused:
             what = f"{benchmark.label}, {benchmark.model}: lm-eval cannot grade the answers: {refused}"
-            raise RGEnvError(f"{what}. They are kept: use --resume --output-dir {folder}") from None
+            raise RGEnvError(f"{what}. The answers are kept: use --resume --output-dir {folder}") from None
         known = [each.truncated for each in benchmark.answers.values() if each.truncated is not None]
         return ExternalResult(
             model=benchmark.model,
@@ -246,7 +246,7 @@ class Harness:
             self._process.send(call, deadline)
             reply: dict[str, Any] = self._process.receive(deadline)
         except TimeoutError:
-            raise RGEnvError(f"lm-eval was stopped: it graded for longer than {wall_s:.0f} s") from None
+            raise RGEnvError(f"lm-eval was stopped: grading took longer than {wall_s:.0f} s") from None
         except (EOFError, OSError):
             self._process.kill()
             lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()

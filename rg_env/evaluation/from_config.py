@@ -37,7 +37,7 @@ from rg_env.evaluation.trained import as_trained
 
 CONFIG_FILE = "config.yaml"
 _MAY_DIFFER = ("requests", "serving", "output", "published")
-"""Sections that do not affect rollouts, so that they may differ when an evaluation is resumed."""
+"""Sections that do not affect rollouts, and may therefore differ when an evaluation is resumed."""
 _LINE_EVERY_S = 15.0
 _MOST_BARS = 30
 
@@ -108,7 +108,8 @@ def _removed_if_unanswered(folder: Path) -> Iterator[None]:
 
 
 def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, list[str], Path]:
-    """Return the config completed from training runs, notes about that, and the output folder. No heavy imports.
+    """Return the config completed from training runs, notes about the completion, and the output folder. Heavy packages
+    are not imported.
 
     Raises:
         InputError: a model's folder or an API key is missing, a run's file or `data` is damaged, an external
@@ -128,7 +129,7 @@ def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, l
 
 
 def _drawn(config: EvalConfig) -> Iterator[Questions]:
-    """The questions of all tasks, with an occasional line, because generating them can take minutes."""
+    """The questions of all tasks, with an occasional progress line, because generating them can take minutes."""
     last = time.monotonic()
     for number, name in enumerate(config.names):
         if time.monotonic() - last >= _LINE_EVERY_S:
@@ -198,7 +199,8 @@ def _check_same(config: EvalConfig, folder: Path) -> None:
     before, now = read_yaml(folder / CONFIG_FILE), config.model_dump(mode="json")
     if differing := [key for key in now if key not in _MAY_DIFFER and now[key] != before.get(key)]:
         raise InputError(
-            f"the evaluation in {folder} has different {' and '.join(differing)}: use the same, or another output.dir"
+            f"the evaluation in {folder} has different {' and '.join(differing)}: use the same values, or another "
+            "output.dir"
         )
 
 
@@ -206,7 +208,8 @@ def _print_notes(outcome: Outcome) -> None:
     """Print notes needed to interpret the results."""
     for work in outcome.works:
         if isinstance(work, TaskWork) and work.left_out:
-            print(f"{work.model}, {work.label}: {counted(work.left_out, 'question')} left out: used in its training")
+            count = counted(work.left_out, "question")
+            print(f"{work.model}, {work.label}: {count} left out: used to train the model")
         if work.failed:
             print(f"{work.model}, {work.label}: {counted(work.failed, 'failed call')}: counted as wrong")
     for file, strangers in outcome.strangers.items():
@@ -230,7 +233,7 @@ class Progress:
     def __init__(self) -> None:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
         console = Console(highlight=False)
-        # Elsewhere the bars are never started, and only keep the times.
+        # Without a terminal the bars are never started, and only measure times.
         self._bars = Bars(*columns, TimeRemainingColumn(), console=console, speed_estimate_period=600)
         self._tasks: dict[Work, Task] = {}
         self._is_terminal = sys.stdout.isatty()

@@ -2,10 +2,10 @@
 
 Exchanges JSON values with `external`, which calls the models. No other module imports lm-eval.
 
-    {"log": file, "tasks": [names], "include": [folders], "folders": {name: folder of lm-eval's}, "limit": N | null,
-     "system_prompts": [text | null], "requests": file, "descriptions": {task: text that replaces its own}}
+    {"log": file, "tasks": [names], "include": [folders], "folders": {name: lm-eval's folder}, "limit": N | null,
+     "system_prompts": [text | null], "requests": file, "descriptions": {task: text that replaces the task's own}}
     -> {"version": version of lm-eval, "unused": [settings of tasks that are not sent to models]}
-       and in the file one line per request: {"benchmark", "system_prompt", "key", "chat": messages, "sampling"}
+       and in `requests`, one line per request: {"benchmark", "system_prompt", "key", "chat": messages, "sampling"}
     {"benchmark": name, "system_prompt": text | null, "answers": {key: text}, "output": file without suffix}
     -> {"scores": [{"task", "metric", "filter", "value", "stderr", "n", "num_fewshot", "version"}]}
     -> {"error": one line} instead of either

@@ -5,8 +5,9 @@
     async with embedded("tiny", config) as model: model.replies(requests)
 
 A call to an endpoint that gets a temporary error (429, 5xx), a timeout, a broken connection or a malformed reply is
-retried with exponential backoff. Permanent errors are not retried: an overlong prompt fails only its own call; a wrong
-key or an unknown model fails all of them. Replies are validated, and the endpoint's key is removed from them.
+retried with exponential backoff. Permanent errors are not retried: an overlong prompt makes only its own call
+fail; a wrong key or an unknown model makes all calls fail. Replies are validated, and the endpoint's key is removed
+from them.
 """
 
 import asyncio
@@ -47,7 +48,7 @@ _FOR_ALL = (401, 402, 403, 404, 405)
 _SHORTEST_KEY = 8
 """Minimum length of a secret key; shorter ones are placeholders such as "none"."""
 _MOST_TOKENS = 2**40
-"""Maximum plausible number of tokens; larger ones in replies are ignored."""
+"""Maximum plausible number of tokens; larger numbers in replies are ignored."""
 _GRACE_S = 15.0
 _POLL_S = 1.0
 _LORA_RANKS = (16, 32, 64, 128, 256, 320, 512)
@@ -63,7 +64,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True)
 class Reply:
-    """A model's answer, or the reason why it failed."""
+    """A model's answer, or the reason why the call failed."""
 
     text: str = ""
     reasoning: str | None = None
@@ -80,9 +81,9 @@ class Reply:
     logprobs: Sequence[float] = ()
     """Log-probabilities of the sampled tokens."""
     error: str | None = None
-    """Reason why the call failed after all attempts, or permanently; None for an answer."""
+    """Reason why the call failed permanently or on every attempt; None if there is an answer."""
     seconds: float | None = field(default=None, compare=False)
-    """Duration of the call; None for calls in a batch."""
+    """Duration of the call in seconds; None for calls in a batch."""
 
 
 class EndpointFailed(ServerError):
@@ -107,7 +108,7 @@ class Endpoint:
 
     @property
     def client(self) -> httpx.AsyncClient:
-        """Client of the current asyncio task. A shared pool is slow: it checks all connections at every request."""
+        """Client of the current asyncio task. A shared pool is slow: it checks all connections on every request."""
         task = asyncio.current_task()
         if task not in self.clients:
             self.clients[task] = self.new_client()
@@ -166,16 +167,20 @@ class Endpoint:
             raise InputError(f"{address} refuses the key: HTTP 401")
         try:
             names = [each["id"] for each in self._json(response)["data"] if isinstance(each["id"], str)]
-        except (_Damaged, LookupError, TypeError):  # missing or malformed list: the first call will show
+        except (
+            _Damaged,
+            LookupError,
+            TypeError,
+        ):  # missing or malformed list: a wrong name will make the first call fail
             return
         # Some servers list "models/NAME" but accept NAME.
         if names and not any(each == self.served_name or each.endswith(f"/{self.served_name}") for each in names):
             raise InputError(
-                f"{address} does not serve {self.served_name!r}: it has {listed(list(map(one_line, names)), 5)}"
+                f"{address} does not serve {self.served_name!r}: it serves {listed(list(map(one_line, names)), 5)}"
             )
 
     def _json(self, response: httpx.Response) -> Any:
-        """The body without the key, which some endpoints repeat when they refuse it. Errors may have no body."""
+        """The body; None for an error without JSON. The key, which some endpoints include in errors, is masked."""
         text = response.text
         if len(self.key) >= _SHORTEST_KEY:
             text = text.replace(self.key, "***")
@@ -188,7 +193,7 @@ class Endpoint:
 
     def _hint(self, status: int) -> str:
         url = self.url.rstrip("/")
-        return f" (is the URL {url}/v1?)" if status == 404 and not url.endswith("/v1") else ""
+        return f" (should the URL be {url}/v1?)" if status == 404 and not url.endswith("/v1") else ""
 
 
 class _Damaged(Exception):
@@ -199,11 +204,11 @@ def _reply_in(value: Any) -> Reply:
     choices = value.get("choices") if isinstance(value, dict) else None
     if not isinstance(choices, list) or not choices:  # some services report errors with status 200
         error = _message_in(value)
-        raise _Damaged(f"it has no choice{f': {error}' if error else ''}")
+        raise _Damaged(f"the reply has no choice{f': {error}' if error else ''}")
     choice = choices[0] if isinstance(choices[0], dict) else {}
     message, finish = choice.get("message"), choice.get("finish_reason")
     if not isinstance(message, dict) or not isinstance(message.get("content"), str | None):
-        raise _Damaged("its choice has no message")
+        raise _Damaged("the reply's choice has no message")
     usage = value["usage"] if isinstance(value.get("usage"), dict) else {}
     # vLLM and others return the reasoning separately, under one of these names.
     reasoning = message.get("reasoning_content") or message.get("reasoning")
@@ -248,7 +253,7 @@ def _is_here(url: str) -> bool:
 
 
 def key_of(model: EvalModel) -> str:
-    """The API key of an endpoint, from the environment; empty for an endpoint of this machine without `key_variable`.
+    """The API key of an endpoint, from the environment; empty for an endpoint on this machine without `key_variable`.
 
     Raises:
         InputError: the key is missing or malformed.
@@ -259,13 +264,13 @@ def key_of(model: EvalModel) -> str:
     key = os.environ.get(variable, "")
     if not key:
         raise InputError(
-            f"{url}: the environment variable {variable} is not set: set it to the endpoint's key, or name another one "
-            "as key_variable"
+            f"{url}: the environment variable {variable} is not set: set it to the endpoint's key, or name "
+            "another variable in key_variable"
         )
     if not (key.isascii() and key.isprintable() and key == key.strip()):  # httpx's error would contain the key
         raise InputError(
-            f"{url}: the key in {variable} has spaces around it, a line break or characters that no key has: set it to "
-            "the bare key"
+            f"{url}: the key in {variable} has spaces around it, a line break or invalid characters: set the variable "
+            "to the bare key"
         )
     return key
 
@@ -275,7 +280,7 @@ async def endpoint(model: EvalModel, config: EvalConfig, *, folds: bool = False)
     """Connect to the OpenAI-compatible server of a model.
 
     Raises:
-        InputError: the API key is missing, nothing answers at the URL, or the server does not have the model.
+        InputError: the API key is missing, nothing answers at the URL, or the server does not serve the model.
     """
     url, key = model.url or "", key_of(model)
     here = _is_here(url)
@@ -311,8 +316,8 @@ class LocalModel:
     def replies(self, requests: Sequence[Request]) -> Iterator[list[tuple[int, Reply]]]:
         """Batches of (request index, reply).
 
-        The engine would form the same batches from all requests, so they do not change answers. Errors of the
-        engine are propagated.
+        The engine would form the same batches from all requests, so batching here does not change the answers. Errors
+        raised by the engine are propagated.
         """
         refused: list[tuple[int, Reply]] = []
         by_sampling: dict[Sampling, list[tuple[list[int], int]]] = {}
@@ -357,7 +362,7 @@ class LocalModel:
         longest = max((len(self.encoder(prompt)) for prompt in prompts), default=0)
         if (room := self.engine.max_context - longest) < (max_tokens or 1):
             fix = f"max_tokens={max_tokens} does not fit: lower it to at most {room}, or choose an easier task"
-            fix = fix if room > 0 else "leave the task out, choose an easier level, or another model"
+            fix = fix if room > 0 else "leave the task out, or choose an easier level or another model"
             raise InputError(
                 f"{self.name} has a context of {self.engine.max_context} tokens, and a prompt of {label} takes "
                 f"{longest}: {fix}"
@@ -385,7 +390,7 @@ async def embedded(name: str, config: EvalConfig) -> AsyncIterator[LocalModel]:
 
 
 def require_torch() -> None:
-    """Raise `MissingExtraError` unless the packages to serve a model in this process are installed."""
+    """Raise `MissingExtraError` unless the packages needed to serve a model in this process are installed."""
     for package in ("torch", "transformers", "peft"):
         if find_spec(package) is None:
             raise MissingExtraError(
@@ -400,7 +405,7 @@ Kind = Literal["endpoint", "hub", "folder", "adapter", "tiny"]
 
 
 def kind_of(model: EvalModel) -> Kind:
-    """A model's kind, from its entry and folder."""
+    """A model's kind, determined from its config entry and its folder."""
     if model.url is not None:
         return "endpoint"
     if model.model == TINY:
@@ -411,7 +416,7 @@ def kind_of(model: EvalModel) -> Kind:
 
 
 def base_model(name: str) -> str | None:
-    """The base model of the LoRA adapters in the folder `name`; None if it has no adapters.
+    """The base model of the LoRA adapters in the folder `name`; None if the folder has no adapters.
 
     Raises:
         InputError: the adapters do not name their base model.
@@ -422,7 +427,7 @@ def base_model(name: str) -> str | None:
     try:
         base = json.loads(file.read_text(encoding="utf-8"))["base_model_name_or_path"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{file} does not name the model of the adapters (base_model_name_or_path)") from error
+        raise InputError(f"{file} does not name the adapters' base model (base_model_name_or_path)") from error
     return str(base)
 
 
@@ -442,7 +447,7 @@ def folds_system(name: str) -> bool:
 
 
 def local_engine(config: EvalConfig) -> Literal["embedded", "vllm"]:
-    """Engine of models without a URL; "auto" is vLLM if it is installed and there is a GPU."""
+    """Engine for models without a URL; "auto" means vLLM if it is installed and there is a GPU."""
     if config.serving.kind != "auto":
         return config.serving.kind
     machine = Machine.here()
@@ -468,7 +473,7 @@ async def serving(name: str, gpu: str | None, folder: Path, config: EvalConfig) 
         while (problem := await asyncio.to_thread(server.health_problem, 5.0)) is not None:
             if group.code is not None:
                 last = " ".join(group.last_lines(1))[:200]
-                raise ServerError(f"vLLM for {name} ended with code {group.code} ({last}): see {log}")
+                raise ServerError(f"vLLM for {name} exited with code {group.code} ({last}): see {log}")
             if time.monotonic() - start > config.serving.start_timeout_s:
                 raise ServerError(
                     f"vLLM for {name} is not ready after {config.serving.start_timeout_s:g} s ({problem}): see {log}, "

@@ -27,7 +27,8 @@ from rg_env.inference.protocol import Sampling
 
 Verdict = Literal["too few", "too hard", "trainable", "too easy", "guessable"]
 LEAST_QUESTIONS = 16
-"""Minimum number of questions for a verdict. With ten, all unsolved, the true share may still be up to 28%."""
+"""Minimum number of questions for a verdict. If ten of ten questions are unsolved, the true solve rate may still be up
+to 28%."""
 SOLVED = (0.1, 0.8)
 """Share of right answers at trainable levels: lower and upper bound."""
 LEAST_INFORMATIVE = 0.15
@@ -85,14 +86,14 @@ def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, A
         usable = [level for level in levels if level in working]
         if not usable:
             given, has = (", ".join(map(str, each)) for each in (levels, working))
-            raise InputError(f"{task} has no level {given} that can be generated: choose --levels from {has or 'none'}")
+            remedy = f"choose --levels from {has}" if has else "leave the task out"
+            raise InputError(f"{task} cannot be generated at any of the given levels ({given}): {remedy}")
         found |= {f"{task}{_LABEL}{level}": {"task": task, "level": level} for level in usable}
     return found
 
 
 def fitted(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
-    """The config without tasks that have prompts too long for the model's context, and a line about each of these
-    tasks.
+    """The config without tasks whose prompts are too long for the model's context, and a line about each omitted task.
 
     The token limit defaults to 1024, or half of a shorter context. For an endpoint, the longest prompt of each task is
     sent once.
@@ -164,7 +165,8 @@ def _probed(name: str, results: TaskResults, model: str) -> Probed:
     result = results.models[model]
     groups, scores = result.correct.values(), result.scores
     informative = sum(len(set(group)) > 1 for group in groups) / len(groups)
-    # With few questions, two equal gold answers make a good constant by chance, so the shipped figure is preferred.
+    # With few questions, two equal gold answers make a constant answer look good by chance, so the shipped
+    # figure is preferred.
     floor = known.constant if (known := audit.kept().get(task)) else results.floor
     return Probed(
         task=task,
@@ -194,7 +196,8 @@ def _verdict(questions: int, solved: float, interval: tuple[float, float], infor
 
 
 def starts(found: Iterable[Probed]) -> dict[str, Probed]:
-    """Level to start with, by task: the trainable one with the most groups that teach; of equal ones the hardest."""
+    """Level to start with, by task: the trainable level with the most groups that teach; of several such levels, the
+    hardest."""
     best: dict[str, Probed] = {}
     for each in found:
         if each.verdict == "trainable" and each.informative >= getattr(best.get(each.task), "informative", 0.0):
@@ -203,7 +206,7 @@ def starts(found: Iterable[Probed]) -> dict[str, Probed]:
 
 
 def mixture(found: Sequence[Probed]) -> dict[str, Any]:
-    """`tasks` of a training config: the trainable ones, each at the level to start with.
+    """The `tasks` section of a training config: the trainable tasks, each at the level to start with.
 
     Raises:
         InputError: no task is trainable, or there are too few questions to judge.

@@ -1,4 +1,4 @@
-"""Frozen questions: the evaluation rows of an environment; and records of rollouts, in evaluations and in training.
+"""Frozen questions (the evaluation rows of an environment), and records of rollouts in evaluations and training.
 
 questions = Questions(ReasoningGym("maze", 0, 100))
 questions.prompt(0)                   # prompt of the first question, as messages
@@ -33,9 +33,9 @@ class Questions:
 
     env: Environment
     part: Part | None = None
-    """The questions' part in a training run; None outside a training run."""
+    """The questions' role in a training run; None outside a training run."""
     label: str | None = None
-    """Name for reports; None: the task of each row."""
+    """Name for reports; None: each row is reported under its task."""
     floor: float | None = None
     """Accuracy of the best constant answer; None if not measured."""
     task: str | None = None
@@ -67,7 +67,7 @@ class Questions:
         return self.label or self.task or task_of(self.rows[0]["info"])
 
     def by_task(self) -> "list[Questions]":
-        """Split by name for reports, in alphabetical order."""
+        """Split the questions by their name in reports, in alphabetical order."""
         if self.label:
             return [self]
         return [replace(self, task=task) for task in self.tasks]
@@ -121,11 +121,11 @@ def record_of(rollout: Rollout, scored: Scored) -> dict[str, Any]:
 
 
 def draw(config: EvalConfig, name: str) -> Questions:
-    """Questions for the entry `name` in `tasks`, from the evaluation split, or from `data`. They are the same on every
+    """Questions for the entry `name` in `tasks`, from the evaluation split or from `data`; the same ones on every
     machine.
 
     Raises:
-        InputError: the library refuses the options, the task has fewer questions, or the data cannot be read.
+        InputError: the library rejects the options, the task has too few questions, or the data cannot be read.
         GenerationError: generating a row takes too long.
     """
     how: dict[str, Any] = {

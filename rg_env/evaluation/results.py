@@ -89,7 +89,7 @@ class Accuracy(Record):
 
     accuracy: Share | None
     intervals: dict[str, Interval]
-    """Intervals for the means, by name; without means that are None, and without the reward if there is only one
+    """Intervals of the means, by name. Means that are None have no interval, nor has the reward if there is only one
     question."""
 
     @property
@@ -103,8 +103,8 @@ class Accuracy(Record):
 class Scores(Accuracy):
     """Means over all answers to `n` questions, with standard errors and intervals clustered by question.
 
-    A call that failed permanently counts as a wrong answer. A mean is None if it has no values, as for environments
-    without an accuracy metric, evaluations without greedy answers, and servers that do not report tokens.
+    A call that failed permanently counts as a wrong answer. A mean without values is None: for example, if the
+    environment has no accuracy metric, there are no greedy answers, or the server does not report tokens.
     """
 
     n: int
@@ -112,19 +112,20 @@ class Scores(Accuracy):
     answers: int
     """Number of sampled answers, including failed calls."""
     guess_adjusted: float | None
-    """(accuracy - floor) / (1 - floor), where floor is the best constant answer's accuracy; 0 is guessing."""
+    """(accuracy - floor) / (1 - floor), where floor is the best constant answer's accuracy; 0 means guessing."""
     greedy_accuracy: Share | None
     reward: float | None
     greedy_reward: float | None
     pass_at_k: dict[str, float]
-    """pass@1, pass@2, pass@4, ... up to the number of answers per question; empty if that is 1."""
+    """pass@1, pass@2, pass@4, ... up to the number of answers per question; empty if there is only one."""
     mean_completion_tokens: float | None
     truncated: Share | None
     """Fraction of answers cut off by `max_tokens`."""
     errors: dict[str, float]
     """Standard errors of the means, by name as in `figures`; 0 for a single question."""
     status: dict[str, float]
-    """Fraction of each `core.grading.scoring.Status`, or "failed"; empty for rows that rg_env did not generate."""
+    """Fraction of answers with each `core.grading.scoring.Status`, or "failed"; empty for rows that rg_env did not
+    generate."""
     failed: int
     """Number of calls that failed after all attempts."""
     left_out: int
@@ -210,7 +211,7 @@ class TaskResults(Record):
     task: str
     """Name or label of the task."""
     part: Part | None = None
-    """Role in the training run; None if not evaluated by one."""
+    """Role in the training run; None outside a training run."""
     spec: dict[str, Any] | None
     """Name, config and levels, as accepted by `Mixture.parse`; None for rows that rg_env did not generate."""
     category: str | None
@@ -237,7 +238,7 @@ class TaskResults(Record):
 
 
 class BenchmarkScore(Record):
-    """A score by lm-evaluation-harness."""
+    """A score computed by lm-evaluation-harness."""
 
     task: str
     """The benchmark, or one of its tasks."""
@@ -247,7 +248,8 @@ class BenchmarkScore(Record):
     value: float
     stderr: float | None
     interval: Interval | None
-    """Interval from `stderr`, Wilson's for shares (`core.statistics.error_interval`); None without `stderr`."""
+    """Interval from `stderr`, a Wilson interval for shares (`core.statistics.error_interval`); None without
+    `stderr`."""
     n: int
     """Number of documents."""
     num_fewshot: int | None
@@ -419,8 +421,10 @@ def read_results(file: str | Path) -> Results:
 
 
 def newest_results(folder: Path) -> tuple[dict[Path, Results], bool]:
-    """The newest results in the folder of an evaluation by file: of all tasks, or of each task if it ended before that;
-    and whether there are older ones. Raises like `read_results`."""
+    """The newest results in an evaluation's folder, by file; and whether there are older ones.
+
+    These are the results of all tasks or, if the evaluation ended before writing them, of each task. Raises like
+    `read_results`."""
     found = {file: read_results(file) for file in folder.glob(RESULTS)}
     order = sorted(found, key=lambda file: (file.name.startswith(_ALL), found[file].created, file))
     latest = {task: file for file in order for task in found[file].tasks}
@@ -452,7 +456,7 @@ def merged(files: Mapping[str, Results]) -> Results:
     first: dict[str, str] = {}  # file of each task
     for file, results in files.items():
         if not any(model.scores.n for task in results.tasks.values() for model in task.models.values()):
-            only = " except external benchmarks, which cannot be plotted" if results.external else ""
+            only = " except to external benchmarks, which cannot be plotted" if results.external else ""
             raise InputError(f"{file} has no answers{only}")
         for name, task in results.tasks.items():
             known = tasks.setdefault(name, task)

@@ -8,11 +8,11 @@ answers so far. `rg-env eval` appends each answer's record to the work's file as
 interrupted evaluation resumes with the missing answers, because figures are computed only from these records:
 
 {"model", "draw": "sampled" or "greedy", "part", "task": name or label, "level", "row": hash of the question, "problem":
- its index, "rollout": index of the answer, "question", "answer": gold answer, "completion", "reasoning",
+ index of the question, "rollout": index of the answer, "question", "answer": gold answer, "completion", "reasoning",
  "prompt_tokens", "completion_tokens", "truncated", "extracted", "score", "correct", "reward", "rewards": {name: value},
  "status", "detail", "error", "seconds"}
 
-A call that failed permanently is a wrong answer with the status "failed" and the reason in `error`.
+A call that failed permanently counts as a wrong answer, with the status "failed" and the reason in `error`.
 
 Endpoints are called in parallel, each with its own number of concurrent calls. Models in this process take turns. vLLM
 serves each model on its own GPU, and an idle GPU also serves the model with the most work left.
@@ -54,7 +54,7 @@ from rg_env.inference.protocol import Sampling
 
 Record = dict[str, Any]
 Graded = tuple[Any, Reply, Rollout | None]
-"""Key, reply, and the reply as a rollout: None for failed calls and external benchmarks."""
+"""Key, reply, and the rollout made from the reply; the rollout is None for failed calls and external benchmarks."""
 ROLLOUTS = "rollouts.jsonl"
 FAILED = "failed"
 """Status of a failed call."""
@@ -88,7 +88,7 @@ class Work(ABC):
         self.model, self.label, self.keys = model, label, dict.fromkeys(keys)
         self.answers: dict[Any, Answer] = {}
         self.has_begun = False
-        """Whether the model is being called."""
+        """Whether calls to the model have begun."""
         self.keep: Callable[[Record], Any] = lambda record: None
         """Called with each new record."""
         self.last_error: str | None = None
@@ -201,7 +201,7 @@ class TaskWork(Work):
 
     @property
     def graded_aside(self) -> bool:
-        rubric = getattr(self.questions.env, "rubric", None)  # environments of Verifiers score by themselves
+        rubric = getattr(self.questions.env, "rubric", None)  # Verifiers environments do their own scoring
         return rubric is not None and rubric.in_workers
 
     def graded(self, replies: Mapping[Any, Reply]) -> list[Graded]:
@@ -257,7 +257,7 @@ class TaskWork(Work):
 
 
 def make_works(config: EvalConfig, drawn: Iterable[Questions]) -> list[TaskWork]:
-    """Combine all models with all questions, without those a checkpoint was trained on."""
+    """Combine all models with all questions, except those that a checkpoint was trained on."""
     tasks, works = list(drawn), []
     for name, model in config.models.items():
         trained = Trained() if model.url else trained_on(model.model)
@@ -277,8 +277,8 @@ def make_works(config: EvalConfig, drawn: Iterable[Questions]) -> list[TaskWork]
 
 @contextmanager
 def record_file(path: Path, works: Sequence[Work]) -> Iterator[int]:
-    """Load a file's records into the works, and append new ones; yields the number of records that belong to none of
-    them. Only one process at a time may write.
+    """Load a file's records into the works, and append new records to the file; yields the number of records that do
+    not belong to any of the works. Only one process at a time may write to the file.
 
     Raises:
         InputError: the file cannot be opened, or is damaged.
@@ -372,7 +372,7 @@ async def ask_all(config: EvalConfig, folder: Path, works: Sequence[Work], watch
     Raises:
         RewardError: a reward raised an error or did not return a finite number.
         InputError: a local model cannot be loaded, or an endpoint cannot be used.
-        MissingExtraError: a package to serve local models is not installed.
+        MissingExtraError: a package needed to serve local models is not installed.
     """
     outcome = Outcome(works)
     with contextlib.ExitStack() as stack:
@@ -382,7 +382,7 @@ async def ask_all(config: EvalConfig, folder: Path, works: Sequence[Work], watch
         watcher = asyncio.create_task(_watching(watch, outcome)) if watch else None
         try:
             await _Run(config, folder, outcome).all()
-        except BaseExceptionGroup as group:  # tasks that failed together; one is reported
+        except BaseExceptionGroup as group:  # asyncio tasks that failed together; one error is reported
             raise _first(group) from group
         finally:
             if watcher:
@@ -465,7 +465,7 @@ class _Run:
                 await self._take(work, replies)
 
     async def _on_gpu(self, gpu: str | None, waiting: list[str], folds: Mapping[str, bool]) -> None:
-        """Serve one waiting model after the other, then also the model with the most calls left."""
+        """Serve the waiting models one after another, then help with the model that has the most calls left."""
         while True:
             left = {name: self._left(name) for name in folds if name not in self.outcome.problems}
             if waiting:

@@ -106,8 +106,8 @@ def _task(name: str, works: Sequence[TaskWork], models: Mapping[str, Source]) ->
         scores = scores_of(of_model, questions.floor)
         if not scores.n:
             raise InputError(
-                f"{model}, {name}: the model was trained on all questions: use another eval_seed, or "
-                "split questions as its training did (split_by)"
+                f"{model}, {name}: the model was trained on all of these questions: use another eval_seed, or "
+                "split the questions as in its training run (split_by)"
             )
         results[model] = schema.ModelResult(
             source=source.source,
@@ -212,7 +212,7 @@ def usage_of(answers: Iterable[Answer], price: Price | None) -> Usage:
 
 
 def _correct(works: Sequence[TaskWork]) -> dict[str, list[bool]]:
-    """Verdicts by hash of the question; keys of repeated questions have a number as suffix."""
+    """Verdicts by hash of the question; keys of repeated questions have a numeric suffix."""
     found: dict[str, list[bool]] = {}
     for work in works:
         for number in work.numbers:
@@ -232,7 +232,7 @@ def _parts(model: str, works: Sequence[TaskWork]) -> dict[schema.Part, Scores]:
 
 
 def _comparisons(models: Sequence[str], tasks: Sequence[TaskResults]) -> list[Paired]:
-    """Compare all pairs of models, the later minus the earlier, over the tasks that both have answered."""
+    """Compare each pair of models (later minus earlier), unless they have no common questions on one of the tasks."""
     pairs = []
     for earlier, later in combinations(models, 2):
         answers = [(task.models[later].correct, task.models[earlier].correct) for task in tasks]
@@ -259,11 +259,12 @@ def together(evaluations: Mapping[str, Results]) -> Results:
 
 
 def compare(published: Mapping[str, PublishedTable], tasks: Mapping[str, TaskResults]) -> list[schema.PublishedFigure]:
-    """Compare published accuracies with ours. Their questions differ from ours, so both count as independent.
+    """Compare published accuracies with ours. The published questions differ from ours, so the two
+    samples count as independent.
 
     Accuracies within the tolerance count as equal, regardless of intervals. A larger difference may be due to chance if
     its interval, given the sizes of both samples, contains 0. For a published accuracy, only the number of questions is
-    known. Several answers to a question may all be alike, so they do not make its interval narrower.
+    known. Several answers to a question may all be alike, so they do not narrow the interval.
     """
     found = []
     for table, each in published.items():

@@ -1,6 +1,6 @@
 """Tables of evaluation results, for the console and `summary.md`.
 
-A training run prints its evaluations with the same table, where before and after are two models.
+A training run prints its evaluations in the same tables, with before and after as two models.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,17 +19,20 @@ from rg_env.evaluation.results import Accuracy, Interval, Part, Results, Samplin
 _ABOUT_ACCURACIES = (
     "Accuracies with 95% intervals, clustered by question. Constant: accuracy of the best constant answer. Rows below "
     "the tasks: means over tasks; sums of tokens, costs, failed calls and questions left out. Adjusted for guessing: "
-    "(accuracy - constant) / (1 - constant). Questions the model was trained on are left out."
+    "(accuracy - constant) / (1 - constant). Questions a model was trained on are left out for it."
 )
-_ABOUT_PARTS = "Accuracies with 95% intervals, clustered by question; training and held-out tasks: over all questions."
-_ABOUT_DIFFERENCES = "Differences of accuracy with 95% intervals (Newcombe); p-values by permutation, two-sided."
+_ABOUT_PARTS = (
+    "Accuracies with 95% intervals, clustered by question. Rows for training or held-out tasks: over all of their "
+    "questions."
+)
+_ABOUT_DIFFERENCES = "Differences in accuracy with 95% intervals (Newcombe); p-values by permutation, two-sided."
 _VERDICTS = {"within_tolerance": "within tolerance", "within_chance": "within chance", "beyond": "beyond"}
 _ABOUT_VERDICTS = (
     "Within tolerance: the accuracies differ by at most the tolerance. Within chance: by more, but the 95% interval "
     "of the difference (Newcombe) contains 0. Beyond: neither."
 )
 _ABOUT_EXTERNAL = (
-    "Examples: number of few-shot examples. 95% intervals from lm-eval's standard errors, Wilson's for shares."
+    "Examples: number of few-shot examples. 95% intervals from lm-eval's standard errors; Wilson intervals for shares."
 )
 _TASKS_SHOWN = 30
 """Maximum number of rows per table on the console."""
@@ -70,7 +73,7 @@ def tables_of(results: Results, limit: int | None = None) -> list[Table]:
         heads = ["published", "model", "n", "ours", "theirs", "difference", "tolerance", ""]
         tables.append(Table("Published figures", heads, _published(results), [*sources, _ABOUT_VERDICTS]))
     if results.external:
-        note = f"{_ABOUT_EXTERNAL} By lm-evaluation-harness {results.versions.get('lm-eval', '')}."
+        note = f"{_ABOUT_EXTERNAL} Computed by lm-evaluation-harness {results.versions.get('lm-eval', '')}."
         tables.append(Table("External benchmarks", *_external_table(results), [note]))
     return tables
 
@@ -207,7 +210,7 @@ def _over_tasks(results: Results) -> Iterator[tuple[str, list[str]]]:
     left_out = [sum(task.left_out for task in each) for each in scores]
     counts = {"left out": left_out, "failed calls": [each.failed for each in models]}
     yield from ((name, list(map(str, values))) for name, values in counts.items() if any(values))
-    yield "tokens of answers", [_number(each.usage.completion_tokens) for each in models]
+    yield "answer tokens", [_number(each.usage.completion_tokens) for each in models]
     costs = [each.usage.cost for each in models]
     yield "cost", [_NOTHING if cost is None else f"{cost:.4g}" for cost in costs]
 

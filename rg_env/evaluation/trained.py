@@ -3,8 +3,9 @@
     config, notes = as_trained(config)          # sets missing values from the training run of the first model
     trained_on(model).among(questions)          # questions to skip
 
-A run belongs to its folder, its checkpoints, and exports next to them. All models are evaluated in the same way, so
-that they can be compared. The notes list values from the run, and other values used to train models.
+A model belongs to a run if it is the run's folder, one of its checkpoints, or an export next to them. All models are
+evaluated in the same way, so that they can be compared. The notes list the values taken from the run, and differing
+values that models were trained with.
 """
 
 import json
@@ -34,11 +35,12 @@ _OF_TRAINING = ("prompt.", "grading", "rewards.", "sampling.max_tokens", "tasks.
 
 def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     """Fill in missing config values from the training run of the first model that has one: prompt, grading, rewards,
-    sampling, seeds and task options. Without tasks and benchmarks, also the tasks.
+    sampling, seeds and task options. If the config has neither tasks nor benchmarks, the tasks are filled in, too.
 
     A run folder is replaced with its last checkpoint.
 
-    A note names each model whose own training data cannot be read now, so its overlap with the questions is unknown.
+    A note names each model that was trained on the user's own data if that data can no longer be read, because its
+    overlap with the questions is unknown.
 
     Raises:
         InputError: a model's folder is missing, a run's file is damaged, or tasks are missing and no run has evaluation
@@ -54,8 +56,8 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     for number, (name, settings) in enumerate(trained.items()):
         if (custom := settings.pop("custom")) and "rewards" not in config.model_fields_set:
             notes.append(
-                f"{name}: evaluated without its training run's rewards, because the code of {listed(custom)} is "
-                "not imported: list its file under `imports` in an evaluation config"
+                f"{name}: evaluated without its training run's rewards, because their code is not imported "
+                f"({listed(custom)}): list the file under `imports` in an evaluation config"
             )
         if number == 0:
             config = _filled(config, settings)
@@ -77,7 +79,10 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
                 f"{name}: not evaluated as in its training run, because the run's files are not next to the checkpoint"
             )
     unknown = [name for name, run in runs.items() if config.names and _trained(run) is None]
-    return config, [*notes, *(f"{name}: own data: overlap with training not checked" for name in unknown)]
+    return config, [
+        *notes,
+        *(f"{name}: own training data cannot be read: overlap with questions not checked" for name in unknown),
+    ]
 
 
 def _checkpoint(model: EvalModel) -> str:
@@ -113,7 +118,7 @@ def _settings(run: RunFolder) -> dict[str, Any]:
             settings["grading"] = environment["grading"]
         if manifests[0]:
             settings |= {"eval_seed": manifests[0]["splits"]["eval"]["seed"], "split_by": manifests[0]["split_by"]}
-        if (data := run.config().get("data")) and isinstance(data, Mapping):  # of a script, it is an option
+        if (data := run.config().get("data")) and isinstance(data, Mapping):  # a script's `data` is an option
             splits = run.config()["splits"]
             if count := splits["num_eval_examples"]:
                 settings |= {"data": data, "eval_seed": splits["eval_seed"], "num_examples": count}
@@ -126,8 +131,8 @@ def _settings(run: RunFolder) -> dict[str, Any]:
 
 
 def _unknown(rewards: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Names of custom rewards with code that is not imported. A run's folder never causes imports: it may be a
-    download."""
+    """Names of custom rewards whose code is not imported. Code in a run's folder is never imported, because the folder
+    may be a download."""
     unknown = []
     for name, reward in rewards.items():
         try:
@@ -200,8 +205,8 @@ class Trained:
 def trained_on(model: str) -> Trained:
     """Questions a checkpoint was trained on, from its run's manifest or data; empty for other models.
 
-    By construction these are never evaluation questions of a task, unless the evaluation has another `split_by` than
-    the run.
+    By construction these are never evaluation questions of a task, unless the evaluation's `split_by` differs from
+    the run's.
 
     Raises:
         InputError: the manifest is damaged.
@@ -219,7 +224,7 @@ def _trained(run: RunFolder) -> Trained | None:
         try:
             splits, data = run.config()["splits"], DataConfig.model_validate(run.config()["data"])
             train, _ = split_rows(data.rows(), splits["num_eval_examples"], splits["eval_seed"])
-        except (InputError, LookupError, TypeError, ValidationError):  # of a script, or moved away
+        except (InputError, LookupError, TypeError, ValidationError):  # a script's settings, or data that was moved
             return None
         return Trained(frozenset(question_hash(row["question"]) for row in train))
     try:

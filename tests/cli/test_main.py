@@ -122,7 +122,7 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
                 "--output-dir",
                 "y",
             ],
-            "leave the task out, choose an easier level, or another model",
+            "leave the task out, or choose an easier level or another model",
         ),
         (
             [

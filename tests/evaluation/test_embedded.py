@@ -93,5 +93,5 @@ def test_no_model_is_prompted_before_all_can_be_loaded(tmp_path: Path) -> None:
 
 def test_adapters_that_name_no_model_are_told(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(InputError, match="does not name the model of the adapters"):
+    with pytest.raises(InputError, match="does not name the adapters' base model"):
         run_evaluation(_config(tmp_path / "e", {"m": str(tmp_path)}))

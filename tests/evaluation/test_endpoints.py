@@ -135,14 +135,14 @@ async def _half() -> AsyncIterator[bytes]:
         (lambda: HTMLResponse("<html>proxy</html>", 502), "HTTP 502: Bad Gateway"),
         (lambda: HTMLResponse("<html>down</html>"), "no chat completion came back: '<html>down</html>'"),
         (lambda: Response('{"id": "c", "choices": [{"mess', media_type="application/json"), "no chat completion"),
-        (lambda: Response("null", media_type="application/json"), "no chat completion came back: it has no choice"),
+        (lambda: Response("null", media_type="application/json"), "completion came back: the reply has no choice"),
         (lambda: Response("[" * 100_000, media_type="application/json"), "no chat completion"),
         (lambda: Response("", media_type="application/json"), "no chat completion"),
-        (lambda: JSONResponse({**completion("2"), "choices": []}), "it has no choice"),
-        (lambda: JSONResponse({**completion("2"), "choices": None}), "it has no choice"),
-        (lambda: JSONResponse({"error": {"message": f"of {ESCAPES}"}}), "it has no choice: of [31mred"),
-        (lambda: JSONResponse({"object": "error", "message": "no"}), "it has no choice: no"),
-        (lambda: JSONResponse({**completion("2"), "choices": [{"message": None}]}), "its choice has no message"),
+        (lambda: JSONResponse({**completion("2"), "choices": []}), "the reply has no choice"),
+        (lambda: JSONResponse({**completion("2"), "choices": None}), "the reply has no choice"),
+        (lambda: JSONResponse({"error": {"message": f"of {ESCAPES}"}}), "the reply has no choice: of [31mred"),
+        (lambda: JSONResponse({"object": "error", "message": "no"}), "the reply has no choice: no"),
+        (lambda: JSONResponse({**completion("2"), "choices": [{"message": None}]}), "choice has no message"),
         (lambda: StreamingResponse(_half(), media_type="application/json"), "no connection: "),
     ],
 )  # fmt: skip
@@ -228,7 +228,7 @@ def test_a_key_in_answers_and_names_is_not_shown(
 def test_a_key_that_no_header_can_hold_is_reported_without_it(chat: ChatServer, number: int, tmp_path: Path) -> None:
     """Before any call: the libraries below would print it."""
     chat.reset(str)
-    message = rf"^http://127\S+: the key in BAD_KEY_{number} has .*: set it to the bare key$"
+    message = rf"^http://127\S+: the key in BAD_KEY_{number} has .*: set the variable to the bare key$"
     with pytest.raises(InputError, match=message) as caught:
         _run(chat.url, tmp_path / "e", f"models.a.key_variable=BAD_KEY_{number}")
     assert "s3cret" not in str(caught.value)
@@ -257,7 +257,7 @@ def test_a_key_does_not_follow_a_redirect(chat: ChatServer, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("url", "message"),
     [("http://127.0.0.1:9/v1", r"^nothing answers at http://127\.0\.0\.1:9/v1: "),
-     ("{}", r"a: HTTP 404: Not Found \(is the URL {}/v1\?\); no results are written")],
+     ("{}", r"a: HTTP 404: Not Found \(should the URL be {}/v1\?\); no results are written")],
 )  # fmt: skip
 def test_a_wrong_address_is_reported(chat: ChatServer, url: str, message: str, tmp_path: Path) -> None:
     """With the path that most forget."""
@@ -296,7 +296,7 @@ def test_a_model_that_is_not_served_is_reported_before_any_call(
     chat.reset(str).listed = JSONResponse({"data": [{"id": name} for name in (ESCAPES, "y" * 5000, 7)]})
     code, _, error = rg_env("eval", "--models", f"m@{chat.url}", "--tasks", "gcd", "--output-dir", f"{tmp_path}/e")
     assert (code, error.count("\n")) == (2, 1)
-    assert "does not serve 'm': it has [31mred, yyy" in error
+    assert "does not serve 'm': it serves [31mred, yyy" in error
     assert not set("\x1b\x07\x9b\u202e") & set(error)
     assert len(error) < 500
     assert chat.requests == []

@@ -252,7 +252,9 @@ def test_answers_that_cannot_be_graded_are_kept(tasks: Path, offline: None, chat
     model = f"models.m={{model: m, url: '{chat.url}', key_variable: EXTERNAL_KEY}}"
     chat.reset(str)
     folder = tmp_path / "e"
-    told = rf"^legs_odd, m: lm-eval cannot grade the answers: by nought\. They .* --resume --output-dir {folder}$"
+    told = (
+        rf"^legs_odd, m: lm-eval cannot grade the answers: by nought\. The answers .* --resume --output-dir {folder}$"
+    )
     with pytest.raises(RGEnvError, match=told) as caught:
         run(
             [
@@ -317,7 +319,7 @@ def test_tables_have_a_column_a_model(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_figures_of_benchmarks_are_not_drawn(tmp_path: Path) -> None:
     file = tmp_path / "results_all_tasks_1.json"
     file.write_text(_only(_external("a", 0.25)).model_dump_json())
-    with pytest.raises(InputError, match="has no answers except external benchmarks, which cannot be plotted"):
+    with pytest.raises(InputError, match="has no answers except to external benchmarks, which cannot be plotted"):
         plot_files([file])
 
 
@@ -366,7 +368,7 @@ def test_a_process_that_takes_too_long_is_ended() -> None:
     """And is gone with its block."""
     with Harness(_config()) as harness:
         process = harness._process
-        with pytest.raises(RGEnvError, match=r"^lm-eval was stopped: it graded for longer than 0 s$"):
+        with pytest.raises(RGEnvError, match=r"^lm-eval was stopped: grading took longer than 0 s$"):
             harness._call({"tasks": []}, 0.0)
         assert process.code is None
     assert process.code == -signal.SIGKILL

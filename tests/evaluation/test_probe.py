@@ -122,8 +122,11 @@ def test_levels_are_those_that_a_task_has() -> None:
         if task != "knight_swap":
             for entry in labels([task], [0, 1, 2]).values():
                 Mixture.parse({"name": task, **{key: value for key, value in entry.items() if key != "task"}})
-    for task, levels, has in (("knight_swap", [0, 1], "none"), ("maze", [98, 99], "0, 1, 2, ")):
-        with pytest.raises(InputError, match=f"{task} has no level .*: choose --levels from {has}"):
+    for task, levels, remedy in (
+        ("knight_swap", [0, 1], "leave the task out"),
+        ("maze", [98, 99], "choose --levels from 0, 1, 2, "),
+    ):
+        with pytest.raises(InputError, match=f"{task} cannot be generated at any of the given levels .*: {remedy}"):
             labels([task], levels)
     with pytest.raises(UnknownNameError, match="did you mean 'maze'"):
         labels(["mase"], [0])

@@ -111,7 +111,7 @@ def test_a_server_that_ends_is_reported_and_the_others_continue(gpus: Gpus, tmp_
     process = gpus.start({"bad": failing, "good": "tiny"}, "serving.gpus=[1]", n=10)
     _, error = process.communicate()
     assert (process.returncode, time.monotonic() - start < 60) == (2, True)
-    assert f"vLLM for {failing} ended with code 1 (torch.OutOfMemoryError: there is not enough of it): see " in error
+    assert f"vLLM for {failing} exited with code 1 (torch.OutOfMemoryError: there is not enough of it): see " in error
     assert "--resume" in error
     records = [json.loads(line) for line in (tmp_path / "results" / "rollouts.jsonl").read_text().splitlines()]
     assert [record["model"] for record in records] == 10 * ["good"]

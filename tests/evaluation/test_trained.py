@@ -148,7 +148,7 @@ def test_custom_rewards_are_used_if_their_code_is_imported(run: Path, tmp_path: 
     asked.write_text(f"models: [{copy}]\noutput: {{dir: {tmp_path / 'e'}}}\n")
     plain, notes = as_trained(load_eval_config(asked))
     assert "shouts" not in plain.rewards
-    assert "run: evaluated without its training run's rewards, because the code of shouts is not imported" in notes[0]
+    assert "run: evaluated without its training run's rewards, because their code is not imported (shouts)" in notes[0]
     asked.write_text(asked.read_text() + "imports: [shouts.py]\n")
     complete, notes = as_trained(load_eval_config(asked))
     assert complete.rewards["shouts"].weight == 0.25
@@ -230,7 +230,7 @@ def test_own_data_that_is_gone(tmp_path: Path, text: str) -> None:
     model = _checkpoint(tmp_path, None)
     (tmp_path / "config.yaml").write_text(text)
     _, notes = as_trained(_config(tmp_path / "e", {"base": "tiny", "ours": model}))
-    assert notes == ["ours: own data: overlap with training not checked"]
+    assert notes == ["ours: own training data cannot be read: overlap with questions not checked"]
     with pytest.raises(InputError, match="tasks: is required: these models' training runs"):
         as_trained(eval_config_of([f"models={json.dumps({'ours': model})}", f"output.dir={tmp_path / 'e'}"]))
 

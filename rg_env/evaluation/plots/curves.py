@@ -28,7 +28,7 @@ REWARD, ACCURACY = "reward", "eval/accuracy"
 _PANELS = {REWARD: "reward, training batch", ACCURACY: "accuracy, sampled, on the frozen problems"}
 """Metrics compared between runs, with their labels."""
 _MOST, _MOST_STEPS = 1e100, 2**53
-"""Maximum absolute value that axes can show; diverged runs may log larger ones."""
+"""Maximum absolute value and maximum step that axes can show; diverged runs may log larger values."""
 _STYLES = ("-", "--", "-.", ":")
 _BLUE, _ORANGE, _GREEN, _PURPLE, *_ = style.COLORS
 
@@ -58,7 +58,7 @@ def read_curve(file: Path, name: str) -> Curve:
     if not rows:
         raise InputError(f"{file} is empty: the run has not logged anything yet")
     if any("completion" in row or not is_count(row.get("step"), _MOST_STEPS) for row in rows):  # rollouts
-        raise InputError(f"{file} is not a metrics.jsonl of a run: pass that file")
+        raise InputError(f"{file} is not a run's metrics.jsonl: pass that file instead")
     found = {
         metric: {row["step"]: float(row[metric]) for row in rows if _can_be_drawn(row.get(metric))}
         for metric in _PANELS
@@ -93,14 +93,14 @@ def notes_on(curves: Sequence[Curve]) -> list[str]:
             "accuracies are not comparable: the runs were evaluated on different problems or in different ways"
         )
     if unknown := [curve.name for curve in measured if curve.asked is None]:
-        notes.append(f"no intervals, and problems unknown, without eval_results: {listed(unknown)}")
+        notes.append(f"no intervals and unknown problems, because eval_results is missing: {listed(unknown)}")
     return notes
 
 
 def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None) -> None:
     """Draw reward and accuracy over the optimizer steps, side by side.
 
-    Up to 7 runs have their own color, and a band for the accuracy's 95% interval. More runs are drawn as thin gray
+    Up to 7 runs each have their own color, and a band for the accuracy's 95% interval. More runs are drawn as thin gray
     lines with their mean over the common steps; the runs with the highest and lowest final value are in color.
 
     Args:
@@ -191,7 +191,7 @@ def _draw_crowd(axes: Axes, curves: Sequence[Curve], metric: str, window: int) -
 
 
 def _ends(curves: Sequence[Curve]) -> list[Curve]:
-    """Runs that end highest and lowest in accuracy, or in reward if more runs have it; ties by the other metric."""
+    """Runs with the highest and lowest final accuracy, or reward if more runs have it; the other metric breaks ties."""
     first, second = sorted(_PANELS, key=lambda m: (-sum(m in curve.values for curve in curves), m == REWARD))
 
     def last(curve: Curve) -> list[float]:
@@ -235,7 +235,7 @@ def plot_run(folder: Path, output: Path | None = None) -> Path | None:
     _draw_run(curve, steps, evaluations)
     name = folder.resolve().name
     title = f"{last.title}\n{name}" if last else name
-    figure.suptitle(title, parse_math=False, fontsize=11)  # otherwise two dollar signs are a formula
+    figure.suptitle(title, parse_math=False, fontsize=11)  # otherwise text between dollar signs is a formula
     output = output or run.curve_file
     style.save(figure, output)
     return output

@@ -29,8 +29,8 @@ def plot_files(
     rename: Sequence[str] = (),
     rename_file: Path | None = None,
 ) -> tuple[Path, list[str]]:
-    """Draw one plot of all `files`, which must be of the same kind. A folder of a run means its metrics, one of an
-    evaluation its newest results.
+    """Draw one plot of all `files`, which must be of the same kind. A run's folder means its metrics; an
+    evaluation's folder means its newest results.
 
     Args:
         output: file of the plot, which is replaced if it exists; default: the first file with the suffix .png.
@@ -50,11 +50,11 @@ def plot_files(
     output = check_suffix(output or files[0].with_suffix(".png"))
     files = list({file.resolve(): file for file in files}.values())  # without duplicates
     if output.resolve() in {file.resolve() for file in files}:
-        raise InputError(f"{output} is one of the files: name the plot differently with --output")
+        raise InputError(f"{output} is one of the files: choose another name for the plot with --output")
     runs = [file for file in files if file.suffix == ".jsonl"]
     others = [file for file in files if file not in runs]
     if runs and others:
-        raise InputError(f"{runs[0]} has metrics of a run and {others[0]} results: they do not belong in one plot")
+        raise InputError(f"{runs[0]} contains metrics of a run, and {others[0]} results: plot them separately")
     kind, run_names, results = "run", _run_names(runs), None
     aliases = {name: name for name in run_names}
     if not runs:
@@ -96,7 +96,7 @@ def _by_number(name: str) -> list[tuple[float, str]]:
 
 
 def _paths(results: Results) -> dict[str, str]:
-    """The name of each model by its folder, as it was given to `rg-env eval`, unless several models share it."""
+    """The name of each model by its folder, as passed to `rg-env eval`, unless several models share the folder."""
     found = {(model.source, name) for task in results.tasks.values() for name, model in task.models.items()}
     sources = [source for source, _ in found]
     return {source: name for source, name in found if sources.count(source) == 1}
@@ -113,14 +113,14 @@ def _renamed(results: Results, names: Mapping[str, str]) -> Results:
 
 
 def new_names(typed: Sequence[str], listed: Mapping[str, str], aliases: Mapping[str, str], kind: str) -> dict[str, str]:
-    """New names by old name. Replacements are simultaneous, so `A=B B=A` swaps two; `typed` overrides `listed`.
+    """New names by old name. Replacements are simultaneous, so `A=B B=A` swaps two names; `typed` overrides `listed`.
 
-    Names may contain "=". The old name is then the known name it starts with.
+    Names may contain "=". The old name is then the known name that the entry starts with.
 
     Args:
         typed: entries "OLD=NEW".
-        listed: new names by old ones, of which unknown ones are ignored.
-        aliases: all old names, by themselves and by other texts that are accepted, such as paths.
+        listed: new names by old name; unknown old names are ignored.
+        aliases: old name by accepted text: the old name itself, or another text, such as a path.
         kind: noun for error messages, such as "model".
 
     Raises:
@@ -160,5 +160,5 @@ def _read_names(file: Path) -> dict[str, str]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where} is not JSON: {one_line(error)}") from error
     if not isinstance(values, dict) or not all(isinstance(new, str) for new in values.values()):
-        raise InputError(f'{where} must have new names by old ones: {{"OLD": "NEW"}}')
+        raise InputError(f'{where} must map old names to new ones: {{"OLD": "NEW"}}')
     return values

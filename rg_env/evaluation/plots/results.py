@@ -76,7 +76,7 @@ def _bars(task: TaskResults) -> Figure:
     notes = [
         _in_words(each, [f"n = {each.n}"] if each.n != n else [], each.failed)
         if each.n
-        else "no question counts: trained on all"
+        else "no question counts: trained on all of them"
         for each in scores
     ]
     figure, ((axes,),) = style.panels(4.5, 0.3 * len(models) + 0.1)
@@ -186,7 +186,7 @@ def _table(models: Models, tasks: Tasks) -> Figure:
 
 
 def _cells(axes: Axes, models: list[str], tasks: Tasks) -> None:
-    """Draw a table's cells, and the best constant answers below; a dash is a missing accuracy."""
+    """Draw a table's cells, and the best constant answers below; a dash marks a missing accuracy."""
     found = [[each.measured[0] if (each := _scores(task, name)) else None for _, task in tasks] for name in models]
     shades = [[math.nan if each is None else 0.02 + 0.9 * each for each in row] for row in found]
     places = [[place - 0.5 for place in range(count + 1)] for count in (len(tasks), len(models))]

@@ -114,9 +114,9 @@ def titled(figure: Figure, title: str) -> None:
     """Put `title` above everything else, wrapped into lines."""
     if text := one_line(title, len(title)):
         (width, height), box = figure.get_size_inches(), figure.get_tightbbox()
-        lines = textwrap.wrap(text, max(20, int(box.width / 0.1)))  # a character has about 0.1 inches
+        lines = textwrap.wrap(text, max(20, int(box.width / 0.1)))  # a character is about 0.1 inches wide
         title_box = figure.text((box.x0 + box.x1) / 2 / width, (box.y1 + 0.1) / height, "\n".join(lines), fontsize=12)
-        title_box.set(ha="center", va="bottom", parse_math=False)  # otherwise two dollar signs are a formula
+        title_box.set(ha="center", va="bottom", parse_math=False)  # otherwise text between dollar signs is a formula
 
 
 def check_suffix(output: Path) -> Path:
@@ -131,13 +131,13 @@ def save(figure: Figure, output: Path) -> None:
 
     Raises:
         InputError: the suffix is not one of `SUFFIXES`.
-        OutputFolderError: it cannot be written.
+        OutputFolderError: the plot cannot be written.
     """
     kind = check_suffix(output).suffix[1:].lower()
     try:
         # Keep text in SVG files as text, which can be searched, copied and edited.
         with written_aside(output) as aside, matplotlib.rc_context({"svg.fonttype": "none"}):
-            extent = "tight" if figure.get_layout_engine() is None else None  # others fill the figure
+            extent = "tight" if figure.get_layout_engine() is None else None  # other layouts fill the figure
             figure.savefig(aside, dpi=120, format=kind, bbox_inches=extent, pad_inches=0.15)
     except OSError as error:
         raise OutputFolderError(f"cannot write {output}: {error.strerror}") from error

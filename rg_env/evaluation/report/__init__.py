@@ -1,11 +1,11 @@
 """Report about a training run or an evaluation: a single HTML file that works offline in any browser.
 
-    report = write_report(Path("outputs/RUN"))        # or the folder or a file of results; outputs/RUN/report.html
+    report = write_report(Path("outputs/RUN"))        # outputs/RUN/report.html; also for evaluations
 
 It has curves, tables, accuracies with intervals, and a browser of rollouts. Model output is never executed: the page
 contains it as JSON without HTML special characters, and displays it as text. As a second line of defense, its content
-security policy allows only the page's own script (by hash), refuses text as markup (trusted types), and blocks all
-network requests.
+security policy allows only the page's own script (by hash), keeps text from becoming markup (trusted types), and blocks
+all network requests.
 """
 
 import base64

@@ -127,7 +127,7 @@ class Page:
     rollouts: Rollouts = field(default_factory=Rollouts)
 
     def add_facts(self, facts: Iterable[tuple[str, object]]) -> None:
-        """Add those that are known."""
+        """Add the facts whose values are known."""
         self.facts += [(name, str(value)) for name, value in facts if value not in (None, "")]
 
     def add_scores(self, tasks: Iterable[tuple[BarGroup, Mapping[str, Scores]]], kind: str, note: str) -> None:
@@ -153,7 +153,7 @@ class Page:
             title = f"{name} ({_PARTS[task.part]})" if task.part in _PARTS else name
             group = BarGroup(title, [], counted(task.questions.n, "question"), task.floor)
             tasks.append((group, {model: each.scores for model, each in task.models.items()}))
-        note = "Means with 95% intervals, clustered by question. Questions the model was trained on are left out."
+        note = "Means with 95% intervals, clustered by question. Questions a model was trained on are left out for it."
         self.add_scores(tasks, kind, note)
 
 
@@ -191,7 +191,7 @@ def results_page(source: Path, limit: int) -> Page:
         return task.system_prompt if model is None or model.system_prompt is None else model.system_prompt
 
     rollouts = folder / ROLLOUTS
-    shown = tasks if tasks and source.is_file() else None  # a file of one task excludes the others in the folder
+    shown = tasks if tasks and source.is_file() else None  # for one task's results file, only its rollouts
     sources = [file_source(rollouts, "evaluation", shown)] if rollouts.is_file() else []
     page.rollouts, answers, notes = gather(sources, limit, variants=models, system_prompt=system_prompt)
     page.notes += notes
@@ -209,12 +209,14 @@ def results_page(source: Path, limit: int) -> Page:
 
 
 def _results(source: Path, notes: list[str]) -> Results | None:
-    """Results of all tasks, otherwise merged results of single tasks; the newest if there are several."""
+    """Results of all tasks, otherwise merged results of individual tasks; the newest if there are several."""
     if source.is_file():
         return read_results(source)
     shown, several = newest_results(source)
     if several:
-        notes.append(f"several results files: shows the newest, {', '.join(sorted(file.name for file in shown))}")
+        notes.append(
+            f"several results files: this page shows the newest, {', '.join(sorted(file.name for file in shown))}"
+        )
     if len(shown) < 2:
         return next(iter(shown.values()), None)
     return merged({file.name: each for file, each in shown.items()}).model_copy(update={"comparisons": []})
@@ -319,7 +321,7 @@ def _add_run(page: Page, run: RunFolder, evaluations: Sequence[Results]) -> None
         last = evaluations[-1]
         sampling, count = last.sampling, sum(each.n for each in last.environments)
         answers = counted(sampling.rollouts_per_example, "answer")
-        how = f"{answers} a problem, temperature {sampling.temperature:g}, at most {sampling.max_tokens} tokens"
+        how = f"{answers} per problem, temperature {sampling.temperature:g}, at most {sampling.max_tokens} tokens"
         page.add_facts([("evaluations", f"{len(evaluations)}, on {count} frozen problems"), ("sampling", how)])
 
 

@@ -17,7 +17,7 @@ from rg_env.core.text import counted
 from rg_env.evaluation.runner import Answer
 
 MAX_CHARACTERS = 50_000_000
-"""Maximum number of model-written characters in a report; more makes browsers slow."""
+"""Maximum number of model-written characters in a report; more would make browsers slow."""
 Record = dict[str, Any]
 Source = Callable[[], Iterator[Record]]
 _TEXTS = ("question", "answer", "completion", "reasoning", "extracted", "detail", "error")
@@ -116,7 +116,7 @@ def gather(
     if len(last) < len(found):
         questions = len({each.question for each in found.values()})
         notes.append(
-            f"{len(last):,} of {len(found):,} rollouts are in this page: all answers to {len(chosen):,} of "
+            f"{len(last):,} of {len(found):,} rollouts are on this page: all answers to {len(chosen):,} of "
             f"{questions:,} questions (--max-rollouts N: up to N, or {characters / 1e6:.0f} million characters)"
         )
     return rollouts, answers, notes

@@ -46,9 +46,9 @@ def test_reward_and_accuracy_are_read_by_step(tmp_path: Path) -> None:
         ('{"step": 1}\n', "has nothing to draw: no line has a value of reward or eval/accuracy"),
         ('{"step": 1, "reward": 1' + "0" * 400 + "}\n", "has nothing to draw"),
         ('{"step": 1, "reward": 1}\n{"st\n{"step": 2, "reward": 1}\n', "is damaged: line 2"),
-        ('{"reward": 1}\n', "is not a metrics.jsonl of a run"),
-        ('{"step": -1, "reward": 1}\n', "is not a metrics.jsonl of a run"),
-        ('{"step": 1, "reward": 0.1, "completion": "<answer>0</answer>"}\n', "is not a metrics.jsonl of a run"),
+        ('{"reward": 1}\n', "is not a run's metrics.jsonl"),
+        ('{"step": -1, "reward": 1}\n', "is not a run's metrics.jsonl"),
+        ('{"step": 1, "reward": 0.1, "completion": "<answer>0</answer>"}\n', "is not a run's metrics.jsonl"),
         (None, "cannot be read: No such file"),
     ],
 )

@@ -128,7 +128,7 @@ def test_runs_are_named_by_their_folders_and_ordered_by_their_numbers(rg_env: Ru
     assert code == 0
     assert shown(["4 runs", "mine", "lr=3e-05", "x/lr=0.0001", "y/lr=0.0001"]) == [
         "lr=3e-05", "mine", "x/lr=0.0001", "y/lr=0.0001", "4 runs"]  # fmt: skip
-    assert notes.startswith("note: no intervals, and problems unknown, without eval_results: ")
+    assert notes.startswith("note: no intervals and unknown problems, because eval_results is missing: ")
 
 
 def test_runs_that_were_not_evaluated_alike_are_labeled(rg_env: Run) -> None:
@@ -163,7 +163,10 @@ def test_all_files_of_an_evaluation_make_one_plot(rg_env: Run) -> None:
     [
         (["none.json"], "none.json cannot be read: No such file or directory"),
         (["run.png"], "run.png has neither the metrics of a run (metrics.jsonl) nor results (results_*.json)"),
-        (["odd.svg", "--output", "./odd.svg"], "odd.svg is one of the files: name the plot differently with --output"),
+        (
+            ["odd.svg", "--output", "./odd.svg"],
+            "odd.svg is one of the files: choose another name for the plot with --output",
+        ),
         (["half.json"], "half.json is damaged: "),
         (["list.json"], "list.json is not a results file of rg-env eval (results_*.json)\n"),
         (["notes.md"], "notes.md is not a results file of rg-env eval (results_*.json)\n"),
@@ -185,7 +188,7 @@ def test_all_files_of_an_evaluation_make_one_plot(rg_env: Run) -> None:
         (["a.json", "--rename-file", "none.json"], "--rename-file none.json cannot be read: No such file or directory"),
         (["a.json", "--rename-file", "half.json"], "--rename-file half.json is not JSON: "),
         (["a.json", "--rename-file", "deep.json"], "--rename-file deep.json is not JSON: "),
-        (["a.json", "--rename-file", "list.json"], '--rename-file list.json must have new names by old ones: {"OLD"'),
+        (["a.json", "--rename-file", "list.json"], '--rename-file list.json must map old names to new ones: {"OLD"'),
         (["--rename", "a=b", "a.json"], "the following arguments are required: FILE"),
         (["a.json", "--rename", "a=b", "b.json"], "--rename b.json: pass it as OLD=NEW (files come before the options"),
     ],

@@ -141,7 +141,7 @@ def test_the_newest_results_are_shown(tmp_path: Path) -> None:
     (folder / "results_leg_counting_20250102-000000.json").write_text(newer.model_dump_json())
     report = write_report(folder)
     assert report.notes == [
-        "several results files: shows the newest, results_leg_counting_20250102-000000.json",
+        "several results files: this page shows the newest, results_leg_counting_20250102-000000.json",
         "rollouts.jsonl also has rollouts not counted in the results: trained on leg_counting",
     ]
     data = page_data(report.file)
@@ -210,7 +210,7 @@ def test_too_many_rollouts_keep_whole_questions(tmp_path: Path, report: Run) -> 
     folder = write_evaluation(tmp_path / "eval")
     code, _, errors = report(folder, "--max-rollouts", "9")
     assert code == 0
-    assert "8 of 16 rollouts are in this page: all answers to 2 of 4 questions" in errors
+    assert "8 of 16 rollouts are on this page: all answers to 2 of 4 questions" in errors
     data = page_data(folder / "report.html")
     records = data["rollouts"]["records"]
     assert (len(records), data["rollouts"]["found"]) == (8, 16)

@@ -2,7 +2,7 @@
 
 const COLORS = 8;
 
-/** About `count` or fewer round numbers from `low` to `high` as texts with equally many digits. */
+/** Round numbers from `low` to `high`, at most about `count`, and texts for them with the same number of decimals. */
 function ticks(low, high, count) {
   const span = high - low || Math.abs(high) || 1;
   const unit = 10 ** Math.floor(Math.log10(span / count));
@@ -33,7 +33,7 @@ function range(values, share) {
   return [low === 0 ? 0 : low - room, high === 0 ? 0 : high + room];
 }
 
-/** A figure for `chart`, a `Chart` of page.py. */
+/** A figure for `chart`, a `Chart` of content.py. */
 function lineChart(chart) {
   const readouts = chart.series.map(() => el("output", {}));
   const legend = el("ul", { class: "legend" });
@@ -94,7 +94,7 @@ function drawSeries(drawing, series, i, x, y) {
   }
 }
 
-/** At the pointer: a line at the nearest step, with its values next to the names. */
+/** Shows a line at the step nearest to the pointer, and the step's values next to the names. */
 function follow(drawing, chart, readouts, x, [top, bottom], width) {
   const steps = [...new Set(chart.series.flatMap((series) => series.points.map(([at]) => at)))];
   const rule = svg("line", { class: "rule", y1: top, y2: bottom, visibility: "hidden" });
@@ -137,7 +137,7 @@ function barChart(title, groups) {
   drawnByWidth(place, (width) => place.replaceChildren(barsOf(groups, names, width)));
   const scroller = el("div", { class: "tall", tabindex: "0", role: "group", "aria-label": title }, place);
   const floors = groups.some((group) => group.floor !== null);
-  const note = `Bars: mean; lines: 95% interval.${floors ? " Dashed: what the best constant answer gets." : ""}`;
+  const note = `Bars: mean; lines: 95% interval.${floors ? " Dashed: accuracy of the best constant answer." : ""}`;
   return el("figure", { class: "chart bars" }, el("figcaption", {}, el("h2", {}, title)), scroller, el("p", { class: "small" }, note));
 }
 

@@ -24,7 +24,7 @@ function option(value, text, chosen = false) {
   return el("option", { value, selected: chosen }, text);
 }
 
-/** A number formatted for people, with a real minus sign. */
+/** A number formatted for display, with a real minus sign. */
 function shown(value, digits = 2) {
   if (value === null || value === undefined) return "–";
   const text = Number.isInteger(value) ? String(value) : tidy(value, digits);

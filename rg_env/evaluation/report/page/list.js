@@ -1,7 +1,7 @@
 // The list of rollouts. Only visible rows are in the document, for any number of rollouts.
 
 const ROW = 54; // pixels, as in the style sheet
-const SPARE = 6; // rows above and below what is in sight
+const SPARE = 6; // extra rows above and below the visible ones
 
 class RolloutList {
   constructor(rollouts, onChoice) {
@@ -11,7 +11,7 @@ class RolloutList {
     this.spacer = byId("spacer");
     this.numbers = [];
     this.at = -1;
-    this.wanted = null; // the record that the reader chose, also while a filter hides it
+    this.wanted = null; // the record that the reader chose, even while a filter hides it
     this.box.addEventListener("scroll", () => this.draw(), { passive: true });
     this.box.addEventListener("click", (event) => {
       const row = event.target.closest(".row");

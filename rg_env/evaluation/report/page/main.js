@@ -4,19 +4,19 @@ const page = JSON.parse(byId("report-data").textContent);
 const rollouts = new Rollouts(page.rollouts);
 const state = { facets: {}, text: "", measure: "", low: null, high: null, order: "", variant: null, outcome: "" };
 const list = new RolloutList(rollouts, showChosen);
-let turned = 0; // how far the answer at the side was turned on from the one with the same number
-let ready = false; // only what readers choose changes the address
+let turned = 0; // offset of the compared answer from the one with the same index
+let ready = false; // only the reader's choices change the URL
 
 const KEYS = {
   "j, ↓": "next rollout",
   "k, ↑": "previous rollout",
   "g, G": "first, last (Home, End)",
-  "Page ↑, Page ↓": "a page of the list, which has the focus",
+  "Page ↑, Page ↓": "a page up or down, while the list has the focus",
   "/": "search; Enter or Esc returns to the list",
-  "[ and ]": "another answer to the same question, on the side compared with",
-  c: "what it is compared with",
-  t: "light, dark, as the system is set",
-  "?": "this list",
+  "[ and ]": "previous and next answer to the same question, for the compared step or model",
+  c: "choose what to compare with",
+  t: "light, dark, or the system's setting",
+  "?": "this list of keys",
 };
 
 function showChosen(number, at) {
@@ -55,7 +55,7 @@ function refresh() {
   const found = rollouts.matching(state);
   list.show(found);
   const all = rollouts.records.length;
-  const rest = rollouts.found > all ? ` (${rollouts.found.toLocaleString("en")} were made)` : "";
+  const rest = rollouts.found > all ? ` (${rollouts.found.toLocaleString("en")} in total)` : "";
   const count = found.length === all ? "" : `${found.length.toLocaleString("en")} of `;
   byId("count").textContent = `${count}${all.toLocaleString("en")}${rest}`;
   byId("reset").hidden = found.length === all;
@@ -74,7 +74,7 @@ function fillFilters() {
   byId("measure").append(...measures.map((name) => option(name, name.replaceAll("_", " "))));
   byId("range").hidden = !measures.length;
   const orders = measures.flatMap((name) => [[`${name} up`, `${name}, lowest first`], [`${name} down`, `${name}, highest first`]]);
-  byId("order").append(option("", "as made"), ...orders.map(([value, text]) => option(value, text.replaceAll("_", " "))));
+  byId("order").append(option("", "original"), ...orders.map(([value, text]) => option(value, text.replaceAll("_", " "))));
   const several = rollouts.variants.length > 1;
   byId("compare-label").hidden = byId("outcome-label").hidden = !several;
   byId("compare").append(option("", "nothing"), ...rollouts.variants.map(([i, name], at) => option(i, name, several && !at)));
@@ -101,7 +101,7 @@ function setTheme(theme) {
   byId("theme").textContent = `Theme: ${theme}`;
   try {
     localStorage.setItem("rg-env-report-theme", theme);
-  } catch {} // storage may be switched off: the choice lasts as long as the page, then
+  } catch {} // storage may be turned off: then the choice lasts only as long as the page
 }
 
 function nextTheme() {
@@ -152,7 +152,7 @@ function onKey(event) {
   const writing = event.target.closest?.("input, select, textarea");
   if (writing) {
     if (event.key === "Escape" || (event.key === "Enter" && writing.matches("input"))) {
-      event.preventDefault(); // browsers empty a search field at Esc
+      event.preventDefault(); // browsers clear a search field on Esc
       byId("list").focus();
     }
     return;

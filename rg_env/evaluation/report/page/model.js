@@ -12,8 +12,8 @@ const FACETS = [
   ["truncated", "Cut off"],
 ];
 const SEARCHED = ["completion", "reasoning", "answer", "extracted", "detail", "error"];
-const MOST_VALUES = 300; // of a facet: with more, as the steps of a long run, a choice among them is none
-const ENDING = 32; // characters of a question in the list
+const MOST_VALUES = 300; // maximum per facet: a menu of more, such as the steps of a long run, is useless
+const ENDING = 32; // maximum number of a question's characters in the list
 const OUTCOMES = { "": "any", better: "better", worse: "worse", both: "both right", neither: "both wrong" };
 
 class Rollouts {
@@ -21,7 +21,7 @@ class Rollouts {
     this.records = records;
     this.texts = texts;
     this.found = found;
-    this.answers = new Map(); // task, question and way of drawing -> variant -> numbers of records
+    this.answers = new Map(); // task, question and kind of sampling -> variant -> indices of records
     records.forEach((record, number) => {
       if (record.variant === undefined) return;
       const key = this.pairKey(record);
@@ -42,7 +42,7 @@ class Rollouts {
     return this.texts[record.question];
   }
 
-  /** Questions of a task differ at their end. */
+  /** The end of a question, where the questions of a task differ. */
   ending(record) {
     const text = this.question(record).trimEnd();
     const line = text.slice(text.lastIndexOf("\n") + 1).trim();
