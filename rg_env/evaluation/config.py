@@ -424,7 +424,7 @@ def checked_eval_config(document: Document) -> EvalConfig:
 
 
 def _by_name(tasks: Any) -> dict[str, Any] | None:
-    """A value of `tasks` as entries by name; None if the schema will refuse it."""
+    """A value of `tasks` as entries by name; None if the schema will reject it."""
     try:
         entries = _BY_NAME(tasks)
     except ValueError:
@@ -483,7 +483,7 @@ def _names(config: EvalConfig) -> Iterator[Problem]:
 
 
 def _take_held_out(document: Document) -> None:
-    """Accept tasks under `evaluation`, as in files of held-out tasks for training, as `tasks`."""
+    """Treat tasks under `evaluation`, as in files of held-out tasks for training, as if they were under `tasks`."""
     held_out = document.get(("evaluation",))
     if not isinstance(held_out, dict) or [*held_out] != ["tasks"]:
         return

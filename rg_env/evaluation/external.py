@@ -6,7 +6,7 @@
         results = [harness.score(each, folder) for each in benchmarks]
 
 lm-eval makes the requests and grades the answers, in its own process (`lm_eval_process`). It does not call models,
-because its client for chat endpoints sends stop sequences and seeds that servers refuse, ends the evaluation at the
+because its client for chat endpoints sends stop sequences and seeds that servers reject, ends the evaluation at the
 first call that fails permanently, and cannot resume. Instead, calls, retries and API keys are handled like those of our
 tasks, and each answer is appended to `external/answers.jsonl` immediately. lm-eval truncates answers at a task's stop
 sequences afterwards.

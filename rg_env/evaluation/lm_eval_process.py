@@ -11,7 +11,7 @@ Exchanges JSON values with `external`, which calls the models. No other module i
     -> {"error": one line} instead of either
 
 lm-eval's evaluation runs twice: the first run stops when it calls the model, and in the second that call returns the
-answers. This process does not have API keys, and does not run code written by models (lm-eval refuses such tasks).
+answers. This process does not have API keys, and does not run code written by models (lm-eval rejects such tasks).
 """
 
 import hashlib
@@ -73,7 +73,7 @@ class _Model(LM):
             postprocess_generated_text(self._answers[key], settings.get("until"), None) for key, _, settings in asked
         ]
 
-    # Abstract in `LM`; `_load` refuses tasks that call them.
+    # Abstract in `LM`; `_load` rejects tasks that call them.
     def loglikelihood(self, requests: list[Any]) -> NoReturn:
         raise Refused("chat endpoints report no likelihoods")
 
@@ -152,7 +152,7 @@ class State:
             self._evaluate(name, prompt, _Model(name))
         except _Requests as made:
             return made.args[0]
-        except ValueError as error:  # lm-eval refuses tasks that run a model's code or need images
+        except ValueError as error:  # lm-eval rejects tasks that run a model's code or need images
             raise Refused(f"{name}: {reason_of(error)}") from error
         raise Refused(f"{name} makes no requests")
 

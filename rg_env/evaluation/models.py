@@ -5,9 +5,8 @@
     async with embedded("tiny", config) as model: model.replies(requests)
 
 A call to an endpoint that gets a temporary error (429, 5xx), a timeout, a broken connection or a malformed reply is
-retried with exponential backoff. Permanent errors are not retried: an overlong prompt makes only its own call
-fail; a wrong key or an unknown model makes all calls fail. Replies are validated, and the endpoint's key is removed
-from them.
+retried with exponential backoff. Permanent errors are not retried: an overlong prompt makes only its own call fail; a
+wrong key or an unknown model makes all calls fail. Replies are validated, and the endpoint's key is removed from them.
 """
 
 import asyncio
@@ -164,14 +163,10 @@ class Endpoint:
         except httpx.HTTPError as error:
             raise InputError(f"nothing answers at {address}: {reason_of(error)}") from error
         if response.status_code == 401:
-            raise InputError(f"{address} refuses the key: HTTP 401")
+            raise InputError(f"{address} rejects the key: HTTP 401")
         try:
             names = [each["id"] for each in self._json(response)["data"] if isinstance(each["id"], str)]
-        except (
-            _Damaged,
-            LookupError,
-            TypeError,
-        ):  # missing or malformed list: a wrong name will make the first call fail
+        except (_Damaged, LookupError, TypeError):  # no usable list: a wrong name makes the first call fail
             return
         # Some servers list "models/NAME" but accept NAME.
         if names and not any(each == self.served_name or each.endswith(f"/{self.served_name}") for each in names):
@@ -325,7 +320,7 @@ class LocalModel:
             try:
                 ids = self.encoder(prompt)
             except Exception as error:  # templates can raise anything
-                reason = f"the chat template refuses these messages: {reason_of(error)}"
+                reason = f"the chat template rejects these messages: {reason_of(error)}"
                 refused.append((number, Reply(error=reason)))
                 continue
             if len(ids) + (sampling.max_tokens or 1) > self.engine.max_context:

@@ -142,7 +142,7 @@ def _context(model: str) -> tuple[int, Callable[[Any], list[int]]]:
 
 
 async def _refusals(config: EvalConfig, prompts: Mapping[str, Any]) -> dict[str, str]:
-    """Reasons why an endpoint refuses a prompt, by task."""
+    """Reasons why an endpoint rejects a prompt, by task."""
     (model,) = config.models.values()
     refused = {}
     async with endpoint(model, config) as ready:

@@ -89,7 +89,7 @@ class Accuracy(Record):
 
     accuracy: Share | None
     intervals: dict[str, Interval]
-    """Intervals of the means, by name. Means that are None have no interval, nor has the reward if there is only one
+    """Intervals of the means, by name. Means that are None have no interval, nor does the reward if there is only one
     question."""
 
     @property
@@ -112,7 +112,8 @@ class Scores(Accuracy):
     answers: int
     """Number of sampled answers, including failed calls."""
     guess_adjusted: float | None
-    """(accuracy - floor) / (1 - floor), where floor is the best constant answer's accuracy; 0 means guessing."""
+    """(accuracy - floor) / (1 - floor), where floor is the best constant answer's accuracy; 0 means no better than
+    guessing."""
     greedy_accuracy: Share | None
     reward: float | None
     greedy_reward: float | None
@@ -424,7 +425,8 @@ def newest_results(folder: Path) -> tuple[dict[Path, Results], bool]:
     """The newest results in an evaluation's folder, by file; and whether there are older ones.
 
     These are the results of all tasks or, if the evaluation ended before writing them, of each task. Raises like
-    `read_results`."""
+    `read_results`.
+    """
     found = {file: read_results(file) for file in folder.glob(RESULTS)}
     order = sorted(found, key=lambda file: (file.name.startswith(_ALL), found[file].created, file))
     latest = {task: file for file in order for task in found[file].tasks}

@@ -259,12 +259,12 @@ def together(evaluations: Mapping[str, Results]) -> Results:
 
 
 def compare(published: Mapping[str, PublishedTable], tasks: Mapping[str, TaskResults]) -> list[schema.PublishedFigure]:
-    """Compare published accuracies with ours. The published questions differ from ours, so the two
-    samples count as independent.
+    """Compare published accuracies with ours.
 
-    Accuracies within the tolerance count as equal, regardless of intervals. A larger difference may be due to chance if
-    its interval, given the sizes of both samples, contains 0. For a published accuracy, only the number of questions is
-    known. Several answers to a question may all be alike, so they do not narrow the interval.
+    The published questions differ from ours, so the two samples count as independent. Accuracies within the tolerance
+    count as equal, regardless of intervals. A larger difference may be due to chance if its interval, given the sizes
+    of both samples, contains 0. For a published accuracy, only the number of questions is known. Several answers to a
+    question may all be alike, so they do not narrow the interval.
     """
     found = []
     for table, each in published.items():

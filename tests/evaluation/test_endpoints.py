@@ -320,7 +320,7 @@ def test_all_endpoints_are_checked_before_the_first_call(chat: ChatServer, tmp_p
     with ChatServer(str) as slow:
         slow.listed, slow.list_s = JSONResponse({"error": {"message": "no"}}, 401), 0.5
         other = json.dumps({"model": "m", "url": slow.url})
-        with pytest.raises(InputError, match="refuses the key: HTTP 401"):
+        with pytest.raises(InputError, match="rejects the key: HTTP 401"):
             _run(chat.url, tmp_path / "e", f"models.b={other}")
     assert chat.requests == []
 

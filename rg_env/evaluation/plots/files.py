@@ -3,7 +3,7 @@
     plot_files([Path("results_maze_20250101-120000.json")])                  # results_maze_20250101-120000.png
     plot_files(list(Path("outputs").glob("*/metrics.jsonl")), output=Path("curves.svg"))
 
-Results are comparable if questions, sampling, grading and system prompt are the same. Other files are refused with an
+Results are comparable if questions, sampling, grading and system prompt are the same. Other files are rejected with an
 error that lists the differences.
 """
 
