@@ -92,7 +92,7 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         ([*LEAST, "num_examples=2000000000"], "leg_counting has more than 10,000,000 answers"),
         (["models.a={model: x, url: 'http://[::1'}", "tasks=maze"], "is not the address of an endpoint"),
         (["models.a={model: x, key_variable: K}", "tasks=maze"], "is only for endpoints: set url"),
-        (['models={" a": {model: x}}', "tasks=maze"], "or leading space"),
+        (['models={" a": {model: x}}', "tasks=maze"], "or a leading space"),
         (["models=tiny", "tasks=mase"], "did you mean 'maze'?; your own label needs task: NAME"),
         (["models=tiny", "tasks=[maze, maze]"], "appears twice"),
         (["models=tiny", "tasks.a/b={task: maze}"], "a label may contain only letters"),

@@ -173,7 +173,7 @@ def test_all_files_of_an_evaluation_make_one_plot(rg_env: Run) -> None:
         (["empty.jsonl"], "empty.jsonl is empty: the run has not logged anything yet"),
         (["new.json"], "new.json is damaged: it is not a results file of this version: format"),
         (["zero.json"], "zero.json has no answers"),
-        (["a.json", "run/metrics.jsonl"], "run/metrics.jsonl has metrics of a run and a.json results: they do not"),
+        (["a.json", "run/metrics.jsonl"], "run/metrics.jsonl contains metrics of a run, and a.json results: plot them"),
         (["b.json", "all.json"], "b.json cannot be compared with all.json: only all.json has the task 'gcd'"),
         (
             ["a.json", "asked.json"],
