@@ -113,7 +113,7 @@ def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, l
 
     Raises:
         InputError: a model's folder or an API key is missing, a run's file or `data` is damaged, an external
-            benchmark's name is unknown, or the output folder has a different evaluation.
+            benchmark's name is unknown, or the output folder contains a different evaluation.
         MissingExtraError: external benchmarks need lm-eval, which is not installed.
         OutputFolderError: the folder has files already, or cannot be written.
     """

@@ -3,9 +3,9 @@
     found = judge(results, "tiny")            # from an evaluation of tasks at levels, with several answers per question
     starts(found)["maze"].level               # level to start with
 
-GRPO learns from groups with both right and wrong answers. A task that is always or never solved has none, and a task
-solved just as often by a constant answer teaches that answer. The level to start with has the most such groups among
-the levels that are solved 10 to 80% of the time and more often than by the best constant answer.
+GRPO learns from groups with both right and wrong answers. A task that is always or never solved has no such groups,
+and a task solved just as often by a constant answer teaches that answer. The level to start with has the most such
+groups among the levels that are solved 10 to 80% of the time and more often than by the best constant answer.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Values from the training run of a checkpoint: settings such as prompt and grading, and questions it was trained on.
+"""Values from the training run of a checkpoint: settings such as prompt and grading, and its training questions.
 
     config, notes = as_trained(config)          # sets missing values from the training run of the first model
     trained_on(model).among(questions)          # questions to skip

@@ -128,7 +128,7 @@ def _all(sources: Sequence[Source]) -> Iterator[Record]:
 
 
 def _identity(record: Record, number: int) -> tuple[Any, ...]:
-    """Identity of a record: kind, variant, task, question and index of the answer; in training, its own index."""
+    """Identity of a record: kind, variant, task, question, answer index and draw; in training, the record's index."""
     if record["source"] == "training":
         return "training", None, "", "", number, None
     question, answer = record.get("row") or question_hash(record["question"]), record.get("rollout", number)
