@@ -126,7 +126,7 @@ def test_an_entrys_own_answer_is_tried_only_after_a_wrong_one() -> None:
         result = score("<answer>1</answer>", {**info, "entry": entry})
         assert result.status == "ungradable"
         assert "own gold answer" in result.detail
-        assert "of another reasoning-gym version" in result.detail
+        assert "comes from another reasoning-gym version" in result.detail
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ ones."""
 import json
 import re
 import time
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,18 @@ def test_every_task_has_one_grader() -> None:
     assert set(DISAGREEMENTS) <= set(TASKS)
 
 
+def timed(task: str, text: str, answer: str) -> tuple[Score, float]:
+    """The score and its CPU seconds; what takes long is graded again, because a collection of garbage may take long."""
+    seconds = inf
+    for _ in range(3):
+        start = time.process_time()
+        score = graded(task, text, answer)
+        seconds = min(seconds, time.process_time() - start)
+        if seconds < 0.5:
+            break
+    return score, seconds
+
+
 @each_task
 def test_hostile_answers_score_0_and_are_graded_quickly(task: str, tmp_path: Path) -> None:
     """No answer is executed, raises, scores, or takes 0.5 s of CPU time (a few milliseconds are usual). Answers of
@@ -92,17 +105,15 @@ def test_hostile_answers_score_0_and_are_graded_quickly(task: str, tmp_path: Pat
     item = entries(task)[0]
     gold, text = gold_answer(task, item) or "", json.dumps(item)
     for payload in [code.format(path=tmp_path / "made") for code in CODE] + HEAVY + ODD:
-        start = time.process_time()
-        score = graded(task, text, payload)
-        seconds = time.process_time() - start
+        score, seconds = timed(task, text, payload)
         shown = f"{payload[:60]!r} for {gold[:60]!r}: {score.value} {score.status} {score.detail}"
         assert seconds < 0.5, f"{seconds:.3f} s, {shown}"
         assert score.status == "wrong", shown
     assert not list(tmp_path.iterdir())
     for payload in ("<answer>" * 125_000, "7" * 10_000_000):
-        start = time.process_time()
-        assert graded(task, text, payload).status == "too_long"
-        assert time.process_time() - start < 0.5
+        score, seconds = timed(task, text, payload)
+        assert score.status == "too_long"
+        assert seconds < 0.5
     assert [graded(task, text, blank).value for blank in ("", " ", "\n\t")] == [0.0, 0.0, 0.0]
     info = {"rg_task": task, "config": "{}", "entry": text}
     assert score_extraction(Extraction("no_answer", None), info).status == "no_answer"
