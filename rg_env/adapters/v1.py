@@ -120,7 +120,7 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     """A task, or a mixture: names, and mappings with name, weight, config, level and levels. Given as JSON on
     the command line."""
     split: Literal["train", "eval"] = "eval"
-    """Split of the questions; use `train` for training. A problem is never in both splits, for any seeds."""
+    """Split of the questions; use `train` for training. A problem is never in both splits, regardless of the seeds."""
     num_train_examples: int = Field(2000, ge=0)
     num_eval_examples: int = Field(200, ge=0)
     seed: int = 0

@@ -13,7 +13,7 @@ def add(commands: Any) -> None:
     """Add `rg-env eval` to the subcommands."""
     parser = commands.add_parser(
         "eval",
-        help="compare models on tasks: endpoints, checkpoints, adapters",
+        help="compare models (endpoints, checkpoints, adapters) on tasks",
         usage="rg-env eval [CONFIG] [section.key=value ...] [--models MODEL ...] [--tasks TASK ...] "
         "[--data FILE] [--external BENCHMARK ...] [options]",
         epilog="A MODEL is a folder, a name on the Hugging Face Hub, 'tiny', or NAME@URL of an OpenAI-compatible "

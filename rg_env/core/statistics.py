@@ -81,7 +81,7 @@ def t_critical(degrees: int) -> float:
 def share_interval(values_by_problem: Sequence[Sequence[float]]) -> tuple[float, float]:
     """Confidence interval, within [0, 1], for a mean of values in [0, 1], clustered by problem.
 
-    Wilson's score interval (1927) with the effective sample size for clustered samples by Korn and Graubard (1998):
+    Wilson's (1927) score interval with Korn and Graubard's (1998) effective sample size for clustered samples:
     `mean (1 - mean) / error^2`, corrected for the degrees of freedom. That size is smaller than the number of answers
     if answers to the same problem resemble each other, and never larger. If all answers are right, or all are wrong,
     the number of problems is used, because ten right answers to one problem reveal little about other problems.
@@ -284,7 +284,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
         InputError: unless 0 <= c <= n and 1 <= k <= n.
     """
     if not 0 <= c <= n:
-        raise InputError(f"c={c} right answers of n={n}: must be between 0 and n")
+        raise InputError(f"c={c} right answers out of n={n}: c must be between 0 and n")
     if not 1 <= k <= n:
         raise InputError(f"k={k}: must be between 1 and the n={n} sampled answers")
     ways = math.comb(n, k)

@@ -166,7 +166,7 @@ def _hash_of(module: ModuleType) -> str:
 
 
 def register_new_tasks(source: str) -> None:
-    """Add the tasks registered with the library by the user's code in `source` to the task table.
+    """Add to the task table the tasks that the user's code in `source` registered with the library.
 
     Raises:
         InputError: a task has a shipped task's name or an invalid one, or its config or curriculum cannot be read.

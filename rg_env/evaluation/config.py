@@ -284,7 +284,7 @@ class EvalConfig(Section):
     models: Annotated[dict[str, EvalModel], Field(min_length=1)]
     """Models to evaluate."""
     tasks: dict[str, EvalTask] = Field(default_factory=dict)
-    """Tasks to evaluate on; a category's name includes all its tasks. Default: no tasks if there are external
+    """Tasks to evaluate on; naming a category selects all of its tasks. Default: no tasks if there are external
     benchmarks or `data`, otherwise the evaluation tasks and data from a model's training run, with the same sizes and
     sampling."""
     data: DataConfig | None = None
@@ -541,7 +541,7 @@ def _sampling(config: EvalConfig) -> Iterator[Problem]:
                 ("rollouts_per_example",), "with temperature 0 all answers are the same: use 1, or a higher temperature"
             )
         if config.greedy:
-            yield Problem(("greedy",), "with temperature 0 the answers are greedy already: turn greedy off")
+            yield Problem(("greedy",), "temperature 0 is already greedy: turn greedy off")
     gpus = config.serving.gpus
     if gpus is not None and (not gpus or len(set(gpus)) < len(gpus)):
         yield Problem(("serving", "gpus"), "is empty, or names a GPU twice")

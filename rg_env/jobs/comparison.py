@@ -61,7 +61,7 @@ class Run:
     """One point of the sweep. Only finished runs have figures."""
 
     number: int
-    """Number from 1, in sweep order."""
+    """Position in the sweep, counting from 1."""
     name: str
     """Folder name."""
     values: dict[str, Any]

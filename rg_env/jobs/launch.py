@@ -83,7 +83,7 @@ class LaunchOptions:
     server_timeout: float = 600
     """Seconds to wait for the server to become healthy."""
     save_timeout: float = 300
-    """Seconds to wait for the trainer to save after an interrupt or the server's end."""
+    """Seconds to wait for the trainer to save after an interrupt or after the server exits."""
     dry_run: bool = False
     """Whether to only print the commands, without downloading anything."""
     verbose: bool = False

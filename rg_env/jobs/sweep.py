@@ -65,7 +65,7 @@ class Point:
     """One run of a sweep."""
 
     number: int
-    """Number from 1, in grid order."""
+    """Position in the grid, counting from 1."""
     name: str
     """Folder name: at most `MOST_CHARACTERS` ASCII letters, digits and any of . _ = + -"""
     values: dict[str, Any]

@@ -100,7 +100,7 @@ class Mixture(BaseModel):
         return [task.name for task in self.tasks]
 
     def counts(self, n: int) -> list[int]:
-        """Each task's number of the `n` rows, by the largest-remainder method, with at least one row per task.
+        """How many of the `n` rows each task gets, by the largest-remainder method, with at least one row per task.
 
         Raises `InputError` if `n` is above 0 and below the number of tasks: a task without rows would have no
         meaningful accuracy.

@@ -100,8 +100,9 @@ def notes_on(curves: Sequence[Curve]) -> list[str]:
 def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None) -> None:
     """Draw reward and accuracy over the optimizer steps, side by side.
 
-    Up to 7 runs each have their own color, and a band for the accuracy's 95% interval. More runs are drawn as thin gray
-    lines with their mean over the common steps; the runs with the highest and lowest final value are in color.
+    Up to 7 runs each get their own color, and a band for the accuracy's 95% interval. If there are more, all runs are
+    drawn as thin gray lines, along with their mean over the common steps, and the runs with the highest and lowest
+    final values are highlighted.
 
     Args:
         curves: curves with distinct names.

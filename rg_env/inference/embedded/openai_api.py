@@ -210,7 +210,7 @@ class ChatRequest(Request):
 
     messages: list[_Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1, le=10_000_000)
-    """OpenAI's newer name of `max_tokens`."""
+    """OpenAI's newer name for `max_tokens`."""
     logprobs: bool = False
     return_tokens_as_token_ids: bool = False
     """vLLM extension: `logprobs` shows tokens as "token_id:N", because different tokens can have the same text."""

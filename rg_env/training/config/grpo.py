@@ -44,8 +44,8 @@ class GRPOConfig(Section):
     """Number of passes over the training rows, used instead of `max_steps`. Rows that do not fill a whole step are left
     out of a pass. Default: `max_steps` applies."""
     rollouts_as_steps: bool = False
-    """Whether every number of steps in the config counts rollouts instead of optimizer steps. Metric services then plot
-    against rollouts, too. This makes runs with different batch sizes comparable."""
+    """Whether every number of steps in the config counts rollouts instead of optimizer steps. Experiment trackers then
+    plot against rollouts, too. This makes runs with different batch sizes comparable."""
     learning_rate: Above0 = 1e-6
     """Peak learning rate of the schedule."""
     lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"

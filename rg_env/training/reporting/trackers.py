@@ -1,4 +1,4 @@
-"""Metric services of a run (`LoggingConfig.report_to`): TensorBoard, Weights & Biases, Trackio.
+"""Experiment trackers for a run (`LoggingConfig.report_to`): TensorBoard, Weights & Biases, Trackio.
 
 accelerate's trackers do the work. Added here:
 
