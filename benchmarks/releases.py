@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))
 from release_environments import RELEASES, Release, build_wheel, make_environment
 
 MOST_SECONDS, LEAST_RATIO = 1.5, 0.8

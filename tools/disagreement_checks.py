@@ -313,7 +313,7 @@ def more_terms(answer: str, entry: Entry) -> bool:
 
 
 def stored_wrong(task: str) -> Callable[[str, Entry], bool]:
-    """A check that the answer is the stored one, which the rules in the question's text refute (`tests/solvers`)."""
+    """A check that the answer is the stored one, which the question's own rules refute (`tests/helpers/solvers`)."""
     return lambda answer, entry: answer.strip("\"'") == entry["answer"] != corrected(task, entry)["answer"]
 
 

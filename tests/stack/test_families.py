@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).with_name("family_sync.py")
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
     """What `family_sync` found, by family: one process for all, since importing vLLM takes longer than any of them."""
-    paths = f"{REPOSITORY}:{REPOSITORY / 'tests'}"
+    paths = f"{REPOSITORY}:{REPOSITORY / 'tests' / 'helpers'}"
     environment = cpu_environment(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="WARNING", PYTHONPATH=paths)
     command = [sys.executable, str(PROGRAM), str(tmp_path_factory.mktemp("families"))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)

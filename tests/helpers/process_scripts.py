@@ -12,7 +12,7 @@ import pytest
 
 WITHIN_S = 500
 """Importing takes most of it, and DeepSpeed's compiling on its first use; a busy machine takes three times as long."""
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 HEAD = """
 from rg_env.commands import prepare_process, run_command

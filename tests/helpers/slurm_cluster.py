@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
 from rg_env.jobs.slurm import SlurmJob, sbatch_script
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 JOB = str(os.getpid())  # its number decides on the ports, and another test run may be on this machine
 PORT = 10000 + os.getpid() % 10000 * 2
 CONFIG = "model: {name: tiny}\ntasks: leg_counting\nengine: {kind: KIND}\n"

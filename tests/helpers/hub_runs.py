@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-CONFIG = Path(__file__).parents[1] / "configs/train/tiny.yaml"
+CONFIG = Path(__file__).parents[2] / "configs/train/tiny.yaml"
 SMALL = [
     "tasks={leg_counting: {weight: 2}, chain_sum: {}}",
     "splits.num_train_examples=60",

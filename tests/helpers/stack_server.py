@@ -15,7 +15,7 @@ import torch
 from rg_env.inference.vllm.client import VllmServer, serve_command
 from rg_env.tiny import POLICY_DIR
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 START_S = 240
 
 
