@@ -47,6 +47,9 @@ def add(commands: Any) -> None:
 
 def _export(options: argparse.Namespace) -> int:
     require("torch", "train")
+    from rg_env.publish.checkpoint import find_checkpoint
+
+    find_checkpoint(options.path, best=options.best, base=options.base)  # fails before torch is imported
     from rg_env.publish.export import ExportRequest, export
 
     with end_signals_as_ctrl_c():

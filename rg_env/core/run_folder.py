@@ -253,6 +253,24 @@ def is_missing_folder(model: str) -> bool:
     return is_path and not os.path.exists(model)
 
 
+def model_path_problem(model: str, *, adapters: bool = False) -> str | None:
+    """Why no model can be loaded from a path: there is no such folder, or it contains no model (with `adapters`, no
+    LoRA adapters either). None for names on the Hub."""
+    if is_missing_folder(model):
+        return f"there is no folder {model}"
+    files = ("config.json", "adapter_config.json") if adapters else ("config.json",)
+    if not os.path.exists(model) or any((Path(model) / file).is_file() for file in files):
+        return None
+    if RunFolder.is_run(Path(model)):
+        last = RunFolder(Path(model)).last_checkpoint()
+        return (
+            f"{model} is a run: pass {last}"
+            if last
+            else f"{model} is a run without a checkpoint-N: it has no model yet"
+        )
+    return f"{model} is not a model folder: config.json and safetensors files are required"
+
+
 def checkpoint_step(folder: Path) -> int | None:
     """N of checkpoint-N; None for any other name."""
     match = re.fullmatch(r"checkpoint-(\d+)", folder.name)

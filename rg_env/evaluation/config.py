@@ -152,7 +152,7 @@ def name_of(text: str) -> str:
     parts = Path(model).parts
     if len(parts) > 1 and checkpoint_step(Path(parts[-1])) is not None:
         return "/".join(parts[-2:])
-    return parts[-1] if parts and (os.path.isdir(model) or is_missing_folder(model)) else model
+    return parts[-1] if parts and (os.path.exists(model) or is_missing_folder(model)) else model
 
 
 def run_of(model: str) -> RunFolder | None:

@@ -21,12 +21,13 @@ from rg_env.core.data.manifest import read_manifest
 from rg_env.core.data.splits import question_hash
 from rg_env.core.data.user_rows import DataConfig, split_rows
 from rg_env.core.rewards import resolve_rewards
-from rg_env.core.run_folder import RunFolder, damaged, is_missing_folder
+from rg_env.core.run_folder import RunFolder, damaged, model_path_problem
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import listed, shortened
 from rg_env.errors import InputError
 from rg_env.evaluation.config import EvalConfig, EvalModel, run_of
 from rg_env.evaluation.questions import Questions
+from rg_env.tiny import TINY
 
 _OPTIONS = ("config", "level", "levels")
 _OF_TRAINING = ("prompt.", "grading", "rewards.", "sampling.max_tokens", "tasks.")
@@ -46,10 +47,10 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
         InputError: a model's folder is missing, a run's file is damaged, or tasks are missing and no run has evaluation
             tasks.
     """
-    for model in config.models.values():
-        if not model.url and is_missing_folder(model.model):
-            raise InputError(f"there is no folder {model.model}")
     models = {name: model.model_copy(update={"model": _checkpoint(model)}) for name, model in config.models.items()}
+    for model in models.values():
+        if not model.url and model.model != TINY and (problem := model_path_problem(model.model, adapters=True)):
+            raise InputError(problem)
     config, notes = config.model_copy(update={"models": models}), list[str]()
     runs = {name: run for name, each in models.items() if not each.url and (run := run_of(each.model))}
     trained = {name: settings for name, run in runs.items() if (settings := _settings(run))}

@@ -14,7 +14,7 @@ from typing import Any
 from rg_env.core.data.manifest import read_manifest
 from rg_env.core.data.user_rows import split_rows
 from rg_env.core.hub import LOGIN
-from rg_env.core.run_folder import RunFolder, is_missing_folder, run_name
+from rg_env.core.run_folder import RunFolder, model_path_problem, run_name
 from rg_env.core.text import counted, one_line
 from rg_env.errors import InputError
 from rg_env.inference.vllm.client import VllmServer
@@ -96,10 +96,8 @@ def own_rows(config: TrainConfig) -> tuple[Rows, Rows]:
 
 def check_model(name: str) -> None:
     """Raise `InputError` if a model's name is the path of a missing folder, or of one without a model."""
-    if is_missing_folder(name):
-        raise InputError(f"model.name: there is no folder {name}")
-    if name != TINY and os.path.isdir(name) and not (Path(name) / "config.json").is_file():
-        raise InputError(f"model.name: {name} is not a model folder: config.json and safetensors files are required")
+    if name != TINY and (problem := model_path_problem(name)):
+        raise InputError(f"model.name: {problem}")
 
 
 def check_hub(config: HubConfig) -> None:

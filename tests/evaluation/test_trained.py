@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from user_code import nothing_left
 
 from rg_env.cli.main import run as command
 from rg_env.core.config import yaml12
@@ -150,7 +151,8 @@ def test_custom_rewards_are_used_if_their_code_is_imported(run: Path, tmp_path: 
     assert "shouts" not in plain.rewards
     assert "run: evaluated without its training run's rewards, because their code is not imported (shouts)" in notes[0]
     asked.write_text(asked.read_text() + "imports: [shouts.py]\n")
-    complete, notes = as_trained(load_eval_config(asked))
+    with nothing_left():
+        complete, notes = as_trained(load_eval_config(asked))
     assert complete.rewards["shouts"].weight == 0.25
     assert not any("not imported" in note for note in notes)
 

@@ -31,16 +31,23 @@ def files(here: Path) -> None:
     (here / "cut.jsonl").write_text('{"question": "1 + 1", "ans')
     (here / "old" / "checkpoint-5").mkdir(parents=True)
     (here / "old" / "metrics.jsonl").touch()
+    (here / "new").mkdir()
+    (here / "new" / "metrics.jsonl").touch()
+    (here / "empty").mkdir()
 
 
-def train(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """`rg-env train` without any login; a line on standard error reports that torch was imported."""
+def rg_env(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`rg-env` without any login; a line on standard error reports that torch was imported."""
     code = (
         "import atexit, sys; atexit.register(lambda: 'torch' in sys.modules and print('torch!', file=sys.stderr)); "
         "from rg_env.cli.main import main; main()"
     )
-    command = [sys.executable, "-c", code, "train", "run.yaml", *arguments]
+    command = [sys.executable, "-c", code, *arguments]
     return subprocess.run(command, capture_output=True, text=True, env=NO_LOGIN, check=False)
+
+
+def train(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return rg_env("train", "run.yaml", *arguments)
 
 
 @pytest.mark.parametrize("dry_run", [["--dry-run"], []], ids=["dry run", "run"])
@@ -52,7 +59,8 @@ def train(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["--resume", "old/checkpoint-5"], "it is not a checkpoint: it has no trainer_state.json"),
         (["--resume", "auto"], "--resume auto needs the output folder of the run"),
         (["model=outputs/none/checkpoint-5"], "model.name: there is no folder outputs/none/checkpoint-5"),
-        (["model=old"], "old is not a model folder: config.json and safetensors files are required"),
+        (["model=old"], "model.name: old is a run: pass old/checkpoint-5\n"),
+        (["model=empty"], "model.name: empty is not a model folder: config.json and safetensors files are required"),
         (["output.dir=old"], "old is not empty: it may contain another run"),
         (["--eval-only", "--checkpoint", "./nope"], "cannot evaluate nope: there is no such folder"),
         (["--eval-only", "--checkpoint", "old"], "cannot evaluate old: it is a run; name one of its checkpoints"),
@@ -66,6 +74,25 @@ def train(*arguments: str) -> subprocess.CompletedProcess[str]:
 )  # fmt: skip
 def test_what_is_missing_is_one_line(here: Path, arguments: list[str], words: str, dry_run: list[str]) -> None:
     done = train(*arguments, *dry_run)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["export", "empty"], "empty is not a checkpoint; a checkpoint is a model folder"),
+        (["export", "new"], "new is a run without a checkpoint-N"),
+        (["push", "empty", "--repo-id", "me/x"], "empty is not a checkpoint"),
+        (["serve", "--model", "empty"], "empty is not a model folder"),
+        (["serve", "--model", "run.yaml"], "run.yaml is not a model folder"),
+        (["probe", "--model", "new", "--tasks", "gcd"], "new is a run without a checkpoint-N: it has no model yet"),
+        (["eval", "--models", "tiny", "./run.yaml", "--tasks", "gcd"], "run.yaml is not a model folder"),
+    ],
+)
+def test_other_commands_refuse_what_is_no_model_as_early(here: Path, arguments: list[str], words: str) -> None:
+    done = rg_env(*arguments)
     assert done.returncode == 2, done.stdout + done.stderr
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
