@@ -134,7 +134,7 @@ class Environment:
 
     @property
     def rewards(self) -> Sequence[WeightedReward]:
-        """The rewards: name, function, weight, gate."""
+        """The rewards, each with its name, function, weight and gate."""
         return self.rubric.rewards
 
     @property
@@ -286,7 +286,7 @@ def _own_rows(rows: Iterable[Row], name: str, asking: PromptOptions) -> list[dic
 
 
 def prompted_rows(rows: Iterable[Row], name: str, asking: PromptOptions) -> list[dict[str, Any]]:
-    """Normalize rows to prompt, answer (text), info, example_id and their own columns.
+    """Normalize rows to the columns prompt, answer (text), info and example_id, and keep their other columns.
 
     Raises:
         InputError: a row is invalid; the message contains `name` and the row's index.

@@ -113,7 +113,7 @@ def test_a_folder_that_cannot_be_used_is_one_warning(cache: Path, caplog: pytest
     assert row_cache.load(WHAT) is None
     row_cache.store(WHAT, [_row("mine")])
     messages = [record.getMessage() for record in caplog.records]
-    assert ["others may write to it" in messages[0], "exists" in messages[-1]] == [True, True]
+    assert ["other users can write to it" in messages[0], "exists" in messages[-1]] == [True, True]
 
 
 def test_the_folder_is_where_users_keep_caches() -> None:

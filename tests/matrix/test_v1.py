@@ -70,7 +70,7 @@ BAD = {
     "text that is no JSON": "not JSON",
     "a file that there is not": "imports: there is no file ",
     "text that nests without end": "not JSON",
-    "a seed that is too large": "seed must be a whole number within 64 bits",
+    "a seed that is too large": "seed must be a whole number that fits in 64 bits",
     "too many questions": "the number of eval examples must be a whole number from 0 to 2147483648, not 1000000000000",
     "fewer questions than tasks": "1 example is too few for 2 tasks",
 }

@@ -67,7 +67,7 @@ ULTRA, MINIMAL = "train_ultra_minimal", "train_minimal"
         (MINIMAL, ["--num-generations", "1"], "num_generations=1: must be at least 2"),
         (MINIMAL, ["--learning-rate", "nan"], "learning_rate=nan: must be a finite number"),
         (MINIMAL, ["--max-prompt-length", "5"], "training prompts are longer than max_prompt_length=5"),
-        (MINIMAL, ["--data", "data.jsonl", "--model", "nowhere"], "data.jsonl: line 1 has no 'question'; it has 'prob"),
+        (MINIMAL, ["--data", "data.jsonl", "--model", "nowhere"], "data.jsonl: line 1 has no column 'question'"),
         (MINIMAL, ["--data", "data.jsonl", "--tasks", "maze"], "not allowed with"),
         (MINIMAL, ["--num-eval", "100000"], "100,000 evaluation questions would leave nothing to train on"),
     ],

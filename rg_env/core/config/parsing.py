@@ -1,4 +1,4 @@
-"""Typed configs. Errors report path, value, file and line, and a fix.
+"""Typed configs. Each error reports the key's path, its value, the file and line, and a fix.
 
     document = read_config("configs/train/tiny.yaml", ["training.learning_rate=2e-6"])    # see `core.config.files`
     config = parse_config(document, TrainConfig)                                          # a frozen pydantic model
@@ -31,16 +31,17 @@ class Section(BaseModel):
     string.
 
     Raises:
-        InputError: the values given in Python are invalid.
+        InputError: the values passed to the constructor are invalid.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True)
     renamed: ClassVar[Mapping[str, str]] = {}
     """Keys from other releases and other tools, with their replacements."""
     other_sections: ClassVar[Sequence[str]] = ()
-    """For a top-level schema: sections of other tools, among `renamed`, whose keys are reported one by one."""
+    """For a top-level schema: the keys in `renamed` that are sections in other tools. The keys in these sections are
+    reported one by one."""
     short: ClassVar[str] = ""
-    """Key set by plain text in place of a section, as in `model=tiny`. Empty: plain text is an error."""
+    """Key that is set by plain text in place of the section, as in `model=tiny`. If empty, plain text is an error."""
     mistaken: ClassVar[Mapping[str, str]] = {}
     """For a top-level schema: keys that only another kind of config has, and what to do with such a config."""
 
@@ -87,8 +88,8 @@ def parse_config(
     """Parse and validate a config.
 
     Args:
-        names: returns problems with names that the schema does not know, such as task names. They are reported
-            together with the schema's own.
+        names: returns problems with names that the schema cannot check, such as task names. They are reported
+            together with the schema's own problems.
 
     Raises:
         ConfigError: keys or values are invalid; all of them are reported at once.
@@ -173,7 +174,7 @@ def _given(problem: Problem, values: Mapping[str, Any]) -> str:
 
 
 def problems_in(schema: type[BaseModel], error: ValidationError, *, kind: str = "section") -> Iterator[Problem]:
-    """The problems that `schema` found. `kind`: the noun for an unknown top-level field in messages."""
+    """The problems that `schema` found. `kind`: what messages call an unknown top-level field."""
     for found in error.errors(include_url=False):
         path = tuple(str(key) for key in found["loc"] if key != "[key]")
         if found["type"] == "extra_forbidden":
@@ -260,7 +261,8 @@ def problem_of(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:
 def problems_within(
     path: Keys, spec: Mapping[str, Any], check: Callable[[Any], Any], hint: str = ""
 ) -> Iterator[Problem]:
-    """All errors that `check` raises about `spec`, each at its key. After each error, `check` runs without that key."""
+    """All errors that `check` raises about `spec`, each at its key. After each error, `check` runs again without that
+    key."""
     while True:
         try:
             check(spec)
@@ -324,15 +326,15 @@ class TaskOptions(Section):
     config: dict[str, Any] = Field(default_factory=dict)
     """Options of the task; `rg-env tasks NAME` lists them. Options not set here keep the library's defaults."""
     level: Count | None = None
-    """Difficulty level, for all attributes in the task's curriculum. Null: the library's defaults."""
+    """Difficulty level of all attributes in the task's curriculum. Null: the library's defaults."""
     levels: dict[str, Count] = Field(default_factory=dict)
     """Difficulty levels of individual attributes, which override `level`."""
 
 
 def named(example: str, remedy: str) -> Callable[[Any], Any]:
-    """A validator that converts a name, or a list of names and mappings with a name, to a mapping by name.
+    """A validator that converts a name, or a list of names and mappings with a name, to a mapping keyed by name.
 
-    Its error messages show `example` (such a mapping) or, for a duplicate name, `remedy`.
+    Its error messages show `example`, a mapping with a name, or, for a duplicate name, `remedy`.
     """
 
     def read(value: Any) -> Any:
@@ -363,7 +365,7 @@ def label_problem(label: str, reserved: Mapping[str, str]) -> str | None:
     """Why `label` is not a valid name for a task's results; None if it is valid.
 
     Args:
-        reserved: meaning of each name already in use.
+        reserved: the meaning of each name that is already in use.
     """
     if not _LABEL.fullmatch(label) or len(label.encode()) > _LABEL_BYTES:
         return f"a label may contain only letters, digits, '_', '-' and '.', at most 80 of them ({_LABEL_BYTES} bytes)"
@@ -381,14 +383,15 @@ class PromptConfig(Section):
     """Position of `system_prompt`: in the "system" message, or in the user turn before ("user") or after
     ("user_after") the question."""
     preamble: str = ""
-    """Additional text in the system message, before `system_prompt` if that is there too. Empty: no additional text."""
+    """Additional text at the start of the system message, before `system_prompt` if that message contains it. Empty: no
+    additional text."""
 
 
 class RewardConfig(Section):
     """Each reward is keyed by its name. A plain number sets its weight."""
 
     weight: Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)] = 1.0
-    """Weight in the sum of rewards. A negative weight makes it a penalty; 0 only logs it."""
+    """Weight of the reward in the sum. A negative weight makes the reward a penalty; with 0, it is only logged."""
     when: Literal["answered", "correct", "not_correct"] | None = None
     """Restricts the reward to answered, correct or incorrect completions. Null: all completions."""
     options: dict[str, Any] = Field(default_factory=dict)
@@ -396,7 +399,7 @@ class RewardConfig(Section):
 
 
 def _weighted(value: Any) -> Any:
-    """Convert a list of names and mappings with a name to a mapping by name, and a plain number to a weight."""
+    """Convert a list of names and mappings with a name to a mapping keyed by name, and a plain number to a weight."""
     value = named("{name: b, weight: 0.5}", "name it once")(value)
     if not isinstance(value, Mapping):
         return value

@@ -27,7 +27,7 @@ def load(text: str) -> Any:
 
 
 def load_with_lines(text: str) -> tuple[Any, dict[Keys, int]]:
-    """The values in `text`, and the line of each key outside of lists. Raises `ValueError`."""
+    """The values in `text`, and the line number of each key that is not in a list. Raises `ValueError`."""
     reader = _Reader()
     try:
         node = yaml.compose(text, Loader=Loader)
@@ -41,7 +41,10 @@ def load_with_lines(text: str) -> tuple[Any, dict[Keys, int]]:
 
 
 class _Reader:
-    """Convert YAML nodes to plain values. Each use of an alias counts: a few lines can expand to billions of values."""
+    """Convert YAML nodes to plain values.
+
+    Each use of an alias counts toward the limit, because a few lines can expand to billions of values.
+    """
 
     def __init__(self) -> None:
         self.lines: dict[Keys, int] = {}

@@ -1,15 +1,15 @@
 """Canonical forms, the basis of problem keys. They ignore irrelevant order and names.
 
-A form is a JSON value (text, number, list, ...), a tuple of forms in this order, a `Bag` of forms in any order, or a
-`Name` (only its occurrences matter, not the name itself):
+A form is a JSON value (text, number, list, ...), a tuple of forms whose order matters, a `Bag` of forms whose order
+does not matter, or a `Name` (only its occurrences matter, not the name itself):
 
     canonical((Bag([(Name("Q"), "->", Name("P"))]), Name("P")))     # the same for any two names in place of P and Q
 
 Names are distinguished by where they occur, as in the Weisfeiler-Leman test for graphs. Forms that differ only by
-renaming and by the order in bags always become the same text. The reverse holds except for highly regular forms (two
-triangles and one hexagon), which may share a text; for splits, this errs on the safe side.
+renaming and by the order in bags always become the same text. The reverse holds except for highly regular forms (such
+as two triangles and one hexagon), which may share a text; for splits, this errs on the safe side.
 
-This module also has the forms of arithmetic and algebraic expressions in the library's notation (Python syntax):
+This module also builds the forms of arithmetic and algebraic expressions in the library's notation (Python syntax):
 
     expression("2*x - 1", "x")      # the same form as for "-1 + x*2", and for "2*y - 1" with "y"
 
@@ -47,12 +47,12 @@ def canonical(form: Any) -> str:
 
 
 def _labels(form: Any) -> dict[str, str]:
-    """A label for each name, by where it occurs."""
+    """A label for each name, which depends only on where the name occurs."""
     named = [(sorted(set(_names(statement))), statement) for statement in _statements(form)]
     labels = dict.fromkeys(sorted({name for names, _ in named for name in names}), "n")
     classes = 1
     for _ in range(_ROUNDS):
-        if classes == len(labels):  # all names are distinct
+        if classes == len(labels):  # all names are distinguished
             break
         places: dict[str, list[str]] = {name: [] for name in labels}
         for names, statement in named:

@@ -5,11 +5,11 @@ A row is `{"question": str, "answer": str, "info": {"rg_task", "config", "entry"
 the problem's key (`core.data.problem_keys`); `share` is the task's share of the rows, such as "37/200". The task's name
 is under `rg_task` because verifiers 0.3 reads `info["task"]` itself and expects something else there.
 
-A row's problem decides its split (`core.data.splits`), so training and evaluation rows never share a problem, for any
-seeds. Within a split, rows have distinct questions. The seed determines the first item of a task; the distinct
-questions of the requested split are then kept in order until there are enough (`core.data.selection`). The same tasks,
-numbers of rows and seeds yield the same rows in any process and on any number of cores (`core.data.generation`). A
-repeated build reads the rows from disk (`core.data.row_cache`).
+A row's problem decides its split (`core.data.splits`), so training and evaluation rows never share a problem,
+regardless of the seeds. Within a split, rows have distinct questions. The seed determines the first item of a task.
+From there on, distinct questions of the requested split are kept, in order, until there are enough
+(`core.data.selection`). The same tasks, numbers of rows and seeds yield the same rows in any process and on any number
+of cores (`core.data.generation`). A repeated build reads the rows from disk (`core.data.row_cache`).
 """
 
 import random
@@ -44,12 +44,12 @@ def build_rows(
 ) -> list[Row]:
     """Build `n` rows with distinct questions for `split`.
 
-    Tasks share the rows by weight and are shuffled together by `seed`.
+    The rows are divided among the tasks by weight, and shuffled with `seed`.
 
     Args:
         mixture: anything that `Mixture.parse` accepts.
-        split_by: "problem" or "question". With "question", the same problem may be in both splits in a different
-            wording or order.
+        split_by: "problem" or "question". With "question", the two splits may contain the same problem in
+            different wordings or orders.
         cache: read the rows from disk if available, and store them there.
         processes: maximum number of generation processes; default: one per core.
 
@@ -75,8 +75,8 @@ def build_splits(
     """Build training rows, evaluation rows and their manifest (see `core.data.manifest`).
 
     `seed` determines the training rows and `eval_seed` the evaluation rows, so the evaluation set stays the same when
-    the training seed changes. `manifest`: the manifest of another run, or its file; raises `InputError` if the rows
-    differ from that run's. Other arguments and errors are those of `build_rows`.
+    the training seed changes. `manifest` is the manifest of another run, or the path of its file; if the rows differ
+    from that run's, `InputError` is raised. The other arguments and errors are the same as for `build_rows`.
     """
     mixture = Mixture.parse(gym)
     expected = None if manifest is None else read_manifest(manifest)  # before rows are drawn
@@ -97,7 +97,7 @@ def check_request(mixture: Mixture, split: Split, n: int, seed: int, split_by: o
             f"the number of {split} examples must be a whole number from 0 to {MAX_ROWS}, not {shortened(n)}"
         )
     if not is_count(abs(seed) if isinstance(seed, int) and not isinstance(seed, bool) else seed, 2**64):
-        raise InputError(f"seed must be a whole number within 64 bits, not {shortened(seed)}")
+        raise InputError(f"seed must be a whole number that fits in 64 bits, not {shortened(seed)}")
     mixture.counts(n)
 
 

@@ -2,7 +2,7 @@
 
 Rows are never drawn in the user's process, because the items of six tasks depend on `PYTHONHASHSEED`, some draws never
 end, and importing the library takes 2.5 s. Processes receive chunks of draws, and their items are put back in order, so
-the rows do not depend on the number of processes. `core.data.items` is the child's side.
+the rows do not depend on the number of processes. `core.data.items` runs in these processes.
 """
 
 import os
@@ -36,19 +36,19 @@ _SHARE = {"train": 1 - EVAL_SHARE, "eval": EVAL_SHARE}
 
 @dataclass(frozen=True)
 class Limits:
-    """Time limits of draws, and how draws are divided among processes. No limit changes which rows are drawn."""
+    """Time limits for draws, and how draws are divided among processes. No limit changes which rows are drawn."""
 
     draw_cpu_s: int = 60
     """CPU time limit per draw, in seconds. The first draw includes importing the task. A longer draw is an error:
     skipping it would make rows depend on the machine. CPU time is used because a busy machine slows every draw."""
     silence_s: float = 600.0
-    """Seconds without a reply before a process counts as stuck. A draw may also wait without using CPU time."""
+    """Seconds without a reply after which a process counts as stuck. A draw can also block without using CPU time."""
     max_chunk: int = 1000
     """Maximum number of draws in one job."""
     worth_a_process_s: float = 1.5
     """Seconds for which all processes must be busy before more are started; starting one takes about a second."""
     rows_a_process: int = 500
-    """Number of rows per initial process."""
+    """Number of requested rows per process at the start."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ class _Walk:
         self._failed = 0
 
     def add(self, index: int, item: Item | None, failure: str = "") -> None:
-        """Add a drawn item, or the library's error, in any order.
+        """Add a drawn item or the library's error; draws may arrive in any order.
 
-        Raises `InputError` if the task is exhausted or every draw fails.
+        Raises `InputError` if the task is exhausted or `FAILED_DRAWS` consecutive draws fail.
         """
         self._arrived[index] = item, failure
         while self.missing() and self.selection.draws in self._arrived:
@@ -223,7 +223,7 @@ class Generation:
 
         Raises:
             InputError: the library rejects the options, or a task does not have enough distinct questions.
-            GenerationError: a draw takes too long, or a process died.
+            GenerationError: a draw takes too long, or a process dies.
         """
         total = self._rows_missing()
         progress = Progress(total, sys.stderr)

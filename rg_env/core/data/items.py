@@ -1,8 +1,8 @@
 """Draw single items from the library; an item depends only on (task, config, seed, index).
 
 `serve` is the main function of the processes that `core.data.generation` starts with a fixed hash seed. These processes
-apply fixes to the library (`core.tasks.library_fixes`), and import the user's code for the user's own tasks. For rows,
-use `core.data.dataset`.
+apply fixes to the library (`core.tasks.library_fixes`), and import the user's code for the user's own tasks. To build
+rows, use `core.data.dataset`.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from rg_env.core.user_code import checked_entry, import_same
 from rg_env.errors import InputError
 
 # Items are drawn from consecutive datasets of a fixed size, because acre's items depend on the size, and
-# list_functions, gsm_symbolic and word_ladder cannot go beyond it. word_ladder accepts at most 20,000.
+# list_functions, gsm_symbolic and word_ladder cannot draw items beyond it. word_ladder accepts at most 20,000.
 _BLOCK = 20_000
 _SMALL_BLOCK = {"acre": 500}  # generates all items in its constructor
 
@@ -101,7 +101,7 @@ class ItemStream:
         return Item(entry["question"], gold, text, problem_key(self.task, json.loads(text)))
 
     def _entry(self, seed: int, within: int) -> Any:
-        # list_functions uses Python's global generator; pool_matrix and codeio snippets also use numpy's.
+        # list_functions uses Python's global random generator; pool_matrix and codeio snippets also use numpy's.
         random.seed(seed)
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed(seed % 2**32)
@@ -114,8 +114,8 @@ class ItemStream:
 def item_seed(seed: int, index: int) -> int:
     """The library's seed for item `index` under the user's `seed`.
 
-    The library draws item i of seed s from Random(s + i), so a hash separates neighboring seeds. The result is below
-    2^32, the limit for numpy, which some tasks use.
+    The library draws item i of seed s from Random(s + i). The user's seed is hashed so that neighboring seeds do not
+    yield the same items. The result is below 2^32, the limit for numpy, which some tasks use.
     """
     return (int.from_bytes(hashlib.sha256(f"rg_env:{seed}".encode()).digest()[:4]) >> 1) + index
 
@@ -139,7 +139,7 @@ def serve() -> None:
         parent.send("ready")
     except InputError as error:
         parent.send({"error": str(error)})
-    # A separate thread reads, so that end of input ends this process even during a draw.
+    # A separate thread reads jobs, so that this process exits at the end of its input, even during a draw.
     jobs: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
     def read() -> None:

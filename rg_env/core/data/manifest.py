@@ -1,4 +1,4 @@
-"""Manifests: records of a run's rows, to check whether other rows are identical.
+"""Manifests: records of a run's rows, used to check whether other rows are identical.
 
     train, evaluation, manifest = build_splits("maze", 2000, 200, seed=1)
     build_splits("maze", 2000, 200, seed=1, manifest="outputs/RUN/manifest.json")    # those rows, or an InputError
@@ -32,7 +32,7 @@ Manifest = Mapping[str, Any]
 def make_manifest(
     mixture: Mixture, splits: Mapping[str, tuple[Sequence[Row], int]], split_by: SplitBy = "problem"
 ) -> dict[str, Any]:
-    """Build the manifest of `splits`, each a pair of rows and seed."""
+    """Build the manifest of `splits`, each given as its rows and seed."""
     own = {os.path.basename(name): source for name, source in sources().items()}
     return {
         "versions": {name: version(name) for name in ("rg-env", "reasoning-gym")},
@@ -67,7 +67,7 @@ class _ManifestShape(BaseModel):
 
 
 def read_manifest(source: str | Path | Manifest) -> Manifest:
-    """Read a manifest of rows from `source`: a manifest, or a run's `manifest.json` as a path or its contents.
+    """Read a manifest of rows from `source`: a manifest, or the path or contents of a run's `manifest.json`.
 
     Raises `InputError` if it cannot be read or is not a manifest.
     """
@@ -79,7 +79,7 @@ def read_manifest(source: str | Path | Manifest) -> Manifest:
             value = json.loads(Path(source).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{name} cannot be read: {reason_of(error)}") from error
-    if isinstance(value, Mapping) and "rows" in value:  # a run's manifest, with the machine and other packages
+    if isinstance(value, Mapping) and "rows" in value:  # a run's manifest, which also records the machine
         value = value["rows"]
         if value is None:
             raise InputError(f"{name} is from a run on the user's own rows: there is nothing to compare")

@@ -3,16 +3,15 @@
     problem_key("lcm", entry)       # the same for "LCM of 84, 87" and "LCM of 87, 84"
 
 The key determines the split (`core.data.splits`), so a problem is never in both splits, regardless of wording. `KEYS`
-defines the problem of each task. `WHOLE` lists tasks that use the whole question as the key. `KEPT` lists tasks whose
-key keeps details that could be ignored, because too few problems would remain without them. The user's own tasks use
-the question.
+defines the problem of each task. `WHOLE` lists tasks that use the whole question as the key, as the user's own tasks
+do. `KEPT` lists tasks whose key keeps details that could be ignored, with the reason.
 
 A function named after a task returns the task's problem as a form (`core.data.canonical`). The first paragraph of
 its docstring describes the problem for users. Problems that are plain fields of the metadata are in `_FIELDS`.
 
-Keys do not recognize problems that have the same solution for a deeper reason, such as equal integrands in different
-forms, mirrored boards, or a number sequence with another rule. Rotations and mirror images of a grid are different
-problems, because their answers are different grids or paths.
+Keys do not detect deeper equivalences, such as those of equal integrands in different forms, mirrored boards, or number
+sequences with different rules. Rotations and mirror images of a grid are different problems, because their answers are
+different grids or paths.
 """
 
 import hashlib
@@ -122,10 +121,8 @@ def _expression(entry: Entry, field: str) -> Any:
 
 
 def advanced_geometry(entry: Entry) -> Any:
-    """The corners in any order and the quantity asked for, ignoring wording.
-
-    If an angle is asked for, it is the one at B; otherwise the corners are interchangeable.
-    """
+    """The corners in any order, and the quantity asked for, ignoring wording."""
+    # If an angle is asked for, it is the one at B; otherwise the corners are interchangeable.
     metadata = entry["metadata"]
     ends = Bag([metadata["A"], metadata["C"]])
     triangle = (ends, metadata["B"]) if metadata["task_type"] == "angle_measure" else Bag([*ends, metadata["B"]])
@@ -133,7 +130,7 @@ def advanced_geometry(entry: Entry) -> Any:
 
 
 def calendar_arithmetic(entry: Entry) -> Any:
-    """Dates, numbers and the quantity asked for, ignoring wording."""
+    """The dates, the numbers and the quantity asked for, ignoring wording."""
     hidden = ("source_dataset", "source_index", "difficulty", "is_leap")
     return Bag((name, value) for name, value in entry["metadata"].items() if name not in hidden)
 
@@ -157,10 +154,8 @@ def dice(entry: Entry) -> Any:
 
 
 def gsm_symbolic(entry: Entry) -> Any:
-    """The story's numbers and their meaning, ignoring the names of people and things.
-
-    The variable names of a template identify it; text values are names of people and things.
-    """
+    """The story's numbers and their meaning, ignoring the names of people and things."""
+    # A template is identified by the names of its variables; text values are names of people and things.
     variables, answer = _fields(entry, "variables answer_value")
     listed = {name: value if isinstance(value, list) else [value] for name, value in variables.items()}
     numbers = {name: [each for each in values if isinstance(each, int | float)] for name, values in listed.items()}
@@ -168,10 +163,7 @@ def gsm_symbolic(entry: Entry) -> Any:
 
 
 def number_filtering(entry: Entry) -> Any:
-    """The numbers in any order, the bound, and the side that is kept.
-
-    Keeping the larger numbers is the same as removing the smaller ones.
-    """
+    """The numbers in any order, the bound, and the side that is kept."""
     numbers, bound, operation = _fields(entry, "original_numbers filter_value operation")
     return (Bag(map(float, numbers)), float(bound), operation in ("keep_smaller", "remove_larger"))
 
@@ -182,7 +174,7 @@ def number_sorting(entry: Entry) -> Any:
 
 
 def power_function(entry: Entry) -> Any:
-    """Base and exponent."""
+    """The base and the exponent."""
     return (repr(entry["metadata"]["base"]), entry["metadata"]["exponent"])
 
 
@@ -198,7 +190,7 @@ _LITERAL = re.compile(r"([A-Za-z]\w*)('?)")
 
 
 def acre(entry: Entry) -> Any:
-    """The results in any order and the test case, ignoring the names of things."""
+    """The results in any order, and the test case, ignoring the names of things."""
     results = parts(r"^(.+) → (\w+)$", entry["question"])
     (tested,) = parts(r"New test case:\n(.*)", entry["question"])
     seen = Bag((Bag(map(Name, things.split(", "))), light) for things, light in results)
@@ -213,10 +205,8 @@ def aiw(entry: Entry) -> Any:
 
 
 def circuit_logic(entry: Entry) -> Any:
-    """The gates and their input values in any order, ignoring names.
-
-    An input is identified by its value and its gates; unconnected inputs do not matter.
-    """
+    """The gates and their input values in any order, ignoring names."""
+    # An input is identified by its value and its gates; unconnected inputs do not matter.
     metadata = entry["metadata"]
     gates, used = [], set()
     for term in metadata["term_strings"]:
@@ -235,7 +225,7 @@ def course_schedule(entry: Entry) -> Any:
 
 
 def cryptarithm(entry: Entry) -> Any:
-    """The addends in any order and their sum, ignoring the choice of letters."""
+    """The addends in any order, and their sum, ignoring the choice of letters."""
     words, result, leading_zero = _fields(entry, "words_letters result_letters allow_leading_zero")
     return (Bag(tuple(map(Name, word)) for word in words), tuple(map(Name, result)), leading_zero)
 
@@ -270,7 +260,7 @@ def _claim(claim: Any) -> Any:
 
 
 def path_star(entry: Entry) -> Any:
-    """The edges in any order, start and goal."""
+    """The edges in any order, the start and the goal."""
     ((edges, start, goal),) = parts(r"^(\|\S+ \d+(?:\|\d+ \d+)*)/(\d+) (\d+) = *$", entry["question"])
     return (Bag(edges.strip("|").split("|")), start, goal)
 
@@ -297,25 +287,20 @@ def quantum_lock(entry: Entry) -> Any:
 
 
 def syllogism(entry: Entry) -> Any:
-    """The premises in any order, and the conclusion.
-
-    `Some A are B` and `No A are B` are symmetric.
-    """
+    """The premises in any order, and the conclusion."""
     first, second, claim = map(_quantified, _fields(entry, "premise1 premise2 conclusion"))
     return (Bag([first, second]), claim)
 
 
 def _quantified(text: str) -> Any:
     ((quantifier, subject, negated, predicate),) = STATEMENT.findall(text)
-    either_way = quantifier in ("Some", "No") and not negated
+    either_way = quantifier in ("Some", "No") and not negated  # `Some A are B` means the same as `Some B are A`
     return (quantifier, negated, Bag([subject, predicate]) if either_way else (subject, predicate))
 
 
 def zebra_puzzles(entry: Entry) -> Any:
-    """The clues in any order, ignoring names and wording.
-
-    Values of a category exclude each other; their names do not matter. A child may have a person's name.
-    """
+    """The clues in any order, ignoring names and wording."""
+    # A child may have the same name as a person, so the names of children get a prefix.
     question = re.sub(r"(?:child is named|mother of) (?=\w)", "child-", entry["question"])
     categories = []
     for line, values in parts("^ - (.*): (.*)$", question):
@@ -346,10 +331,7 @@ def arc_1d(entry: Entry) -> Any:
 
 
 def boxnet(entry: Entry) -> Any:
-    """The squares of boxes and targets, ignoring colors.
-
-    A color is identified by where its boxes and its targets are.
-    """
+    """The squares of the boxes and targets, up to a renaming of the colors."""
     rows, columns, squares = _fields(entry, "row_num column_num initial_state")
     places: dict[str, list[tuple[str, str]]] = {}
     for square, things in squares.items():
@@ -367,17 +349,14 @@ def game_of_life(entry: Entry) -> Any:
 
 
 def game_of_life_halting(entry: Entry) -> Any:
-    """The board, ignoring the position of its patterns, and the number of steps.
-
-    The board wraps around, so the position of a pattern does not matter.
-    """
+    """The board, ignoring the position of its patterns, and the number of steps."""
     lines = parts(r"^ *\[+([01](?: [01])*)\]+$", entry["question"])
     rows = [[cell == "1" for cell in line.split()] for line in lines]
     return (len(rows), len(rows[0]), _shifted(rows), entry["metadata"]["simulation_steps"])
 
 
 def _shifted(rows: Sequence[Sequence[bool]]) -> list[list[int]]:
-    """The living cells of a board that wraps around, relative to one of them; independent of the position."""
+    """The live cells of a board that wraps around, relative to one that is chosen by its neighborhood."""
     height, width = len(rows), len(rows[0])
     cells = [(y, x) for y, row in enumerate(rows) for x, alive in enumerate(row) if alive]
 
@@ -388,7 +367,7 @@ def _shifted(rows: Sequence[Sequence[bool]]) -> list[list[int]]:
         near = range(-2, 3)
         return [rows[(y + down) % height][(x + right) % width] for down in near for right in near]
 
-    lowest = min((around(y, x) for y, x in cells), default=[])  # only these few cells are tried
+    lowest = min((around(y, x) for y, x in cells), default=[])  # only cells with this neighborhood are tried
     return min((seen_from(y, x) for y, x in cells if around(y, x) == lowest), default=[])
 
 
@@ -411,10 +390,7 @@ def manipulate_matrix(entry: Entry) -> Any:
 
 
 def maze(entry: Entry) -> Any:
-    """The grid, ignoring its symbols and the direction.
-
-    The way back has the same length.
-    """
+    """The grid, ignoring its symbols and which end is the start."""
     wall, path, start, goal, grid = _fields(entry, "wall path start goal grid")
     signs = {wall: "#", path: ".", start: "@", goal: "@"}
     return [[signs.get(sign, sign) for sign in row] for row in grid]
@@ -442,10 +418,7 @@ def rubiks_cube(entry: Entry) -> Any:
 
 
 def rush_hour(entry: Entry) -> Any:
-    """The board, ignoring the names of the cars.
-
-    A is the car to free; the names of the others do not matter.
-    """
+    """The board, ignoring the names of all cars except A, the car to free."""
     board = entry["metadata"]["board_config"]
     others = iter(numbered(sign for sign in board if sign.isupper() and sign != "A"))
     return [next(others) if sign.isupper() and sign != "A" else sign for sign in board]
@@ -470,19 +443,14 @@ mini_sudoku = sudoku
 
 
 def ab(entry: Entry) -> Any:
-    """The program, up to swapping the letters.
-
-    The rules treat both letters alike.
-    """
+    """The program, up to swapping the letters A and B."""
     (program,) = parts(r"following program:\s*(?=\S)([AB# ]+)", entry["question"])
     return min(program.strip(), program.strip().translate(str.maketrans("AB", "BA")))
 
 
 def binary_alternation(entry: Entry) -> Any:
-    """The string, up to reversal and swapping 0 and 1.
-
-    The number of swaps is the same with the signs exchanged, and for the reversed string.
-    """
+    """The string, up to reversal and swapping 0 and 1."""
+    # Neither changes the number of swaps in the answer.
     string = entry["metadata"]["string"]
     exchanged = string.translate(str.maketrans("01", "10"))
     return min(string, exchanged, string[::-1], exchanged[::-1])
@@ -494,10 +462,7 @@ def caesar_cipher(entry: Entry) -> Any:
 
 
 def codeio(entry: Entry) -> Any:
-    """The code with its input and output, whichever is requested.
-
-    The same pair answers a question for the input and one for the output.
-    """
+    """The code with its input and output, whichever is requested."""
     code = parts(r"(?s)copy spans of code directly\.\s*(.*)", entry["question"])
     return (*code, *_fields(entry, "input_data output_data"))
 
@@ -513,7 +478,7 @@ def figlet_font(entry: Entry) -> Any:
 
 
 def isomorphic_strings(entry: Entry) -> Any:
-    """The pattern of repeated letters in both strings, in any order."""
+    """The pattern of repeated letters in each string, with the strings in either order."""
     return Bag(map(numbered, entry["metadata"]["words"]))
 
 
@@ -549,7 +514,7 @@ def sentence_reordering(entry: Entry) -> Any:
 
 
 def word_ladder(entry: Entry) -> Any:
-    """Both words, in any order, because a ladder works in both directions."""
+    """Both words, in either order, because a ladder works in both directions."""
     return Bag(_fields(entry, "start_word end_word"))
 
 
@@ -586,7 +551,7 @@ _FIELDS = {
     "knight_swap": ("the squares with their pieces, and the player to move", "pieces* start_turn"),
     "largest_island": ("the grid", "grid"),
     "lcm": ("the numbers in any order", "numbers*"),
-    "letter_counting": ("the letter and the words in any order", "target_letter span*"),
+    "letter_counting": ("the letter, and the words in any order", "target_letter span*"),
     "n_queens": ("the board", "puzzle"),
     "number_format": ("the numbers in any order and notation, and which one is requested", "candidates* size"),
     "number_sequence": ("the numbers shown", "sequence"),
@@ -618,7 +583,7 @@ _FIELDS = {
 
 
 def _key(form: Callable[[Entry], Any]) -> Key:
-    """The key of a function, described by the first paragraph of its docstring."""
+    """A key that uses `form` and is described by the first paragraph of its docstring."""
     asks = " ".join((inspect.getdoc(form) or "").partition("\n\n")[0].split()).rstrip(".")
     return Key(asks[:1].lower() + asks[1:], form)
 

@@ -1,8 +1,8 @@
 """A disk cache of rows: building the same rows again takes milliseconds and does not import the library.
 
-The cache has one gzipped JSON file per (tasks, split, number of rows, seed). Its name is a hash of everything the rows
-depend on, including this package's code and the library and Python versions. A damaged file is rebuilt, with a one-line
-warning. Errors in the cache never prevent rows from being built.
+The cache has one gzipped JSON file for each combination of tasks, split, number of rows and seed. Its name is a hash of
+everything the rows depend on, including this package's code and the library and Python versions. A damaged file is
+rebuilt, with a one-line warning. Errors in the cache never prevent rows from being built.
 
 The folder is `rows` under `RG_ENV_CACHE` ("" disables the cache), otherwise under `rg-env` in `XDG_CACHE_HOME`,
 `~/Library/Caches` (macOS) or `~/.cache`. It is readable only by its owner; a folder that others own or can write to is
@@ -136,11 +136,11 @@ def _check_owner(where: Path) -> None:
     if status.st_uid != os.getuid():
         raise PermissionError(f"it belongs to user {status.st_uid}")
     if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError("others may write to it")
+        raise PermissionError("other users can write to it")
 
 
 def _prune(where: Path, max_bytes: int) -> None:
-    """Remove the least recently used files beyond `max_bytes`, and unfinished files of killed builds."""
+    """Remove the least recently used files beyond `max_bytes`, and unfinished files from killed builds."""
     found = []
     for path in where.iterdir():
         with contextlib.suppress(FileNotFoundError):  # another build is pruning too

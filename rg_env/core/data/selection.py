@@ -6,10 +6,11 @@ rows.
 
 In the tasks of `BALANCED`, a constant answer would be right on up to 90% of the rows as the library draws them. There,
 a row with a frequent answer waits until other answers have caught up. In tasks with two answers, both are then equally
-frequent. In tasks with open answers, an answer has at most one row in five, which takes 1.0 (binary_alternation) to 1.5
-(maze) draws per row. The exception is self_reference, with one in four: its answer is 1, 2, 3 or 4 in 95% of the draws,
-and one in five would take 4.8 draws per row. Tasks are not balanced if the best constant answer is right on about 20%
-of the rows (aiw, knight_swap), or only as often as chance (zebra_puzzles, with four names).
+frequent. In tasks with open-ended answers, no answer has more than one row in five, which takes 1.0
+(binary_alternation) to 1.5 (maze) draws per row. The exception is self_reference, with one in four: its answer is 1, 2,
+3 or 4 in 95% of the draws, and one in five would take 4.8 draws per row. Tasks are not balanced if the best constant
+answer is right on about 20% of the rows (aiw, knight_swap), or only as often as chance (zebra_puzzles, with four
+names).
 """
 
 import json
@@ -152,7 +153,7 @@ class _Taker:
     def exhausted(self) -> bool:
         if self._barren >= PATIENCE_DRAWS:
             return True
-        if self._waiting:  # waiting rows are released by the number of draws, not by time
+        if self._waiting:  # waiting rows are released after a number of draws, not after a time
             return False
         return self._barren >= PATIENCE_MIN_DRAWS and time.monotonic() - self._last_new > self._patience_s
 

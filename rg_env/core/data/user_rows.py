@@ -78,7 +78,10 @@ class DataConfig(Section):
         return os.path.exists(self.path) or self.path.lower().endswith(FILES)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows, with the name of the data; an unchanged file is read only once. Raises like `load_rows`."""
+        """The rows, with the name of the data. An unchanged file is read only once.
+
+        Raises the same errors as `load_rows`.
+        """
         file = Path(self.path)
         found = _rows_of(self, file.stat().st_mtime_ns if file.is_file() else 0)
         return [{**row, "info": {OWN_TASK: self.name}} for row in found]
@@ -98,9 +101,9 @@ def load_rows(
     answer_column: str = "answer",
     answer_after: str | None = None,
 ) -> list[dict[str, str]]:
-    """Load rows with question and answer as text. Each question is kept once, so that it cannot be in both splits.
+    """Load rows with question and answer as text.
 
-    The number of repeated questions is printed.
+    Each question is kept only once, so that it cannot be in both splits. The number of repeated questions is printed.
 
     Args:
         source: a .csv, .json, .jsonl or .parquet file, a dataset name on the Hub, or rows. Answers may be
@@ -121,17 +124,15 @@ def load_rows(
             for column in (question_column, answer_column):
                 if column not in row:
                     columns = ", ".join(map(repr, row)) or "nothing"
-                    hint = "question_column and answer_column name the columns"
-                    raise InputError(f"{where} has no {column!r}; it has {columns} ({hint})")
+                    hint = "set question_column and answer_column to the names of the columns"
+                    raise InputError(f"{where} has no column {column!r}; it has {columns} ({hint})")
             question = own_text(row[question_column], f"{where}: {question_column}")
             answer = own_text(row[answer_column], f"{where}: {answer_column}", numbers=True).strip()
             if answer_after:
                 before, marker, answer = answer.rpartition(answer_after)
                 if not marker or not answer.strip():
-                    what = "nothing follows" if marker else "lacks"
-                    raise InputError(
-                        f"{where}: {answer_column}: {what} {answer_after!r}: {shortened(before or answer)}"
-                    )
+                    what = "has nothing after" if marker else "does not contain"
+                    raise InputError(f"{where}: {answer_column} {what} {answer_after!r}: {shortened(before or answer)}")
             yield where, question, {"question": question, "answer": answer.strip()}
 
     if not (found := distinct(located(), name)):
@@ -160,7 +161,10 @@ def in_order(rows: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
 
 
 def own_text(value: object, where: str, *, numbers: bool = False) -> str:
-    """A value from the user's own data as text; `numbers` allows numbers. Raises `InputError` if it is unusable."""
+    """A value from the user's own data as text; `numbers` allows numbers.
+
+    Raises `InputError` if the value is unusable.
+    """
     if value is None or value != value:
         raise InputError(f"{where} is missing")
     if numbers and isinstance(value, int | float | Decimal) and not isinstance(value, bool):
@@ -281,7 +285,7 @@ def _json_rows(lines: list[str], name: str) -> Iterator[tuple[_Place, Mapping[st
         return
     for number, line in enumerate(lines, 1):
         if line.strip():
-            # With its line break, an error at the end of a line would be reported on the next line.
+            # If the line break were kept, an error at the end of a line would be reported on the next line.
             row = _json(line.rstrip(), name, number)
             if not isinstance(row, dict):
                 raise InputError(f"{name}: line {number} is not a JSON object, but {shortened(row)}")

@@ -1,8 +1,8 @@
-"""Measurements of each task's grader, shipped as `task_audit.json`, and their table.
+"""Measurements of each task's grader, shipped as `task_audit.json`, and the table that shows them.
 
     rg-env tasks --audit
 
-`tools/grader_audit.py` measures them and writes the file; it needs a checkout of the repository.
+`tools/grader_audit.py`, which needs a checkout of the repository, takes the measurements and writes the file.
 """
 
 import json
@@ -63,7 +63,7 @@ class Audit:
     partial_reply: str = ""
     """Description of the `partial` reply."""
     solution: float = 0.0
-    """Accuracy of the best reply that copies or calculates from the question's text and does solve it."""
+    """Accuracy of the best reply that solves the question by copying or calculating from its text."""
     solution_reply: str = ""
     """Description of the `solution` reply, and why it solves the task; empty if no such reply was found."""
     draw_ms: float = 0.0

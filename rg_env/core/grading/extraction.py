@@ -1,6 +1,6 @@
 """Extraction of the answer from a completion.
 
-The answer is the last well-formed `<answer>...</answer>` outside of thinking. Well-formed means an opening tag and the
+The answer is the last well-formed `<answer>...</answer>` outside the thinking. Well-formed means an opening tag and the
 next closing tag, without `<answer>` between them, so the innermost of several opening tags counts. Thinking is
 
 - everything after a `<think>`, up to the next `</think>`, or to the end of a truncated completion;
@@ -12,8 +12,8 @@ tags have no alternative spellings: `<thinking>`, `<THINK>` and `<answer >` are 
 takes linear time for any text.
 
 Limitation: if `<think>` is in the prompt and the completion is truncated during the thinking, the completion has no
-thinking tag at all, so an `<answer>` in the thinking counts. A server with a reasoning parser separates thinking from
-the answer.
+thinking tag at all, so an `<answer>` in the thinking counts. A server with a reasoning parser avoids this by separating
+the thinking from the answer.
 """
 
 import re
@@ -60,7 +60,7 @@ def completion_text(completion: object) -> str:
     """A completion's text: the string, a message's content, or the content of a list's last assistant message.
 
     Messages are mappings or objects with `role` and `content`. Content is text, None or a list of parts with `text`.
-    Returns "" for None and if there is not an assistant message.
+    Returns "" for None, or if no message is from the assistant.
     """
     if completion is None:
         return ""

@@ -1,4 +1,4 @@
-"""Graders of the algebra tasks, and the reader of expanded polynomials."""
+"""Graders of the algebra tasks, and the parser of expanded polynomials."""
 
 import importlib
 import re
@@ -24,7 +24,8 @@ _POWER = re.compile(r"\d{1,4}")
 _EXACT_FLOATS = 2**53
 _FLOAT_ERROR = Fraction(12, 10**17)
 """Maximum relative error of a stored float: half a unit in the last place."""
-# Letters that may name a constant of integration, not Euler's number, the imaginary unit, functions or variables.
+# Letters that may name a constant of integration. Letters for Euler's number, the imaginary unit, functions and
+# variables are excluded.
 _LETTERS = "ABCDKLMNPQRSabcdklmnpqrs"
 _CONSTANT = re.compile(
     rf"\\(?:text|mathrm|textrm|textit)\s*\{{\s*(?:const(?:ant)?\.?|[{_LETTERS}])\s*\}}"
@@ -72,8 +73,8 @@ def _computed(a: Complex, b: Complex, operation: str) -> Complex:
 
 
 def complex_arithmetic(answer: str, entry: Entry, config: Config) -> float:
-    """The value of the operation as `a + bi`, with its parts in any order. If the stored result is inexact (a float,
-    with large bounds), the exact result is right, too."""
+    """The value of the operation as `a + bi`, with its parts in any order. If the stored result is an inexact float, as
+    with large bounds, the exact result is also right."""
     value = _complex(answer)
     if value is None:
         return 0.0
@@ -98,7 +99,7 @@ def antiderivative(answer: str, entry: Entry, config: Config) -> float:
     """
     variable, source = str(entry["metadata"]["variable"]), str(entry["metadata"]["integrand"])
     integrand = _integrand(source, variable)
-    answer = answer[: MAX_CHARS + 1]  # longer ones are refused
+    answer = answer[: MAX_CHARS + 1]  # longer answers are rejected
     if left := re.match(r"\s*(?:[FGIfgy]\s*(?:\(\s*[xX]\s*\)\s*)?|(?:∫|\\int)[^=]*)=", answer[:_MAX_CHARS]):
         answer = answer[left.end() :]
     text, constants = _with_constants_named(answer, {variable, variable.swapcase()})
@@ -120,8 +121,8 @@ def _integrand(source: str, variable: str) -> Integrand:
 def _with_constants_named(text: str, variables: Collection[str]) -> tuple[str, list[str]]:
     """The text with each constant of integration replaced by a plain name, and these names.
 
-    Only a separate word counts as a constant: `2*C`, `+ C_1`, `+ c_{0}`, `+ D`, `+ const`, not `xC`, `C(x)` or a part
-    of a word.
+    Only a separate word counts as a constant: `2*C`, `+ C_1`, `+ c_{0}`, `+ D`, `+ const`, not `xC`, `C(x)` or part of
+    a word.
     """
     found: dict[str, str] = {}
 
@@ -218,8 +219,8 @@ def _all_matched(values: list[Fraction], n_roots: Callable[[Fraction, Fraction],
     start = end = values[0] if values else unit
     members = 0
     for value in values:
-        # A value truncated to four places is up to a unit away from its root (in either direction if negative), a
-        # rounded value up to half a unit.
+        # A value truncated to four places is up to one unit away from its root (in either direction if negative); a
+        # rounded value is up to half a unit away.
         cut = (value / unit).denominator == 1
         low = value - (unit if cut and value < 0 else unit / 2)
         high = value + (unit if cut and value else unit / 2)

@@ -1,4 +1,5 @@
-"""Graders of the algorithmic tasks, on numbers, strings of symbols, matrices, processes, words and letters."""
+"""Graders of the algorithmic tasks, which are about numbers, strings of symbols, matrices, processes, words and
+letters."""
 
 import csv
 import importlib.util
@@ -43,7 +44,7 @@ def base_conversion(answer: str, entry: Entry, config: Config) -> float:
     metadata = entry["metadata"]
     base = metadata["target_base"]
     digits = forms.plain_digits("".join(answer.split())).lower()
-    # `1010_2` and `1010₂` name the base. A text must not mean two numbers, so `_` never separates groups of digits.
+    # `1010_2` and `1010₂` name the base. To keep every text unambiguous, `_` is not allowed between groups of digits.
     subscript = re.fullmatch(r"([0-9a-z]+)(?:_\{?([0-9]{1,2})\}?|([₀-₉]{1,2}))", digits)
     if subscript:
         digits, named = subscript[1], subscript[2] or subscript[3].translate(str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789"))
@@ -131,14 +132,15 @@ def matrix(answer: str, entry: Entry, config: Config) -> float:
     """All cells of the output matrix; partial credit for right cells beyond those that are right in a copy of the
     input.
 
-    In binary_matrix many are, because a cell with 0 has distance 0, and most cells with 1 have distance 1.
+    In binary_matrix, a copy of the input is right in many cells, because a cell with 0 has distance 0, and most cells
+    with 1 have distance 1.
     """
     return common.grade_grid(answer, entry["metadata"]["solution"], entry["metadata"]["matrix"])
 
 
 def game_of_life(answer: str, entry: Entry, config: Config) -> float:
-    """All cells of the final board; partial credit for right cells beyond those of an empty board or the first
-    board."""
+    """All cells of the final board; partial credit for right cells beyond those right in an empty board or in the
+    initial board."""
     board = entry["question"].rpartition("\n\n")[2].removesuffix(".")
     return common.grade_grid(answer, json.loads(entry["answer"]), json.loads(board))
 
@@ -149,8 +151,8 @@ def game_of_life_halting(answer: str, entry: Entry, config: Config) -> float:
 
 
 def pool_matrix(answer: str, entry: Entry, config: Config) -> float:
-    """All cells, correct to at least two decimal places; partial credit for right cells beyond those of a constant
-    matrix."""
+    """All cells, correct to at least two decimal places; partial credit for right cells beyond those right in a
+    constant matrix."""
     return common.grade_grid(answer, entry["metadata"]["solution"], entry["metadata"]["matrix"], _is_near)
 
 
@@ -262,7 +264,7 @@ def sentence_reordering(answer: str, entry: Entry, config: Config) -> float:
     there.
 
     If a word occurs twice, the library stores both occurrences at the position of the first. The original sentence is
-    right, too.
+    also right.
     """
     shuffled = _sentence(entry["question"].partition(": ")[2])
     stored: str = entry["answer"]

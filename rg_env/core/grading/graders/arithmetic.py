@@ -69,7 +69,7 @@ def calendar_arithmetic(answer: str, entry: Entry, config: Config) -> float:
 def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
     """The expression's value to the required number of significant digits, within one unit in the last digit.
 
-    The stored answer is right, too. It may be less accurate, because the library rounds every intermediate result.
+    The stored answer is also right. It may be less accurate, because the library rounds every intermediate result.
     """
     value = forms.number(answer)
     if value is None:
@@ -145,8 +145,8 @@ def _without_unit(text: str, units: tuple[str, ...]) -> str:
 
 
 def number_format(answer: str, entry: Entry, config: Config) -> float:
-    """The requested candidate in any notation, rounded to at least three decimals, and closer to it than to any
-    other."""
+    """The requested candidate in any notation, rounded to at least three decimals. The answer must be closer to it than
+    to any other candidate."""
     value = forms.number(answer)
     metadata = entry["metadata"]
     if value is None:
@@ -226,7 +226,7 @@ def prime_factorization(answer: str, entry: Entry, config: Config) -> float:
 
 
 def coin_flip(answer: str, entry: Entry, config: Config) -> float:
-    """The probability as a fraction, a decimal with at least four places, or a percentage. If there are two forms
+    """The probability as a fraction, a decimal with at least four places, or a percentage. If the answer has two forms
     (`1/8 = 0.125`), both must be right.
 
     A decimal may be rounded or truncated, and must be right in every given place. It must also be within 5% of the

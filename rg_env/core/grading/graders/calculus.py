@@ -4,9 +4,9 @@ Derivatives are computed by forward-mode automatic differentiation with dual num
 Walther, *Evaluating Derivatives*, chapter 3): each node of the tree yields its value and its derivative, by the chain
 rule. Only rational constants are simplified, so any way of writing the answer works, and formulas never grow.
 
-Values and derivatives are balls, so rounding errors never decide. A formula is refuted at a point if its derivative
-provably differs from the integrand, confirmed if both provably agree to ten digits or more, and undecided if digits
-cancel. `integrand*(x + 1e30*pi - 1e30*pi)` is undecided everywhere and therefore rejected.
+Values and derivatives are balls, so rounding errors never affect the result. A formula is refuted at a point if its
+derivative provably differs from the integrand, confirmed if both provably agree to ten digits or more, and undecided if
+digits cancel. `integrand*(x + 1e30*pi - 1e30*pi)` is undecided everywhere and therefore rejected.
 
 The sample points depend on the question and the answer, so answers cannot be tuned to them. The constant of integration
 may differ between pieces of the domain, as for `ln|x|` or `atan(1/x)`.
@@ -89,7 +89,8 @@ def is_finite(a: Ball) -> bool:
 
 
 def of_fraction(value: Fraction) -> Ball:
-    """The ball of a fraction, exact for whole numbers a float can represent. Raises OverflowError if too large."""
+    """The ball of a fraction, exact for whole numbers a float can represent. Raises OverflowError if the fraction is
+    too large."""
     middle = float(value)
     return middle, 0.0 if middle == value else _ROUNDING * abs(middle) + _UNDERFLOW
 
@@ -126,7 +127,8 @@ def inverse(a: Ball) -> Ball:
 
 
 def power(a: Ball, exponent: Fraction) -> Ball:
-    """A power. A whole exponent allows any base, except zero if negative; other exponents need a positive base."""
+    """A power. With a whole exponent, the base may be any number, except zero if the exponent is negative; with other
+    exponents, it must be positive."""
     if exponent.denominator != 1:
         return exp(multiply(of_fraction(exponent), log(a)))
     n = exponent.numerator
@@ -164,8 +166,8 @@ def _log_spread(x: float, r: float) -> float:
 
 
 def _tan_spread(x: float, r: float) -> float:
-    """If `r (1 + |tan x|) < 1/4`, the ball keeps two thirds of the distance to the pole. The slope is `1 / sin^2` of
-    that distance, and hence at most 2.25 times the slope at `x`."""
+    """If `r (1 + |tan x|) < 1/4`, every point of the ball keeps at least two thirds of the distance of `x` to the pole.
+    The slope is `1 / sin^2` of the distance, and hence at most 2.25 times the slope at `x`."""
     middle = math.tan(x)
     if r * (1 + abs(middle)) >= 0.25:
         raise ValueError("the ball may contain a pole")
@@ -350,7 +352,8 @@ def _call(function: str, argument: Function) -> Function:
 
 
 def _size(node: Node) -> Callable[[Mapping[str, Dual]], float]:
-    """A function for the value's magnitude without cancellation between terms, the reference for rounding errors."""
+    """A function that returns the value's magnitude without cancellation between terms, the reference for rounding
+    errors."""
     match node:
         case ("negative", operand):
             return _size(operand)
@@ -401,10 +404,10 @@ def is_antiderivative(
     Values that differ by less than the rounding error of floats, relative to the integrand, count as equal.
 
     Args:
-        variables: all names of the one variable.
+        variables: all names of the variable of integration.
         constants: names of constants of integration. Their values vary from point to point, so a constant left in the
             derivative (`C*x`) never matches by chance.
-        seed: determines the points.
+        seed: determines the sample points.
     """
     try:
         derivative = compiled(answer)
@@ -449,7 +452,7 @@ def _points(draw: random.Random) -> Iterator[float]:
 def _near_edges(tried: Mapping[float, bool], has_value: Callable[[float], bool]) -> Iterator[float]:
     """For each sign, points that approach the nearest edge of the domain, away from zero.
 
-    A series or quadrature about zero of `asin(3*x)` agrees with it to all digits in the middle of its domain; only
+    A series or quadrature of `asin(3*x)` about zero agrees with it to all digits in the middle of its domain; only
     points close to an edge refute it.
     """
     for sign in (1, -1):

@@ -90,7 +90,7 @@ def turned(size: int, moves: list[str], start: State | None = None) -> State | N
 
 
 def _moves(answer: str) -> list[str]:
-    """The moves, separated by white space or commas, in brackets or not, in quotes or not; empty if there are too
+    """The moves, separated by white space or commas, with or without brackets and quotes; empty if there are too
     many."""
     moves = [move for move in re.split(r"[\s(),;]+", re.sub("[’‘′`´ʼ]", "'", forms.unbracketed(answer))) if move]
     if len(moves) > MAX_MOVES:
@@ -146,7 +146,7 @@ def _quarters(size: int, axis: int, first: int, last: int, quarters: int) -> Cal
 
 @cache
 def stickers(size: int) -> list[Point]:
-    """The stickers, face after face."""
+    """The stickers, face by face."""
     layers = range(1 - size, size, 2)
     cycles = [(axis, (side, a, b)) for axis in range(3) for side in (-size, size) for a in layers for b in layers]
     return [(cycle[-axis % 3], cycle[(1 - axis) % 3], cycle[(2 - axis) % 3]) for axis, cycle in cycles]
@@ -183,11 +183,11 @@ def _stored(answer: str) -> Any:
 
 
 def _same(value: Any, gold: Any) -> bool:
-    """Whether the values are equal in structure. Recursion stops at the depth of `gold`, for any `value`."""
+    """Whether the values are equal in structure. Recursion stops at the depth of `gold`, however deep `value` is."""
     if isinstance(gold, dict):
         if not isinstance(value, dict) or len(value) != len(gold):
             return False
-        if not all(isinstance(key, str) or abs(key) < 10**18 for key in value):  # Python refuses to print longer ones
+        if not all(isinstance(key, str) or abs(key) < 10**18 for key in value):  # `str` rejects huge integers
             return False
         named = {str(key): item for key, item in value.items()}
         return named.keys() == gold.keys() and all(_same(named[key], item) for key, item in gold.items())

@@ -1,4 +1,4 @@
-"""The type of graders, and code that several tasks share: graders for text, words, numbers and grids.
+"""The type `Grader`, and code that several tasks share: graders for text, words, numbers and grids.
 
 Partial credit for a grid is its fraction of right cells beyond those right in a copy of the input. Grids have
 few forms and may be long, so they are split, not parsed by `forms.literal`.
@@ -64,7 +64,7 @@ def squeezed(text: str) -> str:
 
 
 def progress(right: int, given: int, total: int) -> float:
-    """Fraction of the items not `given` that are now right: 1.0 for all of `total`, 0.0 for no more than `given`."""
+    """Progress from `given` to `total` right items: 1.0 if all are right, 0.0 if no more than `given` are."""
     return 1.0 if right == total else max(0, right - given) / max(1, total - given)
 
 
@@ -105,9 +105,9 @@ _WHOLE = re.compile(r"([+-]?\d{1,9})(?:\.0*)?", re.ASCII)
 
 
 def rows(text: str, n_cells: int) -> list[list[str]] | None:
-    """Cells of a matrix: lines, JSON, a Python literal, a LaTeX matrix. A flat list is one row.
+    """Cells of a matrix given as lines, JSON, a Python literal or LaTeX. A flat list is one row.
 
-    None for a text too long to be a matrix of about `n_cells` cells.
+    None if the text is too long for a matrix of about `n_cells` cells.
     """
     text = text.strip()
     if len(text) > _MORE_CHARS + _CHARS_PER_CELL * n_cells:
@@ -149,7 +149,7 @@ def grade_grid(answer: str, gold: Grid, given: Grid = (), matches: Matches = is_
 
 
 def grade_line(answer: str, gold: Sequence[int], given: Sequence[int]) -> float:
-    """`grade_grid` for a flat list, in brackets or not, on one or several lines."""
+    """`grade_grid` for a flat list, with or without brackets, on one or several lines."""
     found = rows(answer, len(gold))
     return 0.0 if found is None or sum(map(len, found)) != len(gold) else _graded(flat(found), gold, given, is_whole)
 
@@ -161,5 +161,5 @@ def _graded(cells: Sequence[str], gold: Sequence[Any], given: Sequence[Any], mat
 
 
 def flat(grid: Sequence[Sequence[T]]) -> list[T]:
-    """The cells, row after row."""
+    """The cells, row by row."""
     return [cell for row in grid for cell in row]
