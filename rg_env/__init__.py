@@ -1,20 +1,19 @@
 """Reasoning Gym's tasks as a Verifiers environment, with composable rewards, and GRPO training on it.
 
-    env = rg_env.load_environment("leg_counting")                # the same arguments and rows in every installation
+    env = rg_env.load_environment("leg_counting")                # same arguments and rows with any Verifiers release
     env = vf.load_environment("rg-env", gym="leg_counting")      # the same object, through Verifiers up to 0.3.1
 
     vf-eval rg-env -m MODEL                                      # Verifiers 0.4, through its v1 API: rg_env.adapters.v1
 
-`load_environment` returns a `ReasoningGymEnv`, a Verifiers environment: for the v0 API if the installed release has it
-(up to 0.3.1), otherwise for the v1 API. Without Verifiers it returns the plain `ReasoningGym`. `GRPOTrainer` accepts
+`load_environment` returns a `ReasoningGymEnv`: a Verifiers environment for the v0 API if the installed release has it
+(up to 0.3.1), and for the v1 API otherwise. Without Verifiers, it returns a plain `ReasoningGym`. `GRPOTrainer` accepts
 all three.
 
 Public names are resolved on first use (PEP 562), so `import rg_env` is instant and does not import torch, verifiers or
 reasoning_gym. If one of them is not installed, everything that does not need it still works.
 
-The layer rule: imports point one way, core -> adapters and inference -> evaluation -> training -> cli. A module may
-import from its own layer and from those before it (except that adapters and inference do not import each other). A test
-enforces this rule.
+The package has layers: core -> adapters and inference -> evaluation -> training -> cli. A module may import only from
+its own layer and the layers before it, and adapters and inference do not import each other. A test enforces this rule.
 """
 
 from importlib import import_module
@@ -89,7 +88,7 @@ def _module_of(name: str) -> ModuleType:
 
 
 def _path_of(name: str) -> str:
-    """A public name's module; for the Verifiers environment, the adapter for the installed release's API."""
+    """The module that defines a public name. The adapter depends on the installed Verifiers release."""
     path = _LAZY[name]
     if name not in ("load_environment", "ReasoningGymEnv"):
         return path

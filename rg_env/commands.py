@@ -57,16 +57,16 @@ def run_command(main: Callable[[], Any]) -> None:
 
 
 def _exit_from_process_group(code: int) -> None:
-    """With several processes, exit without finalizing the interpreter, which gloo's threads can turn into an abort.
+    """With several processes, exit without finalizing the interpreter, because gloo's threads could abort the process.
 
-    Such a thread may still have to release a Python tensor of the last collective operation. It needs the interpreter's
-    lock for that, and Python ends threads that request it during finalization: C++ then calls `std::terminate`.
+    Such a thread may still have to release a Python tensor of the last collective operation, and then requests the
+    interpreter's lock. Python ends threads that do so during finalization, whereupon C++ calls `std::terminate`.
     Destroying the group would join the threads, but DistributedDataParallel keeps a reference to it.
     """
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return
-    if code == 0:  # after an error the others may not answer
+    if code == 0:  # after an error, the other processes may not respond
         distributed.destroy_process_group()
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -88,7 +88,7 @@ def end_signals_as_ctrl_c() -> Iterator[None]:
 
     # A shell's background jobs ignore SIGINT, and asyncio replaces only the default handler.
     new: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: interrupt}
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup sets it
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # ignored under nohup
         new[signal.SIGHUP] = interrupt
     before = {kind: signal.signal(kind, handler) for kind, handler in new.items()}
     try:
@@ -168,7 +168,7 @@ def take_overrides_anywhere(parser: argparse.ArgumentParser) -> None:
 
 
 def require(package: str, extra: str) -> None:
-    """Check early that `package`, part of rg-env's `extra`, is installed.
+    """Check early that `package`, which the extra `extra` installs, is available.
 
     Raises:
         MissingExtraError: it is not installed; the message has the install command.
@@ -208,8 +208,8 @@ def prepare_process() -> None:
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in ("strict", "surrogateescape"):
         sys.stdout.reconfigure(errors="backslashreplace")
-    # OpenMP threads spin for milliseconds by default and occupy cores that other processes need. Next to one busy
-    # process, a parallel matrix product took 16 ms, but 0.3 ms with a short spin.
+    # OpenMP threads spin for milliseconds by default and occupy cores that other processes need. While another
+    # process was busy, a parallel matrix product took 16 ms with the default, and 0.3 ms with a short spin.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     # Child loggers, because importing verifiers resets the level of "verifiers" itself.
     for part in ("envs", "inference", "rubrics", "trainers", "utils"):

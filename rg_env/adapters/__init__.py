@@ -35,6 +35,6 @@ def as_environment(env: Any) -> Environment:
 
         return VerifiersEnvironment(env)
     raise InputError(
-        f"env must be a ReasoningGym or Environment of rg_env, or a single-turn Verifiers environment, not "
+        f"env must be an rg_env ReasoningGym or Environment, or a single-turn Verifiers environment, not "
         f"{type(env).__name__}"
     )

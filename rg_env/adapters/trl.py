@@ -9,7 +9,7 @@
 
 Rows, prompts and rewards are the same as those of `ReasoningGym` with the same arguments. In addition to each reward,
 TRL logs `accuracy`, the accuracy of each task in a mixture, and the rate of each status (`status/wrong`, ...). Its
-completion table has a `status` column. A reward that raises ends the run with a `RewardError`.
+completion table has a `status` column. If a reward raises an exception, the run ends with a `RewardError`.
 
 This module does not import trl, torch or verifiers. Without `reward_weights`, TRL gives every reward the weight 1.
 TRL's experimental AsyncGRPOTrainer always does so, because it does not support weights.
@@ -71,7 +71,7 @@ load_environment.__signature__ = inspect.signature(ReasoningGym)  # type: ignore
 
 
 class RewardFunction:
-    """A reward function with TRL's signature: TRL's keywords, and all columns of the dataset.
+    """A reward function that accepts TRL's keyword arguments and all columns of the dataset.
 
     Picklable if its reward is, for trainers that score in a separate process.
     """
@@ -94,7 +94,7 @@ class RewardFunction:
         """The unweighted reward of each completion. The columns must include `info` and `answer`.
 
         Raises:
-            RewardError: the reward raises or returns a non-finite value.
+            RewardError: the reward raises an exception or returns a non-finite value.
             InputError: the rows are not from this environment.
         """
         fresh = _rollouts(prompts, completions, completion_ids, columns)
@@ -128,7 +128,7 @@ def _rollouts(prompts: Any, completions: Any, completion_ids: Any, columns: Mapp
 
 
 class Scorer:
-    """Extracts and scores each batch once for all reward functions, because TRL has no per-rollout state.
+    """Extracts and scores the answers of a batch once for all reward functions, because TRL has no per-rollout state.
 
     Only the last batch is kept.
     """
@@ -148,7 +148,7 @@ class Scorer:
         """The scored rollouts of `completions`.
 
         The first reward function to call this scores the batch and logs metrics and statuses; the others reuse the
-        result. An equal batch in another step is scored and logged again.
+        result. An identical batch in a later step is scored and logged again.
         """
         with self._lock:
             if completions is not self._completions or rollouts != self._last:
@@ -158,7 +158,7 @@ class Scorer:
             return self._last
 
     def _log(self, rollouts: list[Rollout], log_metric: LogMetric | None, log_extra: LogExtra | None) -> None:
-        if log_metric is not None:  # exact, because TRL averages the values of all processes
+        if log_metric is not None:  # one value per rollout, because TRL averages them over all processes
             for metric in self.rubric.metrics:
                 for rollout in rollouts:
                     if (value := metric.of(rollout)) is not None:
@@ -168,7 +168,7 @@ class Scorer:
 
 
 def _text(completion: Any) -> str:
-    """The completion's text as the model wrote it, including reasoning that TRL has split off, for the rewards."""
+    """The completion's text as the model wrote it. Reasoning that TRL has split off is put back."""
     text = completion_text(completion)
     message = completion[-1] if isinstance(completion, list | tuple) and completion else completion
     if isinstance(message, Mapping) and message.get("role") == "assistant":

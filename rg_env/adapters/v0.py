@@ -1,18 +1,19 @@
-"""Verifiers' v0 API (0.1.2 to 0.3): our environment for Verifiers, and any Verifiers environment for our trainer.
+"""Adapter for Verifiers' v0 API (0.1.2 to 0.3): our environment in Verifiers, and theirs in our trainer.
 
     env = vf.load_environment("rg-env", gym="leg_counting")
     env = vf.load_environment("rg-env", gym=["leg_counting", {"name": "chain_sum", "weight": 2}], seed=1)
 
-Parameters are those of `core.environment.ReasoningGym`, in the order of upstream's own `ReasoningGymEnv`. Differences
-between releases of v0 are handled by duck typing, not by version numbers.
+The parameters are those of `core.environment.ReasoningGym`, in the order of Verifiers' own `ReasoningGymEnv`.
+Differences between releases of v0 are handled by duck typing, not by version numbers.
 
-Rewards and metrics become functions that `vf.Rubric` calls by parameter name. The first function extracts and scores a
-rollout and stores it in the `state` for the others.
+Rewards and metrics become functions, to which `vf.Rubric` passes arguments by parameter name. The first function that
+is called for a rollout scores it and stores it in `state` for the others.
 
-`vf.Rubric` catches any exception of a reward function, logs it and continues with 0.0, and NaN enters the weighted sum.
-`watch(rubric)` wraps the functions of any rubric in place, and `raising_reward_errors()` raises their first error.
+`vf.Rubric` catches any exception that a reward function raises, logs it and continues with 0.0. It also includes NaN
+in the weighted sum. `watch(rubric)` wraps the functions of any rubric in place, and `raising_reward_errors()` raises
+their first error.
 
-`VerifiersEnvironment` adapts a `vf.SingleTurnEnv` for `GRPOTrainer`: its rows, scored by its rubric.
+`VerifiersEnvironment` lets `GRPOTrainer` train on the rows of a `vf.SingleTurnEnv`, scored by its rubric.
 """
 
 import asyncio
@@ -120,10 +121,10 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         )
 
     def to_examples(self, rows: Sequence[DrawnRow]) -> list[dict[str, Any]]:
-        """Rows of `core.data` with this environment's prompt and grading, as in its datasets."""
+        """Convert rows of `core.data` to examples with this environment's prompt and grading, as in its datasets."""
         return self.environment.to_examples(rows)
 
-    # Synchronous up to 0.1.5 (next to `a_generate`), asynchronous from 0.1.6.
+    # Synchronous up to 0.1.5 (alongside `a_generate`), asynchronous from 0.1.6.
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Call the parent's method, then raise the first error of a reward function, if any."""
         return _checked(super().generate, *args, **kwargs)
@@ -132,8 +133,8 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         """Call the parent's method, if it exists, then raise the first error of a reward function, if any."""
         return _checked(super().a_generate, *args, **kwargs)
 
-    # Parts of a batch, from 0.1.9 on. The server that runs the environment for `vf-eval` calls only these two (0.1.10),
-    # and `generate` saves their results before it returns.
+    # Since 0.1.9, these two methods run parts of a batch. The server that runs the environment for `vf-eval` calls no
+    # others (0.1.10), and `generate` saves their results before it returns.
     async def run_rollout(self, *args: Any, **kwargs: Any) -> Any:
         """Call the parent's method, then raise the first error of a reward function, if any."""
         return await _checked(super().run_rollout, *args, **kwargs)
@@ -192,7 +193,7 @@ def make_rubric(rubric: Rubric, parser: vf.Parser) -> vf.Rubric:
 
 
 class _Function:
-    """A reward or metric as a function for `vf.Rubric`, with its parameter names and a `__name__`."""
+    """Wraps a reward or metric as a function with a `__name__` and the parameter names that `vf.Rubric` expects."""
 
     def __init__(self, name: str, value: Callable[[Rollout, Mapping[str, Any]], Any]) -> None:
         self.__name__ = name
@@ -213,7 +214,7 @@ class _AwaitingFunction(_Function):
             if pending is None:
                 pending = asyncio.ensure_future(score_extraction_async(extract(completion), info))
                 state[_PENDING_KEY] = pending
-                pending.add_done_callback(lambda _: state.pop(_PENDING_KEY, None))  # also if it failed
+                pending.add_done_callback(lambda _: state.pop(_PENDING_KEY, None))  # even if it failed
             score = await asyncio.shield(pending)  # cancelling one function must not cancel the score
             rollout_of(prompt, completion, answer, state, info, score)
         value = super().__call__(prompt, completion, answer, state, info, parser)
@@ -221,8 +222,8 @@ class _AwaitingFunction(_Function):
 
 
 def rollout_of(prompt: Any, completion: Any, answer: Any, state: Any, info: Any, score: Any = None) -> Rollout:
-    """The `Rollout` built from these values, stored in `state` for other reward functions. Scored unless `score` is
-    given."""
+    """Build a `Rollout` from these values, score it unless `score` is given, and store it in `state` for other reward
+    functions."""
     rollout = _kept(completion, state, info)
     if rollout is None:
         tokens, truncated = usage(state if isinstance(state, Mapping) else {})
@@ -255,7 +256,7 @@ def usage(state: Mapping[str, Any]) -> tuple[int | None, bool | None]:
     return (tokens if isinstance(tokens, int) else None), (None if reason is None else reason == "length")
 
 
-# Errors of rewards, which Verifiers would swallow
+# Reward errors, which Verifiers would swallow
 
 _WATCHED = "_rg_env_watched"
 _FUNCTIONS = ("reward_funcs", "funcs")  # verifiers up to 0.1.6, and from 0.1.9
@@ -343,7 +344,7 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rollout_in(arguments: Mapping[str, Any]) -> str:
-    """A description of the rollout, from the function's arguments: Verifiers passes only those in its signature."""
+    """Describe the rollout from the function's arguments. Verifiers passes only the arguments in its signature."""
     state = arguments.get("state")
     known = {**(state if isinstance(state, Mapping) else {}), **arguments}
     completion, info = known.get("completion"), known.get("info")
@@ -363,7 +364,9 @@ _MONITORS = ("num_turns",)
 
 
 class VerifiersEnvironment(Environment):
-    """Rows and rewards of a `vf.SingleTurnEnv`, scored by its rubric. A reward that raises or returns None is an error.
+    """Rows and rewards of a `vf.SingleTurnEnv`, scored by its rubric.
+
+    If a reward raises an exception or returns None, scoring raises a `RewardError`.
 
     Raises:
         InputError: the environment has several turns, tools, custom rollouts or no rows.
@@ -410,7 +413,7 @@ class VerifiersEnvironment(Environment):
         return [self._scored(*each) for each in zip(rollouts, found, strict=True)]
 
     def _scored(self, rollout: Rollout, found: tuple[Any, Mapping[str, Any]]) -> Scored:
-        """Check and convert the scores: those that a rubric class computes itself bypass `watch`."""
+        """Check and convert the scores, because those that a rubric class computes itself bypass `watch`."""
         where = describe(rollout.task, rollout.extraction.answer, rollout.text)
         values = {name: checked_value(name, value, where) for name, value in found[1].items() if name not in _MONITORS}
         metrics = {name: values.pop(name) for name in list(values) if name == "accuracy" or _is_part(name)}
@@ -450,7 +453,7 @@ class VerifiersEnvironment(Environment):
 
 
 def _is_part(name: str) -> bool:
-    """Whether the metric is one of rg_env's that cover only some of the rollouts."""
+    """Whether this is an rg_env metric that covers only some of the rollouts."""
     return name.startswith(("accuracy/", "status/"))
 
 
@@ -491,7 +494,7 @@ def _check_single_turn(env: Any) -> None:
 
 
 def _of_rubric(rubric: Any, name: str) -> list[Any]:
-    get = getattr(rubric, f"get_{name}", None) or getattr(rubric, f"_get_{name}")  # up to 0.1.6, and later
+    get = getattr(rubric, f"get_{name}", None) or getattr(rubric, f"_get_{name}")  # renamed after 0.1.6
     return list(get())
 
 
@@ -502,7 +505,7 @@ def _rows(env: Any, name: str, options: PromptOptions) -> list[dict[str, Any]]:
 
 
 def _row(row: Row) -> dict[str, Any]:
-    """Convert a dataset's row to a row of `Environment`. Datasets add the keys of any message to all messages."""
+    """Convert a dataset's row to a row of `Environment`. In datasets, keys that a message lacks are None."""
     prompt, answer, info = row.get("prompt"), row.get("answer"), row.get("info")
     if isinstance(prompt, list):
         prompt = [{key: value for key, value in message.items() if value is not None} for message in prompt]

@@ -2,17 +2,17 @@
 
     vf-eval rg-env -m MODEL                                     # 0.4; the command is called `eval` in 0.2 and 0.3
     vf-eval rg-env -m MODEL --env.taskset.gym chain_sum --env.taskset.level 1
-    vf-validate rg-env --runtime.type subprocess -n 20          # gold answers score 1; an empty reply does not
+    vf-validate rg-env --runtime.type subprocess -n 20          # checks that gold answers score 1
     vf-replay outputs/RUN                                       # rescores a run's saved results
 
-    env = rg_env.load_environment("leg_counting", split="eval")      # the same as an object, without v0 (0.4)
+    env = rg_env.load_environment("leg_counting", split="eval")      # the same from Python (0.4)
     context = vf.ModelContext(model="m", client=vf.EvalClientConfig(base_url=URL, api_key_var=KEY_VARIABLE))
     async with env.serving():
         episodes = [await env.run_episode(task, context) for task in env.taskset]
 
-Rows, prompts, graders and rewards are the same as in the v0 environment: equal options yield equal questions and scores
-in every release. Rows are built, or read from the cache, when the taskset is iterated. Differences between releases of
-v1 are handled by duck typing, not by version numbers.
+Rows, prompts, graders and rewards are the same as in the v0 environment: the same options yield the same questions and
+scores in every release. Rows are built, or read from the cache, when the taskset is iterated. Differences between
+releases of v1 are handled by duck typing, not by version numbers.
 
 The harness sends one request from this process, without a sandbox, program or tools. Every request passes through the
 interception endpoint of Verifiers, so traces are complete. Other tasksets can use the harness by its id "rg-env" if
@@ -65,7 +65,7 @@ class ReasoningGymTaskConfig(vf.TaskConfig):
 
     _rubric: str | Rubric = PrivateAttr('{"gym": "leg_counting"}')
     """JSON for `_parsed`, because a config may be pickled for other processes, which import the user's code themselves.
-    Within one process, the rubric itself."""
+    Within a single process, this is the rubric itself."""
 
 
 class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskConfig]):
@@ -113,7 +113,7 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
 
 
 class ReasoningGymTasksetConfig(vf.TasksetConfig):
-    """Options of the taskset, as in the v0 environment; `split`, `level`, `instruction` and `imports` are new."""
+    """Options of the taskset: those of the v0 environment, plus `split`, `level`, `instruction` and `imports`."""
 
     task: ReasoningGymTaskConfig = ReasoningGymTaskConfig()
     gym: str | dict[str, Any] | list[Any] = "leg_counting"
@@ -198,7 +198,7 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig
     """One split's questions."""
 
     def load(self) -> Iterator[ReasoningGymTask]:
-        """The tasks in order; equal configs yield equal tasks. Raises like `core.data.dataset.build_rows`."""
+        """The tasks in order; equal configs yield equal tasks. Raises the same errors as `build_rows`."""
         config = self.config
         mixture, _ = _parsed(str(config.task._rubric))
         rows = build_rows(mixture, config.split, config._count, config._seed, split_by=config.split_by)
@@ -206,7 +206,7 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig
 
 
 def tasks_of(rows: Iterable[Mapping[str, Any]], config: ReasoningGymTaskConfig) -> Iterator[ReasoningGymTask]:
-    """The tasks of rows that already have a prompt, in order."""
+    """Yield a task for each row, in order; each row must already have a prompt."""
     for index, row in enumerate(rows):
         messages = list(row["prompt"])
         system = messages.pop(0)["content"] if messages[0]["role"] == "system" else None
@@ -294,7 +294,7 @@ def chat_of(system: str | None, prompt: object) -> list[dict[str, str]]:
     """A task's system prompt and prompt (text, or messages of text) as chat messages.
 
     Raises:
-        TypeError: the prompt is empty, or has images or tools.
+        TypeError: the prompt is empty, or contains images or tool calls.
     """
     if isinstance(prompt, str):
         return [dict(message) for message in build_messages(prompt, system)]
@@ -317,7 +317,7 @@ def _certificates() -> ssl.SSLContext:
 if hasattr(vf, "SingleAgentEnv"):  # missing in 0.2, where the harness has its own runtime
 
     class SingleTurnEnvConfig(vf.SingleAgentEnvConfig):
-        """Config of an environment with one agent, in this process."""
+        """Config of an environment whose only agent runs in this process."""
 
         agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
         """Agent runtime. Verifiers' default would rent a sandbox, which needs a login; here nothing is executed."""
@@ -342,7 +342,7 @@ if hasattr(vf, "SingleAgentEnv"):  # missing in 0.2, where the harness has its o
 
         Raises:
             InputError: an argument is invalid.
-            GenerationError: a draw takes too long.
+            GenerationError: generating a row takes too long.
         """
 
         __signature__ = inspect.Signature([*_PARAMETERS.values(), _SPLIT])
@@ -365,7 +365,7 @@ if hasattr(vf, "SingleAgentEnv"):  # missing in 0.2, where the harness has its o
             self.taskset = _RowsTaskset(taskset, env.train_rows if split == "train" else env.eval_rows)
 
         def to_examples(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-            """Rows of `core.data` with this environment's prompt and grading."""
+            """Convert rows of `core.data` to examples with this environment's prompt and grading."""
             return self.environment.to_examples(rows)
 
     load_environment = ReasoningGymEnv
@@ -374,7 +374,7 @@ if hasattr(vf, "SingleAgentEnv"):  # missing in 0.2, where the harness has its o
 
 
 class _RowsTaskset(ReasoningGymTaskset):
-    """A taskset of already drawn rows."""
+    """A taskset of rows that have already been drawn."""
 
     def __init__(self, config: ReasoningGymTasksetConfig, rows: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(config)

@@ -34,9 +34,10 @@ _HOOKS = ("setup", "finalize", "stage_verifier")
 
 
 class TasksetEnvironment(Environment):
-    """Prompts, rewards and metrics of v1 tasksets. A reward that raises or returns None is an error.
+    """Prompts, rewards and metrics of v1 tasksets.
 
-    A reward or metric named `accuracy` marks correct rollouts, for curricula and filters.
+    If a reward raises an exception or returns None, scoring raises a `RewardError`. A reward or metric named `accuracy`
+    marks correct rollouts, for curricula and filters.
 
     Args:
         train_taskset, eval_taskset: the tasks to train and to evaluate on.
@@ -55,7 +56,7 @@ class TasksetEnvironment(Environment):
             for name, taskset in (("train_taskset", train_taskset), ("eval_taskset", eval_taskset))
         )
         if not self.train_rows and not self.eval_rows:
-            raise InputError("train_taskset and eval_taskset have no tasks: there is nothing to do")
+            raise InputError("neither train_taskset nor eval_taskset has any tasks")
 
     @property
     def reward_weights(self) -> dict[str, float]:
@@ -108,7 +109,7 @@ class TasksetEnvironment(Environment):
             if runtime is not None and runtime.default is runtime.empty:
                 _refuse(name, f"needs a runtime for {signal!r}")
         if not rewards and not judges:
-            raise InputError(f"{name} has no reward: give it a method with @vf.reward, or a judge")
+            raise InputError(f"{name} has no reward: add a method decorated with @vf.reward, or a judge")
         self._weights |= {each.__name__: float(getattr(each, "_vf_weight", 1.0)) for each in rewards}
         self._weights |= {judge.reward_name: float(judge.config.weight) for judge in judges}
         self._has_accuracy |= any(each.__name__ == "accuracy" for each in metrics)
@@ -118,18 +119,19 @@ def environment_of(env: Any) -> TasksetEnvironment:
     """The training environment of a taskset, or of an `Env` with one agent.
 
     Raises:
-        InputError: the env has several agents or runs its agent in a custom way; also as for `TasksetEnvironment`.
+        InputError: the env has several agents or runs its agent in a custom way, or `TasksetEnvironment` rejects its
+            taskset.
     """
     if isinstance(env, vf.Taskset):
         return TasksetEnvironment(env)
     name, base = type(env).__name__, getattr(vf, "SingleAgentEnv", ())
     if not isinstance(env, vf.Env):
-        raise InputError(f"{name} of Verifiers is neither a Taskset nor an Env")
+        raise InputError(f"the Verifiers object {name} is neither a Taskset nor an Env")
     if not isinstance(env, base):
         _refuse(name, "is not a SingleAgentEnv: it may have several agents or turns")
     if own := [hook for hook in ("run", "setup", "finalize") if getattr(type(env), hook) is not getattr(base, hook)]:
         _refuse(name, f"overrides {', '.join(own)}")
-    harness = env.config.agent.harness  # None: not chosen; Verifiers' own default has tools
+    harness = env.config.agent.harness  # None: use Verifiers' default, whose tools the trainer ignores
     if harness is not None and vf.load_harness(harness).EXECUTES_CODE:
         _refuse(name, f"has a harness with tools ({harness.id})")
     return TasksetEnvironment(env.taskset)
@@ -171,9 +173,9 @@ async def _score(rollout: Rollout) -> Scored:
 
 
 def _watched(task: vf.Task, where: str) -> vf.Task:
-    """The task, with rewards, metrics and judges that raise a `RewardError` with their own name.
+    """A copy of the task whose rewards, metrics and judges raise a `RewardError` that names them.
 
-    Verifiers would report only the task's name.
+    Verifiers would name only the task.
     """
     watched = copy.copy(task)
 

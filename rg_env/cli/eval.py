@@ -17,8 +17,8 @@ def add(commands: Any) -> None:
         usage="rg-env eval [CONFIG] [section.key=value ...] [--models MODEL ...] [--tasks TASK ...] "
         "[--data FILE] [--external BENCHMARK ...] [options]",
         epilog="A MODEL is a folder, a name on the Hugging Face Hub, 'tiny', or NAME@URL of an OpenAI-compatible "
-        "endpoint (its API key is read from OPENAI_API_KEY); models.NAME=MODEL renames it. Missing settings "
-        "default to those from a checkpoint's training run. docs/reference/evaluation.md lists all keys. This "
+        "endpoint (its API key is read from OPENAI_API_KEY); models.NAME=MODEL renames it. For a checkpoint, "
+        "missing settings are taken from its training run. docs/reference/evaluation.md lists all keys. This "
         "example runs anywhere: rg-env eval --models tiny --tasks leg_counting --max-tokens 90 -n 20",
     )
     option = parser.add_argument

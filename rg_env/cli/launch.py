@@ -91,7 +91,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 def _gpus(text: str) -> tuple[str, ...]:
     names = tuple(name for part in text.split(",") if (name := part.strip()))
-    if not names:  # an empty shell variable does not mean the default
+    if not names:  # such as an empty shell variable
         raise argparse.ArgumentTypeError(f"{text!r} does not name a GPU")
     return names
 

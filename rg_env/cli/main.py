@@ -14,7 +14,7 @@ rg-env serve --model DIR [--port N]  serve a model with the embedded engine, Ope
 rg-env doctor [CONFIG] [...]         check that a training run can start here; print a fix for each problem
 rg-env vllm MODEL [...]              start a vLLM server that accepts weights from a training run
 rg-env launch CONFIG|SCRIPT [...]    start a vLLM server and a training run that uses it
-rg-env slurm CONFIG --gpus N [...]   write an sbatch script for a run
+rg-env slurm CONFIG --gpus N [...]   write an sbatch script for a training or evaluation config
 """
 
 import argparse

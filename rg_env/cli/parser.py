@@ -127,7 +127,7 @@ class CommandParser(argparse.ArgumentParser):
         return None if flag in names else next(here, None)
 
     def knows(self, argument: str) -> bool:
-        """Whether `unknown` has a hint for the argument because it is another tool's name for an option."""
+        """Whether the argument is another tool's name for an option, so that `unknown` can suggest the right one."""
         return bool(self._called(argument) or self._elsewhere(argument.partition("=")[0]))
 
     def _elsewhere(self, flag: str) -> str | None:

@@ -13,7 +13,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "probe",
         help="find tasks and levels a model can learn from",
-        epilog="Checkpoints are prompted as in training. Writes the files of an evaluation, and "
+        epilog="Checkpoints are prompted as in training. Writes the same files as an evaluation, and "
         "mixture.yaml, which a training config can extend.",
         examples=["rg-env probe --model Qwen/Qwen2.5-1.5B-Instruct --tasks chain_sum,leg_counting --levels 0 1 2"],
     )
@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
     option(
         "--max-tokens",
         type=positive,
-        help="maximum new tokens per answer; default: as in training, otherwise 1024, or half of a shorter context",
+        help="maximum new tokens per answer; default: as in training, otherwise 1024 (or half the context, if less)",
     )
     option("--output-dir", metavar="DIR", help="output folder; default: a new one under outputs/")
     option("--resume", action="store_true", help="resume the probe in the output folder")
@@ -81,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         text = to_yaml(mixture(found))
     except InputError as error:
-        print(f"no mixture.yaml: {error}; files in {folder}")
+        print(f"mixture.yaml was not written: {error}; files in {folder}")
         return 1
     file = Path(folder) / "mixture.yaml"
     head = f"# Written by rg-env probe: tasks that {options.model} can learn from, each at its starting level."

@@ -26,7 +26,7 @@ def add(commands: Any) -> None:
     option(
         "--system-prompt",
         metavar="TEXT",
-        help="system prompt for chats without one; default: the checkpoint's training prompt, if any; '': none",
+        help="system prompt for chats without one; default: the one the checkpoint was trained with, if any; '': none",
     )
     serve.set_defaults(run=run)
 
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
         policy.model.to(best_device())
         engine = EmbeddedEngine(policy.model, policy.tokenizer, model_name=options.model, seed=options.seed)
         if trained and text is None:
-            print(f"system prompt for chats without one, from training: {shortened(prompt.system_prompt)}")
+            print(f"system prompt from training, used for chats without one: {shortened(prompt.system_prompt)}")
         address = f"http://{HOST}:{listener.getsockname()[1]}/v1"
         print(
             f"serving {options.model!r} at {address} (Ctrl-C to stop); clients use this name for the model", flush=True

@@ -39,7 +39,7 @@ def add(commands: Any) -> None:
     option("--mem", metavar="200G", help="memory per node; default: the cluster's")
     option("--array", metavar="SEEDS", help="one job per seed: 0-4, or 1,7,9 (0-9%%2: two at a time)")
     sweep.add_option(slurm)
-    option("--vllm-gpus", type=positive, metavar="K", help="GPUs of the first node for vLLM; default: 1")
+    option("--vllm-gpus", type=positive, metavar="K", help="number of GPUs on the first node for vLLM; default: 1")
     option("--job-name", metavar="NAME", help="job name; default: the config's name")
     option("--output", type=Path, metavar="FILE", help="script to write; default: NAME.sbatch")
     option("--force", action="store_true", help="overwrite an existing FILE")

@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print("\n".join(plan_lines(sweep, folder)))
         return 0
-    for package in ("psutil", *_COMPARING):  # checked before the runs, not after them
+    for package in ("psutil", *_COMPARING):  # needed only after the runs
         require(package, "train")
     print("\n".join([plan_lines(sweep, folder)[0], *notes(sweep)]), flush=True)
     code = run_sweep(sweep, folder, again=_again(options, folder))

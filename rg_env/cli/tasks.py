@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
         default="category",
         help="sort order of the list; numbers are sorted in ascending order",
     )
-    option("--json", action="store_true", help="print records instead of a table")
+    option("--json", action="store_true", help="print JSON instead of a table")
     option("--level", type=int, metavar="N", help="difficulty level of the task")
     option("--show", type=positive, default=0, metavar="N", help="print N example rows of the task")
     option("--audit", action="store_true", help="show the grader audit: gold answers, agreement, exploits")
@@ -163,11 +163,11 @@ def show_audit(tasks: Sequence[str] = ()) -> bool:
     wrong = sum(result.gold_wrong for result in audits)
     print(
         f"{len(audits)} tasks: {golds - wrong} of {golds} gold answers score 1.0; "
-        f"on {sum(result.answers for result in audits)} honest answers the library's graders disagree with ours "
-        f"{sum(result.disagreements for result in audits)} times, in "
+        f"on {sum(result.answers for result in audits)} honest answers, the library's graders disagree with ours "
+        f"{sum(result.disagreements for result in audits)} times in "
         f"{sum(result.disagreements > 0 for result in audits)} tasks "
         f"({sum(result.unexplained for result in audits)} unexplained); "
-        f"{counted(sum(not result.fine for result in audits), 'task')} with problems"
+        f"problems in {counted(sum(not result.fine for result in audits), 'task')}"
     )
     guessable = [f"{result.task} {result.constant:.2f}" for result in audits if result.constant > audit.GUESSABLE]
     if guessable:

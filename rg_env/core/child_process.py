@@ -2,7 +2,7 @@
 
 - `ParentPipe`: the child's end of a `JsonProcess`.
 - `python child_process.py PARENT_PID COMMAND ...` replaces itself with the command, which receives SIGTERM when its
-  parent dies, even if the parent was killed. This works on Linux; elsewhere the command simply runs. It is a separate
+  parent dies, even if the parent was killed. On systems other than Linux, it only runs the command. It is a separate
   program, run by path and without this package, because code between fork and exec can deadlock if the parent has
   threads.
 """
@@ -18,7 +18,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class ParentPipe:
-    """JSON lines from and to the parent. Takes over standard input and output, so anything printed is discarded."""
+    """Exchanges JSON lines with the parent. Takes over standard input and output, so anything printed is discarded."""
 
     def __init__(self) -> None:
         self._requests, self._replies = os.dup(0), os.dup(1)  # not inherited by children

@@ -95,8 +95,8 @@ def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, A
 def fitted(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     """The config without tasks whose prompts are too long for the model's context, and a line about each omitted task.
 
-    The token limit defaults to 1024, or half of a shorter context. For an endpoint, the longest prompt of each task is
-    sent once.
+    The token limit defaults to 1024, or half the context if that is less. For an endpoint, the longest prompt of each
+    task is sent once.
 
     Raises:
         InputError: the model cannot be loaded, an endpoint does not answer, or no task fits.

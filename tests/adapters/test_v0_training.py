@@ -169,7 +169,7 @@ def test_odd_environments_are_refused() -> None:
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
     with pytest.raises(InputError, match=r"dataset\[0\]: prompt must be text, or a list of messages"):
         make(dataset=Dataset.from_list([{"prompt": image, "answer": ""}]), system_prompt=None)
-    with pytest.raises(InputError, match="env must be a ReasoningGym or Environment of rg_env"):
+    with pytest.raises(InputError, match="env must be an rg_env ReasoningGym or Environment"):
         as_environment(object())
 
 

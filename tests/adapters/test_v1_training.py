@@ -312,13 +312,13 @@ def test_odd_tasksets_are_refused() -> None:
 
     with pytest.raises(InputError, match="Unpaid has no reward"):
         as_environment(of(Unpaid))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="have no tasks: there is nothing to do"):
+    with pytest.raises(InputError, match="neither train_taskset nor eval_taskset has any tasks"):
         as_environment(of().take(0))
     with pytest.raises(InputError, match=r"a taskset must be a verifiers.v1.Taskset, not list"):
         TasksetEnvironment([Sum(SumData(prompt="?"))])  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="Sum of Verifiers is neither a Taskset nor an Env"):
+    with pytest.raises(InputError, match="the Verifiers object Sum is neither a Taskset nor an Env"):
         as_environment(Sum(SumData(prompt="?")))
-    with pytest.raises(InputError, match="env must be a ReasoningGym or Environment of rg_env"):
+    with pytest.raises(InputError, match="env must be an rg_env ReasoningGym or Environment"):
         as_environment(object())
 
 

@@ -399,5 +399,5 @@ def test_imports_other_than_a_list_are_reported_by_the_schema(tmp_path: Path, va
 
 def test_imports_are_not_set_on_the_command_line(tmp_path: Path) -> None:
     """A path there would be relative to something else."""
-    with pytest.raises(InputError, match="imports is read from config files only"):
+    with pytest.raises(InputError, match="imports can be set only in a config file"):
         read_config(put(tmp_path / "run.yaml", "seed: 1"), ["imports=[a.py]"])

@@ -194,7 +194,7 @@ def test_too_few_questions_are_reported_first(rg_env: Any, tmp_path: Path) -> No
     first, *_, last = printed.splitlines()
     assert first == "note: -n 2 is too few: a verdict and mixture.yaml require at least 16"
     assert last.startswith(
-        "no mixture.yaml: too few questions to judge: probe with at least --num-examples 16; files in "
+        "mixture.yaml was not written: too few questions to judge: probe with at least --num-examples 16; files in "
     )
     (folder,) = (tmp_path / "outputs").glob("probe-leg_counting-*")
     assert not (folder / "mixture.yaml").exists()

@@ -161,7 +161,7 @@ def test_all_mistakes_of_all_points_are_told_at_once(config: str) -> None:
     [
         (["training.max_stepz=1"], "max_stepz=1: training.max_stepz = 1 @ command line: unknown key 'max_stepz'"),
         (["training.num_generations=8,7"], "num_generations=7: training.rollouts_per_step: 128 rollouts are not div"),
-        (["imports=[x]"], "imports=x: override 'imports=[\"x\"]': imports is read from config files only"),
+        (["imports=[x]"], "imports=x: override 'imports=[\"x\"]': imports can be set only in a config file"),
         (["tasks=leg_counting,[leg_counting]"], "1_tasks=leg_counting and 2_tasks=leg_counting are the same run"),
         (["training.beta=null,0.1,0.0"], "beta=null and beta=0.0 are the same run: remove one"),
     ],

@@ -198,9 +198,9 @@ def test_what_was_asked_is_known_by_hash(make_trainer: Any, make_env: Any) -> No
         ({"temperature": 0.0}, "set greedy to false"),
         ({"evry": 3}, "unknown field of EvaluationPlan 'evry': did you mean 'every'"),
         ({"held_out": 3}, "held_out=3: must be a list"),
-        ({"labelled": {"a b": 3}}, "labelled.a b: .*env must be a ReasoningGym or Environment"),
+        ({"labelled": {"a b": 3}}, "labelled.a b: .*env must be an rg_env ReasoningGym or Environment"),
         ({"labelled": [3]}, "labelled: must be a mapping of names"),
-        ({"held_out": [3]}, "held_out.0: .*env must be a ReasoningGym or Environment"),
+        ({"held_out": [3]}, "held_out.0: .*env must be an rg_env ReasoningGym or Environment"),
         ({"every": -1, "max_tokens": 0}, "every=-1: must be at least 0; .*max_tokens=0: must be at least 1"),
     ],
 )

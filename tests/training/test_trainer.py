@@ -237,7 +237,7 @@ def test_lora_trains_the_adapter_only(make_trainer: Any, model: Any) -> None:
 
 @pytest.mark.parametrize("env", [3, "leg_counting", None])
 def test_what_is_not_an_environment_is_refused(make_args: Any, model: Any, tokenizer: Any, env: Any) -> None:
-    with pytest.raises(InputError, match="env must be a ReasoningGym or Environment of rg_env"):
+    with pytest.raises(InputError, match="env must be an rg_env ReasoningGym or Environment"):
         GRPOTrainer(model, env, make_args(), tokenizer)
 
 

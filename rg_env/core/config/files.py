@@ -29,7 +29,7 @@ _MAX_CHARS = 1_000_000
 
 @dataclass
 class Document:
-    """A config as read: plain values, and the origin of each."""
+    """A config as read from files: plain values, and where each was set."""
 
     values: dict[str, Any]
     file: Path
@@ -171,7 +171,7 @@ def _override(document: Document, text: str) -> None:
     if not separator or not all(path):
         raise InputError(f"{shown} is not of the form section.key=value")
     if path[0] in ("extends", "imports"):
-        raise InputError(f"{shown}: {path[0]} is read from config files only: use one that extends this config")
+        raise InputError(f"{shown}: {path[0]} can be set only in a config file: write one that extends this config")
     if len(path) > yaml12.MAX_DEPTH:
         raise InputError(f"{shown}: nested more than {yaml12.MAX_DEPTH} levels deep")
     try:
@@ -183,12 +183,12 @@ def _override(document: Document, text: str) -> None:
 
 
 def _open_lists(document: Document, path: Keys, shown: str) -> None:
-    """Turn a list of names, such as tasks, into a mapping of sections if the override sets a key within one of them,
-    and a section's plain text into a mapping.
+    """Turn a list of names, such as tasks, into a mapping of sections if the override sets a key within one of them.
+    Also turn a section given as plain text into a mapping.
 
     Raises:
-        InputError: the value is plain text, a list of anything but names, or a list without this name, and would be
-            lost.
+        InputError: the override would replace plain text, a list that does not contain this name, or a list of other
+            values.
     """
     for length in range(1, len(path)):
         above = path[:length]
@@ -213,7 +213,7 @@ def _open_lists(document: Document, path: Keys, shown: str) -> None:
 
 
 def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
-    """The mapping in a YAML file, and each key's line."""
+    """The mapping in a YAML file, and the line number of each key."""
     try:
         with file.open(encoding="utf-8") as stream:
             text = stream.read(_MAX_CHARS + 1)
@@ -255,7 +255,7 @@ _COUNTERPARTS = {  # pattern of a path in another repository -> shipped config
 
 
 def counterpart(file: Path) -> str:
-    """A hint that names the shipped config for a config from another repository, by file name; empty if unknown."""
+    """A hint that names the shipped counterpart of another repository's config, by file name; empty if unknown."""
     for pattern, shipped in _COUNTERPARTS.items():
         if found := re.search(f"(?:^|/)(?:{pattern})$", file.with_suffix("").as_posix()):
             name = found.expand(shipped).replace("sukoku", "sudoku")
