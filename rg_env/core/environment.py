@@ -1,4 +1,4 @@
-"""Environments: rows, their prompts, and rewards for answers. Needs neither torch nor a framework.
+"""Environments: rows, their prompts, and rewards for answers. This module needs neither torch nor a training framework.
 
     env = ReasoningGym("leg_counting", num_train_examples=2000, num_eval_examples=200)
     env = Environment(train_rows, eval_rows, rewards=["correctness", my_reward])
@@ -162,7 +162,8 @@ class Environment:
         completion_tokens: int | None = None,
         truncated: bool | None = None,
     ) -> Rollout:
-        """A rollout: `row` with a completion. `completion_tokens` defaults to the number of `token_ids`, if given."""
+        """A rollout of `row` with the completion `text`. `completion_tokens` defaults to the number of `token_ids`, if
+        given."""
         if completion_tokens is None and token_ids:
             completion_tokens = len(token_ids)
         return Rollout(
@@ -173,7 +174,8 @@ class Environment:
         """Score rollouts; the results are in the same order.
 
         Raises:
-            RewardError: a reward raised or returned a non-finite value; the message names the reward and the rollout.
+            RewardError: a reward raises an exception or returns a non-finite value; the message names the reward and
+                the rollout.
             InputError: a rollout's `info` is invalid.
         """
         return self.rubric.score(rollouts)

@@ -388,7 +388,7 @@ class PromptConfig(Section):
 
 
 class RewardConfig(Section):
-    """Each reward is keyed by its name. A plain number sets its weight."""
+    """Rewards are keyed by name. A plain number sets the weight of a reward."""
 
     weight: Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)] = 1.0
     """Weight of the reward in the sum. A negative weight makes the reward a penalty; with 0, it is only logged."""

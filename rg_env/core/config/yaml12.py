@@ -1,9 +1,9 @@
-"""YAML 1.2 scalars (`1e-6` is a number, `on` is text) and plain values only.
+"""YAML with plain values only, and with the scalars of YAML 1.2: `1e-6` is a number, and `on` is text.
 
 Uses PyYAML's parser with our own constructors: PyYAML reads YAML 1.1, and ruamel.yaml (tested: 0.19) accepts dates,
-underscored numbers, sets and non-text keys, and limits neither depth nor aliases. Here keys are names, dates are text,
-duplicate keys are errors, and nesting and the number of values are limited. Every error is a one-line `ValueError` with
-its position. `load` reads back exactly the values that `to_yaml` wrote.
+underscored numbers, sets and non-text keys, and limits neither depth nor aliases. Here, keys and dates are text,
+duplicate keys are errors, and both the depth and the number of values are limited. Every error is a one-line
+`ValueError` with its position. `load` reads back exactly the values that `to_yaml` wrote.
 """
 
 import re

@@ -86,7 +86,7 @@ class Selection:
         self._takers = {split: _Taker(BALANCED.get(task, 0), patience_s) for split in splits}
 
     def offer(self, item: Item | None) -> None:
-        """Process the next draw's item; None if the draw yielded no item."""
+        """Process the next draw's item, or None if the draw yielded no item."""
         self.draws += 1
         key = question_hash(item.question) if item else ""
         split = item.split(self._by) if item else None

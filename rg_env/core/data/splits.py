@@ -2,7 +2,7 @@
 
 Reasoning Gym draws item `i` of seed `s` from `Random(s + i)`. Seeds 1 and 2 therefore yield the same items shifted by
 one, and small tasks repeat their questions under any seed. Many tasks also pose one problem in several wordings, orders
-or layouts. Here a hash of the problem decides the split (`core.data.problem_keys`): a fixed quarter of all problems is
+or layouts. Here, a hash of the problem decides the split (`core.data.problem_keys`): a fixed quarter of all problems is
 for evaluation, and the rest for training. No choice of seeds, sizes, configs or mixtures can put a problem into both
 splits, within a run or across runs.
 

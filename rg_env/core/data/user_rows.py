@@ -161,7 +161,7 @@ def in_order(rows: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
 
 
 def own_text(value: object, where: str, *, numbers: bool = False) -> str:
-    """A value from the user's own data as text; `numbers` allows numbers.
+    """A value from the user's own data, as text. Numbers are accepted only if `numbers` is true.
 
     Raises `InputError` if the value is unusable.
     """

@@ -119,7 +119,7 @@ def _integrand(source: str, variable: str) -> Integrand:
 
 
 def _with_constants_named(text: str, variables: Collection[str]) -> tuple[str, list[str]]:
-    """The text with each constant of integration replaced by a plain name, and these names.
+    """The text with each constant of integration replaced by a plain name, and a list of these names.
 
     Only a separate word counts as a constant: `2*C`, `+ C_1`, `+ c_{0}`, `+ D`, `+ const`, not `xC`, `C(x)` or part of
     a word.

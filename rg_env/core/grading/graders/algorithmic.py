@@ -374,7 +374,8 @@ def word_sorting(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _words(text: str) -> list[str]:
-    """A list of words, in JSON, as a Python literal, or separated by commas or, without any, by white space."""
+    """A list of words: in JSON, as a Python literal, or separated by commas (or by white space, if there are no
+    commas)."""
     text = forms.unbracketed(text)
     parts = text.split(",") if "," in text else text.split()
     return [part for part in (part.strip().strip(_QUOTES) for part in parts) if part]

@@ -378,7 +378,7 @@ def _size(node: Node) -> Callable[[Mapping[str, Dual]], float]:
 
 @dataclass(frozen=True, slots=True)
 class Integrand:
-    """The integrand: the formula to integrate."""
+    """The formula to integrate."""
 
     value: Function
     size: Callable[[Mapping[str, Dual]], float]
