@@ -1,7 +1,7 @@
 """Compute an evaluation's results from the answers, and write them to files.
 
     results = results_of(works, {"base": Source("tiny", "tiny", "embedded")})
-    together({"before": first, "after": last})          # evaluations of a training run, compared like models
+    together({"before": first, "after": last})      # compare a training run's evaluations as if they were models
 
 results_<task>_<time>.json        one task, all models
 results_all_tasks_<time>.json     all tasks, with macro averages
@@ -46,7 +46,7 @@ class Source:
 
     @classmethod
     def of(cls, config: EvalConfig, name: str) -> "Source":
-        """Source of a model in a config."""
+        """The source of the config's model `name`."""
         model = config.models[name]
         source = f"{model.model}@{model.url}" if model.url else model.model
         return cls(source, kind_of(model), "endpoint" if model.url else local_engine(config), model.price)
@@ -66,8 +66,8 @@ def results_of(
     """Compute the results once all answers are available.
 
     Args:
-        external: results of external benchmarks, computed by version `lm_eval` of lm-evaluation-harness.
-        step, rollouts: optimizer step and records, for an evaluation in a training run.
+        external: results of external benchmarks, computed with version `lm_eval` of lm-evaluation-harness.
+        step, rollouts: optimizer step and rollout records of an evaluation in a training run.
 
     Raises:
         InputError: a model was trained on all questions of a task.
@@ -140,7 +140,7 @@ def _task(name: str, works: Sequence[TaskWork], models: Mapping[str, Source]) ->
 
 
 def scores_of(works: Iterable[TaskWork], floor: float | None = None) -> Scores:
-    """Scores of a model's answers, both sampled and greedy."""
+    """Compute the scores of a model's answers, both sampled and greedy."""
     works = list(works)
     sampled, greedy = (
         [answers for work in works for number in work.numbers if (answers := work.of(number, draw))]
@@ -155,7 +155,7 @@ def scores_from(
     floor: float | None = None,
     left_out: int = 0,
 ) -> Scores:
-    """Scores of the sampled answers to each question, and of the greedy ones."""
+    """Compute scores from the sampled and the greedy answers, each grouped by question."""
     statuses = Counter(answer.status for answers in questions for answer in answers if answer.status is not None)
     count = sum(map(len, questions))
     right = _values(questions, "correct")
@@ -184,7 +184,7 @@ def scores_from(
 
 
 def _values(questions: Sequence[Sequence[Answer]], name: str) -> list[list[float]]:
-    """Known values, grouped by question."""
+    """Values of the attribute `name`, grouped by question, without None."""
     found = [[getattr(answer, name) for answer in question] for question in questions]
     return [[float(value) for value in values if value is not None] for values in found]
 
@@ -199,7 +199,7 @@ def _passes(right: Sequence[Sequence[float]]) -> dict[str, tuple[float, float]]:
 
 
 def usage_of(answers: Iterable[Answer], price: Price | None) -> Usage:
-    """Tokens of `answers` and their cost."""
+    """Number of prompt and completion tokens in `answers`, and their cost."""
     answers = list(answers)
     prompts, completions = (
         sum(known) if (known := [count for count in counts if count is not None]) else None
@@ -212,7 +212,7 @@ def usage_of(answers: Iterable[Answer], price: Price | None) -> Usage:
 
 
 def _correct(works: Sequence[TaskWork]) -> dict[str, list[bool]]:
-    """Verdicts by hash of the question; keys of repeated questions have a numeric suffix."""
+    """Whether each answer is correct, by question hash; a suffix distinguishes the keys of repeated questions."""
     found: dict[str, list[bool]] = {}
     for work in works:
         for number in work.numbers:
@@ -232,7 +232,7 @@ def _parts(model: str, works: Sequence[TaskWork]) -> dict[schema.Part, Scores]:
 
 
 def _comparisons(models: Sequence[str], tasks: Sequence[TaskResults]) -> list[Paired]:
-    """Compare each pair of models (later minus earlier), unless they have no common questions on one of the tasks."""
+    """Compare each pair of models (later minus earlier), except pairs that share no questions on one of the tasks."""
     pairs = []
     for earlier, later in combinations(models, 2):
         answers = [(task.models[later].correct, task.models[earlier].correct) for task in tasks]
@@ -242,7 +242,8 @@ def _comparisons(models: Sequence[str], tasks: Sequence[TaskResults]) -> list[Pa
 
 
 def together(evaluations: Mapping[str, Results]) -> Results:
-    """Merge evaluations of a single model on the same questions, with the given names as models, and compare them."""
+    """Merge evaluations of one model on the same questions, treating each as a model with the given name, and compare
+    them."""
     last, names = list(evaluations.values())[-1], list(evaluations)
     tasks = {}
     for name, task in last.tasks.items():
@@ -261,10 +262,10 @@ def together(evaluations: Mapping[str, Results]) -> Results:
 def compare(published: Mapping[str, PublishedTable], tasks: Mapping[str, TaskResults]) -> list[schema.PublishedFigure]:
     """Compare published accuracies with ours.
 
-    The published questions differ from ours, so the two samples count as independent. Accuracies within the tolerance
-    count as equal, regardless of intervals. A larger difference may be due to chance if its interval, given the sizes
-    of both samples, contains 0. For a published accuracy, only the number of questions is known. Several answers to a
-    question may all be alike, so they do not narrow the interval.
+    The published questions differ from ours, so the two samples are treated as independent. Accuracies within the
+    tolerance count as equal, regardless of their intervals. A larger difference may be due to chance if its interval,
+    which accounts for the sizes of both samples, contains 0. The interval of a published accuracy depends only on the
+    number of questions: several answers to one question do not narrow it, because they may all be the same.
     """
     found = []
     for table, each in published.items():
@@ -305,7 +306,7 @@ def _verdict(difference: float, interval: tuple[float, float], tolerance: float)
 
 
 def write_results(results: Results, folder: Path) -> dict[str, Path]:
-    """Write the results files; returns their paths by task, with the file of all tasks under ""."""
+    """Write the results files. Returns their paths by task; the key "" is for the file with all tasks."""
     time = datetime.fromisoformat(results.created).strftime("%Y%m%d-%H%M%S")
     files = {name: folder / f"results_{file_part(name)}_{time}.json" for name in results.tasks}
     for name, file in files.items():

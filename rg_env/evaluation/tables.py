@@ -1,6 +1,6 @@
 """Tables of evaluation results, for the console and `summary.md`.
 
-A training run prints its evaluations in the same tables, with before and after as two models.
+A training run prints its evaluations in the same tables, in which "before" and "after" are two models.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from rg_env.evaluation.results import Accuracy, Interval, Part, Results, Samplin
 _ABOUT_ACCURACIES = (
     "Accuracies with 95% intervals, clustered by question. Constant: accuracy of the best constant answer. Rows below "
     "the tasks: means over tasks; sums of tokens, costs, failed calls and questions left out. Adjusted for guessing: "
-    "(accuracy - constant) / (1 - constant). Questions a model was trained on are left out for it."
+    "(accuracy - constant) / (1 - constant). Questions that a model was trained on are left out of its scores."
 )
 _ABOUT_PARTS = (
     "Accuracies with 95% intervals, clustered by question. Rows for training or held-out tasks: over all of their "
@@ -41,7 +41,7 @@ Rows = list[list[str]]
 
 
 class TableConsole(Console):
-    """A console that raises `BrokenPipeError` like `print`."""
+    """A console that raises `BrokenPipeError`, as `print` does."""
 
     def on_broken_pipe(self) -> None:
         raise  # re-raise: rich would exit here, but commands have their own exit code for it
@@ -114,13 +114,13 @@ def markdown(results: Results) -> str:
 
 
 def markdown_table(heads: list[str], rows: Rows) -> list[str]:
-    """A table's lines in Markdown."""
+    """Format a table as lines of Markdown."""
     head, *body = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in [heads, *rows]]
     return [head, "|---" * len(heads) + "|", *body]
 
 
 def figures_of(scores: Scores) -> dict[str, str]:
-    """A model's figures as table cells, by name."""
+    """Format a model's figures as table cells, by column name."""
     return {
         "questions": str(scores.n),
         "accuracy": cell(scores.accuracy, scores.intervals.get("accuracy")),
@@ -136,19 +136,19 @@ def figures_of(scores: Scores) -> dict[str, str]:
 
 
 def columns_of(rows: Sequence[Mapping[str, str]]) -> tuple[list[str], Rows]:
-    """A table's heads and rows, without empty columns."""
+    """A table's header and rows, without empty columns."""
     heads = [head for head in dict.fromkeys(head for row in rows for head in row)
              if {row.get(head, _NOTHING) for row in rows} != {_NOTHING}]  # fmt: skip
     return heads, [[row.get(head, _NOTHING) for head in heads] for row in rows]
 
 
 def cell(value: float | None, interval: Interval | None = None) -> str:
-    """A figure with its interval, or a dash if it is unknown."""
+    """Format a figure with its interval, or as a dash if the figure is unknown."""
     return _NOTHING if value is None else with_interval(value, interval)
 
 
 def _external_table(results: Results) -> tuple[list[str], Rows]:
-    """Heads and rows of the scores on external benchmarks, with one column per model."""
+    """Header and rows of the table of external benchmarks, with one column per model."""
     models = list(dict.fromkeys(each.model for each in results.external))
     cells: dict[tuple[str, ...], dict[str, str]] = {}
     for each in results.external:
@@ -164,7 +164,7 @@ def _external_table(results: Results) -> tuple[list[str], Rows]:
 
 
 def _parts(results: Results) -> dict[str, list[Scores]]:
-    """Scores of a training run over the training tasks and over the held-out tasks, for all models."""
+    """Each model's scores over the training tasks and over the held-out tasks; empty outside training runs."""
     titles: dict[Part, str] = {"training": "training tasks", "held_out": "held-out tasks"}
     parts = {title: [each.parts.get(part) for each in results.models.values()] for part, title in titles.items()}
     return {title: [each for each in found if each] for title, found in parts.items() if None not in found}
@@ -185,7 +185,7 @@ def _accuracies(results: Results, limit: int | None) -> Rows:
 
 
 def _over_tasks(results: Results) -> Iterator[tuple[str, list[str]]]:
-    """Rows of means and sums over the tasks: name, and a cell for each model."""
+    """Rows with means and sums over the tasks: a name, and a cell for each model."""
     if parts := _parts(results):
         for title, of_part in parts.items():
             names, figures = columns_of(list(map(figures_of, of_part)))
@@ -238,7 +238,7 @@ def _shortened(rows: Rows, limit: int | None) -> Rows:
 
 
 def _sampled(results: Results) -> str:
-    """Description of the sampling settings, with names of tasks if settings differ."""
+    """Describe the sampling settings, with the names of the tasks if the settings differ between tasks."""
     tasks: dict[Sampling, list[str]] = {}
     for name, task in results.tasks.items():
         tasks.setdefault(task.sampling, []).append(name)
@@ -270,7 +270,7 @@ def _number(value: float | None) -> str:
 
 
 def _accuracy(found: Accuracy) -> str:
-    """An accuracy with its interval, or the mean reward if accuracy was not measured."""
+    """Format an accuracy with its interval, or the mean reward if accuracy was not measured."""
     if found.accuracy is None and isinstance(found, Scores):
         return f"reward {cell(found.reward)}"
     return cell(found.accuracy, found.intervals.get("accuracy"))

@@ -1,11 +1,11 @@
-"""Values from the training run of a checkpoint: settings such as prompt and grading, and its training questions.
+"""What an evaluation takes from a checkpoint's training run: settings such as the prompt, and the training questions.
 
     config, notes = as_trained(config)          # sets missing values from the training run of the first model
     trained_on(model).among(questions)          # questions to skip
 
 A model belongs to a run if it is the run's folder, one of its checkpoints, or an export next to them. All models are
-evaluated in the same way, so that they can be compared. The notes list the values taken from the run, and differing
-values that models were trained with.
+evaluated with the same settings, so that they can be compared. The notes list the settings taken from the run, and any
+other settings that a model was trained with.
 """
 
 import json
@@ -36,12 +36,12 @@ _OF_TRAINING = ("prompt.", "grading", "rewards.", "sampling.max_tokens", "tasks.
 
 def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     """Fill in missing config values from the training run of the first model that has one: prompt, grading, rewards,
-    sampling, seeds and task options. If the config has neither tasks nor benchmarks, the tasks are filled in, too.
+    sampling, seeds and task options. If the config has neither tasks nor benchmarks, the tasks are filled in as well.
 
-    A run folder is replaced with its last checkpoint.
+    A run folder is replaced by its last checkpoint.
 
-    A note names each model that was trained on the user's own data if that data can no longer be read, because its
-    overlap with the questions is unknown.
+    If a model was trained on the user's own data and that data can no longer be read, a note names the model, because
+    it is not known which questions it was trained on.
 
     Raises:
         InputError: a model's folder is missing, a run's file is damaged, or tasks are missing and no run has evaluation
@@ -73,7 +73,7 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
         notes += [f"{name}: evaluated as in its training run: {', '.join(alike)}"] if number == 0 and alike else []
         notes += [f"{name}: trained with other values: {', '.join(other)}"] if other else []
     if not config.names and not config.external.tasks:
-        raise InputError("tasks: is required: these models' training runs name no evaluation tasks")
+        raise InputError("tasks: is required, because the training runs of these models have no evaluation tasks")
     for name, each in models.items():
         if not each.url and name not in runs and (Path(each.model) / "resume.json").is_file():
             notes.append(
@@ -94,7 +94,7 @@ def _checkpoint(model: EvalModel) -> str:
 
 
 def _settings(run: RunFolder) -> dict[str, Any]:
-    """Values of an `EvalConfig` from a run; `options` has the options of each task, as in `tasks`."""
+    """Read values for an `EvalConfig` from a run; `options` maps each task to its options, as in `tasks`."""
     if not run.config_file.is_file() or not (environment := run.arguments().get("environment")):
         return {}
     arguments, rewards = run.arguments(), run.config().get("rewards") or {}
@@ -132,8 +132,8 @@ def _settings(run: RunFolder) -> dict[str, Any]:
 
 
 def _unknown(rewards: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Names of custom rewards whose code is not imported. Code in a run's folder is never imported, because the folder
-    may be a download."""
+    """Names of custom rewards whose code has not been imported. Code in a run's folder is never imported, because the
+    folder may have been downloaded."""
     unknown = []
     for name, reward in rewards.items():
         try:
@@ -144,7 +144,8 @@ def _unknown(rewards: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _tasks(rows: Mapping[str, Any]) -> list[tuple[str, dict[str, Any], int]]:
-    """(name or label, entry of a config's `tasks`, number of evaluation questions) from an environment's manifest."""
+    """For each task in an environment's manifest: name or label, entry for a config's `tasks`, and number of evaluation
+    questions."""
     read_manifest(rows)
     mixture = Mixture.parse(rows["tasks"])
     counts = mixture.counts(rows["splits"]["eval"]["size"])
@@ -186,15 +187,15 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 @dataclass(frozen=True)
 class Trained:
-    """Questions a model was trained on; empty if its run's manifest is not available."""
+    """Questions that a model was trained on; empty if its run has no manifest."""
 
     questions: frozenset[str] = frozenset()
     """Hashes of the questions."""
     problems: frozenset[str] = frozenset()
-    """Keys of the problems in the questions."""
+    """Keys of the problems that the questions pose; a reworded question has the same key."""
 
     def among(self, questions: Questions) -> frozenset[int]:
-        """Indices of the questions the model was trained on, in the same or another wording."""
+        """Indices of the questions that the model was trained on, in the same or another wording."""
         rows = questions.env.eval_rows
         return frozenset(
             number
@@ -204,9 +205,9 @@ class Trained:
 
 
 def trained_on(model: str) -> Trained:
-    """Questions a checkpoint was trained on, from its run's manifest or data; empty for other models.
+    """Questions that a checkpoint was trained on, from its run's manifest or data; empty for other models.
 
-    By construction these are never evaluation questions of a task, unless the evaluation's `split_by` differs from
+    By construction, none of them is an evaluation question of a task, unless the evaluation's `split_by` differs from
     the run's.
 
     Raises:
@@ -217,7 +218,7 @@ def trained_on(model: str) -> Trained:
 
 
 def _trained(run: RunFolder) -> Trained | None:
-    """Like `trained_on`; None for a run on the user's own data that can no longer be read."""
+    """Like `trained_on`; None if the run used the user's own data and that can no longer be read."""
     rows = run.manifest().get("rows", "")
     if rows == "":
         return Trained()
@@ -225,7 +226,7 @@ def _trained(run: RunFolder) -> Trained | None:
         try:
             splits, data = run.config()["splits"], DataConfig.model_validate(run.config()["data"])
             train, _ = split_rows(data.rows(), splits["num_eval_examples"], splits["eval_seed"])
-        except (InputError, LookupError, TypeError, ValidationError):  # a script's settings, or data that was moved
+        except (InputError, LookupError, TypeError, ValidationError):  # a script's config, or data that was moved
             return None
         return Trained(frozenset(question_hash(row["question"]) for row in train))
     try:

@@ -1,4 +1,4 @@
-"""Resources of this machine: GPUs, vLLM, programs, ports. The only program it runs is `nvidia-smi`."""
+"""Resources of this machine: GPUs, vLLM, programs and ports. `nvidia-smi` is the only program that is run."""
 
 import contextlib
 import errno
@@ -33,7 +33,7 @@ class Machine:
 
     @classmethod
     def here(cls) -> "Machine":
-        programs = Path(sys.executable).parent  # not resolved, because python is a link in a virtual environment
+        programs = Path(sys.executable).parent  # not resolved: python is a symbolic link in a virtual environment
         if programs.is_relative_to(Path.cwd()):
             programs = programs.relative_to(Path.cwd())
         package = _vllm_package()
@@ -59,7 +59,7 @@ class Machine:
 
 
 def visible_gpus() -> tuple[str, ...]:
-    """GPUs named by `CUDA_VISIBLE_DEVICES`, or all GPUs of this machine."""
+    """GPUs named by `CUDA_VISIBLE_DEVICES`; if it is not set, all GPUs in this machine."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         return machine_gpus()
@@ -67,7 +67,7 @@ def visible_gpus() -> tuple[str, ...]:
 
 
 def machine_gpus() -> tuple[str, ...]:
-    """Numbers of all GPUs in this machine, including those hidden from this process."""
+    """Indices of all GPUs in this machine, including those hidden from this process."""
     listed = run(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], deadline_s=30)
     return tuple(line.strip() for line in listed.output.splitlines() if line.strip().isdigit())
 
@@ -79,7 +79,7 @@ def port_problem(port: int) -> str | None:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return "something else is listening there"
-        return os.strerror(error.errno or 0)  # str(error) describes Python's call
+        return os.strerror(error.errno or 0)  # str(error) would repeat the address
     return None
 
 

@@ -1,6 +1,4 @@
-"""Load models: the user's, the machine's default, or the tiny policy. Also holds the state of accelerate's
-processes.
-"""
+"""Load models: the user's, the machine's default, or the tiny policy. Also provides accelerate's process state."""
 
 import importlib
 import os
@@ -40,12 +38,12 @@ class Policy:
     is_tiny: bool = False
 
     def mixture(self, gym: Any) -> Mixture:
-        """Parse `gym` as a mixture; for the tiny policy, with its task sizes unless `gym` sets them."""
+        """Parse `gym` as a mixture. The tiny policy uses its own task sizes for options that `gym` does not set."""
         return tiny_mixture(gym) if self.is_tiny else Mixture.parse(gym)
 
 
 def load_policy(model: str | None = None, *, attention: Attention = "auto", dtype: Dtype = "auto") -> Policy:
-    """Load `model`: a folder, a name on the Hub, or "tiny". None: the default for this machine, which is printed.
+    """Load `model`: a folder, a name on the Hub, or "tiny". If None, load this machine's default and print its name.
 
     Args:
         attention: "auto" uses flash-attn if possible (see `flash_attention_problem`), otherwise PyTorch's SDPA.
@@ -78,7 +76,7 @@ def with_adapters(policy: Policy, folder: str) -> Policy:
 
     try:
         model = PeftModel.from_pretrained(policy.model, folder, is_trainable=True)
-    except Exception as error:  # damaged files raise whatever their parser raises
+    except Exception as error:  # parsers of damaged files can raise any exception
         raise InputError(f"cannot load the adapters in {folder} on {policy.label}: {reason_of(error)}") from error
     return replace(policy, model=model)
 
@@ -95,7 +93,7 @@ def _options(attention: Attention, dtype: Dtype) -> dict[str, Any]:
     if attention in ("auto", "flash_attention_2"):
         problem = flash_attention_problem(weights)
         if problem and attention != "auto":
-            raise InputError(f"attention='flash_attention_2' cannot work here: {problem}; use 'auto' or 'sdpa'")
+            raise InputError(f"attention='flash_attention_2' cannot be used here: {problem}; use 'auto' or 'sdpa'")
         used = "sdpa" if problem else "flash_attention_2"
     return {"dtype": weights, "attn_implementation": used}
 
@@ -114,7 +112,7 @@ def flash_attention_problem(dtype: torch.dtype) -> str | None:
         return f"flash-attn requires compute capability 8.0, but this GPU has {'.'.join(map(str, capability))}"
     try:
         importlib.import_module("flash_attn")
-    except Exception as error:  # builds for another torch can raise any exception
+    except Exception as error:  # builds for another torch version can raise any exception
         return f"flash-attn cannot be imported ({reason_of(error)})"
     return None if is_flash_attn_2_available() else "transformers does not support this version of flash-attn"
 
@@ -125,12 +123,12 @@ def _load(name: str, chosen: dict[str, Any]) -> Policy:
     sharding = _shard_while_loading() if _is_zero3() else None
     verbosity = logging.get_verbosity()
     try:
-        # Mismatched weights are reported by name below; transformers would refer to a table in its log.
+        # Mismatched weights are reported by name below; the error from transformers only refers to a table in its log.
         logging.set_verbosity_error()
         loaded, info = AutoModelForCausalLM.from_pretrained(
             name, output_loading_info=True, ignore_mismatched_sizes=True, **options
         )
-    except Exception as error:  # damaged files raise whatever their parser raises, plain Exception included
+    except Exception as error:  # parsers of damaged files can raise any exception, even a plain Exception
         raise _cannot_load(name, "weights", error, options) from None
     finally:
         logging.set_verbosity(verbosity)
@@ -141,10 +139,10 @@ def _load(name: str, chosen: dict[str, Any]) -> Policy:
 
 
 def _shard_while_loading() -> Any:
-    """Return an object whose existence makes transformers shard models while building them; otherwise, each process
-    would hold the whole model.
+    """Return an object that, as long as it exists, makes transformers shard models while building them; otherwise, each
+    process would hold the whole model.
 
-    None if the accelerate config does not request this (`zero3_init_flag`).
+    Returns None if the accelerate config does not request this (`zero3_init_flag`).
     """
     if os.environ.get("ACCELERATE_DEEPSPEED_ZERO3_INIT", "false") != "true":
         return None
@@ -159,7 +157,7 @@ def _shard_while_loading() -> Any:
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """Description of a model without its weights."""
+    """A model's configuration and tokenizer, without its weights."""
 
     config: Any
     tokenizer: PreTrainedTokenizerBase
@@ -187,7 +185,7 @@ def describe_model(name: str) -> ModelDescription:
         raise InputError(f"cannot load the model {shown!r}: {reason}") from error
     if on_disk and not (Path(name) / "config.json").is_file():
         raise InputError(f"{name} is not a model folder: config.json and safetensors files are required")
-    # Checked once, because transformers would retry each file and take almost a minute to fail.
+    # Check the Hub once, because transformers would retry each file and take almost a minute to fail.
     no_hub = not on_disk and not _hub_answers()
     logging.disable_progress_bar()
     part = "config.json"
@@ -246,9 +244,9 @@ not this timeout, detects a process that has died."""
 
 
 def processes(*, cpu: bool | None = None) -> PartialState:
-    """Return the processes' state; `cpu` selects the CPU (default: if there is no GPU).
+    """Return accelerate's process state; `cpu` selects the CPU, which is the default if there is no GPU.
 
-    accelerate keeps the arguments of its first caller, and without `cpu` treats each process of a CPU run as a separate
-    run. Therefore, no other module may create a `PartialState`.
+    accelerate keeps the arguments of the first call; without `cpu`, it would treat each process of a CPU run as a
+    separate run. Therefore, no other module may create a `PartialState`.
     """
     return PartialState(cpu=not torch.cuda.is_available() if cpu is None else cpu, timeout=TIMEOUT)

@@ -1,5 +1,5 @@
 """The interface of all engines (embedded, vLLM): token ids in, token ids out. `PromptEncoder` translates prompts to
-token ids and completions to text. Does not import torch.
+token ids and completions to text. This module does not import torch.
 """
 
 import json
@@ -52,7 +52,7 @@ class Completion:
 
 
 class Engine(ABC):
-    """An engine maps token ids to token ids. The methods that only a trainer needs do nothing by default."""
+    """Generates completions: token ids in, token ids out. Methods that only a trainer needs do nothing by default."""
 
     name: str
     max_context: int
@@ -77,18 +77,21 @@ class Engine(ABC):
         """Update the engine's weights to the trainer's. A collective operation."""
 
     def check_parity(self, difference: float) -> None:
-        """Raise `TrainingError` if `difference`, the mean absolute difference between the engine's and the trainer's
-        log-probabilities of rollouts from the current weights, exceeds what rounding can explain. Called on the main
-        process only."""
+        """Raise `TrainingError` if the engine's log-probabilities differ from the trainer's by more than rounding can
+        explain. Called on the main process only.
+
+        Args:
+            difference: mean absolute difference of the log-probabilities, over rollouts from the current weights.
+        """
 
     def random_state(self) -> Any:
         """The sampler's random state, a tensor; None if the sampler is in another process."""
 
     def set_random_state(self, state: Any) -> None:
-        """Restore a state that `random_state` returned."""
+        """Restore a state returned by `random_state`."""
 
     def aside(self) -> AbstractContextManager[Any]:
-        """Context manager that keeps sampling from advancing training's random numbers."""
+        """Context manager within which sampling does not advance the random state of training."""
         return nullcontext()
 
     def metrics(self) -> dict[str, float]:
@@ -115,7 +118,7 @@ class PromptEncoder:
         """Encode a prompt, ready for generation.
 
         Raises:
-            InputError: the tokenizer has no chat template, or the template fails on a plain question.
+            InputError: the tokenizer has no chat template, or the template fails on a single user message.
         """
         key = prompt if isinstance(prompt, str) else json.dumps(prompt, default=str)
         if key not in self._known:
@@ -144,6 +147,6 @@ class PromptEncoder:
 
 
 def prompt_lengths(env: Environment, encoder: PromptEncoder) -> dict[str, list[int]]:
-    """Number of tokens in each prompt, for each non-empty split ("training", "evaluation")."""
+    """Number of tokens in each prompt, by split ("training", "evaluation"); empty splits are left out."""
     splits = (("training", env.train_rows), ("evaluation", env.eval_rows))
     return {split: [len(encoder(row["prompt"])) for row in rows] for split, rows in splits if rows}

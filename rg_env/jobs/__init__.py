@@ -1,1 +1,1 @@
-"""Jobs: server and trainer launched together, Slurm scripts, sweeps, and diagnosis of a machine."""
+"""Jobs: launching a server and a trainer together, Slurm scripts, sweeps, and diagnosing a machine."""

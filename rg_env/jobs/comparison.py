@@ -1,11 +1,11 @@
-"""A sweep's comparison: the runs' metrics, and means over seeds with intervals, as a table and plots.
+"""Compare the runs of a sweep: their metrics, and means over seeds with intervals, as a table and plots.
 
     comparison = compare(Path("outputs/tiny-sweep-20250101-120000"))
     comparison.groups[0].figures["accuracy_after"]      # Figure(mean=0.97, interval=(0.94, 0.99))
     write_comparison(comparison)                        # comparison.md, .json and .png, curves.png
 
 A group consists of the runs that differ only in their seed. Runs that failed, have not finished, or were stopped by a
-monitor are listed but not included.
+monitor are listed, but excluded from the means.
 """
 
 import json
@@ -48,7 +48,7 @@ _TWO_SEEDS = "Two seeds are too few for an interval: (a to b) shows their two va
 
 @dataclass(frozen=True)
 class Figure:
-    """A mean and its 95% interval; None if unknown."""
+    """A mean and its 95% interval, which is None if unknown."""
 
     mean: float
     interval: Interval | None
@@ -70,11 +70,11 @@ class Run:
     reason: str
     """Why the run failed or was stopped, or its progress; may be empty."""
     figures: dict[str, Figure] = field(default_factory=dict)
-    """Figures by name. Seconds cover all steps and evaluations, even those before an interruption."""
+    """Figures by name. `seconds` covers all steps and evaluations, even those before an interruption."""
     questions: int = 0
     """Number of questions in the last evaluation: those of training tasks or, if it has none, of held-out tasks."""
     evaluated: tuple[str, str] = ("", "")
-    """The evaluations' questions and sampling settings, as text."""
+    """The last evaluation's questions and sampling settings, as text."""
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,12 @@ class Group:
 
     @property
     def too_few(self) -> str:
-        """Remark if there are too few seeds for intervals, otherwise empty."""
+        """Remark that there are too few seeds for intervals; empty if there are enough."""
         return " (too few)" if 1 < len(self.finished) < _LEAST_SEEDS else ""
 
     @property
     def over(self) -> str:
-        """What the intervals are over: several seeds, or a single run's questions."""
+        """What the intervals are computed over: several seeds, or a single run's questions."""
         if not (done := self.finished):
             return ""
         return f"{len(done)} seeds{self.too_few}" if len(done) > 1 else counted(done[0].questions, "question")
@@ -258,7 +258,7 @@ def _cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
 
 
 def _columns(comparison: Comparison) -> dict[str, list[str]]:
-    """Label of a swept key -> its values, shortened so that different values never look alike."""
+    """Values of each swept key, by the key's label; they are shortened, but different values remain distinct."""
     columns = {}
     for key, label in short_keys(comparison.groups[0].values).items():
         values = [group.values[key] for group in comparison.groups]
@@ -277,8 +277,8 @@ def _cell(figure: Figure | None, digits: int) -> str:
 
 
 def _plot(comparison: Comparison, output: Path) -> bool:
-    """Plot each group before and after training with intervals and individual runs: accuracies, or rewards if no run
-    has an accuracy. Returns False if there is nothing to plot."""
+    """Plot each group's accuracy before and after training, with intervals and individual runs; if no run has an
+    accuracy, plot rewards instead. Returns False if there is nothing to plot."""
     kind = "accuracy" if any("accuracy_after" in group.figures for group in comparison.groups) else "reward"
     columns = _columns(comparison)
     labels = [

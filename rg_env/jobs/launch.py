@@ -56,11 +56,11 @@ class LaunchOptions:
     """Options of `rg-env launch`. GPUs are named as in `CUDA_VISIBLE_DEVICES`."""
 
     script: str
-    """Python script, or config of `rg-env train`."""
+    """Python script, or config for `rg-env train`."""
     model: str | None = None
-    """Model for a script, passed to it as `--model`; a config names its own."""
+    """Model for a script, passed to it as `--model`; a config names its own model."""
     script_arguments: tuple[str, ...] = ()
-    """Further arguments of the script, or overrides and options of `rg-env train` for a config."""
+    """Additional arguments for the script; for a config, overrides and options of `rg-env train`."""
     vllm_gpus: tuple[str, ...] | None = None
     """GPUs for vLLM; default: the first GPU not used by the trainer."""
     gpus: tuple[str, ...] | None = None
@@ -68,16 +68,16 @@ class LaunchOptions:
     processes: int | None = None
     """Number of training processes; default: one per GPU."""
     accelerate_config: str | None = None
-    """accelerate config; default: `configs/zero3.yaml` (`zero3_cpu.yaml` without a GPU), none for a single process."""
+    """accelerate config; default for several processes: `configs/zero3.yaml` (`zero3_cpu.yaml` without a GPU)."""
     port: int = 8000
     tensor_parallel_size: int | None = None
-    """GPUs per model replica in vLLM; default: all of `vllm_gpus`, divided by `data_parallel_size`."""
+    """Number of GPUs per model replica in vLLM; default: see `parallel_sizes`."""
     data_parallel_size: int | None = None
-    """Model replicas in vLLM; default: the number of vLLM's GPUs divided by `tensor_parallel_size`, or 1."""
+    """Number of model replicas in vLLM; default: the number of vLLM's GPUs divided by `tensor_parallel_size`, or 1."""
     dtype: str | None = None
     max_model_len: int | None = None
     vllm_args: tuple[str, ...] = ()
-    """Further vLLM options; they come last and override the others."""
+    """Additional vLLM options; they come last and override the others."""
     log_dir: str | None = None
     """Folder for vllm.log and train.log; default: a new one under `logs/`."""
     server_timeout: float = 600
@@ -106,7 +106,7 @@ def launch(options: LaunchOptions) -> int:
 
     Raises:
         InputError: the options cannot work; nothing was started.
-        TrainingError: the server did not start, or ended during training.
+        TrainingError: the server did not start, or exited during training.
     """
     machine = Machine.here()
     commands = make_commands(options, machine)
@@ -120,7 +120,7 @@ def launch(options: LaunchOptions) -> int:
 
 
 def dry_run(options: LaunchOptions) -> str:
-    """Return the two commands, for two terminals on this machine or on the one with the named GPUs."""
+    """Return the two commands as text, for two terminals on this machine or on one that has the named GPUs."""
     here = Machine.here()
     gpus = tuple(dict.fromkeys([*here.gpus, *(options.vllm_gpus or ()), *(options.gpus or ())]))
     commands = make_commands(options, Machine(gpus, here.vllm, here.programs))
@@ -159,11 +159,11 @@ def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
 
 
 def longest_sequence(config: TrainConfig, prompts: Iterable[int] | None = None) -> int:
-    """Context length a server needs for all tasks: prompt plus completion, in tokens.
+    """Context length that a server needs for all tasks: prompt plus completion, in tokens.
 
     Args:
         prompts: token counts of prompts for held-out and labeled tasks, to which `max_prompt_length` does not apply.
-            Default: measured here. If the tokenizer cannot be loaded here, the trainer checks them.
+            Default: measured here; if the tokenizer cannot be loaded, checking them is left to the trainer.
     """
     training, new_tokens = config.training, config.evaluation.max_tokens or config.training.max_tokens
     trained = training.max_prompt_length + max(training.max_tokens, new_tokens)
@@ -216,14 +216,14 @@ def split_gpus(
     server = tuple(vllm or [gpu for gpu in visible if gpu not in (training or ())][:1])
     trainer = tuple(training or [gpu for gpu in visible if gpu not in server])
     if not server or not trainer:
-        flag = "--gpus" if trainer else "--vllm-gpus"
-        raise InputError(f"{flag} takes all GPUs ({', '.join(visible)}): leave at least one")
+        flag, other = ("--gpus", "vLLM") if trainer else ("--vllm-gpus", "training")
+        raise InputError(f"{flag} takes all GPUs ({', '.join(visible)}): leave at least one for {other}")
     return server, trainer
 
 
 def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) -> tuple[int, int]:
-    """Return tensor and data parallel sizes for a server on `gpus` GPUs (0: CPU). By default, tensor parallelism is as
-    large as the model's attention heads allow; if they are not known, the largest power of two.
+    """Return tensor and data parallel sizes for a server on `gpus` GPUs (0: CPU). By default, the tensor parallel size
+    is the largest that the model's attention heads allow, or the largest power of two if the heads are unknown.
 
     Raises:
         InputError: the product of the sizes is not the number of GPUs, or the heads are not divisible.
@@ -242,14 +242,14 @@ def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) 
         )
     if problem := _undivided(heads, tensor):
         raise InputError(
-            f"--tensor-parallel-size {tensor} does not divide the {problem} of {model}: use a divisor, "
-            "and --data-parallel-size for the other GPUs"
+            f"the {problem} of {model} are not divisible by --tensor-parallel-size {tensor}: use a divisor, and "
+            "--data-parallel-size for the other GPUs"
         )
     return tensor, data
 
 
 def guessed_sizes(model: str, gpus: int) -> list[str]:
-    """Warning that `parallel_sizes` is guessing on `gpus` GPUs, if the model cannot be read here."""
+    """Warning that `parallel_sizes` has to guess, if the model's configuration is not on this machine."""
     if gpus < 2 or _heads(model):
         return []
     tensor, data = parallel_sizes(None, None, gpus, model)
@@ -260,8 +260,8 @@ def guessed_sizes(model: str, gpus: int) -> list[str]:
 
 
 def _heads(model: str) -> tuple[int, int] | None:
-    """Numbers of attention and key-value heads (0: not stated), from config.json in a folder or the Hub cache; None if
-    it is not on this machine."""
+    """Number of attention heads and of key-value heads (0: not given) in config.json, from a folder or the Hub
+    cache; None if the file is not on this machine."""
     model = str(POLICY_DIR) if model == "tiny" else model
     path: object = Path(model) / "config.json"
     try:
@@ -272,16 +272,16 @@ def _heads(model: str) -> tuple[int, int] | None:
         values = json.loads(Path(str(path)).read_text())
         text = values.get("text_config") or values
         return int(text.get("num_attention_heads") or 0), int(text.get("num_key_value_heads") or 0)
-    except (ImportError, OSError, ValueError, TypeError, AttributeError):  # ValueError: also an invalid Hub name
+    except (ImportError, OSError, ValueError, TypeError, AttributeError):  # an invalid Hub name is a ValueError
         return None
 
 
 def _undivided(heads: tuple[int, int] | None, size: int) -> str:
-    """The heads that `size` GPUs cannot share; empty if they can or the heads are unknown."""
+    """Describe the heads that are not divisible by `size`; empty if all are divisible, or if they are unknown."""
     attention, groups = heads or (0, 0)
     if attention % size:
         return f"{attention} attention heads"
-    return f"{groups} key-value heads" if groups % size and size % groups else ""  # vLLM copies groups to more GPUs
+    return f"{groups} key-value heads" if groups % size and size % groups else ""  # vLLM replicates groups
 
 
 def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, list[str]]:
@@ -311,7 +311,7 @@ def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, lis
 
 
 def _script_batch(arguments: Sequence[str], processes: int) -> list[str]:
-    """Check that a script's rollouts per step, from an option or the run to resume, are divisible.
+    """Check that a script's rollouts per step, from an option or the run to resume, are divisible by `processes`.
 
     Returns:
         A note if they are unknown and there are several processes.
@@ -360,7 +360,7 @@ def _server(
     )
     environment = _visible(gpus)
     if not gpus and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-        environment["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GB; the default is half of the machine's memory
+        environment["VLLM_CPU_KVCACHE_SPACE"] = "1"  # in GB; the default is half of the machine's memory
     return Command((str(machine.programs / arguments[0]), *arguments[1:]), environment)
 
 
@@ -410,7 +410,8 @@ def _accelerate_config(given: str | None, script: Path, name: str) -> Path:
         if not os.path.isfile(given):
             raise InputError(f"--accelerate-config {given!r} not found")
         return Path(given)
-    # Search next to the script's folder, in its parents, and here; the path is printed as the user would write it.
+    # Search the script's parent folders, then the working folder. Relative parents come first, so that the path is
+    # printed as the user would write it.
     for folder in (*script.parents, *script.absolute().parents[:3], Path()):
         if (config := folder / "configs" / name).is_file():
             return config
@@ -463,7 +464,7 @@ def supervise(commands: Commands, options: LaunchOptions, folder: Path, healthy:
 
 
 def _is_ready(supervisor: Supervisor, server: ProcessGroup, healthy: Callable[[], bool], timeout_s: float) -> bool:
-    """Wait until the server is healthy; False if a signal came first. On an error, prints the end of the log."""
+    """Wait until the server is healthy; returns False if a signal came first. On an error, prints the log's end."""
     start, shown = time.monotonic(), 0.0
     while supervisor.wait_until(lambda: server.code is not None, HEALTH_EVERY_S):
         seconds, problem = time.monotonic() - start, ""

@@ -2,9 +2,10 @@
 
 script = sbatch_script(SlurmJob("configs/train/leg_counting_qwen7b.yaml", gpus=4, time="04:00:00", account="lab"))
 
-On one node, `engine.kind: vllm` runs `rg-env launch`; the embedded engine runs `rg-env train` (DDP on several GPUs).
-Several nodes run one vLLM server on the first node and ZeRO-3 on all. An evaluation runs on one node; `rg-env eval`
-starts its own servers. All scripts are rendered from the template `slurm.sh.jinja`. Does not import torch.
+On one node, the script runs `rg-env launch` for `engine.kind: vllm`, and `rg-env train` for the embedded engine (with
+DDP on several GPUs). On several nodes, it runs one vLLM server on the first node and trains on all of them with ZeRO-3.
+An evaluation runs on one node; `rg-env eval` starts its own servers. All scripts are rendered from the template
+`slurm.sh.jinja`. This module does not import torch.
 """
 
 import os
@@ -70,21 +71,21 @@ class SlurmJob:
     cpus_per_task: int | None = None
     """CPU cores per node; default: 8 per GPU."""
     mem: str | None = None
-    """Memory per node, such as 200G; default: the cluster's."""
+    """Memory per node, such as 200G; default: the cluster's default."""
     array: str | None = None
     """Seeds, one job per seed: "0-4" or "1,7,9"; "0-9%2" runs two at a time."""
     sweep: tuple[str, ...] = ()
     """Axes of a sweep ("key=value,value"); one job per point."""
     vllm_gpus: int | None = None
-    """GPUs of the first node for vLLM; default: 1. A single GPU is shared with the trainer."""
+    """Number of GPUs on the first node that vLLM uses; default: 1. A single GPU is shared with the trainer."""
     job_name: str | None = None
     """Job name; default: the config's name."""
     gpu_type: str | None = None
     """GPU type as the cluster names it: a100, h100, ..."""
     constraint: str | None = None
-    """Required node features: "a100&nvlink"."""
+    """Required node features, such as "a100&nvlink"."""
     modules: tuple[str, ...] = ()
-    """Environment modules to load: "cuda/12.8"."""
+    """Environment modules to load, such as "cuda/12.8"."""
 
     @property
     def name(self) -> str:
@@ -168,7 +169,7 @@ def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
         raise InputError(f'output.dir "{values["root"]}" contains a single quote: choose another folder')
     if (file := values["accelerate_config"]) and not (checkout / file).is_file():
         raise InputError(f"{checkout} has no {file}: run this command in an rg_env checkout")
-    # Checked names only, because sbatch's rules for quotes differ between releases.
+    # Only values that `check` has validated, because sbatch's quoting rules differ between releases.
     options = {flag: getattr(job, flag) for flag in ("account", "partition", "qos", "constraint", "mem", "array")}
     if points := values["points"]:
         options["array"] = f"1-{len(points)}"
@@ -185,7 +186,7 @@ def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
 
 
 def write_script(script: str, file: Path, *, force: bool = False) -> None:
-    """Write the script to `file`, which must not exist unless `force`.
+    """Write the script to `file`, which must not exist unless `force` is set.
 
     Raises:
         OutputFolderError: `file` exists or cannot be written.
@@ -230,7 +231,7 @@ def _evaluation(job: SlurmJob) -> Values:
 
 
 def _training(job: SlurmJob, document: Document) -> Values:
-    """Values of a training run, an array of seeds, or a sweep."""
+    """Template variables of a training run, an array of seeds, or a sweep."""
     for key in parse_axes(job.sweep):
         if key in ("engine", "engine.kind"):
             raise InputError(f"--sweep {key}: a script supports only one engine.kind; write one script per engine")
@@ -280,7 +281,7 @@ def _server(job: SlurmJob, config: TrainConfig) -> str:
 
 
 def _check_printable(texts: Mapping[str, Sequence[str]]) -> None:
-    """Raise `InputError` for characters that quoting does not protect: a line break ends even a comment."""
+    """Raise `InputError` for unprintable characters. Quoting does not help: a line break ends even a comment."""
     for what, given in texts.items():
         for text in given:
             if not text.isprintable():

@@ -52,7 +52,7 @@ class Supervisor:
             if before[0] in (0, number) or last[1] - before[1] > TOGETHER_S:
                 self.signals.append(number)
 
-        # Closing a terminal sends SIGHUP; under nohup it is ignored and stays ignored.
+        # Closing a terminal sends SIGHUP. Under nohup, it is ignored and must stay so.
         kinds = [signal.SIGINT, signal.SIGTERM]
         kinds += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
         earlier = {kind: signal.signal(kind, note) for kind in kinds}
@@ -81,7 +81,7 @@ class Supervisor:
         return program
 
     def wait_until(self, done: Callable[[], bool], most_s: float = math.inf) -> bool:
-        """Show output until `done()`, for at most `most_s` seconds; returns False if a signal came first."""
+        """Show output until `done()` is true, for at most `most_s` seconds; returns False if a signal came first."""
         deadline = time.monotonic() + most_s
         while not done() and time.monotonic() < deadline:
             self._tick()
@@ -93,8 +93,8 @@ class Supervisor:
         """Wait until the program has ended, its time to save is over, or another signal arrives.
 
         Args:
-            what: start of the console message: the event, and the program that may save.
-            interrupt: whether to send SIGINT; otherwise the program notices by itself.
+            what: start of the console message, which names the event and the program.
+            interrupt: whether to send SIGINT; False if the program detects the event itself.
         """
         self._patience = len(self.signals)
         self.say(f"{what} has {self._save_timeout_s:g} s to save and exit (Ctrl-C to stop it now)")

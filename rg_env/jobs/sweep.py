@@ -4,8 +4,8 @@
     folder = sweep_folder(sweep, "tiny", resume=False)
     code = run_sweep(sweep, folder, again="rg-env train ... --resume auto")
 
-Values are YAML, as in a config, split at commas outside brackets and quotes. The grid is their product in the given
-order, with seeds innermost. A sweep has one resumable folder:
+Values are YAML, as in a config, split at commas outside brackets and quotes. The grid is the product of the values
+of all keys in the given order, with seeds innermost. A sweep has one resumable folder:
 
 config.yaml         resolved config shared by all points, from which the runs are started
 sweep.yaml          swept values and points
@@ -103,7 +103,7 @@ def load_sweep(
     Raises:
         InputError: a file cannot be read; a word is not "key=value,value"; a value is repeated; a key is both swept
             and overridden; there are too many points; two points would be published to one repository.
-        ConfigError: configs of points are invalid; the message has one line per mistake.
+        ConfigError: the configs of some points are invalid; the message has one line per mistake.
     """
     axes = parse_axes(words)
     document = read_config(file, overrides)
@@ -163,7 +163,7 @@ def fixed_and_swept(overrides: Sequence[str], words: Sequence[str]) -> tuple[lis
     fixed = [word for word in words if len(_axis(word)[1]) == 1]
     given = {each.partition("=")[0].strip() for each in overrides}
     if twice := next((key for word in fixed if (key := word.partition("=")[0].strip()) in given), None):
-        raise InputError(f"{twice} is given twice, in and outside --sweep: remove one")
+        raise InputError(f"{twice} is given both inside and outside --sweep: remove one")
     if len(fixed) == len(words):
         raise InputError(f"--sweep {shortened(words[0])}: no key has several values, such as seed=0,1,2")
     return [*overrides, *fixed], [word for word in words if word not in fixed]
@@ -204,7 +204,7 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 
 
 def some_of(names: Sequence[str], points: int) -> str:
-    """Format the names of some points, shortened; `points` is the total number."""
+    """Format the names of some points, shortened; `points` is the total number of points."""
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return "every point" if 1 < len(names) == points else f"{names[0]}{more}"
 
@@ -243,7 +243,7 @@ def _is_overridden(document: Document, path: tuple[str, ...]) -> bool:
 
 
 def _all_of(mistakes: Mapping[str, list[str]], points: int, file: str | Path) -> ConfigError:
-    """Combine all mistakes into one error, each with the points that have it."""
+    """Combine all mistakes into one error that lists the points with each mistake."""
     lines = [f"{some_of(names, points)}: {line}" for line, names in mistakes.items()]
     head = [] if len(lines) == 1 else [f"{file}: {len(lines)} mistakes in the {points} points of the sweep"]
     return ConfigError("\n  ".join([*head, *lines]))
@@ -271,7 +271,7 @@ def _remove(values: Any, path: Sequence[str]) -> None:
 
 
 def status_of(folder: Path, name: str) -> tuple[Status, str]:
-    """Status of the run `name` in the sweep in `folder`, and, if it is not finished, the reason, if known."""
+    """Status of the run `name` in the sweep in `folder`, and the reason for it; empty if finished or unknown."""
     results = RunFolder(folder / name).results()
     if results and not results["interrupted"] and not results["error"]:
         rule = results.get("stopped_by")
@@ -286,7 +286,7 @@ def status_of(folder: Path, name: str) -> tuple[Status, str]:
 
 
 def read_points(folder: Path) -> dict[str, dict[str, Any]]:
-    """Read each point's swept values for the sweep in `folder`, by name.
+    """Read the swept values of each point of the sweep in `folder`, by the point's name.
 
     Raises:
         InputError: `folder` is not a sweep, or sweep.yaml is damaged.
@@ -336,7 +336,7 @@ CommandLine = Callable[[Point, Path, bool], list[str]]
 
 
 def train_command(point: Point, folder: Path, resumes: bool) -> list[str]:
-    """Command line of `rg-env train` in this interpreter, without imports from the working folder."""
+    """Command line that trains a point in this interpreter; `-P` prevents imports from the working folder."""
     settings = [str(folder.parent / CONFIG_FILE), *point.overrides, override("output.dir", str(folder))]
     resume = ["--resume", "auto"] if resumes else []
     return [sys.executable, "-P", "-m", "rg_env.cli.main", "train", *settings, *resume]
@@ -347,7 +347,7 @@ def run_sweep(sweep: Sweep, folder: Path, *, again: str, command: CommandLine = 
 
     Args:
         folder: result of `sweep_folder`.
-        again: command that resumes the sweep, for the message to the user.
+        again: command that resumes the sweep, shown to the user.
 
     Returns:
         0; 1 if a point failed or was stopped by a monitor; 128 + N if signal N ended the sweep.
@@ -401,7 +401,7 @@ def _run_point(supervisor: Supervisor, sweep: Sweep, point: Point, folder: Path,
 
 
 def plan_lines(sweep: Sweep, folder: Path) -> list[str]:
-    """Describe the grid, one line per point, and keys without effect."""
+    """Describe the grid, with one line per point, and keys that have no effect."""
     lines = [f"{counted(len(sweep.points), 'run')}, one after another, in {folder}/"]
     width = max(len(point.name) for point in sweep.points)
     for point, config in zip(sweep.points, sweep.configs, strict=True):
@@ -413,11 +413,11 @@ def plan_lines(sweep: Sweep, folder: Path) -> list[str]:
 
 
 def notes(sweep: Sweep) -> list[str]:
-    """Describe keys without effect: one line per set of keys, with its points."""
+    """Describe keys that have no effect: one line per set of keys, with the points concerned."""
     found: dict[str, list[str]] = {}
     last, line = sweep.configs[0], without_effect(sweep.configs[0])
     for point, config in zip(sweep.points, sweep.configs, strict=True):
-        if config.model_copy(update={"seed": last.seed}) != last:  # without_effect takes a millisecond
+        if config.model_copy(update={"seed": last.seed}) != last:  # skip repeated calls: each takes a millisecond
             last, line = config, without_effect(config)
         if line:
             found.setdefault(line, []).append(point.name)

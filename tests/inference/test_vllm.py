@@ -100,7 +100,7 @@ def test_a_plain_vllm_server_takes_no_weights(serve: Any) -> None:
         serve(models=(200, MODELS)).info()
     whole = {"get_world_size": (200, {"world_size": 2}), "version": (200, {"version": "0.32.1"})}
     assert serve(models=(200, MODELS), **whole).info() == ServerInfo("m", 64, 2)
-    with pytest.raises(ServerError, match=r"is vLLM 0\.11\.0: 0\.32 or later is required"):
+    with pytest.raises(ServerError, match=r"runs vLLM 0\.11\.0: 0\.32 or later is required"):
         serve(models=(200, MODELS), **{**whole, "version": (200, {"version": "0.11.0"})}).info()
 
 
@@ -154,9 +154,9 @@ def test_an_ipv6_address_is_written_as_urls_have_it() -> None:
 def test_malformed_answers_are_reported(serve: Any, body: dict[str, Any]) -> None:
     """As those of a server of another version."""
     server = serve(tokenize=(200, body), completions=(200, body))
-    with pytest.raises(ServerError, match="answers /tokenize with"):
+    with pytest.raises(ServerError, match="an unexpected answer to /tokenize: "):
         server.tokenize("m", [])
-    with pytest.raises(ServerError, match="answers /v1/completions with"):
+    with pytest.raises(ServerError, match="an unexpected answer to /v1/completions: "):
         server.logprobs("m", [5, 7, 8])
 
 

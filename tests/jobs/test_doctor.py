@@ -109,7 +109,7 @@ def test_a_config_with_own_data_is_checked(doctor: Run, config: str, tmp_path: P
     code, text, _ = doctor(config, *own, "data=own.jsonl")
     assert code == 1
     assert "own.jsonl: line 1 is not JSON" in (line := by_name(text)["prompts"])
-    assert "; fix: correct the section `data`, or the data itself" in line
+    assert "; fix: correct the `data` section, or the data itself" in line
     assert by_name(doctor(config, *own, "data=nobody/nothing")[1])["prompts"].startswith("skipped ")
 
 

@@ -104,7 +104,7 @@ def test_flash_attention_is_used_where_it_works() -> None:
     used = load_policy("tiny", dtype="bfloat16").model.config._attn_implementation
     assert used == ("sdpa" if problem else "flash_attention_2")
     if problem:
-        with pytest.raises(InputError, match=f"cannot work here: {re.escape(problem)}; use 'auto' or 'sdpa'"):
+        with pytest.raises(InputError, match=f"cannot be used here: {re.escape(problem)}; use 'auto' or 'sdpa'"):
             load_policy("tiny", dtype="bfloat16", attention="flash_attention_2")
 
 

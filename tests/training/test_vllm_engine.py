@@ -127,9 +127,9 @@ def test_a_server_that_hangs_ends_the_run(connect: Any, server: StandIn) -> None
 @pytest.mark.parametrize(
     ("otherwise", "words"),
     [
-        ({"version": "0.31.9"}, "is vLLM 0.31.9: 0.32 or later is required"),
+        ({"version": "0.31.9"}, "runs vLLM 0.31.9: 0.32 or later is required"),
         ({"lacks": ["/get_world_size"]}, "does not accept weights: start it with `.*rg-env vllm MODEL --host"),
-        ({"processed": False}, "does not report the log-probabilities it samples from.*processed_logprobs"),
+        ({"processed": False}, "report log-probabilities of the distribution it samples from.*processed_logprobs"),
         ({"quantization": "awq"}, "serves quantized weights .awq., which cannot be updated"),
         ({"shape": {"hidden_size": 1}}, "serves another model: its hidden_size is 1, the trainer's 128"),
         ({"refuses": "Weight transfer not configured"}, "Weight transfer not configured"),

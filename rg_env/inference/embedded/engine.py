@@ -1,15 +1,16 @@
-"""The embedded engine generates in-process from a transformers model; in training, from the trainer's own model.
+"""The embedded engine generates completions in-process with a transformers model; in training, the trainer's own.
 
     engine = EmbeddedEngine(model, tokenizer, seed=0)
     completions = engine.generate(prompts, Sampling(temperature=1.0, max_tokens=256))    # token ids in, token ids out
 
 Weights are shared with the trainer, so they need no synchronization. All prompts in a call form one batch: each
-distinct prompt is prefilled once for all completions, and finished sequences leave the batch. It runs on every torch
-device (CPU, CUDA, Apple MPS) without vLLM. It is not designed to serve many users: it has no paging, continuous
-batching or sharding across devices.
+distinct prompt is prefilled once for all of its completions, and finished sequences leave the batch. The engine runs on
+any torch device (CPU, CUDA, Apple MPS) and does not need vLLM. It is not designed to serve many users: it has no
+paging, continuous batching or sharding across devices.
 
-Log-probabilities refer to the actual sampling distribution (after penalties, temperature and truncation), like vLLM's
-`logprobs_mode="processed_logprobs"`. Those of greedy rows are computed at temperature 1.
+Log-probabilities are those of the distribution that tokens are sampled from (after penalties, temperature and
+truncation), as with vLLM's `logprobs_mode="processed_logprobs"`. With greedy sampling, they are computed at
+temperature 1.
 """
 
 import threading
@@ -26,8 +27,8 @@ from rg_env.inference.embedded.kv_cache import GrowingCache, decoding_attention
 from rg_env.inference.protocol import Completion, Engine, Sampling
 
 _CACHE_BLOCK = 64  # initial cache capacity in tokens beyond the prompt; it grows as needed
-_SHARED_FROM_HIDDEN = 512  # hidden size from which multi-threaded decoding is faster
-_GREEDY_BELOW = 1e-5  # as in vLLM: dividing logits by less would overflow
+_SHARED_FROM_HIDDEN = 512  # multi-threaded decoding is faster from this hidden size up
+_GREEDY_BELOW = 1e-5  # as in vLLM; dividing logits by a lower temperature could overflow
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 _SHRINK_AT = 0.8  # compact the batch when less than this fraction of its rows is still running
 
@@ -47,14 +48,14 @@ class Job:
 
 
 class EmbeddedEngine(Engine):
-    """Generates completions from `model`.
+    """Generates completions with `model`.
 
     Args:
         model: a transformers causal language model, on one device. PEFT-wrapped models work.
         tokenizer: the model's tokenizer, with a chat template.
         model_name: model name required in HTTP requests; default: the model's own name.
-        max_context: maximum tokens of prompt plus completion; default: the model's position limit.
-        max_batch_size: maximum sequences decoded concurrently; larger batches are split.
+        max_context: maximum number of tokens in prompt plus completion; default: the model's position limit.
+        max_batch_size: maximum number of sequences decoded concurrently; larger batches are split.
         seed: sampling seed; None: use torch's global generator.
 
     Raises:
@@ -86,8 +87,8 @@ class EmbeddedEngine(Engine):
         self._cancelled = threading.Event()
 
     def cancel(self) -> None:
-        """Make a running `generate` raise `EngineError` at the next token, and later calls immediately, until
-        `resume` is called."""
+        """Make running calls to `generate` raise `EngineError` at the next token. Until `resume` is called, new calls
+        raise it as well."""
         self._cancelled.set()
 
     def resume(self) -> None:
@@ -107,8 +108,8 @@ class EmbeddedEngine(Engine):
         """
         if jobs and (longest := max(len(job.prompt) for job in jobs)) >= self.max_context:
             raise InputError(f"a prompt has {longest} tokens, but the model's context length is {self.max_context}")
-        # Prompts of similar length share a batch to reduce padding; among those of equal length, equal ones are
-        # adjacent.
+        # Sort by length, so that prompts in a batch need little padding, and then by content, so that identical prompts
+        # are adjacent.
         order = sorted(range(len(jobs)), key=lambda i: (len(jobs[i].prompt), list(jobs[i].prompt)))
         completions: dict[int, Completion] = {}
         with self._running():
@@ -120,7 +121,7 @@ class EmbeddedEngine(Engine):
     def score(self, tokens: Sequence[int], top: int = 0) -> list[tuple[float, dict[int, float]]]:
         """Score `tokens` without temperature or penalties.
 
-        For each token after the first, returns its natural-log probability and those of the `top` likeliest tokens at
+        Returns, for each token after the first, its natural-log probability and those of the `top` likeliest tokens at
         its position.
 
         Raises:
@@ -136,7 +137,7 @@ class EmbeddedEngine(Engine):
 
     @property
     def generator(self) -> torch.Generator | None:
-        """Random generator for sampling, created on first use on the model's current device."""
+        """Random generator for sampling; it is created on first use, on the model's current device."""
         if self._generator is None and self._seed is not None:
             self._generator = torch.Generator(device=self.model.device).manual_seed(self._seed)
         return self._generator
@@ -150,7 +151,8 @@ class EmbeddedEngine(Engine):
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        of_training, self._generator = self._generator, None  # recreated from the seed, so the same for every caller
+        # The next generator is created from the seed, so that every caller gets the same random numbers.
+        of_training, self._generator = self._generator, None
         try:
             yield
         finally:
@@ -158,7 +160,7 @@ class EmbeddedEngine(Engine):
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """Disable dropout and gradients and hold a lock; undo this on exit. Errors become `EngineError`."""
+        """Within this context, disable dropout and gradients, and hold a lock. Errors become `EngineError`."""
         with self._one_at_a_time:
             training, threads = self.model.training, torch.get_num_threads()
             self.model.eval()
@@ -264,7 +266,11 @@ class EmbeddedEngine(Engine):
 
 
 def _watch(jobs: list[Job], *columns: torch.Tensor) -> torch.Tensor:
-    """Mask of rows ended by the running jobs' `watch` callbacks. Columns: job, running, token, log-probability."""
+    """Call the `watch` callbacks of running jobs; returns a mask of the rows that they end.
+
+    Args:
+        columns: job, whether it is running, token and log-probability of each row.
+    """
     rows = zip(*(column.tolist() for column in columns), strict=True)
     ends = [
         bool(running and (watch := jobs[job].watch) and watch(token, logprob)) for job, running, token, logprob in rows
@@ -356,7 +362,8 @@ class Sampler:
             return logits
         repetition, presence, frequency = (self.rows[name] for name in _PENALTIES)
         counts = self.rows["counts"]
-        # Repetition: prompt and completion (Keskar et al., 2019); presence and frequency: completion only (OpenAI).
+        # The repetition penalty considers prompt and completion (Keskar et al., 2019); the other two, only the
+        # completion (OpenAI).
         repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
         logits = torch.where((counts > 0) | self.rows["in_prompt"], repeated, logits)
         return logits - presence * (counts > 0) - frequency * counts

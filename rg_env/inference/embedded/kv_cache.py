@@ -1,4 +1,4 @@
-"""A key-value cache that grows in place, and decoding attention without copies of shared key-value heads.
+"""A key-value cache that grows in place, and decoding attention that does not copy shared key-value heads.
 
 transformers' `DynamicCache` copies the whole cache for every token, and its SDPA attention copies keys and values again
 to give each query head its own (`repeat_kv`). For small models on a CPU these copies dominate a decode step.
@@ -50,7 +50,7 @@ class GrowingLayer(DynamicLayer):
         return new
 
     def select(self, rows: torch.Tensor) -> None:
-        """Keep (or repeat) only these rows of the batch."""
+        """Keep only these rows of the batch; a row may be repeated."""
         self.key_store, self.value_store = (self._rows(store, rows) for store in (self.key_store, self.value_store))
         self.keys, self.values = self.key_store[:, :, : self.length], self.value_store[:, :, : self.length]
 
@@ -64,7 +64,7 @@ class GrowingLayer(DynamicLayer):
 
 
 class GrowingCache(Cache):
-    """A `GrowingLayer` per layer of the model. Sliding windows, if any, are applied by the attention mask."""
+    """One `GrowingLayer` per layer of the model. Sliding windows, if any, are applied by the attention mask."""
 
     def __init__(self, config: PretrainedConfig, capacity: int):
         super().__init__(layers=[GrowingLayer(capacity) for _ in range(config.num_hidden_layers)])
@@ -85,7 +85,7 @@ def _grouped_sdpa(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """SDPA; while decoding, query heads that share a key-value head are treated as several queries of that head."""
+    """SDPA that, while decoding, treats the query heads of a shared key-value head as several queries of that head."""
     batch, heads, length, dim = query.shape
     kv_heads = key.shape[1]
     if length != 1 or heads == kv_heads:
@@ -101,9 +101,8 @@ AttentionMaskInterface.register(_GROUPED, sdpa_mask)
 
 
 def attends_everything(config: PretrainedConfig) -> bool:
-    """Whether each layer attends to all earlier tokens and does nothing else with them, so that all layers can share
-    one mask."""
-    if hasattr(config, "layers_block_type"):  # includes Mamba layers (Jamba, Bamba), which ignore masks
+    """Whether every layer uses full causal attention, so that all layers can share one mask."""
+    if hasattr(config, "layers_block_type"):  # models with Mamba layers (Jamba, Bamba), which ignore masks
         return False
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     return kinds == {"full_attention"} and not (

@@ -1,7 +1,7 @@
 """OpenAI-compatible requests and responses of the embedded engine's server.
 
 Requests are the JSON bodies of `/v1/chat/completions` and `/v1/completions`, with vLLM's extensions. Unsupported
-fields are rejected with `BadRequest` (HTTP 400), never ignored.
+fields are rejected with `BadRequest` (HTTP 400) rather than ignored.
 """
 
 import time
@@ -18,7 +18,7 @@ from rg_env.inference.protocol import Sampling
 
 
 class BadRequest(RGEnvError, ValueError):
-    """A request the engine cannot answer. `status` is the HTTP status: 400, or 404 for an unknown model."""
+    """A request that the engine cannot answer. `status` is the HTTP status: 400, or 404 for an unknown model."""
 
     exit_code = 2
 
@@ -58,8 +58,8 @@ class Choice:
         """Result of `EmbeddedEngine.score` for prompt and completion; empty if not requested."""
         self._room, self._ends = room, ends
         self._longest_stop = max(map(len, request.stops), default=0)
-        self._decoded = (0, 0)  # start of decoding, and end of the tokens in `text`
-        self._taken = (0, 0)  # characters and tokens already returned by `take`
+        self._decoded = (0, 0)  # token indices: where decoding starts, and where the tokens in `text` end
+        self._taken = (0, 0)  # number of characters and of tokens already returned by `take`
 
     def put(self, token: int, logprob: float) -> bool:
         """Add a token; returns whether a stop string ends the completion."""
@@ -92,7 +92,7 @@ class Choice:
         return min((at for stop in self.request.stops if (at := self.text.find(stop)) >= 0), default=None)
 
     def take(self) -> tuple[str, slice]:
-        """Return new text and tokens since the last call. A possible start of a stop string is held back."""
+        """Return the text and tokens added since the last call. Text that may begin a stop string is held back."""
         held = 0 if self.finish_reason else max(0, self._longest_stop - 1)
         characters, tokens = self._taken
         self._taken = (max(characters, len(self.text) - held), len(self.ids))
@@ -118,7 +118,7 @@ class Request(_Body, ABC):
     """Fields common to both kinds of request. The bounds are those of vLLM's SamplingParams."""
 
     kinds: ClassVar[tuple[str, str, str]]
-    """Object types of responses and streamed chunks, and their id prefix."""
+    """Object types of complete responses and of streamed chunks, and the prefix of their ids."""
 
     model: str = ""
     n: int = Field(1, ge=1, le=1024)
@@ -185,11 +185,11 @@ class Request(_Body, ABC):
 
     @abstractmethod
     def whole(self, choice: Choice) -> dict[str, Any]:
-        """Choice in a complete response."""
+        """Format the choice for a complete response."""
 
     @abstractmethod
     def part(self, choice: Choice) -> dict[str, Any]:
-        """Choice in a streamed chunk, with the new text only."""
+        """Format the choice for a streamed chunk, with only the new text."""
 
 
 class _TextPart(BaseModel):
@@ -229,7 +229,7 @@ class ChatRequest(Request):
 
     @property
     def chat(self) -> list[dict[str, str]]:
-        """Messages, each with its text as one string."""
+        """The messages; text in several parts is joined."""
 
         def text(content: str | list[_TextPart]) -> str:
             return content if isinstance(content, str) else "".join(part.text for part in content)
@@ -259,7 +259,7 @@ class ChatRequest(Request):
 class CompletionRequest(Request):
     """A request to `/v1/completions`.
 
-    Its log-probabilities are those of the model, independent of temperature, as with other servers.
+    The log-probabilities in its response are the model's own, regardless of temperature, as with other servers.
     """
 
     kinds: ClassVar = ("text_completion", "text_completion", "cmpl")
@@ -308,5 +308,5 @@ class CompletionRequest(Request):
 
     @staticmethod
     def _likeliest(choice: Choice, best: dict[int, float]) -> dict[str, float]:
-        """Token text -> log-probability; of tokens with the same text, the likeliest."""
+        """Log-probability by token text; if several tokens have the same text, that of the likeliest."""
         return {choice.tokenizer.decode([token]): logprob for token, logprob in reversed(best.items())}

@@ -4,7 +4,7 @@
     OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="EMPTY").chat.completions.create(model=..., messages=[...])
 
 It listens on the loopback address only, because it has no API keys, rate limits or user isolation. Requests that arrive
-together are generated as one batch.
+together are processed as one batch.
 """
 
 import asyncio
@@ -33,15 +33,15 @@ from rg_env.inference.protocol import PromptEncoder
 
 HOST = "127.0.0.1"
 MAX_BODY_BYTES = 4 * 2**20
-_WINDOW_S = 0.005  # concurrent requests of a client arrive within a few milliseconds
-_CHARACTERS_PER_TOKEN = 128  # upper bound, also for runs of spaces
+_WINDOW_S = 0.005  # concurrent requests from a client arrive within a few milliseconds
+_CHARACTERS_PER_TOKEN = 128  # upper bound, even for runs of spaces
 
 Prepare = Callable[[list[dict[str, str]]], list[dict[str, str]]]
 """Maps a chat request's messages to those passed to the model."""
 
 
 class Batcher:
-    """Batches an event loop's jobs for the engine. An engine error is raised in every caller."""
+    """Collects an event loop's jobs into batches. If a batch fails, the error is raised in each of its callers."""
 
     def __init__(self, engine: EmbeddedEngine):
         self.engine = engine
@@ -85,7 +85,7 @@ class Api:
         self.batcher = Batcher(engine)
 
     async def answer(self, kind: type[ChatRequest | CompletionRequest], http: HTTPRequest) -> Response:
-        """Respond to a request of this kind."""
+        """Respond to a request of type `kind`."""
         try:
             request = kind.parse(await _body(http))
             choices = self._choices(request, self._prompts(request))
@@ -96,7 +96,7 @@ class Api:
                 for each in choices:
                     each.scores = await self.batcher.score(each.prompt + each.ids, request.logprobs)
             return JSONResponse(request.response(choices))
-        except ClientDisconnect:  # no one reads the response, but one must be returned
+        except ClientDisconnect:  # the client is gone, but a response must be returned
             return Response(status_code=400)
         except BadRequest as error:
             return JSONResponse(error.body(), status_code=error.status)
@@ -112,7 +112,7 @@ class Api:
         return JSONResponse({"status": "ok"})
 
     def _prompts(self, request: ChatRequest | CompletionRequest) -> list[list[int]]:
-        """Token ids of the prompts. Raises `BadRequest` for prompts without valid tokens."""
+        """Token ids of the prompts. Raises `BadRequest` for invalid prompts."""
         if isinstance(request, ChatRequest):
             messages = request.chat
             self._check_length(sum(len(each["content"]) for each in messages))
@@ -132,12 +132,12 @@ class Api:
             raise self._too_long(f"{characters} characters")
 
     def _too_long(self, length: str) -> BadRequest:
-        # Verifiers recognizes this wording, which is like vLLM's, and treats the rollout as truncated.
+        # Verifiers recognizes this wording, which resembles vLLM's, and treats the rollout as truncated.
         limit = self.engine.max_context
         return BadRequest(f"the prompt has {length}, which is longer than the model's context length {limit}")
 
     def _choices(self, request: Request, prompts: Sequence[list[int]]) -> list[Choice]:
-        """Numbered completions to generate. Raises `BadRequest` if the request is invalid."""
+        """Make the choices to generate for each prompt. Raises `BadRequest` if the request is invalid."""
         engine = self.engine
         if request.model not in ("", engine.model_name):
             raise BadRequest(
@@ -217,10 +217,10 @@ async def _body(request: HTTPRequest) -> object:
 
 
 def make_app(engine: EmbeddedEngine, prepare: Prepare = list) -> Starlette:
-    """Make the app: `POST /v1/chat/completions` and `/v1/completions`, `GET /v1/models` and `/health`.
+    """Make the app with `POST /v1/chat/completions` and `/v1/completions`, `GET /v1/models` and `/health`.
 
     Args:
-        prepare: maps the messages of chat requests before generation.
+        prepare: applied to the messages of each chat request before generation.
     """
     api = Api(engine, prepare)
     return Starlette(
@@ -234,7 +234,7 @@ def make_app(engine: EmbeddedEngine, prepare: Prepare = list) -> Starlette:
 
 
 def with_prompt(prompt: PromptConfig, messages: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Add `prompt` to the first question of a chat, unless the chat has a system message or already contains the
+    """Add `prompt` to the first user message of a chat, unless the chat has a system message or already contains the
     prompt's text."""
     text = prompt.system_prompt
     if any(each["role"] == "system" or (text and text in each["content"]) for each in messages):
@@ -257,7 +257,7 @@ def bind(port: int) -> socket.socket:
     try:
         return socket.create_server((HOST, port), backlog=128)
     except OSError as error:
-        reason = os.strerror(error.errno or 0)  # str(error) describes Python's call
+        reason = os.strerror(error.errno or 0)  # str(error) would repeat the address
         raise InputError(f"cannot listen on {HOST}:{port} ({reason}): choose another --port") from error
 
 

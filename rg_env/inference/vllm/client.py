@@ -1,4 +1,4 @@
-"""Client of a vLLM server: the command that starts it, and a trainer's HTTP requests to it."""
+"""Client of a vLLM server: the command that starts the server, and the trainer's HTTP requests to it."""
 
 import contextlib
 import json
@@ -113,7 +113,7 @@ class VllmServer:
 
     def health_problem(self, timeout_s: float) -> str | None:
         """Reason why the server is not healthy; None if it is."""
-        import httpx  # here, because training with the embedded engine needs no HTTP client
+        import httpx  # imported here, because the embedded engine does not need an HTTP client
 
         try:
             # Streamed, to avoid reading an endless body from another program.
@@ -133,8 +133,8 @@ class VllmServer:
         """Query the server properties that a trainer needs.
 
         Raises:
-            ServerError: it is not a vLLM server, or does not accept weights; the message gives the command that starts
-                a suitable one.
+            ServerError: the server is not vLLM, or does not accept weights; the message gives the command that starts a
+                suitable server.
         """
         start = start_hint(port=self.port)
         served = self._ask("/v1/models", "is not a vLLM server", dict)
@@ -151,7 +151,7 @@ class VllmServer:
         workers = self._ask("/get_world_size", takes_none, lambda answer: int(answer["world_size"]))
         version = self._ask("/version", "is not a vLLM server", lambda answer: str(answer.get("version")))
         if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_VLLM:
-            raise ServerError(f"the server at {self} is vLLM {version}: 0.32 or later is required")
+            raise ServerError(f"the server at {self} runs vLLM {version}: 0.32 or later is required")
         return ServerInfo(name, length, workers)
 
     def check_logprobs(self, model: str) -> None:
@@ -164,8 +164,8 @@ class VllmServer:
         (probe,) = self.complete(model, [[1]], Sampling(top_k=1, max_tokens=1), REQUEST_S)
         if probe.logprobs[0] != 0:
             raise ServerError(
-                f"the server at {self} does not report the log-probabilities it samples from: start it with "
-                f"`{start_hint(port=self.port)}`, or with `--logprobs-mode processed_logprobs`"
+                f"the server at {self} does not report log-probabilities of the distribution it samples from: start it "
+                f"with `{start_hint(port=self.port)}`, or with `--logprobs-mode processed_logprobs`"
             )
 
     def address_here(self) -> str:
@@ -176,7 +176,7 @@ class VllmServer:
         return "127.0.0.1"
 
     def tokenize(self, model: str, messages: list[dict[str, Any]]) -> list[int]:
-        """Token ids of the prompt the server renders from chat `messages`."""
+        """Token ids of the prompt that the server renders from chat `messages`."""
         body = {"model": model, "messages": messages, "add_generation_prompt": True}
         return self._ask("/tokenize", "cannot tokenize", lambda answer: list(map(int, answer["tokens"])), body)
 
@@ -233,7 +233,7 @@ class VllmServer:
         """Return `read(answer)` for the JSON answer to a GET request, or to a POST request if there is a `body`.
 
         Raises:
-            ServerError: there is no answer in time, or `read` fails on it; a `RefusedError` if the status is 4xx.
+            ServerError: no answer arrived in time, or `read` failed on it; `RefusedError` if the status is 4xx.
         """
         import httpx
 
@@ -256,11 +256,12 @@ class VllmServer:
         try:
             return read(answer)
         except (KeyError, IndexError, TypeError, ValueError):
-            raise ServerError(f"the server at {self} answers {path} with {str(answer)[:100]!r}") from None
+            shown = repr(str(answer)[:100])
+            raise ServerError(f"the server at {self} gave an unexpected answer to {path}: {shown}") from None
 
 
 def _reason(response: Any) -> str:
-    """Status of a response, and the error of vLLM's worker, if it has one."""
+    """HTTP status of a response, and the error message in it, if any."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         text = str(response.json()["error"]["message"])
         found = re.search(r"failed with error '(.*)', please check", text, re.DOTALL)

@@ -29,7 +29,7 @@ SHAPE = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor of a bucket; tensors are contiguous."""
+    """One tensor in a bucket, stored contiguously."""
 
     name: str
     dtype: str
@@ -38,12 +38,12 @@ class Entry:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes up to the next tensor."""
+        """Number of bytes to the start of the next tensor."""
         return _aligned(math.prod(self.shape) * _torch_type(self.dtype).itemsize)
 
 
 def entry(name: str, tensor: torch.Tensor, widest: torch.dtype) -> Entry:
-    """Make a tensor's entry; floating-point values wider than `widest` are rounded to it."""
+    """Make the entry for a tensor; floating-point values wider than `widest` are rounded to it."""
     narrow = tensor.is_floating_point() and tensor.dtype.itemsize > widest.itemsize
     return Entry(name, str(widest if narrow else tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
 
@@ -101,7 +101,7 @@ def write_header(memory: torch.Tensor, values: dict[str, Any]) -> None:
 
 
 def read_header(memory: torch.Tensor) -> dict[str, Any]:
-    """Read the values written by the other side. Raises `ValueError` if it has not written any."""
+    """Read the values written by the other side. Raises `ValueError` if nothing has been written yet."""
     values: dict[str, Any] = json.loads(bytes(memory[:HEADER].tolist()).strip(b" \0"))
     return values
 

@@ -83,7 +83,7 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
         yield Check("skipped", _NO_MODEL, name="memory")
     else:
         yield _named("memory", lambda: models.check_memory(run, model, lengths, *_free_memory(run, probe)))
-        # fp32 weights and Adam moments, plus bf16 weights under ZeRO-3.
+        # A checkpoint has fp32 weights and Adam moments, and under ZeRO-3 also bf16 weights.
         checkpoint = (14 if run.zero3 else 12) * model.shape.parameters
     connections = min(run.config.training.rollouts_per_step, _CONNECTIONS) if run.uses_vllm else 0
     yield _named("open files", lambda: machine.check_open_files(connections))
@@ -92,7 +92,7 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
 
 
 def _model(planned: PlannedRun, has_gpu: bool) -> "tuple[Check, PlannedRun, Model | None]":
-    """Return the model's check, the run with the model it would use, and the model if it can be measured."""
+    """Check the model. Also returns the run with the model that it would use, and the model's properties if known."""
     from rg_env.inference.models import DEFAULT_GPU_MODEL
     from rg_env.jobs.doctor.model import check_model
     from rg_env.tiny import TINY
@@ -104,13 +104,13 @@ def _model(planned: PlannedRun, has_gpu: bool) -> "tuple[Check, PlannedRun, Mode
         if default and check.status == "failed":  # as load_policy does
             finding, name = f"{check.finding}: the tiny policy is used instead", TINY
             check, model = replace(check, status="warning", finding=finding), check_model(TINY)[1]
-    except Exception as error:  # a configuration from which no model can be built
+    except Exception as error:  # no model can be built from the configuration
         check, model = _unexpected(error), None
     return check, planned if planned.given is None else planned.with_model(name), model
 
 
 def _free_memory(planned: PlannedRun, probe: dict[str, Any]) -> tuple[int, str]:
-    """Free bytes per training process, and where: on the run's GPU with the least free memory, or in the machine."""
+    """Free memory per training process in bytes, and where it is: the run's GPU with the least free memory, or RAM."""
     devices = [device for device in probe["devices"][: planned.processes] if device.get("free")]
     if devices:
         fullest = min(devices, key=lambda device: device["free"])

@@ -58,7 +58,7 @@ class PlannedRun:
 
     @property
     def evaluation_tokens(self) -> int:
-        """Maximum new tokens per completion in evaluations."""
+        """Maximum number of new tokens per completion in evaluations."""
         return self.config.evaluation.max_tokens or self.config.training.max_tokens
 
 
@@ -68,7 +68,7 @@ Status = Literal["ok", "warning", "failed", "skipped"]
 @dataclass(frozen=True)
 class Check:
     """Result of a check, with a finding and a fix. "failed" means that the run would not start; "warning", that it
-    would run worse than it could, or not as intended."""
+    would run less efficiently, or not as intended."""
 
     name: str = field(default="", kw_only=True)
     """Name of the aspect, set by `diagnose`."""
@@ -87,7 +87,7 @@ class Check:
 
 
 def closing_line(checks: Sequence[Check]) -> str:
-    """Number of checks per status, as text."""
+    """Format the number of checks with each status as one line."""
     count = {status: sum(check.status == status for check in checks) for status in ("ok", "warning", "failed")}
     return f"{count['ok']} ok, {counted(count['warning'], 'warning')}, {count['failed']} failed"
 
@@ -97,7 +97,7 @@ def as_json(checks: Iterable[Check]) -> str:
 
 
 def gigabytes(size: float) -> str:
-    """Format bytes in decimal units (10^9), as GPUs and disks are sold."""
+    """Format bytes in decimal units (1 GB is 10^9 bytes), as GPU and disk vendors do."""
     if size < 9.5e8:
         return f"{size / 1e6:.0f} MB"
     return f"{size / 1e9:.1f} GB" if size < 9.95e9 else f"{size / 1e9:.0f} GB"

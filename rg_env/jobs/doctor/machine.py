@@ -55,7 +55,7 @@ def check_python(version: str, required: str, tested: Sequence[str]) -> Check:
 
 
 def check_system(system: str, release: str, folder: Path) -> Check:
-    """Check the operating system, as `platform` names it. `folder` is the working folder."""
+    """Check the operating system by its name and release from `platform`. `folder` is the working folder."""
     if system != "Linux" or "microsoft" not in release.lower():
         return Check("ok", {"Darwin": "macOS"}.get(system, system))
     if "wsl2" not in release.lower():
@@ -70,7 +70,7 @@ def check_system(system: str, release: str, folder: Path) -> Check:
 
 
 def python_here() -> Check:
-    """Check this Python against rg-env's metadata, the only place that lists versions."""
+    """Check the running Python against rg-env's metadata, the only place that lists versions."""
     own = metadata.metadata("rg-env")
     tested = [text.removeprefix(_PYTHON) for text in own.get_all("Classifier") or [] if text.startswith(_PYTHON)]
     return check_python(platform.python_version(), own["Requires-Python"] or "", tested)
@@ -148,7 +148,7 @@ def ask_torch() -> tuple[dict[str, Any] | None, str]:
 
 
 def probe_torch() -> dict[str, Any]:
-    """Torch's version, each CUDA device's free memory and problem, and the pairs of devices without peer access."""
+    """Torch's version, each CUDA device's free memory and any problem, and pairs of devices without peer access."""
     import torch
 
     found: dict[str, Any] = {"version": torch.__version__, "cuda": torch.version.cuda, "devices": [], "apart": []}
@@ -175,7 +175,7 @@ def probe_torch() -> dict[str, Any]:
 
 
 def check_driver(smi: Smi, planned: PlannedRun) -> Check:
-    """Check the driver's GPUs. A machine without any is fine: the embedded engine trains on a CPU."""
+    """Check the GPUs that the driver reports. None are required, because the embedded engine can train on a CPU."""
     if smi.problem:
         fix = "reinstall the NVIDIA driver or restart the machine until `nvidia-smi` lists the GPUs"
         if planned.uses_vllm:
@@ -195,7 +195,11 @@ def check_driver(smi: Smi, planned: PlannedRun) -> Check:
 def check_torch(
     probe: dict[str, Any] | None, reason: str, smi: Smi, planned: PlannedRun, visible: str | None = None
 ) -> Check:
-    """Check that torch can be imported and works on the driver's GPUs. `visible` is CUDA_VISIBLE_DEVICES."""
+    """Check that torch can be imported and works on the GPUs that the driver reports.
+
+    Args:
+        visible: value of CUDA_VISIBLE_DEVICES; None: not set.
+    """
     if probe is None:
         if NO_TORCH in reason:
             finding = "not installed; the environment works without it, but training does not"
@@ -213,7 +217,7 @@ def check_torch(
         if probe["cuda"] is None:
             return Check("warning", f"{version} is a CPU build and does not use the GPU", "run ./setup.sh --gpu")
         finding = f"{version} does not see the GPU: {probe['problem'] or 'no reason given'}"
-        return Check("warning", finding, f"update the NVIDIA driver to one for CUDA {probe['cuda']}")
+        return Check("warning", finding, f"update the NVIDIA driver to a version that supports CUDA {probe['cuda']}")
     if broken := next((device for device in devices if device["problem"]), None):
         fix = "stop other programs on that GPU, or exclude it with CUDA_VISIBLE_DEVICES"
         if "kernel image" in broken["problem"]:
@@ -222,7 +226,7 @@ def check_torch(
     text = f"{version}, CUDA {probe['cuda']}, works on {counted(len(devices), 'GPU')}"
     if old := [device for device in devices if device["capability"][0] < 8]:
         fix = "train with bf16=False, and mixed_precision: fp16 in the accelerate config"
-        return Check("warning", f"{text}; GPU {old[0]['index']} has no native bf16 (before Ampere)", fix)
+        return Check("warning", f"{text}; GPU {old[0]['index']} has no native bf16 (it is older than Ampere)", fix)
     return Check("ok", text)
 
 
@@ -239,7 +243,7 @@ def check_count(probe: dict[str, Any], smi: Smi, planned: PlannedRun, *, server_
     if planned.uses_vllm and planned.server_is_local and not server_runs and len(smi.gpus) <= processes:
         finding = f"a run needs {processes} for training plus one for vLLM, but the machine has only {len(smi.gpus)}"
         return Check("failed", finding, "use fewer --processes, engine.kind=embedded, or vLLM on another machine")
-    return Check("ok", f"{seen} for {counted(processes, 'process')}")
+    return Check("ok", f"{counted(seen, 'GPU')} for {counted(processes, 'process')}")
 
 
 def check_peers(probe: dict[str, Any], p2p_disabled: bool = False) -> Check:
@@ -276,7 +280,7 @@ def check_vllm(planned: PlannedRun) -> Check:
 
 
 def check_flash_attn() -> Check:
-    """Check that flash-attn can be imported. Without it, training is slower; a broken one breaks transformers."""
+    """Check that flash-attn can be imported. Without it, training is slower; a broken build breaks transformers."""
     if importlib.util.find_spec("flash_attn") is None:
         return Check("ok", "not installed: attention uses PyTorch's SDPA")
     remedy = "remove this optional package: run `./setup.sh` in a clone, or `pip uninstall flash-attn`"
@@ -351,7 +355,7 @@ def check_open_files(connections: int, limits: tuple[int, int] | None = None) ->
     """Check the limit of open files.
 
     Args:
-        connections: number of rollouts a server generates concurrently.
+        connections: number of rollouts that a server generates concurrently.
         limits: soft and hard limit; default: those of this process.
     """
     soft, hard = limits or resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -381,7 +385,7 @@ def shared_memory_size() -> int | None:
 
 
 def memory_free() -> int:
-    """Memory this process can still allocate, in bytes, within its container's limit."""
+    """Number of bytes that this process can still allocate within its container's limit."""
     import psutil
 
     free: int = psutil.virtual_memory().available

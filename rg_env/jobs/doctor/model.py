@@ -1,4 +1,4 @@
-"""Checks of a run's model, batch, prompts and memory. Imports torch but loads no weights."""
+"""Checks of a run's model, batch, prompts and memory. This module imports torch but does not load weights."""
 
 import re
 import shutil
@@ -38,7 +38,7 @@ class Model:
     """Model properties known without the weights."""
 
     name: str
-    """Name used by a server."""
+    """Name under which a server serves the model."""
     tokenizer: Any
     shape: ModelShape
     context: int
@@ -77,7 +77,7 @@ def check_model(name: str) -> tuple[Check, Model | None]:
         return Check("failed", str(error), _fix(str(error))), None
     with init_empty_weights():
         empty = AutoModelForCausalLM.from_config(described.config)
-    empty.tie_weights()  # emptying untied the weights: a tied matrix would count twice
+    empty.tie_weights()  # init_empty_weights unties the weights, so a tied matrix would count twice
     shape = ModelShape.of(described.config, sum(parameter.numel() for parameter in empty.parameters()))
     context = described.config.get_text_config(decoder=True).max_position_embeddings
     model = Model(path, described.tokenizer, shape, context, _adapter_width(empty))
@@ -154,7 +154,7 @@ def check_prompts(planned: PlannedRun, model: Model) -> tuple[Check, PromptLengt
         try:
             measured.append(prompt_lengths(Environment(*own_rows(config), **config.prompt_arguments()), encoder))
         except RGEnvError as error:
-            return Check("failed", str(error), "correct the section `data`, or the data itself"), None
+            return Check("failed", str(error), "correct the `data` section, or the data itself"), None
     for label, arguments in config.evaluation_environments():
         environments.append((f"evaluation.tasks.{label}" if label else "evaluation.tasks", arguments))
     for place, arguments in environments:
@@ -193,7 +193,7 @@ def judge_prompts(planned: PlannedRun, context: int, lengths: PromptLengths) -> 
 
 
 def cached_tokens(planned: PlannedRun, lengths: PromptLengths | None, most: int | None = None) -> tuple[int, int]:
-    """Maximum tokens in the KV cache of the embedded engine: in training, and in an evaluation.
+    """Maximum number of tokens in the embedded engine's KV cache, in training and in an evaluation.
 
     Args:
         most: maximum number of completions in a batch; default: `engine.max_batch_size`.
@@ -215,7 +215,7 @@ def cached_tokens(planned: PlannedRun, lengths: PromptLengths | None, most: int 
 def run_estimate(
     planned: PlannedRun, model: Model, lengths: PromptLengths | None, micro_batch: int, most: int | None = None
 ) -> Estimate:
-    """Estimate a process's memory; `lengths` is None if the prompts could not be measured, `most` as for
+    """Estimate a process's memory. `lengths` is None if the prompts could not be measured; `most` is as in
     `cached_tokens`."""
     config, training = planned.config, planned.config.training
     longest = max(lengths.own) if lengths else training.max_prompt_length
@@ -237,7 +237,7 @@ def run_estimate(
 
 
 def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | None, free: int, place: str) -> Check:
-    """Check the memory estimate against `free`, the bytes available to one process at `place`."""
+    """Check the memory estimate against `free`, the bytes available to one process, in the memory named by `place`."""
 
     def need(micro_batch: int, most: int | None = None) -> int:
         return run_estimate(planned, model, lengths, micro_batch, most).total
@@ -271,9 +271,11 @@ def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
 
 
 def preset_for(config: TrainConfig, free: int, folder: Path = Path("configs/models")) -> list[Path]:
-    """Return the best preset in `folder` for `free` bytes of GPU memory, after its model's config if the model differs.
+    """Return the best preset in `folder` for `free` bytes of GPU memory; a preset for another model is preceded by that
+    model's config.
 
-    Presets of the same model, and with adapters only if `config` has them, are preferred, then those for larger GPUs.
+    Prefers presets for the same model, then those that train adapters if and only if `config` does, then those for
+    larger GPUs.
     """
     sizes = {file: int(match[1]) for file in folder.glob("*.yaml") if (match := re.search(r"_(\d+)gb$", file.stem))}
     fitting = [file for file, size in sizes.items() if 0.95e9 * size <= free]
