@@ -19,7 +19,7 @@ from rg_env.core.text import without_controls
 from rg_env.errors import InputError, MissingExtraError, RGEnvError, StoppedTogether, from_interrupt, how_to_install
 
 _NO_BUG = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of the system, not of the program: full disk, quota, file size limit, failing device."""
+"""System errors that are not bugs of the program: full disk, quota, file size limit, failing device."""
 
 
 def run_command(main: Callable[[], Any]) -> None:

@@ -10,7 +10,7 @@ rg-env plot FILE... [--title T]      plot results or learning curves
 rg-env report RUN_OR_RESULTS         write an HTML report of a run or an evaluation, including rollouts
 rg-env export CHECKPOINT             export a checkpoint as a Hugging Face model folder and verify it
 rg-env push RUN --repo-id USER/NAME  publish a trained model on the Hugging Face Hub with a generated model card
-rg-env serve --model DIR [--port N]  serve a model with the embedded engine, OpenAI-compatible, on 127.0.0.1
+rg-env serve --model DIR [--port N]  serve a model with the embedded engine and an OpenAI-compatible API
 rg-env doctor [CONFIG] [...]         check that a training run can start here; print a fix for each problem
 rg-env vllm MODEL [...]              start a vLLM server that accepts weights from a training run
 rg-env launch CONFIG|SCRIPT [...]    start a vLLM server and a training run that uses it

@@ -45,7 +45,7 @@ _OTHER_NAMES = {
     "--tensor-model-parallel-size": ("--tensor-parallel-size",),
     "--resume-from-checkpoint": ("--resume",),
 }
-"""Earlier or other tool's option name -> candidate names in rg-env."""
+"""Earlier name, or another tool's name, for an option -> candidate names in rg-env."""
 
 
 _ELSEWHERE = {
