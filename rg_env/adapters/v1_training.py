@@ -4,8 +4,8 @@
     trainer = GRPOTrainer(model, env, args, tokenizer)
 
 `Task.score` receives a trace with the prompt and the sampled completion: text, token ids, log-probabilities, usage and
-finish reason. The trainer itself samples single turns, so tasks that need more are rejected with an error that
-names them.
+finish reason. The trainer samples only single turns, so tasks that need more are rejected with an error that names
+them.
 """
 
 import copy
