@@ -1,24 +1,24 @@
-"""The errors rg_env raises. All of them can be caught as `RGEnvError`, and each also as the stdlib type it refines.
+"""Errors that rg_env raises. All of them derive from `RGEnvError`, and each also from a matching built-in exception.
 
     RGEnvError
     ├── InputError          (ValueError)       invalid user input; exit code 2
     │   ├── UnknownNameError (LookupError)     an unknown task, option, reward or column; suggests similar names
     │   ├── TooFewQuestionsError               a task has fewer distinct questions than requested; reports the number
-    │   ├── ConfigError                        wrong keys or values in a config; lists every one, one per line
+    │   ├── ConfigError                        invalid keys or values in a config; lists all of them, one per line
     │   └── OutputFolderError (OSError)        the output folder cannot be written, or contains another run
     ├── RewardError         (RuntimeError)     a reward function raised or returned a non-finite value; exit code 2
-    ├── GenerationError     (RuntimeError)     rows cannot be generated: a draw takes too long, a process died
+    ├── GenerationError     (RuntimeError)     rows cannot be generated: a draw took too long, or a process died
     ├── EngineError         (RuntimeError)     generation failed inside the embedded engine
     ├── ServerError         (ConnectionError)  the inference server is unreachable or misconfigured; exit code 2
-    │   └── RefusedError                       it rejected a request (HTTP 4xx); a retry would fail too
+    │   └── RefusedError                       the server rejected a request (HTTP 4xx); a retry would fail too
     ├── ExportError         (RuntimeError)     the export differs from the trained model and was deleted
     ├── HubError            (ConnectionError)  an upload did not finish; the same command resumes it
     ├── TrainingError       (RuntimeError)     a run cannot continue
     │   └── StoppedTogether                    the main process failed; raised on all processes at the same point
     └── MissingExtraError   (ImportError)      an optional dependency is missing; shows how to install it; exit code 2
 
-A message is one line (`ConfigError`: one per mistake) with the problem, its location and a fix. Commands print it and
-exit with `exit_code`.
+A message is one line (in `ConfigError`, one line per mistake) that states the problem, its location and a fix. Commands
+print it and exit with `exit_code`.
 """
 
 import difflib
@@ -37,10 +37,10 @@ class InputError(RGEnvError, ValueError):
 
     exit_code = 2
     keys: tuple[str, ...] = ()
-    """Path of keys to the wrong value, outermost first. Empty if the error concerns the whole input."""
+    """Config keys that lead to the invalid value, outermost first; empty if the error concerns the whole input."""
 
     def at(self, *keys: str) -> Self:
-        """Set the wrong value's path and return the error."""
+        """Set the keys that lead to the invalid value, and return the error."""
         self.keys = keys
         return self
 
@@ -58,7 +58,7 @@ class TooFewQuestionsError(InputError):
 
 
 class ConfigError(InputError):
-    """Wrong keys or values in a config; the message has one line for each."""
+    """Invalid keys or values in a config; the message has one line for each."""
 
 
 class OutputFolderError(InputError, OSError):
@@ -72,7 +72,7 @@ class RewardError(RGEnvError, RuntimeError):
 
 
 class GenerationError(RGEnvError, RuntimeError):
-    """Rows cannot be generated: a draw takes too long, or a generation process died."""
+    """Rows cannot be generated, because a draw took too long or a generation process died."""
 
 
 class EngineError(RGEnvError, RuntimeError):
@@ -140,8 +140,8 @@ def installed_version(package: str) -> str:
 
 
 def install_command(extra: str) -> str:
-    """The shell command that adds `extra` to this installation: from the folder, wheel, git repository or index that it
-    was installed from."""
+    """The shell command that adds `extra` to this installation, from the same source: a folder, wheel, git repository
+    or index."""
     import json
     import shlex
     from importlib.metadata import PackageNotFoundError, distribution
@@ -161,8 +161,8 @@ def install_command(extra: str) -> str:
 
 
 def repository_command(extra: str) -> str:
-    """The shell command that installs rg_env with `extra` on any machine, from the repository in the package's
-    metadata: rg_env is not published on a package index."""
+    """The shell command that installs rg_env with `extra` on any machine. It uses the repository in the package's
+    metadata, because rg_env is not published on a package index."""
     from importlib.metadata import PackageNotFoundError, metadata
 
     try:
@@ -174,7 +174,7 @@ def repository_command(extra: str) -> str:
 
 
 def how_to_install(extra: str) -> str:
-    """The remedy for a missing `extra`: the pip command, or the script in a clone, which locates uv itself."""
+    """How to install a missing `extra`: with pip or, in a clone, with the setup script, which locates uv itself."""
     script = "./setup.sh --gpu" if extra == "vllm" else "./setup.sh"
     return f"`{install_command(extra)}`, or `{script}` in a clone"
 
@@ -183,9 +183,10 @@ _ALMOST_THE_SAME = 0.9
 
 
 def nearest(name: object, known: Iterable[str], cutoff: float = 0.65) -> list[str]:
-    """At most three `known` names similar to `name`, most similar first; only the almost equal ones, if any.
+    """Up to three of the `known` names that are similar to `name`, most similar first; if some are almost equal, only
+    those.
 
-    If none is similar, those that contain `name` as a word: `batch` suggests `batch_size`.
+    If none are similar, returns names that contain `name` as a word: `batch_size` for `batch`.
     """
     known = sorted(known)
     for least in (_ALMOST_THE_SAME, cutoff):
@@ -197,7 +198,7 @@ def nearest(name: object, known: Iterable[str], cutoff: float = 0.65) -> list[st
 def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "") -> UnknownNameError:
     """An `UnknownNameError` that suggests the most similar `known` names.
 
-    `hint` replaces the suggestion if the right name is certain.
+    Pass `hint` to replace the suggestion if the right name is certain.
     """
     known = sorted(known)
     if not hint:

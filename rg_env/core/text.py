@@ -20,7 +20,7 @@ from typing import Any
 
 from rg_env.errors import RGEnvError
 
-_JOINERS = "\u200c\u200d"  # for Indic and Persian scripts and emoji; neither reorders nor hides text
+_JOINERS = "\u200c\u200d"  # used in Indic and Persian scripts and in emoji; they neither reorder nor hide text
 
 
 # Untrusted text
@@ -47,7 +47,7 @@ def without_controls(text: str) -> str:
 
 
 def visible_line(text: str) -> str:
-    """`without_controls` in one line, with visible symbols for line breaks."""
+    """Like `without_controls`, but on one line, with visible symbols for line breaks."""
     return without_controls(text.strip().replace("\r\n", "\n")).replace("\n", " ⏎ ").replace("\t", " ")
 
 
@@ -55,9 +55,9 @@ def visible_line(text: str) -> str:
 
 
 def reason_of(error: BaseException, most: int = 300) -> str:
-    """The message of another library's error as `one_line`; its class if the message is empty.
+    """The message of another library's error, as by `one_line`; the error's class if the message is empty.
 
-    For an `OSError`, only the reason: the surrounding message names the file.
+    For an `OSError`, only the reason, because the surrounding message names the file.
     """
     reason = error.strerror if isinstance(error, OSError) and error.strerror else error
     return one_line(reason, most) or type(error).__name__
@@ -67,7 +67,7 @@ def user_error(error: BaseException) -> str:
     """An error from the user's code in one line: "TYPE: MESSAGE (FILE, line N)"."""
     try:
         text = error.msg if isinstance(error, SyntaxError) else str(error)
-    except Exception:  # str() of a user's class may fail too
+    except Exception:  # str() of a user-defined exception may fail, too
         text = ""
     what = one_line(text, 300)
     if not isinstance(error, RGEnvError):  # our own messages do not need the type
@@ -76,7 +76,7 @@ def user_error(error: BaseException) -> str:
 
 
 def user_code_line(error: BaseException) -> str:
-    """The last line of the user's own code in the traceback, as " (FILE, line N)", or an empty string."""
+    """Location of the last line of the user's own code in the traceback, as " (FILE, line N)", or an empty string."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({error.filename}, line {error.lineno})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
@@ -94,7 +94,7 @@ def definition_line(function: object) -> str:
 
 
 def _is_users(file: str) -> bool:
-    """Whether a source file is the user's own, not part of rg_env or a library."""
+    """Whether a source file is the user's own, rather than part of rg_env or a library."""
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     libraries = [os.path.dirname(os.__file__), here, *(path for path in sys.path if path.endswith("-packages"))]
     return not file.startswith(("<", *(os.path.join(folder, "") for folder in libraries)))
@@ -122,13 +122,13 @@ def shortened(value: object) -> str:
     """`repr(value)` for an error message, in at most 80 characters."""
     try:
         text = repr(value)
-    except ValueError:  # Python refuses to print integers of over 4,300 digits
+    except ValueError:  # Python refuses to print integers with more than 4,300 digits
         return f"<{type(value).__name__}, too long to print>"
     return text if len(text) <= 80 else f"{text[:60]} ... {text[-15:]}"
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:
-    """The first `most` names, and the number of others."""
+    """The first `most` names, and how many more there are: "a, b, c and 2 more"."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 

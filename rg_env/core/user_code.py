@@ -3,11 +3,12 @@
     import_user_code(["my_package.rewards", "tasks/robots.py"], base=Path("configs/train"))
 
 A config lists them under `imports:`; a script calls `import_user_code` itself. No other user code is ever imported. A
-hash of each imported source is recorded, so that the processes that draw and grade import the same code (`import_same`)
-and cached rows never come from an older source (`core.data.row_cache`).
+hash of each imported source is recorded, so that worker processes import the same code (`import_same`) and cached rows
+are not reused after the source has changed (`core.data.row_cache`).
 
-A .py file becomes a module under its own name. Its folder is not added to `sys.path`: put code that several files share
-into an installed package, or on PYTHONPATH. An already loaded file, such as the running script, is not loaded again.
+A .py file is imported as a module named after the file. Its folder is not added to `sys.path`: to share code between
+files, put it in an installed package or on PYTHONPATH. An already loaded file, such as the running script, is not
+loaded again.
 
 Tasks are datasets registered with Reasoning Gym by the user's module:
 
@@ -15,12 +16,12 @@ Tasks are datasets registered with Reasoning Gym by the user's module:
 
 Such a task needs
 
-- a dataclass as config, with defaults and with fields `seed` and `size`;
-- items that depend only on (config, seed + index), so the same spec yields the same rows everywhere. Generate each
-  item on request: datasets are built with 20,000 items;
-- a `score_answer(answer, entry)` that accepts the entry after a round trip through JSON: tuples become lists, and keys
-  become text. It runs in a worker process, limited to `core.grading.scoring.UPSTREAM_WALL_S` seconds, which include the
-  dataset's `__init__` on the first call.
+- a config dataclass with the fields `seed` and `size`, and with a default for every field;
+- items that depend only on (config, seed + index), so that the same spec yields the same rows on every machine.
+  Generate each item on demand, because datasets are built with 20,000 items;
+- a `score_answer(answer, entry)` that accepts the entry after a round trip through JSON, in which tuples become lists
+  and keys become strings. It runs in a worker process with a time limit of `core.grading.scoring.UPSTREAM_WALL_S`
+  seconds; on the first call, the limit includes the dataset's `__init__`.
 """
 
 import dataclasses
@@ -67,20 +68,20 @@ def import_user_code(names: Sequence[str], base: str | Path = ".") -> None:
 
 
 def sources() -> dict[str, str]:
-    """The imported modules and files, with the SHA-256 of the source: the file, or all files in the package."""
+    """SHA-256 of the source of each imported module or file: of the file itself, or of all files in the package."""
     return dict(_sources)
 
 
 def import_same(expected: Mapping[str, str]) -> None:
-    """In a child process: import what `sources` returned in the parent.
+    """Import, in a child process, what `sources` returned in the parent.
 
     Raises:
-        InputError: as for `import_user_code`, or because a source has been edited since.
+        InputError: as in `import_user_code`, or a source has been edited since it was imported in the parent.
     """
     for name, source in expected.items():
         import_user_code([name])
         if _sources[name] != source:
-            raise InputError(f"{name} was edited while the program was running: restart it")
+            raise InputError(f"{name} was edited while the program was running: restart the program")
 
 
 def _import_file(path: str) -> ModuleType:
@@ -92,7 +93,7 @@ def _import_file(path: str) -> ModuleType:
     module.__file__ = path
     sys.modules[module.__name__] = module  # before the module runs, because dataclasses and pickle look it up there
     try:
-        # No bytecode file: its timestamp would be accurate only to a second, and it would clutter the folder.
+        # No bytecode file is written: its timestamp is accurate only to a second, and it would clutter the folder.
         exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), vars(module))
     except BaseException as error:  # SystemExit, or a user-defined BaseException
         del sys.modules[module.__name__]
@@ -149,7 +150,8 @@ def _free_name(path: str) -> str:
 
 
 def _hash_of(module: ModuleType) -> str:
-    """Hash of all .py files in the module's outermost package, or of its own file; of empty input if it has no file."""
+    """Hash of all .py files in the module's top-level package, or of the module's own file; if it has no file, the hash
+    of empty input."""
     outermost = sys.modules.get(module.__name__.partition(".")[0], module)
     folders = [Path(folder) for folder in getattr(outermost, "__path__", ())]
     files = [file for folder in folders for file in sorted(folder.rglob("*.py")) if file.is_file()]
@@ -180,7 +182,10 @@ def register_new_tasks(source: str) -> None:
                 f"imports: {source} registers the task {task!r}, which already exists: choose another name"
             )
         if not isinstance(task, str) or not re.fullmatch(r"\w[\w.-]{0,79}", task):
-            raise InputError(f"imports: {source} registers the task {task!r}: use letters, digits, '_', '-' and '.'")
+            raise InputError(
+                f"imports: {source} registers a task with the invalid name {task!r}: "
+                "use letters, digits, '_', '-' and '.'"
+            )
         add_user_task(task, _entry_of(task, source, classes[1]))
 
 
@@ -194,13 +199,14 @@ def _entry_of(task: str, source: str, config_cls: Any) -> Any:
         return make_entry(task, CATEGORY, {})
     except Exception as error:  # the user's classes may lack defaults, or have a curriculum with unknown fields
         raise InputError(
-            f"{where}: its config {config_cls.__name__} or its curriculum does not work: "
+            f"{where}: its config {config_cls.__name__} or its curriculum cannot be read: "
             f"{type(error).__name__}: {one_line(error)}"
         ) from error
 
 
 def checked_entry(task: str, entry: object) -> dict[str, Any]:
-    """Convert an item of the user's dataset to an entry with question, answer and metadata in JSON form.
+    """Validate an item of the user's dataset, and convert it to a JSON-compatible entry with question, answer and
+    metadata.
 
     Raises:
         InputError: the item is invalid; the message names the task and its class.
@@ -215,7 +221,7 @@ def checked_entry(task: str, entry: object) -> dict[str, Any]:
     question, answer, metadata = entry["question"], entry["answer"], entry.get("metadata", {})
     for is_valid, rule, value in (
         (isinstance(question, str) and question.strip(), "a question must be text", question),
-        (answer is None or isinstance(answer, str), "an answer must be text, or None if none is stored", answer),
+        (answer is None or isinstance(answer, str), "an answer must be text, or None if no answer is stored", answer),
         (isinstance(metadata, Mapping), "metadata of an item must be a dict", metadata),
     ):
         if not is_valid:

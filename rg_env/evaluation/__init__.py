@@ -17,11 +17,12 @@ def evaluate(
     """Evaluate models on tasks, like `rg-env eval`; returns the results and the output folder.
 
     Args:
-        models, tasks: as in an evaluation config: lists of names, or mappings by name.
+        models, tasks: lists of names, or mappings by name, as in an evaluation config.
         sections: other keys of the config, such as `num_examples=50` and `sampling={"max_tokens": 512}`.
 
     Raises:
-        ConfigError: keys or values are invalid; reports all of them. For other errors see `from_config.run_evaluation`.
+        ConfigError: keys or values are invalid; all of them are reported at once. For other errors, see
+            `from_config.run_evaluation`.
     """
     from rg_env.core.config.files import Document
     from rg_env.evaluation.config import checked_eval_config

@@ -67,14 +67,14 @@ class SamplingConfig(Section):
 
 
 class TaskSampling(Section):
-    """Sampling settings for one task; missing keys default to those in `sampling`."""
+    """Missing keys default to those in `sampling`."""
 
     temperature: From0 | None = None
-    """Same as `sampling.temperature`."""
+    """Overrides `sampling.temperature`."""
     top_p: TopP | None = None
-    """Same as `sampling.top_p`."""
+    """Overrides `sampling.top_p`."""
     max_tokens: Positive | None = None
-    """Same as `sampling.max_tokens`."""
+    """Overrides `sampling.max_tokens`."""
 
 
 class RequestsConfig(Section):
@@ -85,10 +85,10 @@ class RequestsConfig(Section):
     timeout_s: Above0 = 600.0
     """Timeout per call, in seconds."""
     tries: Positive = 6
-    """Maximum attempts per call. Temporary errors (429, 5xx), timeouts and malformed replies are retried."""
+    """Maximum number of attempts per call. Temporary errors (429, 5xx), timeouts and malformed replies are retried."""
     pause_s: Above0 = 0.5
-    """Seconds to wait before the second attempt, unless the server requests a pause; doubles after each attempt, up to
-    60."""
+    """Seconds to wait before the second attempt; doubles after each further attempt, up to 60. If the server requests a
+    certain pause, that is used instead."""
     give_up_after: Positive = 32
     """A model's evaluation stops after this many consecutive failed calls."""
 
@@ -100,7 +100,7 @@ class ServingConfig(Section):
     """"vllm": a vLLM server for each model, one per GPU; "embedded": transformers, in this process; "auto": vLLM if it
     is installed and there is a GPU."""
     gpus: list[Count] | None = None
-    """GPUs to use; default: all. Each serves one model at a time."""
+    """GPUs to use; default: all. Each GPU serves one model at a time."""
     vllm_args: list[Text] = Field(default_factory=list)
     """Additional arguments for vLLM's server."""
     start_timeout_s: Above0 = 900.0
@@ -108,28 +108,28 @@ class ServingConfig(Section):
 
 
 class ExternalConfig(Section):
-    """Benchmarks of lm-evaluation-harness, in addition to tasks or instead of them."""
+    """Benchmarks from lm-evaluation-harness, in addition to tasks or instead of them."""
 
     tasks: list[Text] = Field(default_factory=list)
     """Names of lm-eval tasks and groups, including those that rg_env ships in `configs/lm_eval` and those in `include`.
-    All must be generative."""
+    Only generative tasks are supported."""
     include: Text | None = None
     """Folder with additional task files in lm-eval's format. Code that they refer to (`!function`) is executed."""
     num_examples: Positive | None = None
     """Number of examples per benchmark task, starting with the first; default: all."""
     temperature: From0 | None = None
-    """Same as `sampling.temperature`; default: the task's own."""
+    """Sampling temperature; default: the task's own setting, otherwise 0 (greedy)."""
     top_p: TopP | None = None
-    """Same as `sampling.top_p`; default: the task's own."""
+    """Nucleus sampling, like `sampling.top_p`; default: the task's own setting, otherwise 1."""
     max_tokens: Positive | None = None
-    """Maximum number of new tokens; default: the task's own, otherwise `sampling.max_tokens`."""
+    """Maximum number of new tokens per answer; default: the task's own setting, otherwise `sampling.max_tokens`."""
 
 
 class EvalOutputConfig(Section):
     """Output files."""
 
     dir: Text | None = None
-    """Output folder; default: a fresh one under outputs/."""
+    """Output folder; default: a new folder under outputs/."""
 
 
 _NAME = re.compile(r"[^\s/\\\x00-\x1f][^\\\x00-\x1f]{0,119}")
@@ -147,7 +147,7 @@ def split_address(text: str) -> dict[str, str]:
 
 
 def name_of(text: str) -> str:
-    """A model's default name: that of its folder, or of the run and the checkpoint."""
+    """A model's default name: the name of its folder (for a checkpoint, RUN/CHECKPOINT), or the model as given."""
     model = split_address(text)["model"]
     parts = Path(model).parts
     if len(parts) > 1 and checkpoint_step(Path(parts[-1])) is not None:
@@ -156,8 +156,8 @@ def name_of(text: str) -> str:
 
 
 def run_of(model: str) -> RunFolder | None:
-    """The training run of a model folder: the folder itself, its parent, or `run/` in a model that `rg-env push`
-    published; None for other models."""
+    """The training run that a model folder belongs to: the folder itself, its parent, or `run/` in a model that `rg-env
+    push` published; None for other models."""
     folder = Path(model)
     if not os.path.isdir(model) or not (
         RunFolder.is_run(folder) or any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
@@ -169,7 +169,7 @@ def run_of(model: str) -> RunFolder | None:
 
 def _url_problem(url: str) -> str | None:
     """The reason why `url` is not a valid endpoint; None if it is."""
-    if {"@", "?", "#"} & set(url):  # may be part of a secret, which would be written to every file
+    if {"@", "?", "#"} & set(url):  # possibly part of a secret, which would be written to all output files
         return SECRET
     try:
         parts = urlsplit(url)
@@ -191,25 +191,27 @@ class Price(Section):
 
 
 class EvalModel(Section):
-    """One model. The key is its name in tables and plots."""
+    """A model's key is its name in tables and plots."""
 
     model: Text
-    """Folder (of a model, checkpoint or LoRA adapter), name on the model hub, "tiny", or the model's name at `url`."""
+    """Folder of a model, checkpoint or LoRA adapter; name on the Hugging Face Hub; "tiny"; or the model's name at
+    `url`."""
     url: Text | None = None
-    """URL of an OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1; default: the model is served here."""
+    """URL of an OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1; default: the model runs on this
+    machine."""
     key_variable: Text | None = None
     """Environment variable with the endpoint's API key; default: OPENAI_API_KEY, or no key for local endpoints."""
     system_prompt: str | None = None
-    """System prompt of this model, instead of `prompt.system_prompt`; empty: no system prompt."""
+    """System prompt for this model, instead of `prompt.system_prompt`; empty: no system prompt."""
     price: Price | None = None
-    """Prices for computing costs."""
+    """Token prices, used to compute costs."""
 
 
 class EvalTask(TaskOptions):
-    """One task. The key is the task's name, or a label."""
+    """A task's key is its name or a label."""
 
     task: Text | None = None
-    """Name of the task, if the entry's name is a label."""
+    """Name of the task, if the key is a label."""
     num_examples: Positive | None = None
     """Number of distinct questions; default: the evaluation's `num_examples`."""
     sampling: TaskSampling = TaskSampling()
@@ -217,10 +219,10 @@ class EvalTask(TaskOptions):
 
 
 class PublishedRow(Section):
-    """Published accuracies on one task, or means over several."""
+    """A row has the models' accuracies on one task, or their means over several tasks."""
 
     tasks: Annotated[list[Text], Field(min_length=1)] | None = None
-    """Tasks or labels to average the accuracies over; default: the task with the same name as the row."""
+    """Tasks or labels to average the accuracies over; default: the task or label with the same name as the row."""
     accuracy: Annotated[dict[str, Share], Field(min_length=1)]
     """Accuracy of each model, between 0 and 1."""
 
@@ -230,7 +232,7 @@ class PublishedRow(Section):
 
 
 class PublishedTable(Section):
-    """Published accuracies from one source. Its tasks and models must be part of the evaluation."""
+    """A table has accuracies from one source; its tasks and models must be part of the evaluation."""
 
     source: Text
     """Where the accuracies were published, such as a paper's title or URL."""
@@ -247,7 +249,7 @@ _BY_NAME = named("{name: b, num_examples: 20}", "give the second one a label: {n
 
 
 def _without_categories(tasks: Any) -> Any:
-    """Replace entries under a category's name with entries for its tasks; a task's own entry takes precedence."""
+    """Replace each entry named after a category with entries for its tasks; a task's own entry takes precedence."""
     if not isinstance(tasks, Mapping):
         return tasks
     found: dict[str, Any] = {}
@@ -280,32 +282,34 @@ class EvalConfig(Section):
     }
 
     imports: list[Text] = Field(default_factory=list)
-    """Modules, or .py files (relative to this config), that register custom tasks or rewards."""
+    """Modules or .py files that register custom tasks or rewards; file paths are relative to this config."""
     models: Annotated[dict[str, EvalModel], Field(min_length=1)]
     """Models to evaluate."""
     tasks: dict[str, EvalTask] = Field(default_factory=dict)
     """Tasks to evaluate on; naming a category selects all of its tasks. Default: no tasks if there are external
-    benchmarks or `data`, otherwise the evaluation tasks and data from a model's training run, with the same sizes and
-    sampling."""
+    benchmarks or `data`, otherwise the evaluation tasks and data from a model's training run, with the run's number of
+    questions and sampling settings."""
     data: DataConfig | None = None
-    """Your own questions and answers, in addition to tasks or instead of them. The questions are `num_examples` of the
-    rows, picked by `eval_seed` as in training. Rows a checkpoint was trained on are skipped for that checkpoint."""
+    """Your own questions and answers, in addition to tasks or instead of them. `eval_seed` selects `num_examples` of
+    the rows, as in training. Rows a checkpoint was trained on are skipped for that checkpoint."""
     num_examples: Positive = 100
-    """Number of distinct questions per task and from `data`, unless the task sets its own `num_examples`."""
+    """Number of distinct questions for each task and for `data`; a task can set its own `num_examples`."""
     rollouts_per_example: Positive = 1
-    """Number of sampled answers per question; above 1, pass@k is reported."""
+    """Number of sampled answers per question; if it is above 1, pass@k is reported."""
     greedy: bool = False
     """Also generate one greedy answer per question."""
     eval_seed: Seed = 0
-    """Seed of the questions, including the rows picked from `data`; default: that of a model's training run, otherwise
-    0."""
+    """Seed that determines the questions, including the rows selected from `data`; default: the seed in a model's
+    training run, otherwise 0."""
     split_by: SplitBy = "problem"
-    """Rule that assigns questions to the evaluation split, like `splits.by` in training; default: that of a model's
-    training run. Problems (or questions) a checkpoint was trained on are skipped for that checkpoint, and counted."""
+    """Rule that assigns questions to the evaluation split, like `splits.by` in training; default: the rule in a model's
+    training run. Problems (or questions) that a checkpoint was trained on are skipped for that checkpoint, and their
+    number is reported."""
     seed: Seed = 0
-    """Sampling seed of models served by the embedded engine; default: that of a model's training run."""
+    """Sampling seed for models served by the embedded engine; default: the seed in a model's training run."""
     grading: Literal["hardened", "partial", "upstream"] = "hardened"
-    """Grading of tasks, as in training; default: that of a model's training run, otherwise hardened."""
+    """How answers to tasks are graded, as in training; default: the setting in a model's training run, otherwise
+    "hardened"."""
     prompt: PromptConfig = PromptConfig()
     rewards: Rewards = Field(default_factory=default_rewards)
     """Rewards by name; the reported reward is their weighted sum."""
@@ -400,7 +404,7 @@ def load_eval_config(file: str | Path, overrides: Sequence[str] = ()) -> EvalCon
 
     Raises:
         InputError: a file cannot be read.
-        ConfigError: keys, types, ranges, names or combinations are invalid; reports all of them.
+        ConfigError: keys, types, ranges, names or combinations are invalid; all of them are reported at once.
     """
     document = read_config(file, overrides)
     _select(document, read_config(file).get(("tasks",)) or {})
@@ -408,7 +412,7 @@ def load_eval_config(file: str | Path, overrides: Sequence[str] = ()) -> EvalCon
 
 
 def eval_config_of(overrides: Sequence[str]) -> EvalConfig:
-    """Make a config only from overrides (`section.key=value`). Raises like `load_eval_config`."""
+    """Make a config from overrides alone (`section.key=value`). Raises like `load_eval_config`."""
     return checked_eval_config(overridden(Document({}, Path(COMMAND_LINE)), overrides))
 
 
@@ -424,7 +428,7 @@ def checked_eval_config(document: Document) -> EvalConfig:
 
 
 def _by_name(tasks: Any) -> dict[str, Any] | None:
-    """A value of `tasks` as entries by name; None if the schema will reject it."""
+    """Convert a value of `tasks` to entries by name; None if the schema will reject the value."""
     try:
         entries = _BY_NAME(tasks)
     except ValueError:
@@ -433,8 +437,8 @@ def _by_name(tasks: Any) -> dict[str, Any] | None:
 
 
 def _select(document: Document, tasks: Any) -> None:
-    """Give tasks named on the command line their options from the config, in `tasks` or under `evaluation`. A category
-    selects the config's tasks of this category, if there are any."""
+    """Give tasks named on the command line the options that they have in the config, under `tasks` or `evaluation`. A
+    category selects the config's tasks in that category, if there are any."""
     names = document.get(("tasks",))
     names = [names] if isinstance(names, str) else names
     entries = (_by_name(tasks) or {}) | (_by_name(document.get(("evaluation", "tasks")) or {}) or {})
@@ -477,7 +481,7 @@ def _without_unmeasured(document: Document, config: EvalConfig) -> EvalConfig:
 
 
 def _names(config: EvalConfig) -> Iterator[Problem]:
-    """Unknown names and options; checked after the config's imports."""
+    """Check for unknown names and options, after importing the user's code."""
     failed = [*problem_of(("imports",), lambda: import_user_code(config.imports))]
     yield from failed or (*_tasks(config), *_rewards(config))
 
@@ -559,7 +563,7 @@ def _external(config: EvalConfig) -> Iterator[Problem]:
 
 
 def _published(config: EvalConfig) -> Iterator[Problem]:
-    """Published accuracies for tasks or models that are not evaluated."""
+    """Check for published accuracies of tasks or models that are not evaluated."""
     tasks, models = config.names, [*config.models]
     for table, each in config.published.items():
         for row, figures in each.rows.items():

@@ -1,15 +1,15 @@
-"""External benchmarks: tasks of lm-evaluation-harness, sent to the same models in the same way as our tasks.
+"""External benchmarks: tasks from lm-evaluation-harness, sent to the models like rg_env's own tasks.
 
     with Harness(config) as harness:
         benchmarks = harness.prepare()                # lm-eval's requests; this needs no model
         ...                                           # `runner.ask_all` sends them to the models
         results = [harness.score(each, folder) for each in benchmarks]
 
-lm-eval makes the requests and grades the answers, in its own process (`lm_eval_process`). It does not call models,
+lm-eval prepares the requests and grades the answers, in its own process (`lm_eval_process`). It does not call models,
 because its client for chat endpoints sends stop sequences and seeds that servers reject, ends the evaluation at the
-first call that fails permanently, and cannot resume. Instead, calls, retries and API keys are handled like those of our
-tasks, and each answer is appended to `external/answers.jsonl` immediately. lm-eval truncates answers at a task's stop
-sequences afterwards.
+first call that fails permanently, and cannot resume. Instead, rg_env calls the models, with the same retries and API
+keys as for its own tasks, and appends each answer to `external/answers.jsonl` immediately. lm-eval then truncates the
+answers at the task's stop sequences.
 """
 
 import json
@@ -51,7 +51,8 @@ _NAMED = re.compile(r"""^["']?(?:task|group)["']?[ ]*:[ ]*["']?([^\s"'#]+)""", r
 
 
 def check_tasks(config: EvalConfig) -> dict[str, str]:
-    """Check the names in `external.tasks` without importing lm-eval; returns the folder of each task that lm-eval has.
+    """Check the names in `external.tasks` without importing lm-eval; returns the folder of each task that comes with
+    lm-eval.
 
     Raises:
         MissingExtraError: lm-eval is not installed.
@@ -68,7 +69,8 @@ def check_tasks(config: EvalConfig) -> dict[str, str]:
         if name in folders or name in own:
             continue
         texts = texts or [_text(file) for file in Path(spec.origin).parent.joinpath("tasks").rglob("*.yaml")]
-        if any(map(re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])").search, texts)):  # a tag, or in a list
+        # The name may be a tag, or a task in a group's list.
+        if any(map(re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])").search, texts)):
             continue
         near = _SIMILAR.get(name) or " or ".join(nearest(name, {*folders, *own}))
         hint = f"did you mean {near}?" if near else "`lm-eval ls tasks` lists those of lm-eval"
@@ -79,7 +81,7 @@ def check_tasks(config: EvalConfig) -> dict[str, str]:
 
 @cache
 def _task_folders(root: Path) -> dict[str, str]:
-    """Folder of each task and group in the task files below `root`."""
+    """Folder of each task and group defined in the task files under `root`."""
     found: dict[str, str] = {}
     for file in sorted(root.rglob("*.yaml")):
         for name in _NAMED.findall(_text(file)):
@@ -92,7 +94,7 @@ def _text(file: Path) -> str:
 
 
 class Benchmark(Work):
-    """One model on one benchmark, keyed by lm-eval's requests.
+    """One model on one benchmark, with a key for each of lm-eval's requests.
 
     Args:
         system_prompt: the model's own system prompt.
@@ -121,7 +123,7 @@ class Benchmark(Work):
 
 
 class Harness:
-    """lm-eval in its own process, which ends with the `with` block.
+    """lm-eval in its own process, which is stopped at the end of the `with` block.
 
     Attributes:
         version: version of lm-eval, available after `prepare`.
@@ -153,11 +155,11 @@ class Harness:
         self._scratch.cleanup()
 
     def prepare(self) -> list[Benchmark]:
-        """All models on all benchmarks, with lm-eval's requests.
+        """Return one `Benchmark` for each model and benchmark, with lm-eval's requests.
 
         Raises:
             InputError: a task does not support chat endpoints, or its dataset is not available.
-            RGEnvError: lm-eval's process ended.
+            RGEnvError: lm-eval's process exited unexpectedly.
         """
         external, models = self._config.external, self._config.models
         file = Path(self._scratch.name) / "requests.jsonl"
@@ -191,7 +193,8 @@ class Harness:
         ]
 
     def _descriptions(self) -> dict[str, str]:
-        """The training prompt for each benchmark that rg_env ships; empty without one: they use the paper's prompt."""
+        """The training prompt for each benchmark that rg_env ships; empty if no prompt is set, because the benchmarks
+        then use the paper's prompt."""
         prompt = self._config.prompt
         if "system_prompt" not in prompt.model_fields_set:
             return {}
@@ -199,12 +202,12 @@ class Harness:
         return {file.stem: text for file in include_folders(None)[0].glob("*.yaml")}
 
     def score(self, benchmark: Benchmark, folder: Path) -> ExternalResult:
-        """Grade the answers; lm-eval's own results are written into `folder`/external.
+        """Grade the answers; lm-eval's own results are written to `folder`/external.
 
         Raises:
             RGEnvError: lm-eval failed, or took too long.
         """
-        # Different model names may give the same file name, so file names include the model's index.
+        # If several model names would give the same file name, the model's index is added.
         names = [file_part(name) for name in self._config.models]
         number = list(self._config.models).index(benchmark.model)
         model = names[number] if names.count(names[number]) == 1 else f"{number}_{names[number]}"
@@ -219,7 +222,7 @@ class Harness:
             reply = self._call(call, _SCORING_S * (1 + len(answers) / 1000))
         except _Refused as refused:
             what = f"{benchmark.label}, {benchmark.model}: lm-eval cannot grade the answers: {refused}"
-            raise RGEnvError(f"{what}. The answers are kept: use --resume --output-dir {folder}") from None
+            raise RGEnvError(f"{what}. The answers are kept: resume with --resume --output-dir {folder}") from None
         known = [each.truncated for each in benchmark.answers.values() if each.truncated is not None]
         return ExternalResult(
             model=benchmark.model,
@@ -262,7 +265,7 @@ class _Refused(Exception):
 
 
 def sampling_of(config: EvalConfig, of_task: dict[str, Any]) -> Sampling:
-    """The task's own settings, overridden by those in the config; greedy by default."""
+    """The task's own sampling settings, overridden by those in the config; greedy by default."""
     external = config.external
     lengths = [of_task[each] for each in ("max_gen_toks", "max_tokens", "max_new_tokens") if each in of_task]
     temperature = 0.0 if of_task.get("do_sample") is False else of_task.get("temperature", 0.0)

@@ -89,9 +89,9 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
 
 @contextmanager
 def _removed_if_unanswered(folder: Path) -> Iterator[None]:
-    """On an error before the first answer, remove the new files, so the corrected command can use the folder.
+    """On an error before the first answer, remove the new files, so that the corrected command can use the folder.
 
-    Nothing is removed if the folder had files before, or has others, such as a server's log.
+    Nothing is removed if the folder already had files or contains other new ones, such as a server's log.
     """
     had_files = any(folder.iterdir())
     try:
@@ -108,8 +108,8 @@ def _removed_if_unanswered(folder: Path) -> Iterator[None]:
 
 
 def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, list[str], Path]:
-    """Return the config completed from training runs, notes about the completion, and the output folder. Heavy packages
-    are not imported.
+    """Return the config with settings filled in from training runs, notes about these settings, and the output folder.
+    Heavy packages are not imported.
 
     Raises:
         InputError: a model's folder or an API key is missing, a run's file or `data` is damaged, an external
@@ -129,7 +129,7 @@ def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, l
 
 
 def _drawn(config: EvalConfig) -> Iterator[Questions]:
-    """The questions of all tasks, with an occasional progress line, because generating them can take minutes."""
+    """Yield the questions of each task, and print progress now and then, because generating them can take minutes."""
     last = time.monotonic()
     for number, name in enumerate(config.names):
         if time.monotonic() - last >= _LINE_EVERY_S:
@@ -151,7 +151,7 @@ def _ask(config: EvalConfig, folder: Path, works: Sequence[Work]) -> Outcome:
 
 
 def _check_complete(outcome: Outcome, folder: Path) -> None:
-    """Raise `ServerError` if a model could not be evaluated completely, or all its calls on a task failed."""
+    """Raise `ServerError` if a model could not be evaluated completely, or all of its calls for a task failed."""
     if outcome.problems:
         problems = "; ".join(f"{name}: {problem}" for name, problem in outcome.problems.items())
         raise ServerError(f"{problems}; no results are written. Resume with {_resume(folder)}")
@@ -171,7 +171,7 @@ def _resume(folder: Path) -> str:
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Report files that cannot be written, if the folder was removed or is no longer writable."""
+    """Raise `OutputFolderError` if a file cannot be written because the folder was removed or is no longer writable."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
@@ -209,14 +209,14 @@ def _print_notes(outcome: Outcome) -> None:
     for work in outcome.works:
         if isinstance(work, TaskWork) and work.left_out:
             count = counted(work.left_out, "question")
-            print(f"{work.model}, {work.label}: {count} left out: used to train the model")
+            print(f"{work.model}, {work.label}: {count} left out (used to train the model)")
         if work.failed:
-            print(f"{work.model}, {work.label}: {counted(work.failed, 'failed call')}: counted as wrong")
+            print(f"{work.model}, {work.label}: {counted(work.failed, 'failed call')} (counted as wrong)")
     for file, strangers in outcome.strangers.items():
         if strangers:
-            print(f"{file} has {counted(strangers, 'rollout')} for other questions: not counted")
+            print(f"{file} has {counted(strangers, 'rollout')} for other questions (not counted)")
     for name, others in outcome.answered_as.items():
-        print(f"{name}: answered as {', '.join(one_line(each) for each in sorted(others)[:3])}")
+        print(f"{name}: the server reports the model as {', '.join(one_line(each) for each in sorted(others)[:3])}")
 
 
 def _draw(results: Results, files: dict[str, Path]) -> None:
@@ -233,7 +233,7 @@ class Progress:
     def __init__(self) -> None:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
         console = Console(highlight=False)
-        # Without a terminal the bars are never started, and only measure times.
+        # Without a terminal, the bars are never shown; they are only used to estimate the remaining time.
         self._bars = Bars(*columns, TimeRemainingColumn(), console=console, speed_estimate_period=600)
         self._tasks: dict[Work, Task] = {}
         self._is_terminal = sys.stdout.isatty()
@@ -249,7 +249,7 @@ class Progress:
             self._bars.stop()
 
     def show(self, outcome: Outcome) -> None:
-        """Update the display to `outcome`."""
+        """Update the display from `outcome`."""
         due = time.monotonic() - self._last >= _LINE_EVERY_S
         for work in outcome.works:
             if work not in self._tasks:
@@ -268,7 +268,7 @@ class Progress:
 
 
 def _say(*lines: str) -> None:
-    with contextlib.suppress(OSError):  # closed, or a full disk: reported after the results
+    with contextlib.suppress(OSError):  # output closed, or disk full: reported after the results
         print(*lines, sep="\n", flush=True)
 
 

@@ -1,6 +1,6 @@
-"""lm-evaluation-harness in a separate process: makes requests and grades answers.
+"""lm-evaluation-harness in a separate process, which prepares requests and grades answers.
 
-Exchanges JSON values with `external`, which calls the models. No other module imports lm-eval.
+The process exchanges JSON values with `external`, which calls the models. No other module imports lm-eval.
 
     {"log": file, "tasks": [names], "include": [folders], "folders": {name: lm-eval's folder}, "limit": N | null,
      "system_prompts": [text | null], "requests": file, "descriptions": {task: text that replaces the task's own}}
@@ -10,8 +10,8 @@ Exchanges JSON values with `external`, which calls the models. No other module i
     -> {"scores": [{"task", "metric", "filter", "value", "stderr", "n", "num_fewshot", "version"}]}
     -> {"error": one line} instead of either
 
-lm-eval's evaluation runs twice: the first run stops when it calls the model, and in the second that call returns the
-answers. This process does not have API keys, and does not run code written by models (lm-eval rejects such tasks).
+lm-eval's evaluation runs twice: the first run is stopped when it calls the model; in the second run, that call returns
+the answers. This process does not have API keys, and does not run code written by models (lm-eval rejects such tasks).
 """
 
 import hashlib
@@ -43,11 +43,11 @@ class Refused(Exception):
 
 
 class _Requests(Exception):
-    """Carries the requests that lm-eval makes."""
+    """Raised to stop lm-eval's first run; carries its requests."""
 
 
 class _Model(LM):
-    """Stand-in for any model: returns the answers, or stops lm-eval if it has no answers yet."""
+    """Stand-in for any model: returns the answers, or stops lm-eval if there are no answers yet."""
 
     tokenizer_name = "chat"
 
@@ -73,7 +73,7 @@ class _Model(LM):
             postprocess_generated_text(self._answers[key], settings.get("until"), None) for key, _, settings in asked
         ]
 
-    # Abstract in `LM`; `_load` rejects tasks that call them.
+    # These methods are abstract in `LM`; `_load` rejects tasks that call them.
     def loglikelihood(self, requests: list[Any]) -> NoReturn:
         raise Refused("chat endpoints report no likelihoods")
 
@@ -161,7 +161,7 @@ class State:
         for task in loaded["tasks"].values():
             if task.get_config("num_fewshot") is None:
                 task.set_config("num_fewshot", 0)
-            task.set_fewshot_seed(_FEWSHOT_SEED)  # same examples in both runs
+            task.set_fewshot_seed(_FEWSHOT_SEED)  # the same few-shot examples in both runs
         return lm_eval.evaluate(
             model,
             loaded,
@@ -173,9 +173,9 @@ class State:
 
 
 def manager_for(names: list[str], include: list[str], folders: dict[str, str]) -> TaskManager:
-    """A manager of the tasks `names` and their parts.
+    """A `TaskManager` for the tasks and groups in `names`, and for the groups' tasks.
 
-    Indexes only the needed folders, because indexing all 15,000 of lm-eval's files takes half a minute.
+    It indexes only the folders it needs, because indexing all 15,000 of lm-eval's files takes half a minute.
     """
     wanted = set(names)
     while True:
@@ -187,7 +187,7 @@ def manager_for(names: list[str], include: list[str], folders: dict[str, str]) -
             break
         wanted |= more
     complete = wanted <= {*manager.all_subtasks, *manager.all_groups}
-    return manager if complete else TaskManager(include_path=include)  # a tag, which any file may have
+    return manager if complete else TaskManager(include_path=include)  # a tag, which any file may contain
 
 
 def _parts(entry: Any) -> set[str]:

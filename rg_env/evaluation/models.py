@@ -4,9 +4,9 @@
     async with serving("outputs/RUN/checkpoint-25", "0", folder, config) as (url, name): ...     # becomes an endpoint
     async with embedded("tiny", config) as model: model.replies(requests)
 
-A call to an endpoint that gets a temporary error (429, 5xx), a timeout, a broken connection or a malformed reply is
-retried with exponential backoff. Permanent errors are not retried: an overlong prompt makes only its own call fail; a
-wrong key or an unknown model makes all calls fail. Replies are validated, and the endpoint's key is removed from them.
+Calls to endpoints are retried with exponential backoff after temporary errors (429, 5xx), timeouts, broken connections
+and malformed replies. Permanent errors are not retried: an overlong prompt makes only its own call fail; a wrong key or
+an unknown model makes all calls fail. Replies are validated, and the endpoint's key is masked in them.
 """
 
 import asyncio
@@ -101,13 +101,14 @@ class Endpoint:
     config: RequestsConfig
     key: str
     folds: bool
-    """Whether to merge system messages into the question, because the chat template does not support them."""
+    """Whether to merge system messages into the first user message, because the chat template does not support them."""
     new_client: Callable[[], httpx.AsyncClient]
     clients: "dict[asyncio.Task[Any] | None, httpx.AsyncClient]" = field(default_factory=dict)
 
     @property
     def client(self) -> httpx.AsyncClient:
-        """Client of the current asyncio task. A shared pool is slow: it checks all connections on every request."""
+        """HTTP client of the current asyncio task. A client shared by all tasks would be slow, because its pool checks
+        all connections on every request."""
         task = asyncio.current_task()
         if task not in self.clients:
             self.clients[task] = self.new_client()
@@ -154,19 +155,22 @@ class Endpoint:
         return Reply(error=f"{problem} ({tries} tries)" if tries > 1 else problem)
 
     async def check_served(self) -> None:
-        """Raise `InputError` if the server's list of models, which most provide, shows that calls would fail."""
+        """Raise `InputError` if the server provides a list of models, as most do, and it shows that calls would
+        fail."""
         address = self.url
         try:
             response = await self.client.get("models", timeout=_LIST_TIMEOUT_S)
         except httpx.TimeoutException as error:
-            raise InputError(f"nothing answers at {address}: no list of models within {_LIST_TIMEOUT_S:g} s") from error
+            raise InputError(
+                f"no server answers at {address}: no list of models within {_LIST_TIMEOUT_S:g} s"
+            ) from error
         except httpx.HTTPError as error:
-            raise InputError(f"nothing answers at {address}: {reason_of(error)}") from error
+            raise InputError(f"no server answers at {address}: {reason_of(error)}") from error
         if response.status_code == 401:
             raise InputError(f"{address} rejects the key: HTTP 401")
         try:
             names = [each["id"] for each in self._json(response)["data"] if isinstance(each["id"], str)]
-        except (_Damaged, LookupError, TypeError):  # no usable list: a wrong name makes the first call fail
+        except (_Damaged, LookupError, TypeError):  # no usable list; if the name is wrong, the first call fails
             return
         # Some servers list "models/NAME" but accept NAME.
         if names and not any(each == self.served_name or each.endswith(f"/{self.served_name}") for each in names):
@@ -175,7 +179,8 @@ class Endpoint:
             )
 
     def _json(self, response: httpx.Response) -> Any:
-        """The body; None for an error without JSON. The key, which some endpoints include in errors, is masked."""
+        """The parsed body; None if an error has no JSON body. The key, which some endpoints include in errors, is
+        masked."""
         text = response.text
         if len(self.key) >= _SHORTEST_KEY:
             text = text.replace(self.key, "***")
@@ -272,10 +277,10 @@ def key_of(model: EvalModel) -> str:
 
 @asynccontextmanager
 async def endpoint(model: EvalModel, config: EvalConfig, *, folds: bool = False) -> AsyncIterator[Endpoint]:
-    """Connect to the OpenAI-compatible server of a model.
+    """Connect to the OpenAI-compatible server that serves a model.
 
     Raises:
-        InputError: the API key is missing, nothing answers at the URL, or the server does not serve the model.
+        InputError: the API key is missing, no server answers at the URL, or the server does not serve the model.
     """
     url, key = model.url or "", key_of(model)
     here = _is_here(url)
@@ -302,24 +307,24 @@ async def endpoint(model: EvalModel, config: EvalConfig, *, folds: bool = False)
 
 @dataclass(frozen=True)
 class LocalModel:
-    """A model with an engine in this process, in an evaluation or a trainer."""
+    """A model with an engine in this process, for evaluations and trainers."""
 
     name: str
     engine: Engine
     encoder: PromptEncoder
 
     def replies(self, requests: Sequence[Request]) -> Iterator[list[tuple[int, Reply]]]:
-        """Batches of (request index, reply).
+        """Yield batches of (request index, reply).
 
-        The engine would form the same batches from all requests, so batching here does not change the answers. Errors
-        raised by the engine are propagated.
+        The engine would form the same batches if it got all requests at once, so batching here does not change the
+        answers. Errors raised by the engine are propagated.
         """
         refused: list[tuple[int, Reply]] = []
         by_sampling: dict[Sampling, list[tuple[list[int], int]]] = {}
         for number, (prompt, sampling) in enumerate(requests):
             try:
                 ids = self.encoder(prompt)
-            except Exception as error:  # templates can raise anything
+            except Exception as error:  # a template can raise any exception
                 reason = f"the chat template rejects these messages: {reason_of(error)}"
                 refused.append((number, Reply(error=reason)))
                 continue
@@ -353,7 +358,7 @@ class LocalModel:
         ]
 
     def check_fits(self, label: str, prompts: Iterable[Any], max_tokens: int | None) -> None:
-        """Raise `InputError` if the longest prompt and `max_tokens` exceed the context."""
+        """Raise `InputError` if the longest prompt and `max_tokens` together exceed the context length."""
         longest = max((len(self.encoder(prompt)) for prompt in prompts), default=0)
         if (room := self.engine.max_context - longest) < (max_tokens or 1):
             fix = f"max_tokens={max_tokens} does not fit: lower it to at most {room}, or choose an easier task"
@@ -389,7 +394,7 @@ def require_torch() -> None:
     for package in ("torch", "transformers", "peft"):
         if find_spec(package) is None:
             raise MissingExtraError(
-                f"a model served here needs {package}, which is not installed: `{install_command('train')}`; or name "
+                f"a local model needs {package}, which is not installed: `{install_command('train')}`; or name "
                 "an endpoint, MODEL@URL"
             )
 
@@ -472,12 +477,12 @@ async def serving(name: str, gpu: str | None, folder: Path, config: EvalConfig) 
             if time.monotonic() - start > config.serving.start_timeout_s:
                 raise ServerError(
                     f"vLLM for {name} is not ready after {config.serving.start_timeout_s:g} s ({problem}): see {log}, "
-                    "or set a longer serving.start_timeout_s"
+                    "or increase serving.start_timeout_s"
                 )
             await asyncio.sleep(_POLL_S)
         yield f"http://{HOST}:{port}/v1", served
     finally:
-        # Not in a thread, so that Ctrl-C does not interrupt it.
+        # Not run in a thread, so that Ctrl-C does not interrupt it.
         group.end(lambda: _GRACE_S)
 
 

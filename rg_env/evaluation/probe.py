@@ -3,9 +3,10 @@
     found = judge(results, "tiny")            # from an evaluation of tasks at levels, with several answers per question
     starts(found)["maze"].level               # level to start with
 
-GRPO learns from groups with both right and wrong answers. A task that is always or never solved has no such groups,
-and a task solved just as often by a constant answer teaches that answer. The level to start with has the most such
-groups among the levels that are solved 10 to 80% of the time and more often than by the best constant answer.
+GRPO learns from groups with both right and wrong answers. A task that is always or never solved has no such groups, and
+a task that a constant answer solves just as often teaches the model that answer. Of the levels that are solved 10 to
+80% of the time, and more often than by the best constant answer, the one with the most such groups is the level to
+start with.
 """
 
 import asyncio
@@ -68,7 +69,7 @@ class Probed:
 
 
 def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, Any]]:
-    """Entries of `tasks` in an evaluation config: each task at each of `levels` that it has.
+    """Entries for `tasks` in an evaluation config: each task at each of the `levels` that it has.
 
     Raises:
         UnknownNameError: a task is unknown.
@@ -95,8 +96,8 @@ def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, A
 def fitted(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     """The config without tasks whose prompts are too long for the model's context, and a line about each omitted task.
 
-    The token limit defaults to 1024, or half the context if that is less. For an endpoint, the longest prompt of each
-    task is sent once.
+    The token limit defaults to 1024, or to half the context length if that is less. If the model is an endpoint, the
+    longest prompt of each task is sent once, to see whether it is accepted.
 
     Raises:
         InputError: the model cannot be loaded, an endpoint does not answer, or no task fits.
@@ -131,7 +132,7 @@ def _length(prompt: Any) -> int:
 
 
 def _context(model: str) -> tuple[int, Callable[[Any], list[int]]]:
-    """Context length of a local model in tokens, and its encoder."""
+    """Context length of a local model in tokens, and its prompt encoder."""
     require_torch()
     from rg_env.inference.models import describe_model
     from rg_env.inference.protocol import PromptEncoder

@@ -67,7 +67,7 @@ class Questions:
         return self.label or self.task or task_of(self.rows[0]["info"])
 
     def by_task(self) -> "list[Questions]":
-        """Split the questions by their name in reports, in alphabetical order."""
+        """Split the questions by the names used in reports, in alphabetical order."""
         if self.label:
             return [self]
         return [replace(self, task=task) for task in self.tasks]
@@ -121,7 +121,7 @@ def record_of(rollout: Rollout, scored: Scored) -> dict[str, Any]:
 
 
 def draw(config: EvalConfig, name: str) -> Questions:
-    """Questions for the entry `name` in `tasks`, from the evaluation split or from `data`; the same ones on every
+    """Questions for the entry `name` in `tasks`, or from `data` if that is its name; they are the same on every
     machine.
 
     Raises:

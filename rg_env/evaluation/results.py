@@ -5,9 +5,10 @@
     results.tasks["maze"].models["base"].scores.accuracy
     results = merged({"a.json": read_results("a.json"), "b.json": read_results("b.json")})
 
-`rg-env eval` writes one file for all tasks and one for each. A training run writes one file per evaluation, which
-includes the rollouts. All models of a file answered the same frozen questions. `correct` has the verdict on each
-answer, so that models can be compared by question later, even across files. Intervals are 95% confidence intervals.
+`rg-env eval` writes one file for all tasks and one for each task. A training run writes one file per evaluation, which
+includes the rollouts. All models in a file answered the same frozen questions. `correct` records whether each answer is
+correct, so that models can be compared question by question later, even across files. Intervals are 95% confidence
+intervals.
 """
 
 import math
@@ -108,7 +109,7 @@ class Scores(Accuracy):
     """
 
     n: int
-    """Number of questions, without those the model was trained on."""
+    """Number of questions, excluding those that the model was trained on."""
     answers: int
     """Number of sampled answers, including failed calls."""
     guess_adjusted: float | None
@@ -159,7 +160,7 @@ class ModelResult(Record):
     scores: Scores
     usage: Usage
     correct: dict[str, list[bool]]
-    """Verdict on each answer, by hash of the question (`core.data.splits.question_hash`)."""
+    """Whether each answer is correct, by hash of the question (`core.data.splits.question_hash`)."""
 
 
 class Paired(Record):
@@ -168,19 +169,19 @@ class Paired(Record):
     a: str
     b: str
     n: int
-    """Number of questions that count for both models."""
+    """Number of questions on which both models were evaluated."""
     difference: float
     """Accuracy of `a`, the later model, minus that of `b`."""
     interval: Interval
     p_value: Share
-    """Probability of a difference at least as large between equally good models, by a permutation test."""
+    """Probability of a difference at least this large if the models were equally good, from a permutation test."""
 
 
 Verdict = Literal["within_tolerance", "within_chance", "beyond"]
 
 
 class PublishedFigure(Record):
-    """A published accuracy next to ours."""
+    """A published accuracy compared with ours."""
 
     table: str
     source: str
@@ -259,7 +260,7 @@ class BenchmarkScore(Record):
 
 
 class ExternalResult(Record):
-    """One model on one benchmark of lm-evaluation-harness."""
+    """One model on one benchmark from lm-evaluation-harness."""
 
     model: str
     benchmark: str
@@ -273,11 +274,11 @@ class ExternalResult(Record):
 
 
 class ModelSummary(Accuracy):
-    """Macro average of a model's accuracies over all tasks; for a training run, without held-out tasks and tasks under
-    labels."""
+    """Macro average of a model's accuracies over all tasks; for a training run, it excludes held-out tasks and tasks
+    under a label."""
 
     guess_adjusted: float | None
-    """Mean over the tasks with a floor."""
+    """Mean over the tasks that have a floor."""
     categories: dict[str, Share]
     """Macro average of each category."""
     usage: Usage
@@ -296,7 +297,7 @@ class Results(Record):
     step: int | None = None
     """Training run only: number of optimizer steps before this evaluation."""
     environments: list[Environment] = Field(default_factory=list)
-    """Environments of the questions."""
+    """Environments that provided the questions."""
     notes: list[str] = Field(default_factory=list)
     """Notes about settings taken from training runs, and about models trained with other settings."""
     tasks: dict[str, TaskResults]
@@ -342,7 +343,7 @@ class Results(Record):
         return next(iter(self.tasks.values())).sampling
 
     def overall(self, part: Part = "training") -> Scores | None:
-        """A training run's scores over all tasks in `part`; None without such tasks."""
+        """A training run's scores over all tasks in `part`; None if there are no such tasks."""
         return next(iter(self.models.values())).parts.get(part)
 
     def scores(self, part: Part) -> dict[str, Scores]:
@@ -404,7 +405,7 @@ def read_results(file: str | Path) -> Results:
     """Read a results file.
 
     Raises:
-        InputError: the file cannot be read, is not a results file, or has another version.
+        InputError: the file cannot be read, is not a results file, or has another format version.
     """
     try:
         content = Path(file).read_bytes()
@@ -414,7 +415,7 @@ def read_results(file: str | Path) -> Results:
     except ValidationError as error:
         if b'"format"' not in content:
             remedy = f"; pass the folder of the run, {Path(file).parent}" if Path(file).suffix == ".jsonl" else ""
-            raise InputError(f"{file} is not a results file of rg-env eval (results_*.json){remedy}") from error
+            raise InputError(f"{file} is not a results file from rg-env eval (results_*.json){remedy}") from error
         first = next(problems_in(Results, error))
         raise damaged(
             Path(file), f"it is not a results file of this version: {'.'.join(first.path)} {first.message}"
@@ -441,7 +442,7 @@ def read_evaluations(run: RunFolder, until: float = math.inf) -> list[Results]:
     return [read_results(run.evaluation_file(step)) for step in run.evaluation_steps() if step <= until]
 
 
-# Results of several files, which must be comparable
+# Results from several files, which must be comparable
 
 _SAME = ("spec", "questions", "sampling", "grading", "system_prompt", "floor")
 """Fields of a task that must be equal in all files."""

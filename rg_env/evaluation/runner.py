@@ -4,8 +4,8 @@
     ask_local(model, works)                                # one local model, with its engine
 
 A `Work` is one model on a task's questions (`TaskWork`) or an external benchmark (`external.Benchmark`), with the
-answers so far. `rg-env eval` appends each answer's record to the work's file as soon as it is scored. An
-interrupted evaluation resumes with the missing answers, because figures are computed only from these records:
+answers so far. `rg-env eval` appends each answer's record to the work's file as soon as it is scored. Figures are
+computed only from these records, so an interrupted evaluation can resume with the missing answers. Record format:
 
 {"model", "draw": "sampled" or "greedy", "part", "task": name or label, "level", "row": hash of the question, "problem":
  index of the question, "rollout": index of the answer, "question", "answer": gold answer, "completion", "reasoning",
@@ -14,7 +14,7 @@ interrupted evaluation resumes with the missing answers, because figures are com
 
 A call that failed permanently counts as a wrong answer, with the status "failed" and the reason in `error`.
 
-Endpoints are called in parallel, each with its own number of concurrent calls. Models in this process take turns. vLLM
+Endpoints are called in parallel, each with its own limit on concurrent calls. Models in this process take turns. vLLM
 serves each model on its own GPU, and an idle GPU also serves the model with the most work left.
 """
 
@@ -82,7 +82,7 @@ class Work(ABC):
     """One model on a task or a benchmark, with the answers so far by key."""
 
     file: str
-    """File of the records, in the folder of the evaluation."""
+    """Name of the records' file in the evaluation's folder."""
 
     def __init__(self, model: str, label: str, keys: Iterable[Any]):
         self.model, self.label, self.keys = model, label, dict.fromkeys(keys)
@@ -95,7 +95,7 @@ class Work(ABC):
 
     @property
     def asked(self) -> int:
-        """Number of answers wanted."""
+        """Number of answers to generate in total."""
         return len(self.keys)
 
     @property
@@ -143,11 +143,11 @@ class Work(ABC):
 
     @abstractmethod
     def put(self, record: Record) -> bool:
-        """Add a record, replacing an earlier one of the same answer; returns False if it is not part of this work."""
+        """Add a record, replacing any earlier one for the same answer; returns False if it is not part of this work."""
 
 
 class TaskWork(Work):
-    """One model on a task's questions, keyed by (draw, question index, answer index).
+    """One model on a task's questions, with answers by (draw, question index, answer index).
 
     Args:
         times: number of sampled answers per question.
@@ -297,7 +297,7 @@ def record_file(path: Path, works: Sequence[Work]) -> Iterator[int]:
             raise OutputFolderError(f"{path} was removed during the evaluation: its rollouts are lost")
 
     try:
-        if path.exists() and not path.is_file():  # a device may never end
+        if path.exists() and not path.is_file():  # reading a device might never end
             raise InputError(f"cannot write {path}: not a regular file")
         path.parent.mkdir(exist_ok=True)
         file = path.open("a+b")
@@ -327,7 +327,7 @@ def ask_local(model: LocalModel, works: Sequence[Work], lock: AbstractContextMan
     """Generate all missing answers with a local model, in as few batches as possible.
 
     Args:
-        lock: held while answers are scored, if rewards must not run concurrently with others.
+        lock: held while answers are scored, if rewards must not be computed concurrently.
     """
     for batch in _batches(model, works):
         for work, replies in batch.items():
@@ -355,7 +355,7 @@ class Outcome:
     problems: dict[str, str] = field(default_factory=dict)
     """Reasons why models could not be evaluated completely, by model."""
     answered_as: dict[str, set[str]] = field(default_factory=dict)
-    """Other names reported in a server's replies, by model."""
+    """Other model names reported in the server's replies, by model."""
     strangers: dict[str, int] = field(default_factory=dict)
     """Number of records that do not belong to this evaluation, by file."""
 
@@ -393,7 +393,7 @@ async def ask_all(config: EvalConfig, folder: Path, works: Sequence[Work], watch
 
 
 def _first(error: BaseException) -> BaseException:
-    """One of several simultaneous errors, preferably one of rg_env's."""
+    """One of several simultaneous errors, preferably an `RGEnvError`."""
     while isinstance(error, BaseExceptionGroup):
         error = next((each for each in error.exceptions if isinstance(each, RGEnvError)), error.exceptions[0])
     return error
@@ -409,7 +409,7 @@ class _Run:
     def __init__(self, config: EvalConfig, folder: Path, outcome: Outcome):
         self.config, self.folder, self.outcome = config, folder, outcome
         self._works = {name: [work for work in outcome.works if work.model == name] for name in config.models}
-        # All workers of a model share one source of calls.
+        # All workers of a model share one iterator over its calls.
         self._calls = {
             name: ((work, key) for work in works for key in work.open()) for name, works in self._works.items()
         }
@@ -440,7 +440,7 @@ class _Run:
         return sum(len(work.open()) for work in self._works[model])
 
     async def _guarded(self, name: str, asking: Awaitable[None]) -> None:
-        """Record a model's failure, so the others continue."""
+        """Record a model's failure, so that the other models continue."""
         try:
             await asking
         except* (ServerError, EngineError) as group:
@@ -471,7 +471,7 @@ class _Run:
             if waiting:
                 name = waiting.pop(0)
             elif left and max(left.values()) > self.config.requests.concurrency:
-                name = max(left, key=left.__getitem__)  # with fewer calls, its first server has started them all
+                name = max(left, key=left.__getitem__)  # if fewer calls are left, its first server has started them all
             else:
                 return
             await self._guarded(name, self._served(name, gpu, folds[name]))

@@ -92,7 +92,7 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
         (["tasks", "--category", "logics"], "unknown category 'logics': did you mean 'logic'"),
         (["tasks", "leg_counting", "--level", "99"], "level"),
         (["report", "/nowhere/at/all"], "/nowhere/at/all does not exist: pass the folder of a run or an evaluation"),
-        (["report", "RUN/metrics.jsonl"], "is not a results file of rg-env eval (results_*.json); pass the folder"),
+        (["report", "RUN/metrics.jsonl"], "is not a results file from rg-env eval (results_*.json); pass the folder"),
         (["plot", "SWEEP"], "SWEEP is a sweep: use `rg-env compare SWEEP`, or pass SWEEP/*/metrics.jsonl"),
         (["plot", "configs"], "configs cannot be read"),
         (["push", "SWEEP", "--repo-id", "a/b", "--dry-run"], "SWEEP is a sweep: pass the folder of one of its runs"),

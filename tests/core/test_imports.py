@@ -91,7 +91,7 @@ def _environment() -> dict[str, str]:
 def test_another_process_refuses_an_edited_source(write: Write) -> None:
     """Rows and scores of one run never come from two versions of a file."""
     path = write("edited.py", COUNTED)
-    with pytest.raises(InputError, match=r"edited\.py was edited while the program was running: restart it"):
+    with pytest.raises(InputError, match=r"edited\.py was edited while the program was running: restart the program"):
         import_same({str(path): "0" * 64})
     import_same({str(path): sources()[str(path)]})
 

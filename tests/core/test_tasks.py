@@ -157,7 +157,7 @@ def test_parsing_a_mixture_again_changes_nothing() -> None:
         ({"name": "maze", "levels": 2}, r"levels must be a mapping"),
         ({"name": "maze", "levels": {"dst": 1}}, "unknown level attribute of task 'maze' 'dst': did you mean 'dist'"),
         ({"name": "maze", "levels": {"dist": 4}}, r"levels\['dist'\] must be a whole number from 0 to 3"),
-        ({"name": "acre", "level": 0}, r"'acre' has no levels: set its options with config"),
+        ({"name": "acre", "level": 0}, r"'acre' has no levels: set its options under config instead"),
         ({"name": "survo", "level": 2}, r"'survo': level 2 does not work in reasoning-gym .*AssertionError: max_empty"),
         ({"name": "knight_swap", "level": 0}, r"level 0 does not work.*min_nodes"),
         ({"name": "sokoban", "level": 0}, r"level 0 does not work.*over 8 s"),

@@ -121,7 +121,7 @@ ITEM = '{"question": " + ".join(map(str, terms)) + " = ?", "answer": str(sum(ter
         ('{"question": "?", "metadata": {}}', r"an item lacks 'answer'; it has \['metadata', 'question'\]"),
         ("None", "an item must be a dict with question and answer, not None"),
         ('{"question": 3, "answer": "1"}', "a question must be text, not 3"),
-        ('{"question": "?", "answer": 3}', "an answer must be text, or None if none is stored, not 3"),
+        ('{"question": "?", "answer": 3}', "an answer must be text, or None if no answer is stored, not 3"),
         ('{"question": "?", "answer": "1", "metadata": [1]}', r"metadata of an item must be a dict, not \[1\]"),
         (
             '{"question": "?", "answer": "1", "metadata": {(1, 2): 3}}',
@@ -180,14 +180,14 @@ def test_what_the_users_dataset_raises(
     ("old", "new", "message"),
     [
         ('"own_sums"', '"maze"', r"registers the task 'maze', which already exists: choose another name \(.*, line"),
-        ('"own_sums"', '"a/b"', "registers the task 'a/b': use letters, digits"),
+        ('"own_sums"', '"a/b"', "registers a task with the invalid name 'a/b': use letters, digits"),
         ("    size: int = 500\n", "", r"its config Config lacks the required field 'size'"),
-        ("terms: int = 2", "terms: int", r"its config Config or its curriculum does not work: TypeError: .*'terms'"),
-        ('field_name="terms"', 'field_name="term"', r"curriculum does not work: TypeError: .*argument 'term'"),
+        ("terms: int = 2", "terms: int", r"its config Config or its curriculum cannot be read: TypeError: .*'terms'"),
+        ('field_name="terms"', 'field_name="term"', r"curriculum cannot be read: TypeError: .*argument 'term'"),
         (
             "levels=[2, 3, 5]",
             "levels=[2, 3, 5], default_level=1",
-            "does not work: AssertionError: .* assumes level 0 for",
+            "cannot be read: AssertionError: .* assumes level 0 for",
         ),
     ],
 )

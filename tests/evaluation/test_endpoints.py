@@ -220,7 +220,7 @@ def test_a_key_in_answers_and_names_is_not_shown(
 ) -> None:
     chat.reset(str, lambda number, body: JSONResponse(completion(f"<answer>{KEY}</answer>", model=KEY, refusal=KEY)))
     _run(chat.url, tmp_path / "e")
-    assert "a: answered as ***" in capsys.readouterr().out
+    assert "a: the server reports the model as ***" in capsys.readouterr().out
     assert all(KEY.encode() not in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
 
 
@@ -256,7 +256,7 @@ def test_a_key_does_not_follow_a_redirect(chat: ChatServer, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("url", "message"),
-    [("http://127.0.0.1:9/v1", r"^nothing answers at http://127\.0\.0\.1:9/v1: "),
+    [("http://127.0.0.1:9/v1", r"^no server answers at http://127\.0\.0\.1:9/v1: "),
      ("{}", r"a: HTTP 404: Not Found \(should the URL be {}/v1\?\); no results are written")],
 )  # fmt: skip
 def test_a_wrong_address_is_reported(chat: ChatServer, url: str, message: str, tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_another_name_in_answers_is_reported_without_a_terminals_codes(
     options = ["--tasks", "gcd", "-n", "2", "--output-dir", f"{tmp_path}/e"]
     code, out, _ = rg_env("eval", "--models", f"m@{chat.url}", *options)
     assert code == 0
-    assert "m: answered as [31mred" in out
+    assert "m: the server reports the model as [31mred" in out
     assert not set("\x1b\x07\x9b\u202e") & set(out)
     assert len(out) < 3000
 

@@ -138,7 +138,7 @@ def test_benchmarks_are_asked_graded_and_taken_up_again(
     assert run(command) == 0
     console, errors = capfd.readouterr()
     assert "settings not sent to models: legs: top_k" in console
-    assert f"api, legs: {2 * len(refused)} failed calls: counted as wrong" in console
+    assert f"api, legs: {2 * len(refused)} failed calls (counted as wrong)" in console
     assert not errors  # what lm-eval says is in its log
     assert "25/25 [" in (folder / "external" / "lm_eval.log").read_text()
 

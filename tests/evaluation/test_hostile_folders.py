@@ -127,7 +127,7 @@ def test_rollouts_of_other_questions_are_counted_as_such(
     file = tmp_path / "e" / "rollouts.jsonl"
     file.write_text(file.read_text().replace('"row": "', '"row": "0', 3))
     assert _run(_config(chat, tmp_path / "e"), resume=True).models["a"].failed == 0
-    assert "rollouts.jsonl has 3 rollouts for other questions: not counted" in capsys.readouterr().out
+    assert "rollouts.jsonl has 3 rollouts for other questions (not counted)" in capsys.readouterr().out
     assert len(chat.requests) == 4 + 3
 
 

@@ -1,14 +1,15 @@
 """Tasks, their options and their difficulty levels, available without importing reasoning_gym.
 
     load_table()["maze"]["options"]                       # {option: default}
-    resolve_levels("maze", 2, {"min_dist": 0})            # the options for `level` and `levels` of a task
+    resolve_levels("maze", 2, {"min_dist": 0})            # options for level 2, with min_dist at level 0
 
-`tools/task_table.py` writes `task_table.json`, and a test compares it with the installed library. The user's own tasks
-(`core.user_code`) are added at run time.
+`tools/task_table.py` generates `task_table.json`, and a test checks the file against the installed library. The user's
+own tasks (`core.user_code`) are added at run time.
 
-Levels translate the library's curricula to plain options: `level: 2` for all attributes of the task's curriculum,
-`levels: {attribute: 2}` for individual ones, or both. Other attributes stay at level 0, the library's default. An
-attribute with fewer levels uses its highest, as in the library's `set_global_level`.
+A level is shorthand for the options that the library's curriculum sets at that level. `level: 2` applies to all
+attributes of the task's curriculum, and `levels: {attribute: 2}` to individual ones; both can be combined. Other
+attributes stay at level 0, the library's default. If an attribute has fewer levels, its highest one is used, as in the
+library's `set_global_level`.
 """
 
 import contextlib
@@ -27,17 +28,18 @@ SET_BY_ROWS = ("size", "seed")
 
 
 class TaskEntry(TypedDict):
-    """A task in the table. Values are in JSON form."""
+    """A task in the table. Values are JSON-compatible."""
 
     module: str
     """The library module that defines the task."""
     category: str
     options: dict[str, object]
-    """Each option's default, without `size` and `seed`, which are set by the rows."""
+    """Default of each option, except `size` and `seed`, which rg_env sets itself."""
     levels: dict[str, list[dict[str, object]]]
-    """For each attribute of the task's curriculum, the options that each level sets; empty without a curriculum."""
+    """For each attribute of the task's curriculum, the options that each level sets; empty if the task has no
+    curriculum."""
     broken_levels: dict[str, str]
-    """Levels of the whole task at which the library fails or is too slow, with the reason."""
+    """Levels at which the library fails or is too slow when all attributes are set to them, with the reasons."""
 
 
 _user_tasks: dict[str, TaskEntry] = {}
@@ -45,7 +47,7 @@ _user_tasks: dict[str, TaskEntry] = {}
 
 @lru_cache(maxsize=1)
 def load_table() -> dict[str, TaskEntry]:
-    """All tasks: the library's, and the user's own."""
+    """All tasks, both the library's and the user's own."""
     return {**shipped_table(), **_user_tasks}
 
 
@@ -73,7 +75,7 @@ def is_task_option(name: str) -> bool:
 
 
 def make_entry(task: str, category: str, broken: dict[str, str]) -> TaskEntry:
-    """Build a registered task's entry from its classes. Errors of these classes propagate."""
+    """Build a registered task's entry from its classes. Errors raised by these classes propagate."""
     from rg_env.core.tasks import library
 
     def plain(value: Any) -> Any:
@@ -96,7 +98,7 @@ def make_entry(task: str, category: str, broken: dict[str, str]) -> TaskEntry:
 
 
 def resolve_levels(task: str, level: object, levels: object) -> dict[str, Any]:
-    """The options for `level` and `levels` of `task`; empty if neither is given (None, or empty levels).
+    """The options of `task` at the given `level` and `levels`; empty if neither is given (None, or empty levels).
 
     Raises:
         UnknownNameError: an attribute is not in the task's curriculum.
@@ -111,7 +113,7 @@ def resolve_levels(task: str, level: object, levels: object) -> dict[str, Any]:
     entry = load_table()[task]
     attributes = entry["levels"]
     if not attributes:
-        raise InputError(f"task {task!r} has no levels: set its options with config")
+        raise InputError(f"task {task!r} has no levels: set its options under config instead")
     if level is not None:
         _check_level(("level",), task, level, max(len(steps) for steps in attributes.values()))
     for attribute, value in levels.items():
@@ -124,7 +126,7 @@ def resolve_levels(task: str, level: object, levels: object) -> dict[str, Any]:
         if options == level_options(attributes, dict.fromkeys(attributes, int(broken))):
             raise InputError(
                 f"task {task!r}: level {broken} does not work in reasoning-gym {version('reasoning-gym')} ({reason}): "
-                f"choose another, or set options with config"
+                f"choose another level, or set options under config"
             )
     return options
 
@@ -132,8 +134,8 @@ def resolve_levels(task: str, level: object, levels: object) -> dict[str, Any]:
 def working_levels(task: str, attributes: Collection[str] = ()) -> dict[int, dict[str, Any]]:
     """A task's levels in ascending order, with the options of each, excluding levels known to be broken.
 
-    `attributes` (default: all) are set to the level, or to their highest if they have fewer levels; others stay at
-    level 0. Raises `UnknownNameError` if an attribute is not in the task's curriculum.
+    The `attributes` (default: all) are set to the level, or to their highest level if they have fewer; the others stay
+    at level 0. Raises `UnknownNameError` if an attribute is not in the task's curriculum.
     """
     steps = load_table()[task]["levels"]
     for name in attributes:
@@ -148,7 +150,8 @@ def working_levels(task: str, attributes: Collection[str] = ()) -> dict[int, dic
 
 
 def level_options(attributes: Mapping[str, list[dict[str, Any]]], levels: Mapping[str, int]) -> dict[str, Any]:
-    """The options of each attribute at its level, or at its highest if it has fewer levels."""
+    """The options that the attributes set at the given levels. If an attribute has fewer levels, its highest one is
+    used."""
     options: dict[str, Any] = {}
     for attribute, steps in attributes.items():
         options.update(steps[min(levels[attribute], len(steps) - 1)])

@@ -3,7 +3,7 @@
     plot_run(Path("outputs/RUN"))                                                 # reward_curve.png in the folder
     plot_curves([read_curve(Path("outputs/RUN/metrics.jsonl"), "RUN")], Path("curves.png"))
 
-Accuracies have 95% intervals, from the run's evaluations.
+Accuracies are drawn with 95% intervals, which are read from the run's evaluations.
 """
 
 import math
@@ -41,11 +41,11 @@ class Curve:
     values: dict[str, dict[int, float]]
     """Values by metric (`REWARD` and `ACCURACY`, if logged) and step."""
     intervals: dict[int, Interval] = field(default_factory=dict)
-    """95% interval of the accuracy by step; empty without the run's evaluations."""
+    """95% interval of the accuracy by step; empty if the run's evaluations are missing."""
     questions: int | None = None
     """Number of frozen problems; None if unknown."""
     asked: object = None
-    """Identifies problems, prompts, sampling and grading of the run's evaluations; None if unknown."""
+    """Identifies the problems, prompts, sampling and grading of the run's evaluations; None if unknown."""
 
 
 def read_curve(file: Path, name: str) -> Curve:
@@ -65,7 +65,7 @@ def read_curve(file: Path, name: str) -> Curve:
     }
     values = {metric: dict(sorted(steps.items())) for metric, steps in found.items() if steps}
     if not values:
-        raise InputError(f"{file} has nothing to draw: no line has a value of {' or '.join(_PANELS)}")
+        raise InputError(f"{file} has nothing to draw: no line has a value for {' or '.join(_PANELS)}")
     evaluations = read_evaluations(RunFolder(file.parent)) if ACCURACY in values else []
     if not evaluations:
         return Curve(name, values)
@@ -100,9 +100,9 @@ def notes_on(curves: Sequence[Curve]) -> list[str]:
 def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None) -> None:
     """Draw reward and accuracy over the optimizer steps, side by side.
 
-    Up to 7 runs each get their own color, and a band for the accuracy's 95% interval. If there are more, all runs are
-    drawn as thin gray lines, along with their mean over the common steps, and the runs with the highest and lowest
-    final values are highlighted.
+    Up to 7 runs are each drawn in their own color, with a band for the 95% interval of the accuracy. If there are more,
+    all runs are drawn as thin gray lines, along with their mean over the common steps, and the runs with the highest
+    and lowest final values are highlighted.
 
     Args:
         curves: curves with distinct names.
@@ -119,7 +119,7 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
     labels = _labels(curves, shown)
     figure, (panels,) = style.panels(5.0 * len(metrics), 3.2, 1, len(metrics), wspace=0.18)
     longest = max(len(curve.values.get(REWARD, ())) for curve in curves)
-    window = longest // 25 | 1 if longest > 50 else 1  # steps of a moving mean, an odd number
+    window = longest // 25 | 1 if longest > 50 else 1  # steps in the moving mean, an odd number
     handles = [Line2D([], [], **_look(color), linewidth=1.8) for color in range(len(shown))]
     if many:
         handles.append(Line2D([], [], color=style.GREY, alpha=0.5))
@@ -163,7 +163,7 @@ def _labels(curves: Sequence[Curve], shown: Sequence[Curve]) -> list[str]:
 
 
 def _look(color: int) -> dict[str, Any]:
-    """Color, line style and marker; the latter two for readers who cannot distinguish colors."""
+    """Color, line style and marker; the line style and marker help readers who cannot distinguish the colors."""
     line = _STYLES[color % len(_STYLES)]
     return {"color": style.COLORS[color], "linestyle": line, "marker": style.MARKERS[color], "markersize": 4.5}
 
@@ -214,7 +214,7 @@ def smoothed(values: Sequence[float], window: int) -> list[float]:
 def plot_run(folder: Path, output: Path | None = None) -> Path | None:
     """Draw the learning curve of the run in `folder`: reward per step, and accuracy on the frozen problems.
 
-    With several tasks, the first and last accuracy on each are drawn below.
+    If there are several tasks, the first and last accuracy on each of them are drawn below.
 
     Returns:
         Path of the plot, by default `reward_curve.png` in the folder; None if there is nothing to draw yet.
@@ -276,14 +276,15 @@ def _draw_run(axes: Axes, steps: list[dict[str, Any]], evaluations: Sequence[Res
         right.set_ylabel("tokens")
         right.set_ylim(bottom=0)
         right.spines["top"].set_visible(False)
-    if held_out:  # its curve may stay low, where the legend would be
+    if held_out:  # their curve may stay low, where the legend would cover it
         axes.legend(handles, labels, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)
     else:
         axes.legend(handles, labels, loc="lower right", frameon=False)
 
 
 def _draw_tasks(axes: Axes, evaluations: Sequence[Results], tasks: Sequence[str]) -> None:
-    """Draw one line per task: hollow marker for the first evaluation's accuracy, filled for the last one's."""
+    """Draw one row per task, with a hollow marker for the accuracy in the first evaluation and a filled one for the
+    last."""
     looks = {"held_out": ("held out, ", _PURPLE, "^"), "labelled": ("label, ", _GREEN, "D")}
     last, labelled = evaluations[-1].step, set[str]()
     for row, task in enumerate(tasks):

@@ -1,10 +1,10 @@
-"""Plot several files, either evaluation results or training metrics; the kind is detected.
+"""Plot several files, either evaluation results or training metrics; the kind is detected automatically.
 
     plot_files([Path("results_maze_20250101-120000.json")])                  # results_maze_20250101-120000.png
     plot_files(list(Path("outputs").glob("*/metrics.jsonl")), output=Path("curves.svg"))
 
-Results are comparable if questions, sampling, grading and system prompt are the same. Other files are rejected with an
-error that lists the differences.
+Results are comparable if questions, sampling, grading and system prompt are the same. Otherwise, an error names the
+first difference.
 """
 
 import json
@@ -29,32 +29,32 @@ def plot_files(
     rename: Sequence[str] = (),
     rename_file: Path | None = None,
 ) -> tuple[Path, list[str]]:
-    """Draw one plot of all `files`, which must be of the same kind. A run's folder means its metrics; an
-    evaluation's folder means its newest results.
+    """Draw one plot of all `files`, which must be of the same kind. For a run's folder, its metrics are drawn; for an
+    evaluation's folder, its newest results.
 
     Args:
-        output: file of the plot, which is replaced if it exists; default: the first file with the suffix .png.
+        output: file of the plot, which is replaced if it exists; default: the first file's name with the suffix .png.
         title: default: a description; empty: no title.
         rename: new names for models or runs, as "OLD=NEW".
-        rename_file: JSON file with new names: {"OLD": "NEW"}; names missing from the plot are ignored.
+        rename_file: JSON file with new names: {"OLD": "NEW"}; names that are not in the plot are ignored.
 
     Returns:
-        Path of the plot, and notes about limits of the comparison.
+        Path of the plot, and notes on the limits of the comparison.
 
     Raises:
-        InputError: a file is unreadable or damaged; the files cannot be in one plot; a rename is invalid; the suffix is
-            not .png, .svg or .pdf.
+        InputError: a file is unreadable or damaged; the files cannot be drawn in one plot; a rename is invalid; the
+            suffix is not .png, .svg or .pdf.
         OutputFolderError: the plot cannot be written.
     """
     files = [file for given in files for file in (_files_in(given) if given.is_dir() else [given])]
     output = check_suffix(output or files[0].with_suffix(".png"))
     files = list({file.resolve(): file for file in files}.values())  # without duplicates
     if output.resolve() in {file.resolve() for file in files}:
-        raise InputError(f"{output} is one of the files: choose another name for the plot with --output")
+        raise InputError(f"{output} is one of the input files: choose another name for the plot with --output")
     runs = [file for file in files if file.suffix == ".jsonl"]
     others = [file for file in files if file not in runs]
     if runs and others:
-        raise InputError(f"{runs[0]} contains metrics of a run, and {others[0]} results: plot them separately")
+        raise InputError(f"{runs[0]} contains training metrics, but {others[0]} contains results: plot them separately")
     kind, run_names, results = "run", _run_names(runs), None
     aliases = {name: name for name in run_names}
     if not runs:
@@ -96,14 +96,14 @@ def _by_number(name: str) -> list[tuple[float, str]]:
 
 
 def _paths(results: Results) -> dict[str, str]:
-    """The name of each model by its folder, as passed to `rg-env eval`, unless several models share the folder."""
+    """Each model's name by its folder, as passed to `rg-env eval`; folders that several models share are left out."""
     found = {(model.source, name) for task in results.tasks.values() for name, model in task.models.items()}
     sources = [source for source, _ in found]
     return {source: name for source, name in found if sources.count(source) == 1}
 
 
 def _renamed(results: Results, names: Mapping[str, str]) -> Results:
-    """The results with new names for models, for a plot."""
+    """The results with the models renamed, for a plot."""
 
     def of(models: Mapping[str, Any]) -> dict[str, Any]:
         return {names[name]: model for name, model in models.items()}
@@ -120,7 +120,7 @@ def new_names(typed: Sequence[str], listed: Mapping[str, str], aliases: Mapping[
     Args:
         typed: entries "OLD=NEW".
         listed: new names by old name; unknown old names are ignored.
-        aliases: old name by accepted text: the old name itself, or another text, such as a path.
+        aliases: old names by accepted text, which is the old name itself or another text, such as a path.
         kind: noun for error messages, such as "model".
 
     Raises:

@@ -76,7 +76,7 @@ def _bars(task: TaskResults) -> Figure:
     notes = [
         _in_words(each, [f"n = {each.n}"] if each.n != n else [], each.failed)
         if each.n
-        else "no question counts: trained on all of them"
+        else "not measured: trained on all questions"
         for each in scores
     ]
     figure, ((axes,),) = style.panels(4.5, 0.3 * len(models) + 0.1)
@@ -97,7 +97,7 @@ def _bars(task: TaskResults) -> Figure:
 
 
 def _scores(task: TaskResults, model: str) -> Scores | None:
-    """Scores of `model`; None if it was not evaluated on the task, or no question counts."""
+    """Scores of `model`; None if it was not evaluated on the task, or was trained on all of its questions."""
     found = task.models.get(model)
     return found.scores if found and found.scores.n else None
 
@@ -113,7 +113,7 @@ def _notes(models: Models, tasks: Tasks) -> list[str]:
 
 
 def _overall(tasks: Tasks) -> str:
-    """Name of the models' macro average, which leaves out a training run's held-out tasks and tasks under labels."""
+    """Name of the models' macro average, which excludes a training run's held-out tasks and tasks under a label."""
     return "macro average" if all(task.in_overall for _, task in tasks) else "training tasks"
 
 
@@ -198,7 +198,7 @@ def _cells(axes: Axes, models: list[str], tasks: Tasks) -> None:
             text = "-" if share is None else f"{share:.2f}"
             color = style.GREY if is_floor else "white" if dark else "black"
             if share is not None or not is_floor:
-                # Not part of the layout, which would be slow with hundreds of texts.
+                # Excluded from the layout, which would be slow with hundreds of texts.
                 axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color, in_layout=False)
 
 

@@ -26,7 +26,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 
 def panels(width: float, height: float, rows: int = 1, columns: int = 1, **grid: Any) -> tuple[Figure, Any]:
     """A figure with an array (rows, columns) of panels, which fill `width` x `height` inches. Labels, legends and
-    titles are outside; `save` includes them."""
+    titles are placed outside this area; `save` includes them in the image."""
     figure = Figure(figsize=(width, height))
     grid = {"left": 0, "right": 1, "bottom": 0, "top": 1, **grid}
     return figure, figure.subplots(rows, columns, squeeze=False, gridspec_kw=grid)
@@ -40,7 +40,7 @@ def label_whole_steps(axes: Axes) -> None:
 def short_names(names: Sequence[str], most: int = 48) -> dict[str, str]:
     """Distinct labels for `names`, of at most `most` characters plus a number if necessary.
 
-    Long names lose their middle, or their common prefix if they would otherwise be equal.
+    Long names are cut in the middle or, if they would then be equal, at the start, where they share a prefix.
     """
     labels: dict[str, str] = {}
     for name in names:
@@ -67,7 +67,7 @@ def _without_middle(text: str, most: int) -> str:
 
 
 def legend(axes: Axes, handles: Sequence[Any], labels: Sequence[str], **options: Any) -> None:
-    """Add a legend with literal labels: without formulas, and including labels that start with an underscore."""
+    """Add a legend that shows labels literally, even with dollar signs (not as formulas) or a leading underscore."""
     made = axes.legend(handles, ["-"] * len(handles), frameon=False, **options)
     for text, label in zip(made.get_texts(), labels, strict=True):
         text.set_parse_math(False)
@@ -75,7 +75,7 @@ def legend(axes: Axes, handles: Sequence[Any], labels: Sequence[str], **options:
 
 
 def bare(axes: Axes, grid: Literal["x", "y", "both"]) -> None:
-    """Keep only two sides of the frame, and draw a faint grid along `grid`."""
+    """Remove the top and right sides of the frame, and draw faint grid lines for the axis `grid`."""
     axes.grid(alpha=0.25, axis=grid)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,11 +1,11 @@
-"""Report about a training run or an evaluation: a single HTML file that works offline in any browser.
+"""Report on a training run or an evaluation: a single HTML file that works offline in any browser.
 
     report = write_report(Path("outputs/RUN"))        # outputs/RUN/report.html; also for evaluations
 
-It has curves, tables, accuracies with intervals, and a browser of rollouts. Model output is never executed: the page
-contains it as JSON without HTML special characters, and displays it as text. As a second line of defense, its content
-security policy allows only the page's own script (by hash), keeps text from becoming markup (trusted types), and blocks
-all network requests.
+It contains curves, tables, accuracies with intervals, and a rollout browser. Model output is never executed: the page
+embeds it as JSON, with HTML special characters escaped, and displays it as text. As a second line of defense, its
+content security policy allows only the page's own script (by hash), prevents text from being parsed as markup (Trusted
+Types), and blocks all network requests.
 """
 
 import base64
@@ -57,7 +57,7 @@ def write_report(source: Path, output: Path | None = None, limit: int = ROLLOUTS
         raise InputError(f"{source} cannot be read: {error.strerror}") from error
     output = output or (source if source.is_dir() else source.parent) / "report.html"
     if output.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"{output} does not end in .html, and could be one of the run's files")
+        raise InputError(f"{output} must end in .html, so that no file of the run is overwritten")
     try:
         with written_aside(output) as aside:
             aside.write_text(render(page), encoding="utf-8", errors="replace", newline="\n")

@@ -1,4 +1,4 @@
-"""Content of a report about a training run or an evaluation, as plain records.
+"""Content of a report on a training run or an evaluation, as plain records.
 
 page = run_page(Path("outputs/RUN"), 10_000)          # from the files of a run (see `RunFolder`)
 page = results_page(Path("outputs/eval"), 10_000)     # from results files and `rollouts.jsonl`
@@ -153,7 +153,10 @@ class Page:
             title = f"{name} ({_PARTS[task.part]})" if task.part in _PARTS else name
             group = BarGroup(title, [], counted(task.questions.n, "question"), task.floor)
             tasks.append((group, {model: each.scores for model, each in task.models.items()}))
-        note = "Means with 95% intervals, clustered by question. Questions a model was trained on are left out for it."
+        note = (
+            "Means with 95% intervals, clustered by question. "
+            "Questions that a model was trained on are left out of its scores."
+        )
         self.add_scores(tasks, kind, note)
 
 
@@ -191,7 +194,7 @@ def results_page(source: Path, limit: int) -> Page:
         return task.system_prompt if model is None or model.system_prompt is None else model.system_prompt
 
     rollouts = folder / ROLLOUTS
-    shown = tasks if tasks and source.is_file() else None  # for one task's results file, only its rollouts
+    shown = tasks if tasks and source.is_file() else None  # for a single task's results, only its rollouts
     sources = [file_source(rollouts, "evaluation", shown)] if rollouts.is_file() else []
     page.rollouts, answers, notes = gather(sources, limit, variants=models, system_prompt=system_prompt)
     page.notes += notes
@@ -209,7 +212,8 @@ def results_page(source: Path, limit: int) -> Page:
 
 
 def _results(source: Path, notes: list[str]) -> Results | None:
-    """Results of all tasks, otherwise merged results of individual tasks; the newest if there are several."""
+    """Results of all tasks or, if that file is missing, merged results of individual tasks; the newest if there are
+    several."""
     if source.is_file():
         return read_results(source)
     shown, several = newest_results(source)
@@ -366,7 +370,8 @@ def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
 
 
 def _add_evaluations(page: Page, evaluations: Sequence[Results]) -> None:
-    """Add all evaluations, and the tasks in the first and the last one, compared if they have the same questions."""
+    """Add a table of all evaluations, and the last one's results by task, next to those of the first if both have the
+    same questions."""
     rows = []
     for each in evaluations:
         if overall := each.overall():

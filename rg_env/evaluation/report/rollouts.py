@@ -1,8 +1,8 @@
-"""Rollouts of a report, read from files of records (`evaluation.runner`) up to a limit.
+"""Rollouts in a report, read from files of records (see `evaluation.runner`) up to a limit.
 
     rollouts, answers, notes = gather([file_source(folder / "rollouts.jsonl", "training")], limit=10_000)
 
-Sources are read twice: first to count all rollouts, then to keep those in the report.
+Sources are read twice: first to count all rollouts, then to collect those in the report.
 """
 
 import json
@@ -39,13 +39,13 @@ class Rollouts:
     records: list[Record] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
-    """Steps of a run, or models, that can be compared by their answers to a question; in display order."""
+    """Steps of a run, or models, whose answers to a question can be compared; in display order."""
     found: int = 0
     """Total number of rollouts, including omitted ones."""
 
 
 def file_source(file: Path, kind: str, tasks: Container[str] | None = None) -> Source:
-    """Source for a file of "training" or "evaluation" rollouts; the latter only for `tasks` (None: all)."""
+    """Source for a file of "training" or "evaluation" rollouts; it yields only rollouts on `tasks` (None: all)."""
 
     def read() -> Iterator[Record]:
         for record in json_lines(file):
@@ -64,7 +64,7 @@ def step_source(rollouts: Sequence[Record], step: int) -> Source:
 
 
 class _Found(NamedTuple):
-    """The last record of an answer; earlier ones, of failed calls, do not count."""
+    """The last record of an answer; earlier records, from failed calls, do not count."""
 
     number: int
     question: str
@@ -80,7 +80,7 @@ def gather(
     system_prompt: Callable[[Record], str | None] = lambda _: None,
     characters: int = MAX_CHARACTERS,
 ) -> tuple[Rollouts, Answers, list[str]]:
-    """Collect at most `limit` rollouts of all sources; all or none of the answers to a question are included.
+    """Collect at most `limit` rollouts from all sources; either all or none of the answers to a question are included.
 
     Args:
         variants: models in display order.

@@ -43,7 +43,7 @@ def test_reward_and_accuracy_are_read_by_step(tmp_path: Path) -> None:
     [
         ("", "is empty: the run has not logged anything yet"),
         ('{"step": 1, "rew', "is empty"),
-        ('{"step": 1}\n', "has nothing to draw: no line has a value of reward or eval/accuracy"),
+        ('{"step": 1}\n', "has nothing to draw: no line has a value for reward or eval/accuracy"),
         ('{"step": 1, "reward": 1' + "0" * 400 + "}\n", "has nothing to draw"),
         ('{"step": 1, "reward": 1}\n{"st\n{"step": 2, "reward": 1}\n', "is damaged: line 2"),
         ('{"reward": 1}\n', "is not a run's metrics.jsonl"),

@@ -165,15 +165,18 @@ def test_all_files_of_an_evaluation_make_one_plot(rg_env: Run) -> None:
         (["run.png"], "run.png has neither the metrics of a run (metrics.jsonl) nor results (results_*.json)"),
         (
             ["odd.svg", "--output", "./odd.svg"],
-            "odd.svg is one of the files: choose another name for the plot with --output",
+            "odd.svg is one of the input files: choose another name for the plot with --output",
         ),
         (["half.json"], "half.json is damaged: "),
-        (["list.json"], "list.json is not a results file of rg-env eval (results_*.json)\n"),
-        (["notes.md"], "notes.md is not a results file of rg-env eval (results_*.json)\n"),
+        (["list.json"], "list.json is not a results file from rg-env eval (results_*.json)\n"),
+        (["notes.md"], "notes.md is not a results file from rg-env eval (results_*.json)\n"),
         (["empty.jsonl"], "empty.jsonl is empty: the run has not logged anything yet"),
         (["new.json"], "new.json is damaged: it is not a results file of this version: format"),
         (["zero.json"], "zero.json has no answers"),
-        (["a.json", "run/metrics.jsonl"], "run/metrics.jsonl contains metrics of a run, and a.json results: plot them"),
+        (
+            ["a.json", "run/metrics.jsonl"],
+            "run/metrics.jsonl contains training metrics, but a.json contains results: plot",
+        ),
         (["b.json", "all.json"], "b.json cannot be compared with all.json: only all.json has the task 'gcd'"),
         (
             ["a.json", "asked.json"],

@@ -276,7 +276,7 @@ def test_nothing_to_report_is_one_line(tmp_path: Path, report: Run) -> None:
         ("started", "has a training run without metrics, evaluations or rollouts"),
         ("other", "results_x.json is damaged: it is not a results file of this version: format"),
         ("none", "has no rollouts"),
-        (run / "train_results.json", "is not a results file of rg-env eval"),
+        (run / "train_results.json", "is not a results file from rg-env eval"),
         (run / "rollouts.jsonl", "is part of a training run: pass its folder"),
     ):
         code, printed, errors = report(tmp_path / source)
@@ -288,7 +288,7 @@ def test_nothing_to_report_is_one_line(tmp_path: Path, report: Run) -> None:
 @pytest.mark.parametrize(
     ("output", "words"),
     [
-        ("run/rollouts.jsonl", "does not end in .html"),
+        ("run/rollouts.jsonl", "must end in .html"),
         ("nowhere/page.html", "cannot write"),
         ("folder.html", "cannot write"),
     ],
