@@ -120,9 +120,9 @@ def _rollouts(prompts: Any, completions: Any, completion_ids: Any, columns: Mapp
         raise InputError(f"all parts of a batch must have the same length: {sizes}")
     for info in columns["info"]:
         if not isinstance(info, Mapping):
-            raise InputError(f"info of a row must be a mapping, not {shortened(info)}")
+            raise InputError(f"a row's info must be a mapping, not {shortened(info)}")
         if "rg_task" not in info:
-            raise InputError(f"info of a row lacks 'rg_task'; it has {sorted(map(str, info))}")
+            raise InputError(f"a row's info lacks 'rg_task'; it has {sorted(map(str, info))}")
     tokens = [None] * len(completions) if completion_ids is None else map(len, completion_ids)
     return list(map(Rollout, prompts, map(_text, completions), columns["answer"], columns["info"], tokens))
 

@@ -1,4 +1,4 @@
-"""Requests to publish on the Hugging Face Hub, and checks of names.
+"""Requests to publish on the Hugging Face Hub, and checks of repository and branch names.
 
 Does not import huggingface_hub, because configs import this module.
 """
@@ -28,11 +28,11 @@ class PushRequest:
     repo_id: str
     private: bool = False
     optimizer_state: OptimizerState = "none"
-    """"full" uploads everything needed to resume training, whichever trainer wrote it."""
+    """"full" uploads everything needed to resume training, regardless of which trainer wrote it."""
     revision: str | None = None
     """Branch to upload to; default: the main branch."""
     base: str | None = None
-    """Base model, if the checkpoint does not record it: a folder, or a name on the Hub."""
+    """Base model (a folder, or a name on the Hub); only needed if the checkpoint does not record it."""
 
     @property
     def full(self) -> bool:

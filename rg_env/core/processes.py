@@ -11,10 +11,10 @@
     child.receive(deadline)
     child.kill()
 
-Every child leads its own session: Ctrl-C in the terminal does not reach it, and its whole process group can be ended.
-No child outlives this process, even if this process is killed: a `ProcessGroup` receives SIGTERM (on Linux), a
+Every child runs in its own session: Ctrl-C in the terminal does not reach it, and its whole process group can be ended.
+No child outlives this process, even if this process is killed: a `ProcessGroup` receives SIGTERM (on Linux), and a
 `JsonProcess` sees the end of its standard input. Use `bare_environment` for code that needs nothing from the user's
-environment, and `environment_without` for programs. `core.child_process` is the child's side.
+environment, and `environment_without` for programs. `core.child_process` contains the code that runs in the child.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ _LAUNCHER_PREFIXES = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "ACCELERATE_", 
 _BARE = ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")
 
 
-# Distributed training, as described by the launcher's variables; without torch
+# Distributed training, according to the launcher's environment variables; does not need torch
 
 
 def world_size() -> int:
@@ -80,7 +80,7 @@ def print_once(line: str) -> None:
 
 
 def entered(program: str) -> str:
-    """How to call a program ("python", "rg-env") from this installation: its name if PATH finds it, else its path."""
+    """How to call a program ("python", "rg-env") from this installation: its name if it is on PATH, else its path."""
     path = Path(sys.executable).with_name(program)
     return program if str(path) == shutil.which(program) else str(path)
 
@@ -254,25 +254,25 @@ class ProcessGroup:
         return descendants(self._process, recursive=False)
 
     def interrupt(self) -> None:
-        """Send SIGINT to each worker, only once per worker even if called repeatedly.
+        """Send SIGINT to each worker, but only once per worker, even if called repeatedly.
 
-        The launcher does not get a signal: torch's launcher would kill the workers 30 seconds later, possibly during a
-        large save.
+        The launcher does not receive a signal: torch's launcher would kill the workers 30 seconds later, possibly
+        during a large save.
         """
         if self.code is not None:
             return
         if not (workers := self.workers()) and not self._interrupted:
             self._interrupted.add(self._process)
-            _signal([self._process], signal.SIGTERM)  # a launcher without workers yet
+            _signal([self._process], signal.SIGTERM)  # the launcher has not started any workers yet
         fresh = [process for process in workers if process not in self._interrupted]
         self._interrupted.update(fresh)
         _signal(fresh, signal.SIGINT)
 
     def end(self, grace_s: Callable[[], float]) -> None:
-        """End the program and its descendants: SIGTERM, then SIGKILL for any left after `grace_s()` seconds.
+        """End the program and its descendants: SIGTERM, then SIGKILL after `grace_s()` seconds.
 
-        The program gets the signal first: it shuts down its own processes cleanly, and would report their sudden death
-        as an error.
+        The program is signaled first so that it can shut down its own processes cleanly. It would report an error if
+        they died first.
         """
         family = descendants(self._process)
         end_all(lambda: [self._process], grace_s)
@@ -302,7 +302,7 @@ class ProcessGroup:
 
 
 def alive(process: "psutil.Process") -> bool:
-    """Whether `process` is running; zombies are not."""
+    """Whether `process` is running; a zombie counts as not running."""
     import psutil
 
     try:
@@ -366,13 +366,14 @@ def _signal(processes: "Iterable[psutil.Process]", number: signal.Signals) -> No
 class JsonProcess:
     """A fresh interpreter that runs `main` ("module:function") and exchanges JSON lines with this process.
 
-    It does not fork a process that may have threads and use a GPU, does not need `if __name__ == "__main__"`, and never
-    uses pickle: a child's message may be wrong but cannot run code here. `main` uses `core.child_process.ParentPipe`.
-    The module search path is that of this process, but files in the working directory cannot shadow other modules. Only
-    one thread at a time may use it, except that any thread may call `signal_kill`.
+    This process, which may have threads and use a GPU, is not forked, and its script does not need the guard
+    `if __name__ == "__main__"`. Pickle is never used: a child's message may be wrong but cannot run code here. `main`
+    uses `core.child_process.ParentPipe`. The module search path is that of this process, but files in the working
+    directory cannot shadow other modules. Only one thread at a time may use a `JsonProcess`, except that any thread may
+    call `signal_kill`.
 
     Args:
-        environment: environment variables; see the functions above.
+        environment: environment variables, such as `bare_environment()`.
         folder: the working directory.
 
     Deadlines are values of `time.monotonic()`. Raises `OSError` if the process cannot be started.
@@ -424,7 +425,7 @@ class JsonProcess:
         return self._replies
 
     def send(self, value: Any, deadline: float = math.inf) -> None:
-        """Send a value. Raises `TimeoutError`, or `OSError` if the process is dead."""
+        """Send a value. Raises `TimeoutError` at the deadline, and `OSError` if the process is dead."""
         self.send_line(json.dumps(value).encode(), deadline)
 
     def send_line(self, line: bytes, deadline: float = math.inf) -> None:

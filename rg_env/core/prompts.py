@@ -80,7 +80,7 @@ def _name_of(tokenizer: Any) -> str:
 def rejects_system_role(tokenizer: Any) -> bool:
     """Whether the tokenizer's chat template rejects system messages (as Gemma's does) or drops them.
 
-    Raises `InputError` if the tokenizer has no chat template, or one that fails on a plain question or omits it.
+    Raises `InputError` if the tokenizer has no chat template, or if the template fails on a plain question or omits it.
     """
     require_chat_template(tokenizer)
     try:

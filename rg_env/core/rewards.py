@@ -7,7 +7,7 @@
     rewards=[("correctness", 1.0), ("ends_well", 0.2), some_function,
              {"name": "length", "weight": 0.1, "when": "correct", "options": {"max_tokens": 256}}]
 
-A reward is a named function of a rollout; rewards are weighted and summed. It requests its inputs by parameter name:
+Rewards are weighted and summed. A reward is a named function of a rollout that requests its inputs by parameter name:
 `rollout` (the whole `Rollout`, extracted and scored), or the names that Verifiers uses: prompt, completion, answer (the
 gold answer), state, task, info, parser. Other parameters must have defaults, and can be set with `options`. A reward
 returns a finite number, by convention in [0, 1]. It may be async; the rollouts of a batch are then scored concurrently,
@@ -19,8 +19,8 @@ the answers before it calls rewards:
     [scored] = rubric.score([rollout])
     scored.reward, scored.rewards, scored.metrics
 
-Lengths are in tokens if the server reports them, and otherwise estimated with `CHARACTERS_PER_TOKEN` (except by
-`brevity`, which raises an error).
+Length rewards use the number of tokens that the server reports. If the server does not report it, they estimate it with
+`CHARACTERS_PER_TOKEN`, except for `brevity`, which raises an error.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ class WeightedReward(NamedTuple):
         return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
     def value(self, rollout: Rollout, available: Mapping[str, Any]) -> float:
-        """The unweighted reward; 0.0 if the gate is closed.
+        """The unweighted reward; 0.0 if the rollout does not meet the condition `when`.
 
         `available` maps names in `PARAMETERS` to the function's other arguments. Raises `RewardError`, which names
         the reward and the rollout, if the function raises or returns anything but a finite number.
@@ -96,7 +96,7 @@ class WeightedReward(NamedTuple):
         return checked_value(self.name, value, where, self.function)
 
     async def avalue(self, rollout: Rollout, available: Mapping[str, Any]) -> float:
-        """`value` for callers in an event loop."""
+        """Like `value`, for callers in an event loop."""
         if not self._is_open(rollout):
             return 0.0
         with _failing(self.name, rollout) as where:
@@ -118,7 +118,7 @@ def reward(name: str) -> Callable[[_F], _F]: ...
 def reward(name: Any) -> Any:
     """Register a reward function under its own name (`@reward`) or another (`@reward("name")`).
 
-    Raises `InputError` if the name is taken or the signature is not supported.
+    Raises `InputError` if the name is already taken or the signature is not supported.
     """
     if callable(name):
         return _register(_name_of(name), name)
@@ -130,8 +130,7 @@ def reward(name: Any) -> Any:
 def _register(name: str, function: _F) -> _F:
     check_signature(name, function)
     known = _REGISTRY.get(name)
-    # Re-running the same source (a notebook cell, a module executed twice) replaces a reward; another function is an
-    # error.
+    # Running the same source again (such as a notebook cell) replaces a reward; another function is an error.
     if known is not None and _origin(known) != _origin(function):
         raise InputError(f"reward {name!r} is already registered by {_origin(known)}: choose another name")
     _REGISTRY[name] = function
@@ -146,14 +145,14 @@ def get_reward(name: str) -> RewardFunction:
 
 
 def check_signature(name: str, function: RewardFunction) -> None:
-    """Raise `InputError` if `function` needs a parameter not in `PARAMETERS`."""
+    """Raise `InputError` if `function` requires a parameter that is not in `PARAMETERS`."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
         raise InputError(f"reward {name!r} has no readable signature: {error}") from error
     for parameter in parameters:
         if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise InputError(f"reward {name!r}: parameter {parameter.name!r} is positional-only: make it a keyword")
+            raise InputError(f"reward {name!r}: {parameter.name!r} is positional-only: make it a keyword parameter")
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
         if parameter.name not in PARAMETERS and parameter.default is parameter.empty:
@@ -164,8 +163,8 @@ def resolve_rewards(spec: object = None) -> list[WeightedReward]:
     """Resolve `spec` to weighted rewards; None means `DEFAULT_REWARDS`. Raises `InputError` if it is invalid.
 
     `spec` is a list of names, functions, (name or function, weight) pairs and mappings, or a mapping from name to
-    weight or to such a mapping. Keys of a mapping: `name`; `weight` (default 1; 0: a metric only); `when`, a key of
-    `GATES`; `options`, values for the function's own parameters.
+    weight or to such a mapping. Keys of a mapping: `name`; `weight` (default 1; 0 makes the reward a metric only);
+    `when`, a key of `GATES`; `options`, values for the function's own parameters.
     """
     if spec is None:
         spec = DEFAULT_REWARDS
@@ -184,11 +183,10 @@ def resolve_rewards(spec: object = None) -> list[WeightedReward]:
 
 
 def _named(name: Any, value: Any) -> Any:
-    """Convert a mapping entry to a list entry."""
     if not isinstance(value, Mapping):
         return name, value
     if value.get("name", name) != name:
-        raise InputError(f"reward {name!r}: its mapping has another name, {shortened(value['name'])}")
+        raise InputError(f"reward {name!r}: its mapping has a different name, {shortened(value['name'])}")
     return {"name": name, **value}
 
 
@@ -330,8 +328,6 @@ def run_each(call: Callable[[A], Awaitable[T]], items: Sequence[A]) -> list[T]:
 
 
 def run_async(work: Awaitable[T]) -> T:
-    """Run `work` and return its result, or raise its exception."""
-
     async def main() -> T:
         return await work
 
@@ -352,7 +348,7 @@ def run_async(work: Awaitable[T]) -> T:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric that is 1 for rollouts with this status, and 0 for others; restricted to one task, if given."""
+    """A metric that is 1 for rollouts with `status` and 0 for others; with `task`, only for rollouts of that task."""
 
     name: str
     """`accuracy`, `accuracy/<task>` or `status/<status>`."""
@@ -399,7 +395,7 @@ class Rubric:
         names = {metric.name for metric in self.metrics}
         for reward in self.rewards:
             if reward.name in names:
-                raise InputError(f"reward {reward.name!r} has the name of a metric of this environment: choose another")
+                raise InputError(f"reward {reward.name!r} has the same name as a metric: choose another name")
 
     @classmethod
     def of_tasks(cls, rewards: Sequence[WeightedReward], mixture: Mixture, grading: Grading) -> "Rubric":
@@ -415,11 +411,8 @@ class Rubric:
 
     @classmethod
     def of_rows(cls, rewards: Sequence[WeightedReward], rows: Sequence[Mapping[str, Any]]) -> "Rubric":
-        """A rubric for the user's own rows, with accuracy and statuses as metrics if every row has an answer, else
-        none.
-
-        Raises the same errors as `of_tasks`.
-        """
+        """A rubric for the user's own rows, with metrics for accuracy and statuses if every row has an answer. Raises
+        the same errors as `of_tasks`."""
         statuses: list[Status] = ["wrong", "no_answer", "too_long"]
         metrics = [Metric("accuracy"), *(Metric(f"status/{status}", status) for status in statuses)]
         return cls(rewards, metrics if all(row["answer"] for row in rows) else [])
@@ -427,14 +420,13 @@ class Rubric:
     def grade(self, rollouts: Sequence[Rollout]) -> None:
         """Grade all rollouts, in parallel if workers are used. `Rollout.score` is cached afterwards.
 
-        Raises:
-            InputError: a rollout's `info` is invalid.
+        Raises `InputError` if a rollout's `info` is invalid.
         """
         pending = [threads().submit(getattr, rollout, "score") for rollout in rollouts] if self.in_workers else []
         try:
             for future in pending:
                 future.result()
-        finally:  # after Ctrl-C too: pending calls are dropped, and running ones take at most a second
+        finally:  # also after Ctrl-C: pending calls are dropped, and running ones take at most a second
             for future in pending:
                 future.cancel()
         for rollout in rollouts:
@@ -509,8 +501,8 @@ def think_format(rollout: Rollout, *, opened: bool = False) -> float:
 
     Only white space may precede or separate the blocks. Text may follow, but no further tag.
 
-    `opened`: the chat template ends the prompt with <think>, as for R1-like models, so the completion starts inside the
-    block.
+    `opened`: the chat template ends the prompt with <think>, as it does for R1-style models, so the completion starts
+    inside the block.
     """
     text = f"<think>{rollout.text}" if opened else rollout.text
     tags = list(_TAG.finditer(text))
@@ -532,7 +524,7 @@ def tag_count(rollout: Rollout, *, opened: bool = False) -> float:
 
 @reward
 def brevity(rollout: Rollout) -> float:
-    """For correct answers only: falls linearly from 1 at 0 tokens to 0 at `BREVITY_TOKENS`.
+    """For a correct answer, falls linearly from 1 at 0 tokens to 0 at `BREVITY_TOKENS`; 0 for any other answer.
 
     Raises `RewardError` if the server did not report the number of completion tokens.
     """
@@ -581,7 +573,7 @@ def cosine(
 
 @reward
 def repetition_penalty(rollout: Rollout, *, ngram: float = 4) -> float:
-    """Minus the share of word n-grams that repeat earlier ones, in [-1, 0] (Yeo et al., 2025)."""
+    """The negated share of word n-grams that repeat earlier ones, in [-1, 0] (Yeo et al., 2025)."""
     words = rollout.text.split()
     size = max(1, int(ngram))
     grams = [tuple(words[i : i + size]) for i in range(len(words) - size + 1)]
@@ -599,12 +591,10 @@ def overlong_penalty(rollout: Rollout, *, max_tokens: float = 512, margin: float
 
 
 def _length(rollout: Rollout) -> float:
-    """Number of completion tokens, estimated if unknown."""
     if rollout.completion_tokens is not None:
         return float(rollout.completion_tokens)
     return len(rollout.text) / CHARACTERS_PER_TOKEN
 
 
 def _used(rollout: Rollout, max_tokens: float) -> float:
-    """Fraction of `max_tokens` used by the completion, in [0, 1]."""
     return min(1.0, _length(rollout) / max_tokens) if max_tokens > 0 else 1.0

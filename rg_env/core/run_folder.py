@@ -15,8 +15,8 @@ train_results.json    results before and after training
 reward_curve.png      the learning curve
 
 Files other than .jsonl are first written under a temporary name and then renamed, so they are never incomplete. A
-missing file reads as None or empty, and a damaged one raises a single `InputError` that names it. Only the last line of
-a .jsonl file may be incomplete, if the run was killed; it is ignored.
+missing optional file is read as None or as empty; a damaged file raises an `InputError` that names it. If a run was
+killed, the last line of a .jsonl file may be incomplete; such a line is ignored.
 
 Commands that write other folders (evaluations, sweeps, reports) share `free_folder`, `locked` and `write_aside`.
 """
@@ -77,7 +77,7 @@ class RunFolder:
         """The output folder of a run, checked but not yet created.
 
         Args:
-            output_dir: None: a new folder under `outputs/`.
+            output_dir: the folder; if None, a new one under `outputs/`.
             resume: the checkpoint to resume from, or "auto". `output_dir` may then be that run's folder, which is
                 the default if a checkpoint is given; any other folder must be valid for a new run.
 
@@ -231,7 +231,7 @@ class RunFolder:
         for file in (self.config_file, self.arguments_file, self.manifest_file):
             file.unlink(missing_ok=True)
         for folder in (_evals(self.path), self.path):
-            with contextlib.suppress(OSError):  # the folder holds other files
+            with contextlib.suppress(OSError):  # the folder contains other files
                 folder.rmdir()
 
 
@@ -318,7 +318,7 @@ def json_lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def damaged(file: Path, reason: str) -> InputError:
-    """The error for one of our files with contents rg_env would not write."""
+    """The error for a file written by rg_env whose contents have since been damaged."""
     return InputError(f"{file} is damaged: {reason}; restore it from a copy, or remove it")
 
 
@@ -330,7 +330,7 @@ def free_folder(
     remedy: str = "choose another output folder",
     resume: str = "--resume auto",
 ) -> Path:
-    """An output folder, checked but not yet created. Default: a new one under `outputs/`, named after `name` and time.
+    """An output folder, checked but not yet created. Default: a new one in `outputs/`, named after `name` and the time.
 
     Args:
         remedy: advice for the error message.
@@ -353,7 +353,7 @@ def free_folder(
                 f"({resume})"
             )
         nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-        tempfile.TemporaryFile(dir=nearest).close()  # permission bits do not reveal /proc, read-only or full disks
+        tempfile.TemporaryFile(dir=nearest).close()  # permission bits do not reveal read-only or full disks
     except OutputFolderError:
         raise
     except (OSError, ValueError) as error:  # ValueError: a null byte
@@ -363,7 +363,7 @@ def free_folder(
 
 @contextmanager
 def locked(folder: Path, busy: str) -> Iterator[None]:
-    """Hold a lock on `folder`; the system releases it if the process dies. Skipped on file systems without locks.
+    """Hold a lock on `folder`; the system releases it if the process dies. Does nothing on file systems without locks.
 
     Raises:
         OutputFolderError: another process holds the lock (the message is `busy`), or the folder cannot be opened.

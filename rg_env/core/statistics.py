@@ -35,7 +35,7 @@ Answers = Mapping[str, Sequence[float]]
 def mean_and_error(values_by_problem: Sequence[Sequence[float]]) -> tuple[float, float]:
     """The mean over all values, and its standard error, clustered by problem.
 
-    Answers to one problem resemble each other: treating them as independent makes the error too small. The clustered
+    Answers to one problem resemble each other, so treating them as independent makes the error too small. The clustered
     error (Liang and Zeger, 1986) adds the deviations within a problem before squaring them, with the usual
     correction problems / (problems - 1). With one value per problem, this is the sample standard deviation divided by
     sqrt(problems). With a single problem the error is unknown, and 0 is returned.
@@ -100,11 +100,11 @@ def runs_interval(shares: Sequence[float], questions: int) -> Interval:
     """Confidence interval, within [0, 1], for the mean share over several runs, such as accuracies per seed.
 
     Computed as in `share_interval`, with runs as the clusters: differences between runs determine the width, and the
-    interval is never narrower than Wilson's for all answers together. If all runs agree, one run's number of questions
-    is used, because runs share their questions.
+    interval is never narrower than Wilson's interval for all answers combined. If all runs agree, one run's number of
+    questions is used, because runs share their questions.
 
     Args:
-        shares: the share of each run.
+        shares: one share per run.
         questions: the number of distinct questions behind each share.
 
     Raises:
@@ -114,10 +114,10 @@ def runs_interval(shares: Sequence[float], questions: int) -> Interval:
 
 
 def _clustered_share(values: Sequence[Sequence[float]], most: float, without_error: float) -> Interval:
-    """Wilson's interval with the effective sample size: at most `most`, or `without_error` if it is unknown."""
+    """Wilson's interval with the effective sample size: at most `most`, or `without_error` if the error is 0."""
     mean, error = mean_and_error(values)
     if any(not 0 <= value <= 1 for of_problem in values for value in of_problem):
-        raise InputError("an interval of shares needs values from 0 to 1")
+        raise InputError("a confidence interval for shares requires values between 0 and 1")
     effective = without_error
     if error:
         effective = mean * (1 - mean) / error**2 * (_Z / t_critical(len(values) - 1)) ** 2
@@ -131,7 +131,7 @@ def wilson_interval(share: float, n: float) -> Interval:
         InputError: the share is outside [0, 1], or `n` is below 1.
     """
     if not 0 <= share <= 1 or not n >= 1:
-        raise InputError(f"share={share} must be from 0 to 1, and n={n} at least 1")
+        raise InputError(f"share={share} must be between 0 and 1, and n={n} must be at least 1")
     z = _Z
     middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
@@ -141,7 +141,7 @@ def wilson_interval(share: float, n: float) -> Interval:
 def error_interval(value: float, error: float | None, n: int) -> Interval | None:
     """The 95% interval of a mean over `n` values, from its standard error; None if that is unknown.
 
-    A mean from 0 to 1 is treated as a share: its interval is Wilson's for the sample size with this standard error.
+    A mean from 0 to 1 is treated as a share: its interval is Wilson's for the sample size that has this standard error.
     """
     if error is None or (not error and not 0 <= value <= 1):
         return None
@@ -173,9 +173,9 @@ def mean_of(means: Sequence[float], intervals: Sequence[Interval]) -> tuple[floa
 def difference_of(
     first: float, first_interval: Interval, second: float, second_interval: Interval
 ) -> tuple[float, Interval]:
-    """The first of two independent values minus the second, with an interval derived from theirs.
+    """The difference between two independent values (first minus second), with an interval derived from theirs.
 
-    For shares this is Newcombe's interval (1998, method 10): the method of `mean_of`, applied to a difference.
+    For shares, this is Newcombe's interval (1998, method 10), which applies the method of `mean_of` to a difference.
     """
     low = math.hypot(first - first_interval[0], second_interval[1] - second)
     high = math.hypot(first_interval[1] - first, second - second_interval[0])
@@ -183,7 +183,7 @@ def difference_of(
 
 
 def guess_adjusted(accuracy: float, floor: float) -> float | None:
-    """`(accuracy - floor) / (1 - floor)`: 0 for the best constant answer, 1 if all right; None if the floor is 1."""
+    """`(accuracy - floor) / (1 - floor)`: 0 for the best constant answer, 1 for all right; None if the floor is 1."""
     return (accuracy - floor) / (1 - floor) if floor < 1 else None
 
 
@@ -203,10 +203,10 @@ def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -
     """The difference between two models on the problems of each task that both answered.
 
     The interval is Newcombe's for paired shares (1998, Statistics in Medicine 17, 2635, method 10). It is derived from
-    the models' own intervals (`share_interval`) and the correlation between their problems, with his continuity
+    the models' own intervals (`share_interval`) and the correlation between their results, with Newcombe's continuity
     correction. Several tasks are combined as in `mean_of`. The p-value comes from a two-sided permutation test that
     swaps the models' answers problem by problem. The test is exact if there are few problems; otherwise it uses
-    `RESAMPLES` draws with `seed`.
+    `RESAMPLES` random permutations, drawn with `seed`.
 
     Raises:
         InputError: the models have no problem in common on some task, or a value is outside [0, 1].
@@ -256,7 +256,7 @@ def _newcombe(
         math.fsum((x - p) ** 2 for x in a),
         math.fsum((y - q) ** 2 for y in b),
     ]
-    # Method 10 subtracts half a problem: models that agree on a few problems need not agree on all.
+    # Method 10 subtracts half a problem, because models that agree on a few problems may not agree on all of them.
     together = max(products[0] - 0.5, 0.0) if products[0] > 0 else products[0]
     correlation = together / math.sqrt(products[1] * products[2]) if products[1] and products[2] else 0.0
 
@@ -278,20 +278,20 @@ def _stats() -> Any:
 def pass_at_k(n: int, c: int, k: int) -> float:
     """The probability that at least one of `k` answers is right, given `c` right ones among `n` samples.
 
-    Unbiased estimator 1 - C(n-c, k) / C(n, k) (Chen et al., 2021, arXiv:2107.03374).
+    This is the unbiased estimator 1 - C(n-c, k) / C(n, k) (Chen et al., 2021, arXiv:2107.03374).
 
     Raises:
-        InputError: unless 0 <= c <= n and 1 <= k <= n.
+        InputError: `c` is not between 0 and `n`, or `k` is not between 1 and `n`.
     """
     if not 0 <= c <= n:
         raise InputError(f"c={c} right answers out of n={n}: c must be between 0 and n")
     if not 1 <= k <= n:
-        raise InputError(f"k={k}: must be between 1 and the n={n} sampled answers")
+        raise InputError(f"k={k} out of n={n} sampled answers: k must be between 1 and n")
     ways = math.comb(n, k)
     return (ways - math.comb(n - c, k)) / ways
 
 
 def with_interval(value: float, interval: Interval | None, digits: int = 3, *, sign: bool = False) -> str:
-    """A figure with its interval, as in all tables: "0.500 [0.400, 0.600]"; `sign`: "+0.100 [-0.020, +0.220]"."""
+    """A value with its interval, as in all tables: "0.500 [0.400, 0.600]"; with `sign`, "+0.100 [-0.020, +0.220]"."""
     form = f"{'+' if sign else ''}.{digits}f"
     return f"{value:{form}}" + ("" if interval is None else f" [{interval[0]:{form}}, {interval[1]:{form}}]")

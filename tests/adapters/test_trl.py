@@ -275,7 +275,7 @@ def test_a_reward_that_fails_ends_the_run(value: Any, said: str) -> None:
     [
         ({"parser": None}, UnknownNameError, "unknown parameter of the environment 'parser'"),
         ({"num_train_examples": 0, "num_eval_examples": 0}, InputError, "both 0"),
-        ({"rewards": [accuracy]}, InputError, "'accuracy' has the name of a metric"),
+        ({"rewards": [accuracy]}, InputError, "'accuracy' has the same name as a metric"),
         ({"rewards": [lambda parser: 1.0]}, InputError, "needs 'parser', which this environment does not have"),
     ],
 )
@@ -290,9 +290,9 @@ def test_bad_arguments_are_refused_at_once(kwargs: dict[str, Any], error: type[E
     [
         ({"info": None}, "no column 'info'.*remove_unused_columns=False"),
         ({"answer": None}, "no column 'answer'"),
-        ({"info": [None]}, "info of a row must be a mapping, not None"),
-        ({"info": [{"task": "leg_counting"}]}, "info of a row lacks 'rg_task'"),
-        ({"info": [{"rg_task": "leg_counting"}]}, "info of a row lacks 'config'"),
+        ({"info": [None]}, "a row's info must be a mapping, not None"),
+        ({"info": [{"task": "leg_counting"}]}, "a row's info lacks 'rg_task'"),
+        ({"info": [{"rg_task": "leg_counting"}]}, "a row's info lacks 'config'"),
         ({"completions": ["a", "b"]}, "must have the same length.*'completions': 2"),
         ({"completion_ids": []}, "must have the same length.*'completion_ids': 0"),
     ],

@@ -135,7 +135,7 @@ def test_rewards_can_be_given_in_many_forms(spec: Any, expected: list[tuple[str,
         *(([("format", math.nan)], "finite number"), ([("format", "1")], "finite number")),
         *(([("format", True)], "finite number"), (["format", "format"], "appears twice")),
         *(([{"weight": 1}], "needs a name"), ([{"name": "format", "wieght": 1}], "did you mean 'weight'")),
-        ({"correctness": {"name": "format"}}, "reward 'correctness': its mapping has another name, 'format'"),
+        ({"correctness": {"name": "format"}}, "reward 'correctness': its mapping has a different name, 'format'"),
         ([lambda x: 0.0], "unknown parameter of reward '<lambda>' 'x'"),
     ],
 )

@@ -133,9 +133,9 @@ def test_an_entrys_own_answer_is_tried_only_after_a_wrong_one() -> None:
     ("change", "message"),
     [
         *(({"rg_task": None}, "lacks 'rg_task'"), ({"config": None}, "lacks 'config'")),
-        *(({"entry": None}, "lacks 'entry'"), ({"entry": "{"}, r"info\['entry'\] of a row is not JSON")),
+        *(({"entry": None}, "lacks 'entry'"), ({"entry": "{"}, r"a row's info\['entry'\] is not valid JSON")),
         *(({"entry": "[]"}, "must be a JSON object, not list"), ({"entry": "{}"}, "lacks 'answer' or 'metadata'")),
-        ({"config": "nonsense"}, r"info\['config'\] of a row is not JSON"),
+        ({"config": "nonsense"}, r"a row's info\['config'\] is not valid JSON"),
         ({"grading": "lenient"}, "unknown grading 'lenient'.*hardened"),
     ],
 )

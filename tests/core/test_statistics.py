@@ -314,7 +314,7 @@ def test_wilsons_ends_are_where_the_share_is_as_unlikely_as_asked_for(right: int
 
 @pytest.mark.parametrize(("share", "n"), [(-0.1, 10), (1.1, 10), (0.5, 0), (math.nan, 10)])
 def test_only_shares_have_a_wilson_interval(share: float, n: float) -> None:
-    with pytest.raises(InputError, match="must be from 0 to 1"):
+    with pytest.raises(InputError, match="must be between 0 and 1"):
         wilson_interval(share, n)
 
 

@@ -32,7 +32,7 @@ LOOP["min_animals"] = LOOP
         (lambda: score("<answer>1</answer>", None), "must be a mapping or JSON text, not None"),
         (lambda: score("<answer>1</answer>", {"rg_task": ["x"], "config": "", "entry": ""}), r"unknown task \['x'\]"),
         (lambda: score("<answer>1</answer>", {1: 2, "a": 3}), "lacks 'rg_task'; it has"),
-        (lambda: score("<answer>1</answer>", "[" * 200_000), "info of a row is not JSON"),
+        (lambda: score("<answer>1</answer>", "[" * 200_000), "a row's info is not valid JSON"),
         (lambda: Mixture.parse([{"name": "gcd", "weight": 10**400}]), "weight must be above 0 and finite"),
         (lambda: Mixture.parse([{"name": "gcd", "weight": 1e308}, "lcm"]), "weight must be above 0 and finite"),
         (lambda: Mixture.parse({"name": "leg_counting", "config": LOOP}), "cannot be written as JSON"),

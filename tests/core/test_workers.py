@@ -100,7 +100,7 @@ def test_large_arguments() -> None:
 @pytest.mark.parametrize("argument", [{1, 2}, object(), b"bytes", [10**5000]])
 def test_arguments_must_be_json(pool: WorkerPool, argument: Any) -> None:
     """An error of the caller, so no outcome."""
-    with pytest.raises(InputError, match="arguments for worker_targets:do are not JSON"):
+    with pytest.raises(InputError, match="arguments for worker_targets:do cannot be encoded as JSON"):
         pool.call("echo", argument)
 
 
@@ -144,7 +144,7 @@ def test_no_files_processes_sockets(pool: WorkerPool, tmp_path: Path, code: str)
     file.write_text("kept", encoding="utf-8")
     outcome = pool.call("attempt", code.format(path=str(tmp_path / "escaped"), file=str(file), folder=str(tmp_path)))
     assert outcome.status == "raised"
-    assert "is refused in a worker" in outcome.detail
+    assert "is not allowed in a worker" in outcome.detail
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert os.listdir(pool._folder) == []
 
@@ -402,7 +402,7 @@ if not child:
         pool.call("echo", 1)
     except RGEnvError as error:
         pool.close()
-        sys.exit(0 if "make one after the fork" in str(error) else 1)
+        sys.exit(0 if "create one after the fork" in str(error) else 1)
     os._exit(2)
 _, status = os.waitpid(child, 0)
 print(status, int(pool.call("echo", 1).status == "ok"), flush=True)

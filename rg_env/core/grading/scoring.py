@@ -1,9 +1,10 @@
-"""Scoring: from a completion to a `Score`, by extraction and the task's grader. This is the only scoring path.
+"""Score completions: extract the answer and call the task's grader. All scoring goes through this module.
 
-A `Rollout` is one completion for one row, the input of rewards. Its answer is extracted and scored once, on first use.
+A `Rollout` is one completion for one row; it is the input to reward functions. Its answer is extracted and scored once,
+on first use.
 
-Wrong, missing, overlong, timed-out and ungradable answers have different statuses; none of them raises an exception.
-Only an invalid `info` does.
+Wrong, missing, overlong, timed-out and ungradable answers each have their own status instead of raising an exception.
+Only an invalid `info` raises one.
 
 The `grading` key of a row's `info` sets the kind of grading:
 
@@ -12,8 +13,8 @@ The `grading` key of a row's `info` sets the kind of grading:
 - "upstream": the library's own formulas, for comparison with published numbers. They run in worker processes that can
   be killed.
 
-The user's own tasks are graded by their `score_answer`, also in a worker. "hardened" reduces its value to right or
-wrong.
+The user's own tasks are graded by their `score_answer`, also in a worker. With "hardened", its value is reduced to
+right or wrong.
 """
 
 import asyncio
@@ -59,18 +60,18 @@ _logged: set[tuple[str, str]] = set()
 
 @dataclass(frozen=True)
 class Score:
-    """A completion's score, with the reason."""
+    """A completion's score and status."""
 
     value: float
     """Score in [0, 1]."""
     answer: str | None
-    """The extracted answer, or None."""
+    """The extracted answer; None if no answer was found."""
     status: Status
     task: str
     detail: str = ""
     """Why the answer could not be graded; empty otherwise."""
     progress: float | None = None
-    """Value in [0, 1] returned by the user's own task, under any grading; None for other tasks."""
+    """Value in [0, 1] returned by the user's own task, regardless of the grading; None for other tasks."""
 
 
 def task_of(info: Mapping[str, Any]) -> str:
@@ -122,14 +123,14 @@ def score_match(extraction: Extraction, gold: str) -> Score:
 
 
 def in_worker(task: str, grading: Grading) -> bool:
-    """Whether answers are graded by third-party code, which may raise, hang or end its process."""
+    """Whether answers are graded by third-party code, which may raise an exception, hang or end its process."""
     return grading == "upstream" or is_user_task(task)
 
 
 def partial_score(extraction: Extraction, info: Mapping[str, Any] | str) -> float:
-    """Partial credit in [0, 1] from our graders, or from the user's own grader for their task; 0.0 without an answer.
+    """Partial credit in [0, 1] from our graders, or from the user's grader for their own tasks; 0.0 without an answer.
 
-    Independent of the row's grading.
+    Does not depend on the row's `grading`.
     """
     row = _row(info)
     if _ungraded(extraction, row):
@@ -214,10 +215,10 @@ def _row(info: Mapping[str, Any] | str) -> _Row:
     if isinstance(info, str):
         info = _object(info, "info")
     if not isinstance(info, Mapping):
-        raise InputError(f"info of a row must be a mapping or JSON text, not {shortened(info)}")
+        raise InputError(f"a row's info must be a mapping or JSON text, not {shortened(info)}")
     for key in ("rg_task", "config", "entry"):
         if key not in info:
-            raise InputError(f"info of a row lacks {key!r}; it has {sorted(map(str, info))}")
+            raise InputError(f"a row's info lacks {key!r}; it has {sorted(map(str, info))}")
     task, grading = info["rg_task"], info.get("grading", "hardened")
     if not isinstance(task, str) or task not in load_table():
         raise unknown_name("task", task, load_table())
@@ -240,9 +241,9 @@ def _object(text: str, name: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{name} of a row is not JSON: {error}") from error
+        raise InputError(f"a row's {name} is not valid JSON: {error}") from error
     if not isinstance(value, dict):
-        raise InputError(f"{name} of a row must be a JSON object, not {type(value).__name__}")
+        raise InputError(f"a row's {name} must be a JSON object, not {type(value).__name__}")
     return value
 
 
@@ -257,7 +258,7 @@ def _ungraded(extraction: Extraction, row: _Row) -> Score | None:
 
 
 def _too_long(answer: str, gold: str, task: str) -> Score | None:
-    most = max(MAX_ANSWER_CHARS, 2 * len(gold))  # a tower_of_hanoi with nine disks takes 16,000
+    most = max(MAX_ANSWER_CHARS, 2 * len(gold))  # an answer to tower_of_hanoi with nine disks has 16,000
     if len(answer) <= most:
         return None
     return Score(0.0, answer, "too_long", task, f"{len(answer)} characters, more than {most}")
@@ -274,7 +275,7 @@ def _graded(answer: str, row: _Row, grading: Grading) -> Score:
         return replace(Score(0.0, answer, "wrong", row.task) if is_wrong else found, progress=found.value)
     try:
         value = grade(row.task, row.config, row.entry, answer, partial_credit=grading == "partial")
-    except Exception as error:  # an invalid entry, edited or from another release of the library
+    except Exception as error:  # the entry is invalid: edited, or from another release of the library
         return _ungradable(row.task, answer, f"{type(error).__name__}: {error}")
     if value < CORRECT_FROM and (fault := _fault(*row.key)):  # several graders do not raise on an invalid entry
         return _ungradable(row.task, answer, fault)
@@ -283,12 +284,12 @@ def _graded(answer: str, row: _Row, grading: Grading) -> Score:
 
 @lru_cache(maxsize=256)
 def _fault(task: str, config: str, entry: str) -> str:
-    """`fault_of`, cached for all wrong answers to the entry."""
+    """`fault_of`, cached so that it runs only once for all wrong answers to an entry."""
     return fault_of(task, _object(config, "info['config']"), _object(entry, "info['entry']"))
 
 
 def _users_fault(row: _Row) -> str:
-    """Why no answer to a row of a user's task can be right: its own gold answer is not. Empty if it is."""
+    """How the grader of a user's task fails on the row's own gold answer; empty if it accepts it."""
     try:
         return _fault_by_worker(row.key)
     except TimeoutError:  # not cached, because the machine may have been busy

@@ -1,9 +1,9 @@
-"""The library's own score formulas, for comparison with published numbers, and the formulas of the user's own tasks.
+"""The library's own score formulas, for comparison with published numbers, and the graders of the user's own tasks.
 They run in a worker process (`core.grading.workers`).
 
-The library's graders of nine tasks execute the answer as code. For these, this module applies the library's formula to
-answers that it parses itself, as bounded literals and expressions. Other graders are called on a cached dataset for
-each (task, config), because some read the dataset's state: word lists, tolerances, board formats.
+For nine tasks, the library's graders execute the answer as code. For these tasks, this module parses the answer itself,
+as a literal or expression of limited size, and applies the library's formula. The other graders are called on a cached
+dataset for each (task, config), because some read the dataset's state, such as word lists or tolerances.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Worker processes, which the parent can kill, for functions that are unsafe with untrusted text.
+"""Run functions that are unsafe for untrusted text in worker processes, which the parent can kill.
 
     with WorkerPool("my_package.graders:grade", wall_s=1.0) as pool:
         outcome = pool.call("42", {"answer": "41"})
@@ -6,20 +6,21 @@
 
 The function is imported in fresh interpreters (no fork, no `__main__` guard) and called with JSON values over pipes.
 Pickle is never used: a compromised worker may return a wrong value, but cannot run code in the parent. Arguments and
-values go through JSON: tuples become lists, keys become strings, and NaN is preserved. After `wall_s` seconds, a call's
-worker and its whole process group are killed, and a warm spare replaces the worker. If something else kills a worker,
-such as the kernel when memory runs out, its call is retried once. A call's overhead is 0.1 to 0.2 ms.
+values go through JSON: tuples become lists, keys become strings, and NaN is preserved. If a call takes longer than
+`wall_s` seconds, its worker and the worker's whole process group are killed, and a warm spare replaces the worker. If
+something else kills a worker, such as the kernel when memory runs out, its call is retried once. The overhead of a call
+is 0.1 to 0.2 ms.
 
 Workers are confined: they have a minimal environment without API keys; no output except their value; limits on memory,
 CPU time, file size (0), open files, processes and core dumps; and a read-only empty folder as home and working
 directory. An audit hook forbids writing, moving or deleting files, reading /proc, starting processes, signaling other
 processes, and using sockets.
 
-This protects against accidents and against model output, not against an expert: it is **not a sandbox**. Python code
-that deliberately bypasses the hook will succeed, and may then corrupt later calls in that worker. Limitations:
+This protects against accidents and model output, not against a determined attacker: it is **not a sandbox**. Python
+code that deliberately bypasses the hook will succeed, and may then corrupt later calls in that worker. Limitations:
 - macOS: no memory limit, because the kernel does not support it; only the wall-time limit bounds memory use.
 - root (in most containers): the process limit and the folder's mode do not apply; the audit hook still does.
-- other users: the process limit is 0, and on Linux it counts threads, so a target cannot start threads.
+- other users: the process limit is 0. On Linux, threads count as processes, so a target cannot start threads.
 - everywhere: files can be read; a child process that bypassed the hook and left the process group outlives its worker.
 If the parent is killed, idle workers end immediately (at end of file), and busy ones at most a second after their
 `wall_s`. An empty folder remains in the temporary directory.
@@ -61,9 +62,9 @@ class Outcome:
     """A call's result."""
 
     status: Literal["ok", "raised", "timed_out", "died"]
-    """ok: the target returned. raised: it raised, or its value is not JSON or too large. timed_out: killed at the
-    wall-time limit. died: the worker ended or violated the protocol during the call (twice, if it was killed
-    externally), or no worker could be started."""
+    """ok: the target returned. raised: it raised an exception, or its value is not JSON or is too large. timed_out:
+    the worker was killed at the wall-time limit. died: the worker ended or violated the protocol during the call
+    (twice, if it was killed externally), or no worker could be started."""
     value: Any = None
     """The target's value after a round trip through JSON; None unless ok. Untrusted: check its type."""
     detail: str = ""
@@ -91,7 +92,7 @@ class Worker:
             return
         started = self._exchange(b"", max(self._ready_by, time.monotonic() + 0.01))
         if started.status == "timed_out":
-            raise RGEnvError(f"a worker for {self._target} was not ready in time: raise start_s")
+            raise RGEnvError(f"a worker for {self._target} was not ready in time: increase start_s")
         if started.status == "died":
             end = f"{self.process.end}: {self.process.last_error}"
             raise RGEnvError(f"a worker for {self._target} ended during start-up: {end}")
@@ -115,7 +116,7 @@ class Worker:
                     return Outcome("ok", value)
                 case [["raised", str(detail)], b""]:
                     return Outcome("raised", None, detail[:DETAIL_CHARS])
-            raise ValueError("wrong form, or more than one reply")
+            raise ValueError("malformed, or more than one reply")
         except TimeoutError:
             self.process.kill()
             return Outcome("timed_out")
@@ -184,19 +185,19 @@ class WorkerPool:
         """Call `target(*args)` in a worker, and block until it is done. Thread-safe.
 
         Raises:
-            InputError: `args` are not JSON, or larger than `MAX_REQUEST_BYTES`.
+            InputError: `args` cannot be encoded as JSON, or are larger than `MAX_REQUEST_BYTES`.
             RGEnvError: the pool is closed, or was created before this process was forked.
         """
         try:
             request = json.dumps(args).encode()  # pure ASCII, so lone surrogates and null bytes survive
         except (TypeError, ValueError, RecursionError) as error:
-            raise InputError(f"arguments for {self.target} are not JSON: {error}") from error
+            raise InputError(f"arguments for {self.target} cannot be encoded as JSON: {error}") from error
         if len(request) > MAX_REQUEST_BYTES:
             size = f"{len(request)} bytes, more than {MAX_REQUEST_BYTES}"
             raise InputError(f"arguments for {self.target} are too large: {size}")
         if os.getpid() != self._pid:
             raise RGEnvError(
-                f"the worker pool for {self.target} belongs to the parent process; make one after the fork"
+                f"the worker pool for {self.target} belongs to the parent process; create one after the fork"
             )
         with self._slots:
             outcome, was_killed = self._called(request)
@@ -208,7 +209,7 @@ class WorkerPool:
 
     def close(self) -> None:
         """Kill and reap all workers. Waiting and running calls raise `RGEnvError`. Idempotent."""
-        if self._closed or os.getpid() != self._pid:  # a forked child, where calls may hold slots forever
+        if self._closed or os.getpid() != self._pid:  # in a forked child, calls may hold slots forever
             return
         self._closed = True
         for worker in list(self._all):
@@ -249,7 +250,7 @@ class WorkerPool:
                 self._replace(worker)
 
     def _taken(self) -> Worker:
-        """A ready worker. Idle and starting ones may have been killed externally."""
+        """A ready worker. Replaces idle and starting workers that were killed externally."""
         failed: RGEnvError | None = None
         for _ in range(self.workers + 2):
             if self._closed:
@@ -262,7 +263,7 @@ class WorkerPool:
             except RGEnvError as error:
                 failed = error
             self._replace(worker)
-        raise failed or RGEnvError("each one was killed")
+        raise failed or RGEnvError("every worker was killed")
 
     def _replace(self, worker: Worker) -> None:
         self._end(worker)
@@ -311,7 +312,7 @@ def serve() -> NoReturn:
         # The parent kills the worker after wall_s; this limit applies if the parent is gone. The signal works even if
         # the GIL is held.
         signal.setitimer(signal.ITIMER_REAL, wall_s + _ALARM_MARGIN_S)
-        cpu_s = math.ceil(time.process_time() + wall_s) + 2  # the limit counts from the start of the process
+        cpu_s = math.ceil(time.process_time() + wall_s) + 2  # CPU time counts from the start of the process
         _limit(resource.RLIMIT_CPU, cpu_s, is_final=False)
         try:
             reply = ["ok", function(*request)]
@@ -363,8 +364,8 @@ def _refuse(event: str, args: tuple[Any, ...]) -> None:
         if not flags & _WRITES and not where.startswith("/proc/"):  # /proc exposes the parent's environment
             return
     elif event in _OS_ALLOWED or not event.startswith(_REFUSED) or (event, args[:1]) == ("os.killpg", (0,)):
-        return  # `ParentPipe` ends its own group
-    raise PermissionError(f"{event} is refused in a worker")
+        return  # `ParentPipe` kills its own process group
+    raise PermissionError(f"{event} is not allowed in a worker")
 
 
 def _line(error: BaseException) -> str:

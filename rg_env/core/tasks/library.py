@@ -27,7 +27,7 @@ NOT_A_TASK = "composite"
 def factory() -> ModuleType:
     """`reasoning_gym.factory`, with every task registered."""
     with warnings.catch_warnings():
-        # cellpylib, a dependency of game_of_life, has invalid escapes and `is` comparisons with literals.
+        # cellpylib, a dependency of game_of_life, causes warnings: invalid escapes, and literals compared with `is`.
         warnings.simplefilter("ignore", SyntaxWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
         import reasoning_gym.factory
@@ -48,7 +48,7 @@ def import_only(task: str, module: str) -> None:
                 sys.modules[package] = _package_without_init(package)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            importlib.import_module("reasoning_gym.coaching")  # before factory: each imports the other
+            importlib.import_module("reasoning_gym.coaching")  # must precede factory, because each imports the other
             importlib.import_module(module)
         if task in factory().DATASETS:
             return
@@ -103,7 +103,7 @@ def curriculum_levels(task: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def create(task: str, config: Mapping[str, Any], *, seed: int, size: int) -> Any:
-    """A library dataset of `task` with `config`. Raises `InputError` if the library rejects the options."""
+    """Create the library's dataset for `task` with `config`. Raises `InputError` if the library rejects the options."""
     dataset_cls, config_cls = dataset_class(task)
     try:
         defaults = config_cls()
@@ -113,7 +113,7 @@ def create(task: str, config: Mapping[str, Any], *, seed: int, size: int) -> Any
             library_config.validate()
         with quiet():
             return dataset_cls(config=library_config)
-    except Exception as error:  # options can make the library raise anything, mostly bare assertions
+    except Exception as error:  # the library can raise any exception, mostly assertions without a message
         raise bad_options(task, config, error) from error
 
 

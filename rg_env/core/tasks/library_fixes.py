@@ -1,18 +1,18 @@
-"""Fixes to the library inside a generation process, so the same draw yields the same item on every machine.
+"""Fixes applied to the library in generation processes, so that a draw yields the same item on every machine.
 
 - codeio executes code snippets. Snippets that read the clock, files, entropy, memory addresses or the process's state
-  are excluded. So are items whose snippet failed (the library stores `{}` as question and answer).
+  are excluded. So are items whose snippet failed (for these, the library stores `{}` as the question and the answer).
 - number_sequence squares numbers until they have millions of digits, and then rejects the sequence. Five draws in a
-  thousand would take seconds, some of them hours. Here a sequence is rejected as soon as a number is huge, which yields
-  the same items.
+  thousand would take seconds, and some of these would take hours. Here a sequence is rejected as soon as a number is
+  huge, which yields the same items.
 - basic_arithmetic tries every possible divisor of numbers with up to 24 digits, which can take days. Here the
   numbers are factored, which yields the same items.
 - time_intervals completes partial dates with today's date; here, a fixed date is used.
-- Questions without exactly one right answer, or with a trivial one, are excluded (see `LEFT_OUT`):
+- Questions that have no right answer, several, or only a trivial one are excluded (see `LEFT_OUT`):
   - propositional_logic: in 20% of the questions, the premises contradict each other, so any conclusion follows; in more
-    than half, nothing new follows from them.
+    than half, they imply nothing new.
   - syllogism: in one question in six, the answer depends on existential import.
-  - quantum_lock: 4% of the questions have a shorter solution if a press without effect toggles the light.
+  - quantum_lock: 4% of the questions have a shorter solution if every press of a button toggles the light.
   - tsumego: in 24% of the questions, no move captures a stone.
   - aiw: one question in six asks about a person it has not mentioned.
 
@@ -62,7 +62,7 @@ _A_DAY = datetime.date(2024, 1, 1)
 
 
 def fix_library(task: str) -> None:
-    """Apply the fixes for `task`, which must be imported already. A second call has no effect."""
+    """Apply the fixes for `task`, which must already be imported. A second call has no effect."""
     if task in _FIXES:
         module = sys.modules[library.dataset_class(task)[0].__module__]
         if not hasattr(module, _FIXED):
@@ -86,7 +86,7 @@ LEFT_OUT: dict[str, tuple[str, Callable[[Mapping[str, Any]], bool]]] = {
         lambda entry: Premises(entry["metadata"]).conclusion() is None,
     ),
     "quantum_lock": (
-        "the shortest sequence would be shorter if a press without effect toggled the light",
+        "the shortest sequence would be shorter if every press of a button toggled the light",
         lambda entry: not is_shortest_lock(entry),
     ),
     "syllogism": (
@@ -124,7 +124,7 @@ def _fix_basic_arithmetic(module: Any) -> None:
 
 
 def _fix_codeio(module: Any) -> None:
-    importlib.import_module("numpy")  # snippets use its generator, which each draw seeds if numpy is imported
+    importlib.import_module("numpy")  # snippets use numpy's generator, which each draw seeds if numpy is imported
     cls = module.CodeIODataset
     construct, run = cls.__init__, cls._generate_io_pair
 

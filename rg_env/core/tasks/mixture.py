@@ -58,7 +58,7 @@ class TaskSpec(BaseModel):
 
 
 class Mixture(BaseModel):
-    """Tasks to draw from, each at most once."""
+    """The tasks to draw questions from. A task can occur only once."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -128,7 +128,7 @@ def _parse_task(item: object) -> TaskSpec:
     elif isinstance(item, TaskSpec):
         item = item.model_dump()
     if not isinstance(item, Mapping):
-        raise InputError(f"a task must be a name or a mapping with {', '.join(_KEYS)}, not {item!r}")
+        raise InputError(f"a task must be a name or a mapping (keys: {', '.join(_KEYS)}), not {item!r}")
     for key in item:
         if key not in _KEYS:
             hint = f"it is an option of the task; use config: {{{key!r}: {item[key]!r}}}"

@@ -2,8 +2,8 @@ r"""Parser for formulas in model output: `-3*x**2`, `2x(x + 1)`, `\frac{1}{2} e^
 
 `parse` supports numbers, the caller's variables, `+ - * / ^ **`, brackets of any kind, implicit products (`2x`, but not
 `x2` or `2 3`), `|x|`, the functions of `FUNCTIONS`, the constants `e` and `pi`, and some LaTeX. It returns None for
-anything else. Parsing computes nothing. A tree has at most `MAX_TOKENS` leaves and a bounded depth, so walking it takes
-bounded time. `exact` evaluates a tree of the four operations.
+anything else. Parsing does not evaluate anything. A tree has at most `MAX_TOKENS` leaves and a bounded depth, so
+walking it takes bounded time. `exact` evaluates a tree that contains only the four arithmetic operations.
 """
 
 import re
@@ -43,14 +43,14 @@ Node = tuple[Any, ...]
 
 
 class _Refused(ValueError):
-    """The text is not a formula of this grammar. Internal to `parse`."""
+    """The text is not a valid formula. `parse` catches this error."""
 
 
 def parse(text: str, variables: Collection[str] = (), *, bounded: bool = True) -> Node | None:
     """Parse a formula. A name in `variables` takes precedence over a constant or function of the same name.
 
-    Texts above `MAX_CHARS` or `MAX_TOKENS` are refused, unless `bounded` is False, which is meant for texts whose
-    length is limited otherwise.
+    Returns None for text longer than `MAX_CHARS` or `MAX_TOKENS` unless `bounded` is False. Use that only for text
+    whose length is limited elsewhere.
     """
     if bounded and len(text) > MAX_CHARS:
         return None
@@ -65,7 +65,7 @@ def parse(text: str, variables: Collection[str] = (), *, bounded: bool = True) -
 
 
 def parse_stored(text: str, variables: Collection[str] = ()) -> Node:
-    """Parse a formula from an entry, of any length. Raises ValueError if it is invalid."""
+    """Parse a formula of any length from an entry. Raises ValueError if it is invalid."""
     node = parse(text, variables, bounded=False)
     if node is None:
         raise ValueError(f"cannot read the formula {text!r}")
@@ -73,7 +73,8 @@ def parse_stored(text: str, variables: Collection[str] = ()) -> Node:
 
 
 def plain(text: str) -> str:
-    """`text` with ASCII digits, operators and exponents, and without LaTeX commands and braces."""
+    """`text` with digits, operators and exponents in ASCII, LaTeX commands as plain names or symbols, and parentheses
+    for all brackets."""
     text = _RAISED.sub(lambda run: f"**{run[0].translate(_SUPERSCRIPTS)}", text)
     text = forms.plain_digits(text).translate(_SIGNS)
     text = _COMMAND.sub(
@@ -83,8 +84,8 @@ def plain(text: str) -> str:
 
 
 def _tokens(text: str, variables: frozenset[str]) -> list[str] | None:
-    """Numbers, names and operators; None if there is anything else. In a run of letters, the longest name is matched
-    first: `xsin` is `x`, `sin`."""
+    """Split text into numbers, names and operators; None if it contains anything else. In a run of letters, each token
+    is the longest name that matches: `xsin` becomes `x`, `sin`."""
     pattern, found, position = _token(variables), list[str](), 0
     text = text.rstrip()
     while position < len(text):
@@ -103,7 +104,7 @@ def _token(variables: frozenset[str]) -> re.Pattern[str]:
 
 
 class _Parser:
-    """Recursive-descent parser with Python's precedence. Implicit products bind like explicit ones."""
+    """Recursive-descent parser with Python's precedence. Implicit products have the precedence of explicit ones."""
 
     def __init__(self, tokens: list[str], variables: frozenset[str]) -> None:
         self.tokens = [*tokens, ""]
@@ -228,7 +229,7 @@ class _Parser:
 
 
 def exact(node: Node, values: Mapping[str, Fraction] | None = None) -> Fraction:
-    """Evaluate a tree of numbers and the four operations. Raises ValueError for other nodes."""
+    """Evaluate a tree of numbers, names in `values` and the four operations. Raises ValueError for any other node."""
     match node:
         case ("number", text):
             return Fraction(text if text[-1] != "." else text[:-1])
@@ -246,14 +247,14 @@ def exact(node: Node, values: Mapping[str, Fraction] | None = None) -> Fraction:
                 value *= exact(factor, values)
             return value
         case _:
-            raise ValueError("only the four operations are supported")
+            raise ValueError("only the four arithmetic operations are supported")
 
 
 @lru_cache(maxsize=256)
 def exact_value(text: str) -> Fraction | None:
-    """Evaluate an expression from the library, of any length; None if it divides by zero.
+    """Evaluate an expression of any length from the library; None if it divides by zero.
 
-    Raises ValueError if it contains anything but numbers, the four operations and brackets.
+    Raises ValueError if it contains anything but numbers, brackets and the four operations.
     """
     try:
         return exact(parse_stored(text))

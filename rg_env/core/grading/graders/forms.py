@@ -1,7 +1,8 @@
-"""Harmless variations of form: wrappings around an answer, and ways to write numbers, lists and grids.
+"""Helpers that ignore harmless differences in form: wrapping around an answer, and ways to write numbers and lists.
 
-The text comes from a model and is never evaluated. Every function takes time linear in the text's length, which callers
-limit, and returns None instead of raising an exception for text in another form.
+The text comes from a model and is never evaluated. Every function runs in time linear in the text's length, which
+callers limit. A function that cannot parse the text returns None (`literal` returns `INVALID`) instead of raising an
+exception.
 """
 
 import math
@@ -40,7 +41,7 @@ _LABEL = re.compile(
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))")
 _GROUPS = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,])")
 _MINUS = {"−": "-", "–": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "＋": "+"}
-# Groups of three digits, all with the same separator: a comma, an underscore, or a (narrow) space.
+# Digits may be in groups of three, all with the same separator: a comma, an underscore or a (narrow) space.
 _NUMBER = re.compile(
     r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+|\d{1,3}(?:_\d{3})+|\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+)?"
     r"(?:\.\d*)?(?:[eE][+-]?\d{1,4})?"
@@ -128,7 +129,7 @@ def _unwrapped(text: str) -> str | None:
     for mark in _MARKS:
         inner = text[len(mark) : -len(mark)].strip()
         if inner and text.startswith(mark) and text.endswith(mark):
-            # `**x**2 + C**` contains a power; `**5** or **6**` does not
+            # in `**x**2 + C**`, the inner `**` is an operator; in `**5** or **6**`, it marks bold text
             return inner if mark not in (_POWER.sub("", inner) if mark == _BOLD else inner) else None
     return None
 
@@ -139,13 +140,13 @@ def _without_period(text: str) -> str | None:
 
 
 def _without_label(text: str) -> str | None:
-    """`text` without a preceding `Answer:`, `The final answer is` or similar label."""
+    """`text` without a preceding `Answer:`, `The final answer is` or a similar label."""
     label = _LABEL.match(text)
     return text[label.end() :].strip() or None if label else None
 
 
 def _without_quotes(text: str) -> str | None:
-    """`text` without the quotes around it, if it has no other quotes, or a list or dictionary is inside."""
+    """`text` without the quotes around it; None if it contains others, unless they enclose a list or dictionary."""
     for start, end in _QUOTES:
         if len(text) > 2 and text.startswith(start) and text.endswith(end):
             inner = text[1:-1].strip()
@@ -162,7 +163,7 @@ def _without_brackets(text: str) -> str | None:
 
 
 def _unfenced(inner: str) -> str:
-    """A code block's content without its language name; empty if it is blank or has several blocks."""
+    """The content of a code block without the language name; empty if it is blank or there are several blocks."""
     if _FENCE in inner:
         return ""
     first, _, rest = inner.partition("\n")
@@ -186,9 +187,10 @@ def _lines(text: str) -> list[str]:
 
 
 def plain_digits(text: str) -> str:
-    """`text` with decimal digits of any script and all minus signs as ASCII. Superscripts are kept.
+    """`text` with decimal digits of any script and all minus signs converted to ASCII. Superscripts are kept.
 
-    Unchanged if it has more distinct digits than three scripts have, because no real answer mixes that many.
+    Text with more than `_MAX_SIGNS` distinct non-ASCII digits and signs is returned unchanged, because no real answer
+    contains that many.
     """
     if text.isascii():
         return text
@@ -204,21 +206,22 @@ def _is_foreign_digit(character: str) -> bool:
 
 
 def plain_thousands(text: str) -> str:
-    r"""`text` with LaTeX thousands separators, as in `1{,}234` and `1\,234`, as plain commas."""
+    r"""`text` with LaTeX thousands separators (`1{,}234`, `1\,234`) replaced by plain commas."""
     return _THOUSANDS.sub(",", text)
 
 
 def ungrouped(text: str) -> str:
-    """`text` without separators in its numbers: `1,234` and `1{,}234` as `1234`."""
+    """`text` without thousands separators: `1,234` and `1{,}234` become `1234`."""
     return _GROUPS.sub(lambda number: number[0].replace(",", ""), plain_thousands(text))
 
 
 def number(text: str) -> Fraction | None:
-    """A decimal number such as `-1,234.50`, `.5` or `2e3`: not NaN or infinity, and at most 1,000 digits."""
+    """The value of a decimal number such as `-1,234.50`, `.5` or `2e3`; None for NaN, infinity, numbers of over 1,000
+    digits and any other text."""
     text = text.strip()
     if len(text) > _MAX_DIGITS:
         return None
-    if plain := _PLAIN_NUMBER.fullmatch(text):  # true of nearly all answers, and ten times as fast
+    if plain := _PLAIN_NUMBER.fullmatch(text):  # matches nearly all answers, and is ten times as fast
         whole, decimals = plain.groups()
         return Fraction(int(whole + decimals), 10 ** len(decimals)) if decimals else Fraction(int(whole))
     text = plain_thousands(plain_digits(text))
@@ -232,22 +235,22 @@ def number(text: str) -> Fraction | None:
 
 
 def integer(text: str) -> int | None:
-    """A whole number, such as `4` or `4.0`."""
-    if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:  # the cells of grids
+    """The value of a whole number such as `4` or `4.0`; None for any other text."""
+    if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:  # a fast path for the cells of grids
         return int(text)
     value = number(text)
     return int(value) if value is not None and value.denominator == 1 else None
 
 
 def plain_fraction(text: str) -> str:
-    r"""`text` with a fraction written as `3/4`, instead of as `\frac{3}{4}` or with another slash."""
+    r"""`text` with a fraction in LaTeX (`\frac{3}{4}`) or with a Unicode slash rewritten as `3/4`."""
     text = text.strip().translate(str.maketrans("\N{FRACTION SLASH}\N{DIVISION SLASH}", "//"))
     latex = _FRACTION.fullmatch(text)
     return "{}{}/{}".format(*latex.groups()) if latex else text
 
 
 def rational(text: str) -> Fraction | None:
-    r"""A decimal number, or a fraction of two: `3/4`, `-6 / 8`, `\frac{3}{4}`."""
+    r"""The value of a decimal number or of a fraction: `3/4`, `-6 / 8`, `\frac{3}{4}`."""
     above, slash, below = plain_fraction(text).partition("/")
     numerator = number(above)
     if not slash or numerator is None:
@@ -257,9 +260,11 @@ def rational(text: str) -> Fraction | None:
 
 
 def literal(text: str) -> Any:
-    """The value of one JSON or Python literal: list, tuple, dict with text or whole-number keys, text, number, boolean
-    or None, with digits of any script. `INVALID` for anything else: other syntax, NaN and infinities, a key that occurs
-    twice, brackets more than `MAX_DEPTH` deep, numbers of over 1,000 digits.
+    """Parse a single JSON or Python literal: a list, a tuple, a dictionary with string or integer keys, a string, a
+    number, a boolean or None. Digits may be in any script.
+
+    Returns `INVALID` for anything else: other syntax, NaN, infinity, duplicate keys, brackets nested more than
+    `MAX_DEPTH` deep, and numbers of over 1,000 digits.
 
     `ast.literal_eval` is not used because it takes 0.25 s for some texts of 10,000 characters.
     """
@@ -272,7 +277,7 @@ def literal(text: str) -> Any:
 
 
 def _literal(token: re.Match[str], tokens: Iterator[re.Match[str]], depth: int) -> Any:
-    """Read the value that starts with `token`. Raises ValueError if there is not one."""
+    """Read the value that starts with `token`. Raises ValueError if `token` does not start a value."""
     kind = token.lastindex
     if kind == _DIGITS:
         return _finite(token[kind], int)
@@ -288,8 +293,8 @@ def _literal(token: re.Match[str], tokens: Iterator[re.Match[str]], depth: int) 
 
 
 def _group(bracket: str, tokens: Iterator[re.Match[str]], depth: int) -> Any:
-    """The list, tuple or dictionary after its opening bracket; for parentheses around a single item, the item
-    itself."""
+    """Read the rest of a list, tuple or dictionary after its opening bracket. Parentheses around a single item yield
+    the item itself."""
     if depth > MAX_DEPTH:
         raise ValueError("too deep")
     keys: list[Any] = []
@@ -309,10 +314,10 @@ def _group(bracket: str, tokens: Iterator[re.Match[str]], depth: int) -> Any:
         if comma:
             token = next(tokens)
     if token[_CLOSE] != {"[": "]", "(": ")", "{": "}"}[bracket]:
-        raise ValueError("closed by another bracket")
+        raise ValueError("mismatched bracket")
     if bracket == "{":
         found = dict(zip(keys, items, strict=True))
-        if len(found) < len(keys):  # two values for one key are two answers
+        if len(found) < len(keys):  # an answer with two values for a key is ambiguous
             raise ValueError("duplicate key")
         return found
     if bracket == "(":
@@ -331,7 +336,7 @@ def _unescaped(text: str) -> str:
     if "\\" not in text:
         return text
     text = _ESCAPE.sub(lambda escape: _character(escape[1]), text)
-    # JSON encodes characters beyond 16 bits as surrogate pairs. Lone surrogates are kept.
+    # JSON escapes characters above U+FFFF as surrogate pairs. Lone surrogates are kept.
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
@@ -340,7 +345,7 @@ def _character(name: str) -> str:
 
 
 def numbers(text: str) -> list[Fraction] | None:
-    """A list of numbers: `[1, 2.5]`, `(1, 2)`, `1, 2`, or separated by white space."""
+    """Parse a list of numbers separated by commas or white space, with or without brackets: `[1, 2.5]`, `1 2`."""
     return all_numbers(part.strip("'\"") for part in re.split(r"[\s,;]+", unbracketed(plain_digits(text))) if part)
 
 
@@ -351,11 +356,11 @@ def all_numbers(texts: Iterable[str]) -> list[Fraction] | None:
 
 
 def parts(text: str) -> list[str]:
-    """A sequence's parts, separated by white space, commas, bars or arrows; brackets and quotes are ignored."""
+    """Split a sequence at white space, commas, bars and arrows; brackets and quotes are ignored."""
     return text.replace("->", " ").translate(_SEPARATORS).split()
 
 
 def unbracketed(text: str) -> str:
-    """`text` without white space and one pair of brackets around it."""
+    """`text` without surrounding white space and without one pair of surrounding brackets."""
     text = text.strip()
     return text[1:-1].strip() if text[:1] + text[-1:] in ("[]", "()", "{}") else text

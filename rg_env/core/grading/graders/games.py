@@ -1,9 +1,9 @@
 """Graders for games whose answer is a filled grid, a board, a single value or an arithmetic expression. `move_games`
-has the graders for games whose answer is a list of moves.
+contains the graders for games whose answer is a list of moves.
 
-Any grid that keeps the givens and obeys all rules is right, even if it is not the stored solution. Otherwise, a grid
-that keeps the givens scores its fraction of right cells among those to fill in, beyond the best constant filling, so a
-constant filling scores 0. A changed given scores 0.
+Any grid that keeps the givens and obeys all rules is right, even if it is not the stored solution. Any other grid that
+keeps the givens gets partial credit: the share of empty cells that it fills correctly, minus the share that the best
+constant filling would get right, but at least 0. A grid that changes a given scores 0.
 """
 
 import re
@@ -44,7 +44,8 @@ def _sudoku(answer: str, entry: Entry, side: int) -> float:
 def futoshiki(answer: str, entry: Entry, config: Config) -> float:
     """A grid with each number once per row and column that satisfies all inequalities.
 
-    The answer repeats the signs between the cells or omits them all; a changed sign scores 0, like a changed given.
+    The answer must either repeat all signs between the cells or omit all of them. Changing a sign scores 0, as does
+    changing a given.
     """
     metadata = entry["metadata"]
     text = answer.translate(_SIGNS)
@@ -63,7 +64,7 @@ def futoshiki(answer: str, entry: Entry, config: Config) -> float:
 
 
 def kakurasu(answer: str, entry: Entry, config: Config) -> float:
-    """Zeros and ones with the required weighted sums of rows and columns."""
+    """A grid of zeros and ones whose rows and columns have the required weighted sums."""
     metadata = entry["metadata"]
 
     def obeys(grid: Grid) -> bool:
@@ -74,8 +75,8 @@ def kakurasu(answer: str, entry: Entry, config: Config) -> float:
 
 
 def survo(answer: str, entry: Entry, config: Config) -> float:
-    """A grid where each row and column ends in the sum of the rest, and the empty cells contain each given number
-    once."""
+    """A grid in which the last cell of each row and column is the sum of the others, and each given number fills one
+    empty cell."""
     metadata = entry["metadata"]
     puzzle, size = metadata["puzzle"], metadata["board_size"]
 
@@ -93,8 +94,8 @@ def survo(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _value(grid: Grid | None, metadata: dict[str, Any], obeys: Callable[[Grid], bool]) -> float:
-    """1.0 for a grid that keeps the givens and `obeys` the rules; otherwise, its progress as defined in the module's
-    docstring."""
+    """1.0 for a grid that keeps the givens and `obeys` the rules; otherwise, the partial credit described in the
+    module docstring."""
     if grid is None:
         return 0.0
     wanted: list[int] = []
@@ -113,9 +114,9 @@ def _value(grid: Grid | None, metadata: dict[str, Any], obeys: Callable[[Grid], 
 
 
 def _grid(text: str, n_rows: int, n_columns: int, one_digit: bool = True) -> Grid | None:
-    """The rows of whole numbers, 0 for a blank (`_`); None for another size or other cells.
+    """The grid as rows of whole numbers, with 0 for a blank (`_`); None if its size is wrong or a cell is invalid.
 
-    With `one_digit`, digits in a row need no separators. Rulers between rows are skipped.
+    With `one_digit`, digits in a row need no separators. Lines drawn between rows are skipped.
     """
     rows = [row for row in common.rows(text, n_rows * n_columns) or [] if set("".join(row)) - set("-+=:")]
     if one_digit:
@@ -169,8 +170,9 @@ def n_queens(answer: str, entry: Entry, config: Config) -> float:
 def tsumego(answer: str, entry: Entry, config: Config) -> float:
     """A move that captures the most white stones.
 
-    The library's random stones may give its white group another liberty, so that the stored move captures nothing. In
-    that case, another move is right (`graders.gold`), or the question has no answer and is left out.
+    The stones that the library adds at random may give the white group another liberty, so that the stored move
+    captures nothing. In that case, either another move is right (see `graders.gold`), or the question has no answer and
+    is left out.
     """
     board = entry["metadata"]["board"]
     move, taken = _point(answer, len(board)), captures(board)
@@ -180,7 +182,7 @@ def tsumego(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _point(text: str, size: int) -> Point | None:
-    """Row and column, counted from the top left, of a point such as `C4`, whose row is counted from the bottom."""
+    """Row and column, counted from the top left, of a point such as `C4`, which counts rows from the bottom."""
     match = _MOVE.fullmatch(forms.plain_digits(text.strip()))
     if match is None:
         return None
@@ -189,7 +191,7 @@ def _point(text: str, size: int) -> Point | None:
 
 
 def captures(board: list[list[str]]) -> dict[Point, int]:
-    """The number of white stones captured by each capturing move: those in groups with no other liberty."""
+    """The number of white stones that each capturing move takes. It takes the groups that have no other liberty."""
     size = len(board)
     left = {(r, c) for r in range(size) for c in range(size) if board[r][c] == "O"}
     found: dict[Point, int] = {}
@@ -222,9 +224,9 @@ _FOUR_OPERATIONS = ("number", "negative", "inverse", "sum", "product")
 
 
 def _made_of(answer: str, numbers: Collection[int], target: int) -> Node | None:
-    """The expression, if it uses exactly the given numbers, each once, and evaluates to the target.
+    """The parsed expression if it uses exactly the given numbers, each once, and equals the target; otherwise None.
 
-    The numbers are compared before anything is computed, so the arithmetic stays as small as the puzzle's.
+    The numbers are compared before anything is computed, so an answer cannot cause expensive arithmetic.
     """
     left, equals, right = answer.partition("=")
     if equals and forms.integer(right) != target:
@@ -234,7 +236,8 @@ def _made_of(answer: str, numbers: Collection[int], target: int) -> Node | None:
         return None
     parts = list(_parts(node))
     used = [part[1] for part in parts if part[0] == "number"]
-    plain = all(number.isdecimal() and number == str(int(number)) for number in used)  # no points or leading zeros
+    # no decimal points or leading zeros
+    plain = all(number.isdecimal() and number == str(int(number)) for number in used)
     if not plain or not all(part[0] in _FOUR_OPERATIONS for part in parts):
         return None
     if sorted(map(int, used)) != sorted(numbers):
@@ -282,5 +285,5 @@ def puzzle24(answer: str, entry: Entry, config: Config) -> float:
         return 0.0
     named = re.search(r"operators ([-+*/, ]+)\.", str(entry["question"]))
     allowed = set(named[1].replace(",", "").split() if named else "+-*/")
-    stored = parse(str(entry["answer"]))  # the generator uses `-` instead of an inexact division
+    stored = parse(str(entry["answer"]))  # the generator replaces an inexact division with `-`
     return _operators(node) <= allowed | (_operators(stored) if stored else set())

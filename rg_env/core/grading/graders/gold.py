@@ -1,12 +1,12 @@
 """The gold answer of an entry: the stored answer, or the right one if the library stores a wrong one or none.
 
     gold_answer("rush_hour", entry)                     # solved here: the library stores no answer
-    corrected("mahjong_puzzle", entry)["answer"]        # the result of the last round, by the rules of the question
+    corrected("mahjong_puzzle", entry)["answer"]        # the last round's result under the question's rules
 
-Graders see an entry as `corrected` returns it, so the right answer is rewarded, and a wrong stored one is not.
+Graders receive the entry that `corrected` returns, so they reward the right answer even if a wrong one is stored.
 Questions whose right answer is unclear or does not exist never become rows: see `core.tasks.library_fixes.left_out`.
-The solvers in `tests/solvers` solve questions from their text and measure which stored answers are wrong, and how
-often.
+The solvers in `tests/solvers` answer questions from their text alone, to determine which stored answers are wrong and
+how often.
 """
 
 import json
@@ -39,11 +39,11 @@ def corrected(task: str, entry: Entry, config: Config = NO_OPTIONS) -> Entry:
 
 
 def _aiw(entry: Entry, config: Config) -> str:
-    """The number of women in two circles that share only Matilda: without Matilda herself, but with the center of the
-    first circle.
+    """The number of Matilda's female colleagues. She belongs to two circles: the count includes the woman at the center
+    of the first one, but not Matilda herself.
 
-    The library counts one woman too many in the first circle (Matilda as her own colleague) and ignores the second,
-    whose members are all each other's colleagues according to the question.
+    The library counts Matilda as her own colleague in the first circle. It ignores the second, although according to
+    the question the members of each circle are all colleagues of each other.
     """
     women = re.findall(r"\b(\d+) female colleagues", entry["question"])
     if len(women) != 2:
@@ -52,15 +52,15 @@ def _aiw(entry: Entry, config: Config) -> str:
 
 
 def _basic_arithmetic(entry: Entry, config: Config) -> str:
-    """The exact value, as a fraction if a division leaves a remainder, which the library drops. With
+    """The exact value of the expression: a fraction if a division leaves a remainder, which the library discards. With
     `allow_parentheses=False`, the library also ignores precedence."""
     exact = exact_value(entry["metadata"]["expression"])
     return str(entry["answer"]) if exact is None or exact == forms.number(entry["answer"]) else str(exact)
 
 
 def _tsumego(entry: Entry, config: Config) -> str:
-    """The move that captures the most stones, which may differ from the stored one because of the library's random
-    stones."""
+    """The move that captures the most stones, which may differ from the stored one because the library adds stones
+    at random."""
     captures = games.captures(entry["metadata"]["board"])
     size = len(entry["metadata"]["board"])
     best = [f"{chr(65 + column)}{size - row}" for (row, column), n in captures.items() if n == max(captures.values())]
@@ -68,8 +68,8 @@ def _tsumego(entry: Entry, config: Config) -> str:
 
 
 def _knight_swap(entry: Entry, config: Config) -> str:
-    """A solution if "No" is stored for a solvable puzzle: to make some puzzles impossible, the library removes a move
-    from the board without mentioning it in the question."""
+    """A solution if "No" is stored for a solvable puzzle. To make some puzzles impossible, the library forbids a move
+    without mentioning this in the question."""
     metadata = entry["metadata"]
     if entry["answer"] != "No":
         return str(entry["answer"])
@@ -78,8 +78,8 @@ def _knight_swap(entry: Entry, config: Config) -> str:
 
 
 def _mahjong_puzzle(entry: Entry, config: Config) -> str:
-    """The last round's result. The library returns `Pass` for a random card, whatever it forms, prefers `Chi` to
-    `Peng`, and misses a sequence whose middle card occurs twice."""
+    """The last round's result. The library stores `Pass` for any randomly drawn card, even if the card forms a group,
+    prefers `Chi` to `Peng`, and misses a sequence whose middle card occurs twice."""
     *before, last = entry["metadata"]["rounds"]
     cards = CARDS.search(entry["question"])
     hand = before[-1]["cards"] if before else cards[1] if cards else ""
@@ -111,7 +111,7 @@ def syllogism_follows(entry: Entry) -> bool | None:
 def _statement(text: str) -> Statement:
     match = STATEMENT.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text!r} is not a statement of a syllogism")
+        raise ValueError(f"{text!r} is not a categorical proposition")
     kind, subject, negation, predicate = match.groups()
     return kind.lower() + (" not" if negation else ""), subject, predicate
 
@@ -142,8 +142,8 @@ def _holds(statement: tuple[str, int, int], model: list[tuple[bool, ...]]) -> bo
 
 def _family_relationships(entry: Entry, config: Config) -> str:
     """The first person's relationship to the second. For in-laws, nieces and nephews, the library stores the reverse
-    (`mother-in-law` for a daughter-in-law). The stored word is kept if the options list the first person's name as both
-    male and female, or as neither."""
+    relationship (`mother-in-law` for a daughter-in-law). The stored answer is kept if the options list the first
+    person's name as both male and female, or as neither."""
     stored = str(entry["answer"])
     name = entry["metadata"]["person1"]
     male, female = (name in option("family_relationships", config, key) for key in ("male_names", "female_names"))
@@ -173,13 +173,13 @@ SOLVED = ("rush_hour", "boxnet")
 
 
 def gold_answer(task: str, entry: Mapping[str, Any], config: Config = NO_OPTIONS) -> str | None:
-    """The right answer to `entry` of a task with these options; None if it is unknown.
+    """The right answer to an entry of `task`, generated with the options `config`; None if it is unknown.
 
-    A wrong stored answer is replaced by the right one according to the rules of the question: see `corrected`.
-    graph_color and rubiks_cube keep an example of a right answer in their metadata instead. rush_hour and boxnet do not
-    store an answer at all, so their puzzles are solved here, which takes tens of milliseconds for rush_hour. The
-    example in propositional_logic often restates a premise, or is a variable that does not follow; it is then replaced
-    by an answer of our own.
+    If the stored answer is wrong, this is the right one according to the rules of the question: see `corrected`.
+    Entries of graph_color and rubiks_cube have an example of a right answer in their metadata instead. Those of
+    rush_hour and boxnet have no answer at all, so their puzzles are solved here, which takes tens of milliseconds for
+    rush_hour. The example stored for propositional_logic often restates a premise or is a variable that does not
+    follow; in that case, the shortest conclusion is returned.
     """
     if task in STORED_ELSEWHERE:
         return STORED_ELSEWHERE[task](entry)

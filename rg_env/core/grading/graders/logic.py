@@ -1,4 +1,4 @@
-"""Graders of the logic tasks; formulas of propositional logic, and the conclusions that premises allow.
+"""Graders of the logic tasks, a parser for propositional formulas, and a check of which conclusions follow.
 
 A formula is a tuple: `("var", name)`, `("not", f)`, or `(operator, left, right)` with `and`, `or`, `implies`, `iff`.
 Negation binds most tightly, then and, or, implies, iff, as in the library; chained implications associate to the right,
@@ -14,8 +14,8 @@ equivalent to the formula (W. V. Quine, The problem of simplifying truth functio
 A formula is a *conclusion* if the premises together imply it, it is neither always true nor always false, and no part
 of it is implied by a single premise. For example, `P` and `P → Q` together imply `Q`, `Q ∨ R` and `R → Q`, which are
 conclusions. They also imply formulas that are not: `P`, `P ∨ R`, `¬P ∨ Q` and `(P → Q) ∨ R` (each implied by one
-premise), and `P ∧ Q` and the conjunction of the premises (`P` is a part of both). The second half of the rule matters:
-without it, copying the premises, joined by `and`, would be right wherever any answer is.
+premise), and `P ∧ Q` and the conjunction of the premises (`P` is a part of both). The last condition matters: without
+it, the conjunction of the premises would be a right answer to every question that has one.
 """
 
 import re
@@ -59,7 +59,7 @@ _MAX_PREMISE_TOKENS = 20_000  # premises come from the library; the limit for an
 def knights_knaves(answer: str, entry: Entry, config: Config) -> float:
     """The right role of every inhabitant, in any order.
 
-    There is no partial credit, because guessing gets half the roles right.
+    There is no partial credit, because guessing gets about half of the roles right.
     """
     metadata = entry["metadata"]
     terms = metadata["knight_knave_terms"]
@@ -69,8 +69,8 @@ def knights_knaves(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, bool] | None:
-    """The role of each name in the text; None if the text contradicts itself or has negations. Other words are
-    ignored."""
+    """The role of each name in the text; None if the text contradicts itself or contains a negation. Other words
+    are ignored."""
     claims: dict[str, bool] = {}
     pending: list[str] = []  # names still without a role
     plural = False
@@ -83,7 +83,7 @@ def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, b
             for name in pending if plural else pending[-1:]:
                 if claims.setdefault(name, role) != role:
                     return None
-            if not pending and role != last:  # `a knight or knave`, and a role without a name
+            if not pending and role != last:  # rejects `a knight or knave`, and a role without a name
                 return None
             pending, plural, last = [], False, role
         elif word in _DENIALS or (pending and word not in _LINKS):
@@ -93,19 +93,19 @@ def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, b
 
 
 def family_relationships(answer: str, entry: Entry, config: Config) -> float:
-    """The relationship, in any letter case and with or without hyphens."""
+    """The stored relationship, ignoring case and hyphens."""
     words = answer.casefold().replace("-", " ").replace("‑", " ").split()
     return words == str(entry["answer"]).replace("-", " ").split()
 
 
 def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
-    """A conclusion by the rule in the module's docstring: it follows, and no part of it follows from a single premise.
+    """A conclusion as defined in the module docstring: it follows, and no part of it follows from a single premise.
 
-    The rule depends on meaning only, so equivalent formulas get the same verdict if they can be parsed and use the
+    Only a formula's meaning counts, so equivalent formulas get the same verdict if they can be parsed and use the
     question's variables. The library's grader accepts anything that follows and is neither a tautology nor a single
-    variable: the conjunction of the question's premises, and, on two questions in three, `P ∨ Q`. Only questions with a
-    conclusion in at most two variables become rows, one draw in five (`library_fixes.left_out`), and no variable or
-    negated variable is right on more than one row in six (`core.data.selection`).
+    variable, including the conjunction of the premises and, for two questions in three, `P ∨ Q`. Only questions with a
+    conclusion in at most two variables become rows (one draw in five; see `library_fixes.left_out`), and no variable or
+    negated variable is a right answer to more than one row in six (see `core.data.selection`).
     """
     premises = Premises(entry["metadata"])
     formula = parse(answer.strip().lstrip("∴⊢ "), premises.variables)
@@ -116,7 +116,7 @@ class Premises:
     """A propositional_logic question's premises."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
-        """Parse the premises. Raises `ValueError` for an unreadable one."""
+        """Parse the premises. Raises `ValueError` if one cannot be parsed."""
         self.variables: list[str] = sorted(metadata["variables"])
         self._formulas = [self._read(text) for text in metadata["premises"]]
         self._table = columns(self.variables)
@@ -125,7 +125,7 @@ class Premises:
         self._together = reduce(and_, self._columns, self._always)
 
     def lead_to(self, formula: Formula) -> bool:
-        """Whether `formula`, in the question's variables, is a conclusion."""
+        """Whether `formula` is a conclusion. It may only use the question's variables."""
         column = truth(formula, self._table)
         if column in (0, self._always) or self._together & ~column:
             return False
@@ -133,12 +133,12 @@ class Premises:
         if len(depends) > MAX_DEPENDS:
             return False
         others = [name for name in self.variables if name not in depends]
-        table = columns([*depends, *others])  # in this order, rows and columns of `depends` alone come first
+        table = columns([*depends, *others])  # in this order, the table of `depends` alone comes first
         every = always(table)
         rows = always(columns(depends))
-        # A clause is false in a cube of the table, where the variables that are not in the clause are free. So the
-        # parts are the largest cubes in which the formula is false, and a premise implies a part if the premise is
-        # false in the part's cube, too.
+        # A clause is false on a cube of the table: the rows in which all its literals are false. The parts therefore
+        # correspond to the largest cubes on which the formula is false, and a premise implies a part if the premise
+        # is false on the same cube.
         free = [table[name] & rows for name in depends]
         false = _cubes(rows & ~truth(formula, table), free)
         parts = [
@@ -158,8 +158,8 @@ class Premises:
         return [text for text, column in self._literals() if self._together and self._is_new(column)]
 
     def conclusion(self) -> str | None:
-        """The shortest conclusion that is a literal or a disjunction of two; None if none exists, or if the premises
-        contradict each other, so that anything follows."""
+        """The shortest conclusion that is a literal or a disjunction of two literals; None if none exists, or if the
+        premises contradict each other and thus imply anything."""
         if not self._together:
             return None
         literals = list(self._literals())
@@ -173,7 +173,7 @@ class Premises:
             yield f"¬{name}", self._always & ~column
 
     def _is_new(self, clause: int) -> bool:
-        """`lead_to` for a clause's column; a clause's only part is itself."""
+        """Like `lead_to`, for a clause given by its column. The only part of a clause is the clause itself."""
         implied = clause != self._always and not self._together & ~clause
         return implied and all(premise & ~clause for premise in self._columns)
 
@@ -185,8 +185,8 @@ class Premises:
 
 
 def _cubes(column: int, variables: Iterable[int]) -> list[int]:
-    """For each set of variables (bit i is variable i): the rows whose cube, with these variables free, is within
-    `column`."""
+    """For each set of variables (bit i for variable i), the rows that stay within `column` whatever values
+    these variables take."""
     found = [column]
     for variable in variables:
         found += [cubes & flipped(cubes, variable) for cubes in found]
@@ -201,7 +201,7 @@ class _Unreadable(ValueError):
 
 
 def parse(text: str, variables: Collection[str], max_tokens: int = MAX_TOKENS) -> Formula | None:
-    """The formula in these variables that `text` represents; None if it does not represent one."""
+    """Parse a formula in these variables; None if `text` is not one."""
     text = text.strip()
     tokens: list[tuple[str, str]] = []
     position = 0
@@ -224,7 +224,7 @@ def parse(text: str, variables: Collection[str], max_tokens: int = MAX_TOKENS) -
 
 
 def _binary(tokens: Sequence[tuple[str, str]], at: int, weakest: int, depth: int) -> tuple[Formula, int]:
-    """The longest formula from `at` with operators that bind at least as tightly as `weakest`, and where it ends."""
+    """Parse the longest formula at `at` whose operators bind at least as tightly as `weakest`. Also return its end."""
     left, at = _unary(tokens, at, depth)
     while at < len(tokens) and _BINDING.get(tokens[at][0], 0) >= weakest:
         operator = tokens[at][0]
@@ -251,7 +251,7 @@ def _unary(tokens: Sequence[tuple[str, str]], at: int, depth: int) -> tuple[Form
 
 
 def columns(variables: Collection[str]) -> dict[str, int]:
-    """Each variable's column of the truth table: bit i is its value in row i of 2^n. The first variable's column
+    """Each variable's column of the truth table: bit i is the variable's value in row i. The first variable's column
     alternates."""
     if len(variables) > MAX_VARIABLES:
         raise ValueError(f"{len(variables)} variables: a truth table has at most {MAX_VARIABLES}")
@@ -296,6 +296,7 @@ def truth(formula: Formula, table: Mapping[str, int]) -> int:
 
 
 def flipped(column: int, variable: int) -> int:
-    """The column after swapping the rows where a variable, given by its own column, is true and false."""
+    """The column after swapping the rows where a variable is true with those where it is false. `variable` is the
+    variable's own column."""
     width = (variable & -variable).bit_length() - 1
     return (column & variable) >> width | (column << width & variable)

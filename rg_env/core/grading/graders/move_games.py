@@ -1,14 +1,15 @@
-"""Graders for games answered by a list of moves, which are played on our own board by the question's rules.
+"""Graders for games whose answer is a list of moves. They play the moves on a board of their own, by the question's
+rules.
 
-A list with an illegal move is wrong, except in sokoban, where walking into a wall does nothing. The library stores no
-solution of a rush_hour or boxnet puzzle: `solve_rush_hour` and `solve_boxnet` find one.
+A list with an illegal move is wrong, except in sokoban, where walking into a wall does nothing. The library does not
+store solutions to rush_hour and boxnet puzzles; `solve_rush_hour` and `solve_boxnet` find them.
 
-Rush hour: a vehicle never leaves its line, so a state of the board has one number per vehicle: the position on the line
-where the vehicle begins.
+Rush hour: a vehicle never leaves its line (a row or column), so the state of the board has one number per vehicle: the
+position of its first cell on that line.
 
-Boxnet: a plan is a list of steps. In a step, each agent can do one thing with a box that starts the step in its square:
-move it to an adjacent square, or match it with a target of the same color in the same square. Matching removes the box
-and the target.
+Boxnet: a plan is a list of steps. In a step, each agent can do one thing with a box that is in its square when the step
+starts: move the box to an adjacent square, or match it with a target of the same color in the same square. Matching
+removes the box and the target.
 """
 
 import json
@@ -40,7 +41,7 @@ _KNIGHT_MOVES = re.compile(
 _SIDE = 6
 _MAX_STATES = 200_000
 """Number of states after which the solver gives up. No puzzle in the library has more than 147,355."""
-_SLIDE = re.compile(r"([A-Z])\1{0,2}([+-])(\d{1,2})")  # also `AA+1`, as the question names the red car
+_SLIDE = re.compile(r"([A-Z])\1{0,2}([+-])(\d{1,2})")  # also `AA+1`, because the question calls the red car AA
 _ACTION = re.compile(
     r"agent\[N,N\]:move\((box_[^(),]+),(?:square\[N,N\]|(target_[^()]+))\)".replace("N", r"(\d{1,3}\.5)"), re.IGNORECASE
 )
@@ -55,7 +56,7 @@ _Squares = dict[str, list[str]]
 def _shortest(
     start: _S, moves: Callable[[_S], Iterable[tuple[str, _S]]], done: Callable[[_S], bool]
 ) -> list[str] | None:
-    """The moves on a shortest path to a `done` state; None if no path exists, or there are too many states."""
+    """The moves on a shortest path to a `done` state; None if no path exists, or if there are too many states."""
     came_from: dict[_S, tuple[_S, str] | None] = {start: None}
     queue = deque([start])
     while queue and len(came_from) < _MAX_STATES:
@@ -74,7 +75,7 @@ def _shortest(
 
 
 def tower_of_hanoi(answer: str, entry: Entry, config: Config) -> float:
-    """Any number of legal moves that bring all disks to the target peg: the question does not ask for the fewest.
+    """Any number of legal moves that bring all disks to the target peg; the question does not ask for the fewest.
 
     Each move takes constant time. The length limit on answers bounds the number of moves.
     """
@@ -151,12 +152,12 @@ def solve_knight_swap(pieces: tuple[tuple[str, str], ...], first: str) -> str:
 
 
 def sokoban(answer: str, entry: Entry, config: Config) -> float:
-    """Letters U, D, L and R that push all boxes onto goals. Blocked steps do nothing."""
+    """A sequence of the letters U, D, L and R that pushes all boxes onto goals. Blocked steps do nothing."""
     moves = re.sub("[ \t\r\n,;'\"[\\]]", "", answer).upper()
     if not moves or set(moves) - set("UDLR"):
         return 0.0
     rows = entry["metadata"]["gamestr"].replace(" ", "").strip().splitlines()
-    stride = max(map(len, rows)) + 1  # an empty column, so that no step wraps around into the next row
+    stride = max(map(len, rows)) + 1  # an empty column keeps steps from wrapping around to the next row
     cells = {y * stride + x: cell for y, row in enumerate(rows) for x, cell in enumerate(row)}
     floor = {at for at, cell in cells.items() if cell != "+"}
     goals = {at for at, cell in cells.items() if cell in "X$%"}
@@ -181,14 +182,14 @@ def sokoban(answer: str, entry: Entry, config: Config) -> float:
 @dataclass(frozen=True)
 class _Board:
     walls: int
-    """Cells that nothing may enter, as bits."""
+    """Bit mask of the cells that nothing may enter."""
     masks: list[list[int]]
-    """Cells that each vehicle occupies at each place on its line, as bits. The first vehicle is the red car."""
+    """For each vehicle, bit masks of the cells that it occupies at each place on its line. The red car is first."""
     start: tuple[int, ...]
     """Initial place of each vehicle."""
 
     def taken(self, state: Iterable[int]) -> int:
-        """Cells occupied by walls and vehicles."""
+        """Bit mask of the cells occupied by walls and vehicles."""
         cells = self.walls
         for masks, place in zip(self.masks, state, strict=True):
             cells |= masks[place]
@@ -201,7 +202,7 @@ class _Board:
 
 
 def read_board(description: str) -> _Board:
-    """Read a board from 36 letters, row by row: `o` is empty, `x` a wall.
+    """Read a board from 36 letters, row by row: `o` is an empty cell, and `x` is a wall.
 
     Vehicles are sorted by letter, and the question calls them A, B, C, ... in that order. These names can differ from
     the letters in the description, which may skip some letters.
@@ -253,10 +254,10 @@ def rush_hour(answer: str, entry: Entry, config: Config) -> float:
 
 
 def solve_rush_hour(entry: Mapping[str, Any]) -> str | None:
-    """Moves that solve the puzzle, as few as possible (a slide of any length is one), in the question's format.
+    """A shortest solution in the question's format. A slide of any length counts as one move.
 
-    None if no solution exists, or there are too many states to search. Takes about 20 ms, up to 0.5 s if many vehicles
-    can move.
+    None if no solution exists, or if there are too many states to search. Takes about 20 ms, and up to 0.5 s if many
+    vehicles can move.
     """
     board = read_board(entry["metadata"]["board_config"])
 
@@ -289,7 +290,7 @@ def boxnet(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _do(step: dict[Any, Any], squares: _Squares) -> bool:
-    """Do all actions of a step at once; False if one is impossible."""
+    """Perform all actions of a step simultaneously; False if one is impossible."""
     acted = set()
     arrivals = []
     for agent, action in step.items():
@@ -315,8 +316,8 @@ def _do(step: dict[Any, Any], squares: _Squares) -> bool:
 
 
 def solve_boxnet(entry: Mapping[str, Any]) -> str:
-    """A plan that matches all boxes, one action per step: each box in turn moves to the nearest target left for its
-    color."""
+    """A plan that matches all boxes, one action per step: each box in turn moves to the nearest remaining target of
+    its color."""
     squares: _Squares = entry["metadata"]["initial_state"]
     targets = [(item, name) for name, items in squares.items() for item in items if item.startswith("target_")]
     plan = []
@@ -364,12 +365,12 @@ _STEPS = {"right": (0, 1), "down": (1, 0), "left": (0, -1), "up": (-1, 0)}
 
 
 def path_star(answer: str, entry: Entry, config: Config) -> float:
-    """The path. It is unique, because branches of a star do not meet."""
+    """The stored path, which is the only one, because the branches of a star do not meet."""
     return forms.parts(answer.casefold()) == str(entry["answer"]).split()
 
 
 def shortest_path(answer: str, entry: Entry, config: Config) -> float:
-    """Any shortest path through open cells, or `infeasible` if no path exists. A longer path scores half or less."""
+    """Any shortest path through open cells, or `infeasible` if no path exists. A longer path scores at most 0.5."""
     shortest = entry["metadata"]["solution"]
     path = forms.parts(answer.casefold())
     if not shortest:
@@ -397,19 +398,17 @@ def _reaches_goal(matrix: list[list[str]], path: Iterable[str]) -> bool:
 
 
 def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
-    """Any sequence of buttons that reaches the target in as few presses as possible. A longer one scores half or
-    less.
+    """Any sequence of buttons that reaches the target in as few presses as possible. A longer sequence scores at
+    most 0.5.
 
-    Taken literally, the light toggles "whenever you press a button", even a button for the other color, which leaves
-    the number unchanged. The library's search never presses such a button, and its grader ignores the press. The
-    library's shortest sequence is also right under this reading. Questions with a shorter sequence under it (see
-    `is_shortest_lock`) have two answers and are left out.
+    In the question, the light toggles "whenever you press a button". Taken literally, this includes a button for the
+    other color, which leaves the number unchanged. The library's search never presses such a button, and its grader
+    ignores the press. Under the literal reading, the library's shortest sequence is also right. If there is a shorter
+    one (see `is_shortest_lock`), the question has two answers and is left out.
     """
     metadata = entry["metadata"]
     buttons = {button["name"].casefold(): button for button in metadata["buttons"]}
-    presses = list(
-        "".join(forms.parts(answer.casefold()))
-    )  # names are single letters: `ABA` is as clear as `A → B → A`
+    presses = list("".join(forms.parts(answer.casefold())))  # names are single letters, so `ABA` means `A → B → A`
     shortest = len(metadata["solution_path"])
     if not shortest <= len(presses) <= 4 * shortest or not buttons.keys() >= set(presses):
         return 0.0
@@ -420,7 +419,7 @@ def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _pressed(state: tuple[int, str], button: Mapping[str, Any]) -> tuple[int, str]:
-    """The number and light after a press."""
+    """The number and the color of the light after a press."""
     value, color = state
     if button["active_state"] in ("any", color):
         operand: int = button["value"]
@@ -435,7 +434,7 @@ def _pressed(state: tuple[int, str], button: Mapping[str, Any]) -> tuple[int, st
 
 
 def is_shortest_lock(entry: Entry) -> bool:
-    """Whether no sequence is shorter than the stored one, even if a press without effect toggles the light."""
+    """Whether no sequence is shorter than the stored one, even if every press of a button toggles the light."""
     metadata = entry["metadata"]
     target = metadata["target_value"]
     edge = {(metadata["initial_value"], metadata["initial_state"])}
