@@ -281,7 +281,7 @@ class ProcessGroup:
             self._root.wait(timeout=5)
 
     def new_lines(self) -> list[str]:
-        """Lines of output since the last call; each update of a progress bar is a line."""
+        """Lines of output since the last call; each update of a progress bar counts as a line."""
         fresh = self._log_from(self._read)
         self._read += len(fresh)
         *lines, self._rest = re.split(rb"[\r\n]+", self._rest + fresh)

@@ -252,7 +252,7 @@ def check_offered(rewards: Sequence[WeightedReward], offered: Collection[str], w
             wanted = parameter.name in PARAMETERS and parameter.default is parameter.empty
             if wanted and parameter.name not in offered:
                 raise InputError(
-                    f"reward {name!r} needs {parameter.name!r}, which {where} does not have; available: "
+                    f"reward {name!r} needs {parameter.name!r}, which {where} does not provide; available: "
                     f"{', '.join(offered)}"
                 )
 

@@ -82,9 +82,10 @@ def share_interval(values_by_problem: Sequence[Sequence[float]]) -> tuple[float,
     """Confidence interval, within [0, 1], for a mean of values in [0, 1], clustered by problem.
 
     Wilson's (1927) score interval with Korn and Graubard's (1998) effective sample size for clustered samples:
-    `mean (1 - mean) / error^2`, corrected for the degrees of freedom. That size is smaller than the number of answers
-    if answers to the same problem resemble each other, and never larger. If all answers are right, or all are wrong,
-    the number of problems is used, because ten right answers to one problem reveal little about other problems.
+    `mean (1 - mean) / error^2`, corrected for the degrees of freedom. The effective size is smaller than the number of
+    answers if answers to the same problem resemble each other; it is never larger. If all answers are right, or all are
+    wrong, the number of problems is used instead, because ten right answers to one problem reveal little about other
+    problems.
 
     Raises:
         InputError: there are no values, or some are outside [0, 1].

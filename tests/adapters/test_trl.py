@@ -276,7 +276,7 @@ def test_a_reward_that_fails_ends_the_run(value: Any, said: str) -> None:
         ({"parser": None}, UnknownNameError, "unknown parameter of the environment 'parser'"),
         ({"num_train_examples": 0, "num_eval_examples": 0}, InputError, "both 0"),
         ({"rewards": [accuracy]}, InputError, "'accuracy' has the same name as a metric"),
-        ({"rewards": [lambda parser: 1.0]}, InputError, "needs 'parser', which this environment does not have"),
+        ({"rewards": [lambda parser: 1.0]}, InputError, "needs 'parser', which this environment does not provide"),
     ],
 )
 def test_bad_arguments_are_refused_at_once(kwargs: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -185,7 +185,7 @@ def test_the_plain_environment_is_taken_out_of_ours() -> None:
         return float(parser is not None)
 
     of_v0 = rg_env.load_environment(num_train_examples=4, num_eval_examples=2, rewards=[wants_parser])
-    with pytest.raises(InputError, match="'wants_parser' needs 'parser', which GRPOTrainer does not have"):
+    with pytest.raises(InputError, match="'wants_parser' needs 'parser', which GRPOTrainer does not provide"):
         as_environment(of_v0)
-    with pytest.raises(InputError, match="needs 'parser', which this environment does not have"):
+    with pytest.raises(InputError, match="needs 'parser', which this environment does not provide"):
         Environment([{"question": "?"}], rewards=[wants_parser])

@@ -111,7 +111,7 @@ def test_parameters_are_the_plain_environments_and_the_split() -> None:
         ({"task_name": "maze", "num_examples": 5}, UnknownNameError, "'gym' here; .* it is 'num_train_examples' here"),
         ({"max_animals": 9}, UnknownNameError, "an option of a task; use gym={'name': TASK, 'config': {'max_animals'"),
         ({"split": "test"}, UnknownNameError, "unknown split 'test'"),
-        ({"rewards": [lambda state: 1.0]}, InputError, "needs 'state', which this environment does not have"),
+        ({"rewards": [lambda state: 1.0]}, InputError, "needs 'state', which this environment does not provide"),
     ],
 )
 def test_bad_arguments_are_reported_at_once(options: dict[str, Any], error: type[Exception], message: str) -> None:

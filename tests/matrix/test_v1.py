@@ -64,7 +64,7 @@ PUT: dict[str, dict[str, Any]] = {
 BAD = {
     "nothing asked": "num_eval_examples is 0",
     "an option that there is not": "gyn",
-    "a reward that wants v0's state": "reward 'wants_state' needs 'state', which the v1 API does not have",
+    "a reward that wants v0's state": "reward 'wants_state' needs 'state', which the v1 API does not provide",
     "a function as a reward": "register your own function with @rg_env.reward",
     "a level that there is not": "level must be a whole number from 0 to 35, not 99",
     "text that is no JSON": "not JSON",

@@ -258,7 +258,7 @@ def _ungraded(extraction: Extraction, row: _Row) -> Score | None:
 
 
 def _too_long(answer: str, gold: str, task: str) -> Score | None:
-    most = max(MAX_ANSWER_CHARS, 2 * len(gold))  # an answer to tower_of_hanoi with nine disks has 16,000
+    most = max(MAX_ANSWER_CHARS, 2 * len(gold))  # a tower_of_hanoi answer for nine disks has 16,000 characters
     if len(answer) <= most:
         return None
     return Score(0.0, answer, "too_long", task, f"{len(answer)} characters, more than {most}")
@@ -289,7 +289,7 @@ def _fault(task: str, config: str, entry: str) -> str:
 
 
 def _users_fault(row: _Row) -> str:
-    """How the grader of a user's task fails on the row's own gold answer; empty if it accepts it."""
+    """How the grader of a user's task fails on the row's own gold answer; empty if it accepts the answer."""
     try:
         return _fault_by_worker(row.key)
     except TimeoutError:  # not cached, because the machine may have been busy

@@ -4,12 +4,12 @@
         outcome = pool.call("42", {"answer": "41"})
         if outcome.status == "ok": ...                         # else "raised", "timed_out" or "died"
 
-The function is imported in fresh interpreters (no fork, no `__main__` guard) and called with JSON values over pipes.
-Pickle is never used: a compromised worker may return a wrong value, but cannot run code in the parent. Arguments and
-values go through JSON: tuples become lists, keys become strings, and NaN is preserved. If a call takes longer than
-`wall_s` seconds, its worker and the worker's whole process group are killed, and a warm spare replaces the worker. If
-something else kills a worker, such as the kernel when memory runs out, its call is retried once. The overhead of a call
-is 0.1 to 0.2 ms.
+The function is imported in fresh interpreters, which requires neither a fork nor a `__main__` guard, and is called with
+JSON values over pipes. Pickle is never used: a compromised worker may return a wrong value, but cannot run code in the
+parent. Arguments and values go through JSON: tuples become lists, keys become strings, and NaN is preserved. If a call
+takes longer than `wall_s` seconds, its worker and the worker's whole process group are killed, and a warm spare
+replaces the worker. If something else kills a worker, such as the kernel when memory runs out, its call is retried
+once. The overhead of a call is 0.1 to 0.2 ms.
 
 Workers are confined: they have a minimal environment without API keys; no output except their value; limits on memory,
 CPU time, file size (0), open files, processes and core dumps; and a read-only empty folder as home and working

@@ -81,7 +81,7 @@ def dataset_class(task: str) -> tuple[type[Any], type[Any]]:
 
 
 def curriculum_levels(task: str) -> dict[str, list[dict[str, Any]]]:
-    """For each attribute of the task's curriculum, the options that each level sets; empty without a curriculum."""
+    """For each attribute of the task's curriculum, the options that each level sets; empty for a task without one."""
     module = factory()
     if not module.has_curriculum(task):
         return {}
@@ -118,7 +118,7 @@ def create(task: str, config: Mapping[str, Any], *, seed: int, size: int) -> Any
 
 
 def bad_options(task: str, config: Mapping[str, Any], error: BaseException) -> InputError:
-    """The `InputError` for options rejected by the library, in one line."""
+    """A one-line `InputError` for options that the library rejected."""
     if dataset_class(task)[0].__module__.startswith("reasoning_gym."):
         reason = reason_of(error)
     else:

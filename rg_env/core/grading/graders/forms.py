@@ -146,7 +146,7 @@ def _without_label(text: str) -> str | None:
 
 
 def _without_quotes(text: str) -> str | None:
-    """`text` without the quotes around it; None if it contains others, unless they enclose a list or dictionary."""
+    """`text` without surrounding quotes; None if it contains other quotes, unless it is a list or dictionary."""
     for start, end in _QUOTES:
         if len(text) > 2 and text.startswith(start) and text.endswith(end):
             inner = text[1:-1].strip()
@@ -350,7 +350,7 @@ def numbers(text: str) -> list[Fraction] | None:
 
 
 def all_numbers(texts: Iterable[str]) -> list[Fraction] | None:
-    """The number in each text; None if one is not a number."""
+    """The numbers in `texts`; None if any text is not a number."""
     found = [number(text) for text in texts]
     return None if None in found else [value for value in found if value is not None]
 

@@ -191,7 +191,7 @@ def _point(text: str, size: int) -> Point | None:
 
 
 def captures(board: list[list[str]]) -> dict[Point, int]:
-    """The number of white stones that each capturing move takes. It takes the groups that have no other liberty."""
+    """How many white stones each capturing move takes. A move takes the groups that have no other liberty."""
     size = len(board)
     left = {(r, c) for r in range(size) for c in range(size) if board[r][c] == "O"}
     found: dict[Point, int] = {}
@@ -270,7 +270,7 @@ def _operators(node: Node) -> set[str]:
 
 
 def countdown(answer: str, entry: Entry, config: Config) -> float:
-    """An expression that uses all given numbers once and equals the target, with or without `= target` after it.
+    """An expression that uses each given number once and equals the target, with or without `= target` after it.
 
     Every wording of the question requires all numbers.
     """
@@ -279,7 +279,7 @@ def countdown(answer: str, entry: Entry, config: Config) -> float:
 
 
 def puzzle24(answer: str, entry: Entry, config: Config) -> float:
-    """An expression that uses all given numbers once and only allowed operators, and equals 24."""
+    """An expression that uses each given number once, uses only allowed operators, and equals 24."""
     node = _made_of(answer, entry["metadata"]["numbers"], 24)
     if node is None:
         return 0.0

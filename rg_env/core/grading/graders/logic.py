@@ -185,8 +185,8 @@ class Premises:
 
 
 def _cubes(column: int, variables: Iterable[int]) -> list[int]:
-    """For each set of variables (bit i for variable i), the rows that stay within `column` whatever values
-    these variables take."""
+    """For each set of variables (bit i for variable i), the rows that stay within `column` whatever values these
+    variables take."""
     found = [column]
     for variable in variables:
         found += [cubes & flipped(cubes, variable) for cubes in found]
@@ -224,7 +224,7 @@ def parse(text: str, variables: Collection[str], max_tokens: int = MAX_TOKENS) -
 
 
 def _binary(tokens: Sequence[tuple[str, str]], at: int, weakest: int, depth: int) -> tuple[Formula, int]:
-    """Parse the longest formula at `at` whose operators bind at least as tightly as `weakest`. Also return its end."""
+    """The longest formula at `at` whose operators bind at least as tightly as `weakest`, and the position after it."""
     left, at = _unary(tokens, at, depth)
     while at < len(tokens) and _BINDING.get(tokens[at][0], 0) >= weakest:
         operator = tokens[at][0]
