@@ -137,7 +137,7 @@ def test_the_interval_of_runs_grows_with_their_differences() -> None:
     assert runs_interval([0.0], 10) == pytest.approx((0, 0.2775), abs=1e-4)
     close, apart = runs_interval([0.8, 0.8, 0.82], 1000), runs_interval([0.6, 0.8, 0.95], 1000)
     assert apart[0] < close[0] < close[1] < apart[1]
-    with pytest.raises(InputError, match="from 0 to 1"):
+    with pytest.raises(InputError, match="between 0 and 1"):
         runs_interval([0.5, 1.5], 10)
 
 
@@ -195,7 +195,7 @@ def test_more_answers_to_the_same_problems_say_little_of_others() -> None:
     assert share_interval([[1.0] * 10] * 5) == share_interval([[1.0]] * 5)
     assert share_interval([[1.0] * 10] * 5)[0] < share_interval([[1.0]] * 50)[0]
     for outside in ([[1.5]], [[-0.1, 0.0]]):
-        with pytest.raises(InputError, match="from 0 to 1"):
+        with pytest.raises(InputError, match="between 0 and 1"):
             share_interval(outside)
 
 
