@@ -1,17 +1,18 @@
-"""Curriculum: tasks with a difficulty level that changes during training.
+"""Curriculum: tasks whose difficulty level changes during training.
 
     config = CurriculumConfig.model_validate({"tasks": {"chain_sum": {"start": 0, "highest": 4}}})
     curriculum = Curriculum(config, env, seed=0)
     trainer = GRPOTrainer(model=model, env=env, args=args, processing_class=tokenizer, curriculum=curriculum)
 
-Each prompt of a curriculum task is replaced with a new question of that task at its current level. Other tasks, the
-tasks' shares and the evaluation do not change. A level rises by `step` when the accuracy over the last `window` prompts
-at that level is above `success_threshold`, and falls by `step` when that accuracy is below `failure_threshold`.
-Alternatively, levels follow a `schedule`. Each change of level resets the window.
+Each prompt of a curriculum task is replaced with a new question of that task at its current level. Other tasks, each
+task's share of the prompts, and the evaluation do not change. A level rises by `step` when the accuracy over the last
+`window` prompts at that level is above `success_threshold`, and falls by `step` when that accuracy is below
+`failure_threshold`. Alternatively, levels follow a `schedule`. Each change of level resets the window.
 
-The available levels are those from 0 to `highest` that work. A level that is broken in Reasoning Gym is skipped
-in the direction of the change. If a level turns out to have no questions, it is dropped together with all levels above
-it, a message is printed, and the task returns to the level below. If there is no lower level, the run ends.
+The available levels are those from 0 to `highest` that work in Reasoning Gym. A change that would lead to a broken
+level continues to the next working level in the same direction. If a level turns out to have no questions, it is
+dropped together with all levels above it, a message is printed, and the task returns to the level below. If there is no
+lower level, the run ends.
 
 Task options come from the environment's tasks, the level and `gym` (the user's own options), in order of increasing
 precedence. Without `gym`, all options of the environment's tasks are treated as the user's.
@@ -32,6 +33,7 @@ from rg_env.core.data.dataset import Row, build_rows
 from rg_env.core.environment import ReasoningGym
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import working_levels
+from rg_env.core.text import counted
 from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
 from rg_env.evaluation.questions import LEVEL
 from rg_env.training.config.load import curriculum_problems
@@ -44,15 +46,16 @@ Prepare = Callable[[list[Row]], list[dict[str, Any]]]
 
 
 class QuestionPool:
-    """Questions of a task at one level, numbered from 0.
+    """A task's questions at one level, numbered from 0.
 
     Args:
         name: name of the pool in console lines and errors.
         build: generates the first n questions, always the same ones (`build_rows`).
-        prepare: turns questions into training rows, without those that are too long.
-        end: number of distinct questions, if known from an earlier run. The search for more is limited by time, so the
-            number depends on the machine, and a resumed run must start over at the same question.
-        say: called with each line for the user.
+        prepare: turns questions into training rows, leaving out those that are too long.
+        end: number of distinct questions, if known from an earlier run. The search for more questions has a time
+            limit, so this number can differ between machines, but a resumed run must repeat the sequence after the same
+            question.
+        say: called with each line to print.
     """
 
     def __init__(
@@ -75,7 +78,7 @@ class QuestionPool:
         """Question `number`. After the last question, the sequence repeats.
 
         Raises:
-            InputError: there are no questions, because the library rejects the options or all questions are too long.
+            InputError: Reasoning Gym rejects the options, or all questions are too long.
             GenerationError: no question can be generated.
         """
         while number >= len(self._questions) and len(self._known) != self.end:
@@ -106,13 +109,13 @@ class QuestionPool:
         if len(fitting) < len(new) and not self._reported_too_long:
             self._reported_too_long = True
             self._say(
-                f"{self._name}: {len(new) - len(fitting)} of {len(new)} questions are longer than max_prompt_length "
-                f"and are left out"
+                f"{self._name}: questions longer than max_prompt_length are left out "
+                f"({len(new) - len(fitting)} of {len(new)})"
             )
 
     def _ends(self, found: int, reason: str = "") -> None:
         self.end = found
-        self._say(f"{self._name}: there are {found} distinct questions{reason}; they repeat after the last one")
+        self._say(f"{self._name}: only {counted(found, 'distinct question')}{reason}; repeating from the first one")
 
 
 class TaskState(BaseModel):
@@ -122,11 +125,11 @@ class TaskState(BaseModel):
     levels: list[NonNegativeInt]
     """Available levels, ascending."""
     window: list[float] = []
-    """Accuracies of the last prompts at `level`, the newest last."""
+    """Accuracies of the most recent prompts at `level`, newest last."""
     taken: dict[NonNegativeInt, NonNegativeInt] = {}
     """Number of questions used so far, by level."""
     ends: dict[NonNegativeInt, NonNegativeInt] = {}
-    """Number of distinct questions by level, where it is known."""
+    """Number of distinct questions by level, for levels where it is known."""
 
 
 CurriculumQuestion = tuple[str, NonNegativeInt, NonNegativeInt]
@@ -140,15 +143,15 @@ class CurriculumState(BaseModel):
     looked: NonNegativeInt = 0
     """Step of the last accuracy check."""
     prompted: dict[NonNegativeInt, list[CurriculumQuestion | None]] = {}
-    """Questions in each batch with pending rollouts, by batch number; None for prompts of other tasks."""
+    """Questions of each batch whose rollouts are still pending, by batch number; None for prompts of other tasks."""
 
 
 class Curriculum:
-    """Levels for some of an environment's tasks, and the questions at these levels.
+    """Changes the levels of some of an environment's tasks, and provides questions at these levels.
 
     Args:
-        config: tasks with changing levels, and the rules for changes.
-        env: environment that prompts and grades the questions.
+        config: the tasks whose levels change, and the rules for changing them.
+        env: environment that builds the prompts and grades the answers.
         seed: seed of the questions.
         gym: tasks with the user's options (anything `Mixture.parse` accepts), which override those of the levels.
             Default: all options of the environment's tasks.
@@ -163,7 +166,7 @@ class Curriculum:
         self.config, self.env, self.seed = config, env, seed
         self._split_by = env.manifest["split_by"]
         self.say: Callable[[str], Any] = lambda line: print(line, flush=True)
-        """Called with each line for the user."""
+        """Called with each line to print."""
         self.prepare: Prepare = env.to_examples
         """Turns questions into training rows. The trainer replaces this function to exclude overlong rows."""
         given = {task.name: task for task in env.mixture.tasks}
@@ -181,8 +184,8 @@ class Curriculum:
             levels = [*self._options[name].values()]
             if len(levels) > 1 and all(each == levels[0] for each in levels):
                 raise InputError(
-                    f"curriculum: all options of {name!r} that its levels set are already set in the task's config: "
-                    "remove them there"
+                    f"curriculum: the config of {name!r} already sets all options that its levels change: remove them "
+                    "from the config"
                 )
         self._pools: dict[tuple[str, int], QuestionPool] = {}
         self.start()
@@ -221,7 +224,7 @@ class Curriculum:
         Raises:
             InputError, GenerationError: a task has no question at any level up to its current one.
         """
-        planned = self.state.prompted.get(number)  # prompted before the run was interrupted
+        planned = self.state.prompted.get(number)  # chosen before the run was interrupted
         if planned is None:
             names = [row["info"]["rg_task"] for row in rows]
             planned = self.state.prompted[number] = [self._next(n) if n in self.state.tasks else None for n in names]
@@ -272,7 +275,7 @@ class Curriculum:
         return task.level, reason
 
     def _next(self, name: str) -> CurriculumQuestion:
-        """The next question of a task, at a lower level if the current one has none."""
+        """The next question of a task. If the current level has no questions, the level is lowered."""
         task = self.state.tasks[name]
         while True:
             level = task.level

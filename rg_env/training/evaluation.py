@@ -3,16 +3,16 @@
     unseen = load_environment("chain_sum", num_train_examples=0, num_eval_examples=50)
     plan = EvaluationPlan(every=20, rollouts_per_example=4, held_out=[unseen])
     train(trainer, evaluation=plan)
-    results = evaluate_only(trainer, "outputs/AFTERWARDS", plan)   # without training: a checkpoint, or any model
+    results = evaluate_only(trainer, "outputs/AFTERWARDS", plan)   # evaluates any model without training it
 
-A plan's environment `env` has questions from the training tasks. Environments in `held_out` contain tasks not used for
-training. Environments in `labelled` can be anything, such as a training task at another difficulty. Overall figures
-(`eval/accuracy`) include the training tasks only. The held-out tasks together, each task and each label have their own
-figures (`eval/held_out/accuracy`, `eval/<task>/accuracy`, `eval/<label>/accuracy`).
+A plan's `env` contains questions from the training tasks. Environments in `held_out` contain tasks that are not used
+for training. Environments in `labelled` can contain anything, such as a training task at another difficulty. The
+overall metrics (such as `eval/accuracy`) cover only the training tasks. The held-out tasks as a group, each task and
+each label have their own metrics (`eval/held_out/accuracy`, `eval/<task>/accuracy`, `eval/<label>/accuracy`).
 
 For every question, `evaluation.runner` samples answers (`accuracy`, `reward`) and generates a greedy one
-(`greedy_accuracy`) with the trainer's engine. `evaluate_only` reproduces the greedy answers of an evaluation in
-training and, with the embedded engine and the seed of that run, the sampled answers.
+(`greedy_accuracy`) with the trainer's engine. `evaluate_only` reproduces the greedy answers of an evaluation during
+training and, with the embedded engine and the seed of that run, its sampled answers as well.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,9 +51,10 @@ class EvaluationPlan(EvaluationSettings):
     env: AnyEnvironment | None = None
     """Environment with the training tasks' evaluation rows. Default: the trainer's environment."""
     held_out: Annotated[tuple[AnyEnvironment, ...], Field(strict=False)] = ()
-    """Environments of held-out tasks, evaluated on their evaluation rows."""
+    """Environments whose evaluation rows come from held-out tasks."""
     labelled: dict[str, AnyEnvironment] = Field(default_factory=dict)
-    """Environments with evaluation rows reported under a label and not included in overall figures."""
+    """Environments by label. Results on their evaluation rows are reported under the label and do not count toward the
+    overall metrics."""
 
     @field_validator("labelled")
     @classmethod
@@ -80,7 +81,7 @@ class EvaluationPlan(EvaluationSettings):
         ]
 
     def manifests(self, own: Environment) -> list[dict[str, Any]]:
-        """Manifests of all environments except `own`, the trainer's, with their labels."""
+        """Manifests of all environments other than `own` (the trainer's), with their labels."""
         return [
             {**({"label": each.label} if each.label else {}), **each.env.manifest}
             for each in self.questions(own)
@@ -89,7 +90,8 @@ class EvaluationPlan(EvaluationSettings):
 
 
 class FixedEvaluation:
-    """Evaluates a trainer's model according to a plan. All processes create an instance; the main process evaluates.
+    """Evaluates a trainer's model according to a plan. All processes create an instance, but only the main process
+    evaluates.
 
     Raises:
         InputError: an environment has no evaluation rows, or a task is both trained on and held out.
@@ -104,7 +106,7 @@ class FixedEvaluation:
         self._model = LocalModel(f"the {engine.name} engine", engine, trainer.sampler.encoder)
         for each in self._questions:
             if not each.rows:
-                raise InputError("an environment to evaluate on has no evaluation rows: set num_eval_examples above 0")
+                raise InputError("an environment in the plan has no evaluation rows: set num_eval_examples above 0")
             for task in each.tasks:
                 prompts = (row["prompt"] for row in each.rows if task_of(row["info"]) == task)
                 self._model.check_fits(task, prompts, self._sampling.max_tokens)
@@ -139,7 +141,7 @@ class FixedEvaluation:
             )
 
     def run(self, step: int, progress: Progress | None = None) -> Results:
-        """Evaluate with the current weights of the engine. On the main process only.
+        """Evaluate with the engine's current weights. Called on the main process only.
 
         Raises:
             RewardError: a reward raised an exception or did not return a finite number.
@@ -152,7 +154,7 @@ class FixedEvaluation:
             if progress:
                 progress(len(records), self.answers)
 
-        with self.trainer.engine.aside():  # so an evaluation does not change training
+        with self.trainer.engine.aside():  # so that an evaluation does not affect training
             works = [
                 TaskWork(name, of_task, self._sampling, plan.rollouts_per_example, plan.greedy)
                 for each in self._questions
@@ -171,8 +173,8 @@ def evaluate_only(
     """Evaluate the trainer's model, write `eval_results/eval_step_N.json` in `folder`, and print the scores.
 
     Args:
-        trainer: trainer with the model and the engine. A vLLM server receives the model's weights first.
-        plan: questions and sampling; the schedule is ignored. Default: the default of `train`.
+        trainer: trainer with the model and the engine. With a vLLM server, the model's weights are sent to it first.
+        plan: questions and sampling; the schedule is ignored. Default: the same as in `train`.
         step: the N in the file name. Default: the step of the checkpoint that the model was loaded from, or 0.
 
     Raises:
@@ -194,12 +196,12 @@ def evaluate_only(
     results = evaluation.run(step)
     run.write_evaluation(step, results.model_dump(mode="json"))
     print_results(results)
-    print(f"Scores and rollouts in {file}", flush=True)
+    print(f"Scores and rollouts written to {file}", flush=True)
     return results
 
 
 def metrics_of(results: Results) -> dict[str, float]:
-    """The metrics logged by a run: `eval/accuracy`, `eval/<task>/accuracy`, `eval/held_out/accuracy`,
+    """The metrics that a run logs for an evaluation: `eval/accuracy`, `eval/<task>/accuracy`, `eval/held_out/accuracy`,
     `eval/<label>/accuracy`."""
     named = {f"eval/{name}": task.scores for name, task in results.tasks.items()}
     for prefix, overall in (("eval", results.overall()), ("eval/held_out", results.overall("held_out"))):

@@ -1,6 +1,6 @@
 """Run a config, as `rg-env train` does: build its trainer, then train or evaluate.
 
-Heavy libraries are imported only after `preflight` has checked the config's requirements and the plan is printed.
+Heavy libraries are imported only after `preflight` has checked the config's requirements and the plan has been printed.
 """
 
 from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, Any]:
-    """Train as `config` describes. Returns and raises the same as `train`."""
+    """Train as `config` describes. The return value and the exceptions are the same as for `train`."""
     start = check_start(config, resume=resume)
     shown = config.model_copy(update={"output": config.output.model_copy(update={"dir": str(start.folder)})})
     print_once("\n".join([*plan(shown, own_rows=start.train_rows), f"loading {config.model.name} ..."]))
@@ -61,7 +61,8 @@ def _checked_environment(config: TrainConfig, start: Start) -> "Environment":
 
 
 def _check_context(config: TrainConfig, model_config: Any) -> None:
-    """Raise `InputError` if an evaluation's answers can fill the context. Called before questions are generated."""
+    """Raise `InputError` if an evaluation's `max_tokens` leaves no room for the prompt in the model's context. Called
+    before questions are generated."""
     evaluation = config.evaluation
     limit = model_config.get_text_config(decoder=True).max_position_embeddings
     section = "training" if evaluation.max_tokens is None else "evaluation"

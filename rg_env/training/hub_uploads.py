@@ -1,8 +1,8 @@
 """Uploads of a run to the Hugging Face Hub (`hub:` in its config), during and after training.
 
-Each upload is `rg-env push` in a child process, so that training never waits for the network. A failed upload does not
-end a run: one line reports the command that completes it. During training, a hard-linked copy of the run is uploaded,
-because checkpoints may be deleted and metrics written in the meantime.
+Each upload runs `rg-env push` in a child process, so that training never waits for the network. A failed upload does
+not end a run: a one-line message gives the command that completes the upload. During training, a hard-linked copy of
+the run is uploaded, because checkpoints may be deleted and more metrics written in the meantime.
 """
 
 import atexit
@@ -31,7 +31,7 @@ _WORKSPACE = ".hub-upload"
 
 
 class Uploads(TrainerCallback):
-    """Callback that uploads a run. Add it after the recorder, and call `finish` when all files of the run are written.
+    """Callback that uploads a run. Add it after the recorder, and call `finish` once all files of the run are written.
 
     Args:
         folder: folder of the run.
@@ -121,8 +121,9 @@ class Uploads(TrainerCallback):
     def _report(self, *, followed: bool = False) -> None:
         """Wait for the running upload and report its outcome.
 
-        `followed` indicates whether an upload of the whole run comes next. Completing the current upload later would
-        then replace the run with an earlier step.
+        `followed` indicates whether an upload of the whole run comes next. If so, the command that completes a failed
+        upload is not printed, because running it later would replace the uploaded run with an
+        earlier step.
         """
         if self._process is None:
             return
@@ -137,18 +138,18 @@ class Uploads(TrainerCallback):
         if code is None:
             reason = f"it took more than {FINISH_TIMEOUT_S:g} s"
         if followed:
-            self._say(f"hub: {name} not uploaded ({reason}); the whole run follows")
+            self._say(f"hub: {name} was not uploaded ({reason}); uploading the whole run next")
         else:
             self._fail(reason)
 
     def _fail(self, reason: str) -> None:
         path = self._path if self._path.exists() else self._run.path
         command = self._request(path).command
-        self._say(f"hub: not uploaded ({reason}); the run is not affected. To finish the upload: {command}")
+        self._say(f"hub: the upload failed ({reason}); the run is not affected. To complete the upload: {command}")
 
 
 def _link_run(run: RunFolder, checkpoint: Path, copy: Path) -> None:
-    """Copy the current state of the run with one checkpoint: growing files are copied, others are linked."""
+    """Make a copy of the run's current state with one checkpoint: growing files are copied, others are hard-linked."""
     shutil.copytree(checkpoint, copy / checkpoint.name, copy_function=_link)
     for file in run.files():
         target = copy / file.relative_to(run.path)
@@ -159,5 +160,5 @@ def _link_run(run: RunFolder, checkpoint: Path, copy: Path) -> None:
 def _link(source: str, target: str) -> None:
     try:
         os.link(source, target)
-    except OSError:  # a file system without links
+    except OSError:  # the file system does not support hard links
         shutil.copyfile(source, target)

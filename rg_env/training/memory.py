@@ -1,9 +1,10 @@
-"""Estimates of a run's memory use, based only on sizes, for docs/reference/gpu-memory.md and `rg-env doctor`.
+"""Estimates of a run's memory use, for docs/reference/gpu-memory.md and `rg-env doctor`.
 
     shape = ModelShape(parameters=1_543_714_304, layers=28, hidden=1536, vocabulary=151_936, kv_width=256)
     estimate(shape, micro_batch=8, tokens=2048, logit_tokens=1024).total
 
-Fragmentation and the few hundred megabytes that CUDA itself and libraries use are not included. Does not import torch.
+The estimates depend only on the sizes of the model and the batch. They do not include fragmentation and the few hundred
+megabytes that CUDA itself and libraries use. This module does not import torch.
 """
 
 from collections.abc import Callable
@@ -27,18 +28,18 @@ attention scores (Korthikanti et al., 2022, arXiv:2205.05198, section 4.1: 34 by
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of a model that determine its memory."""
+    """The dimensions of a model that determine its memory use."""
 
     parameters: int
     layers: int
     hidden: int
     vocabulary: int
     kv_width: int
-    """Number of key-value heads times their size."""
+    """Number of key-value heads times the size of a head."""
 
     @classmethod
     def of(cls, config: Any, parameters: int) -> "ModelShape":
-        """The shape in a transformers configuration."""
+        """The shape of a model with the transformers configuration `config`."""
         config = config.get_text_config(decoder=True)
         heads = config.num_attention_heads
         head = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -48,7 +49,7 @@ class ModelShape:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Estimated bytes on one device."""
+    """Estimated memory on one device, in bytes."""
 
     state: int
     """Weights, gradients, optimizer state, and the reference model if there is one."""
@@ -92,14 +93,15 @@ def estimate(
     Args:
         micro_batch: number of rollouts in one pass.
         tokens: number of tokens in the longest rollout, including the prompt.
-        logit_tokens: number of positions per rollout with logits: `max_tokens` plus the spread of prompt lengths.
+        logit_tokens: number of positions per rollout for which logits are computed: `max_tokens` plus the spread of
+            prompt lengths.
         shards: number of devices over which ZeRO-3 divides the state.
-        checkpointing: whether only the inputs of layers are kept and activations are recomputed.
-        bf16: whether activations have 2 bytes instead of 4.
+        checkpointing: whether only the layers' inputs are kept and activations are recomputed.
+        bf16: whether activations take 2 bytes instead of 4.
         reference: whether there is a second model for the KL term (`beta` above 0).
         adapter_parameters: number of trained parameters with LoRA, where the weights are frozen; 0 without LoRA.
         frozen_bytes: bytes per frozen weight: 4 in float32, 2 in bfloat16 (see `load_policy`).
-        offloaded: whether `optim` is adamw_offload, with weights of `frozen_bytes` and gradients in float32.
+        offloaded: whether `optim` is adamw_offload; each weight then takes `frozen_bytes`, and gradients are float32.
         cached_tokens: total number of tokens in the rollouts that the embedded engine decodes at once; 0 with a server.
     """
     element = 2 if bf16 else 4
@@ -108,7 +110,7 @@ def estimate(
     else:
         fixed, trained = 4 * shape.parameters * reference, shape.parameters
     state_bytes, resting_bytes = (frozen_bytes + 4, frozen_bytes) if offloaded else (STATE_BYTES, RESTING_BYTES)
-    weight_bytes = frozen_bytes if adapter_parameters or offloaded else 4  # also in the engine's cache
+    weight_bytes = frozen_bytes if adapter_parameters or offloaded else 4  # the engine's cache has the same data type
     rollout_numbers = micro_batch * tokens * shape.hidden * shape.layers
     embedding = shape.vocabulary * shape.hidden
     layer = (shape.parameters - embedding) // shape.layers

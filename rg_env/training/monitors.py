@@ -8,8 +8,8 @@
     GRPOTrainer(..., callbacks=[MonitorCallback(MonitorsConfig(stop_on=["reward_hacking"]))])
 
 `train` adds a `MonitorCallback` to every run. A resumed run's monitors continue from the logs in its state, so earlier
-alarms are not reported again. A rule never fires if its metrics are not logged. Averages are over a window, and noise
-is the variation from step to step.
+alarms are not reported again. A rule never fires if its metrics are not logged. Metrics are averaged over a window, and
+noise means their variation from step to step.
 """
 
 import math
@@ -74,7 +74,7 @@ class History:
         return fmean(values) if (values := self.recent(name)) else None
 
     def span(self, name: str, windows: int = 1) -> int:
-        """The number of steps in the last windows."""
+        """The number of steps that the last `windows` windows cover."""
         steps = self._steps[name][-windows * self.window :]
         between = (steps[-1] - steps[0]) / max(1, len(steps) - 1)
         return max(len(steps), round(steps[-1] - steps[0] + between))
@@ -133,13 +133,13 @@ def zero_variance(history: History, threshold: float) -> str | None:
 
 
 def answer_rate(history: History, threshold: float) -> str | None:
-    """Completions without an answer earn nothing."""
+    """Too few completions have a well-formed answer."""
     what = "completions had a well-formed answer"
     return _rate(history, "completions/answered_ratio", threshold, what, "format")
 
 
 def format_rate(history: History, threshold: float) -> str | None:
-    """Completions without the rewarded format miss that reward."""
+    """Too few completions are in the format that `think_format` rewards."""
     what = "completions had the required format"
     return _rate(history, "completions/format_ratio", threshold, what, "think_format")
 
@@ -157,7 +157,7 @@ def _rate(history: History, metric: str, threshold: float, what: str, reward: st
 
 
 def truncation(history: History, threshold: float) -> str | None:
-    """Answers that are cut off are lost."""
+    """Too many completions are cut off by the token limit."""
     share = history.mean(_CUT)
     if share is None or share < threshold:
         return None
@@ -202,8 +202,8 @@ def entropy_collapse(history: History, part: float) -> str | None:
 
 
 def reward_hacking(history: History, least: float) -> str | None:
-    """The reward rises but accuracy does not; half the rise is enough if accuracy falls. The last window is compared
-    with the previous one and with the first one, because a policy can find an exploit quickly or slowly."""
+    """The reward rises but accuracy does not. If accuracy falls, half of the threshold is enough. The last window is
+    compared with the previous one and with the first one, because a policy can find an exploit quickly or slowly."""
     for before, when in ((history.earlier, ""), (history.first, "since the start")):
         old, new, accuracy = before("reward"), history.recent("reward"), history.recent("accuracy")
         if not old or not before("accuracy") or not accuracy:
@@ -225,7 +225,7 @@ def reward_hacking(history: History, least: float) -> str | None:
 
 
 def kl_spike(history: History, factor: float) -> str | None:
-    """A jump of the policy's KL divergence from the reference model or from its sampler."""
+    """A jump in the policy's KL divergence from the reference model or from its sampler."""
     if spike := _spike(history, "kl", factor, KL_FLOOR):
         return f"{spike}: an update went too far: lower training.learning_rate or training.max_grad_norm"
     if spike := _spike(history, "sampling/mismatch_kl", factor, KL_FLOOR):
@@ -241,13 +241,13 @@ def ratio_spike(history: History, factor: float) -> str | None:
 
 
 def grader_timeouts(history: History, threshold: float) -> str | None:
-    """An answer that is not graded in time scores 0, right or not."""
+    """An answer that is not graded in time scores 0 even if it is right."""
     change = "set grading=hardened, or make your task's score_answer faster"
     return _lost(history, "status/timed_out", threshold, "took too long to grade", "", change)
 
 
 def ungradable(history: History, threshold: float) -> str | None:
-    """An answer that cannot be graded scores 0, right or not."""
+    """An answer that cannot be graded scores 0 even if it is right."""
     change = "the rows come from another version or were edited: build them again, without splits.manifest"
     where = " (rollouts.jsonl has the reasons)"
     return _lost(history, "status/ungradable", threshold, "could not be graded", where, change)
@@ -277,14 +277,14 @@ def _rises(values: list[float]) -> bool:
 
 
 def _improved(history: History, before: Window) -> bool:
-    """Whether accuracy (or the reward, if accuracy is not known) has risen since the window `before`."""
+    """Whether accuracy (or the reward, if accuracy is not measured) has risen since the window `before`."""
     name = "accuracy" if history.recent("accuracy") else "reward"
     old, new = before(name), history.recent(name)
     return bool(old and new) and rise(old, new) > _NOISE
 
 
 def _what_rose(history: History, before: Window) -> str | None:
-    """The reward other than correctness that rose most relative to its noise; None if none rose clearly."""
+    """The reward, other than correctness, that rose the most relative to its noise; None if no reward rose clearly."""
     rises: dict[str, float] = {}
     for metric in history.names():
         name = metric.removeprefix("rewards/").removesuffix("/mean")
@@ -333,7 +333,7 @@ class Alarm:
 
 
 class Monitors:
-    """The active rules in `config` and the metrics so far."""
+    """Checks a run's metrics against the active rules in `config`."""
 
     def __init__(self, config: MonitorsConfig):
         self._history = History(config.window)
@@ -365,7 +365,7 @@ class MonitorCallback(TrainerCallback):
 
     Args:
         config: rules and thresholds. Default: all rules with their default thresholds.
-        say: called with each line, on the main process. Default: print to standard output.
+        say: called with each line to print, on the main process. Default: lines are printed to standard output.
     """
 
     def __init__(self, config: MonitorsConfig | None = None, say: Callable[[str], Any] | None = None):
@@ -398,5 +398,5 @@ class MonitorCallback(TrainerCallback):
         ends = next((alarm.rule for alarm in alarms if alarm.rule in self.config.stop_on), None)
         for alarm in alarms:
             logs[f"monitor/{alarm.rule}"] = 1.0
-            self.say(f"{alarm.line} (the run ends here: monitors.stop_on)" if alarm.rule == ends else alarm.line)
+            self.say(f"{alarm.line} (ends the run: see monitors.stop_on)" if alarm.rule == ends else alarm.line)
         return ends

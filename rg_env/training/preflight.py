@@ -1,8 +1,9 @@
-"""Checks of a run's requirements before heavy imports, for `rg-env train` with and without `--dry-run`.
+"""Check a run's requirements before heavy libraries are imported, for `rg-env train` with and without `--dry-run`.
 
-    check_start(config, resume="auto")      # raises InputError: folder, checkpoint, manifest, data, logins, server
+    check_start(config, resume="auto")      # raises InputError or ServerError if a check fails
 
-Does not import torch. Checks that depend on the model or on a checkpoint's tensors are made when those are loaded.
+This module does not import torch. Checks that depend on the model or on a checkpoint's tensors are made when those are
+loaded.
 """
 
 import os
@@ -34,10 +35,10 @@ class Start:
     folder: Path | None = None
     """The output folder; None on all processes except the first."""
     rows: tuple[Rows, Rows] | None = None
-    """Training and evaluation rows of the section `data`; None without that section, or if the data has not
-    been downloaded yet."""
+    """Training and evaluation rows from the section `data`; None without that section, or if the data has not been
+    downloaded yet."""
     notes: list[str] = field(default_factory=list)
-    """Messages about requirements that are not met yet, but must be when the run starts."""
+    """Messages about requirements that are not met yet, but must be met when the run starts."""
 
     @property
     def train_rows(self) -> int | None:
@@ -48,14 +49,14 @@ class Start:
 def check_start(
     config: TrainConfig, *, resume: str | None = None, checkpoint: str | None = None, wait: bool = True
 ) -> Start:
-    """Check everything a run of `config` needs, except the model itself. With several processes, only the first
+    """Check everything that a run of `config` needs, except the model itself. With several processes, only the first
     one checks.
 
     Args:
         resume: checkpoint to resume from, or "auto".
         checkpoint: checkpoint to evaluate.
         wait: whether to wait up to `engine.connect_timeout` seconds for a vLLM server, and to download data. If False,
-            a missing server is only noted.
+            an unreachable server is only reported in `notes`.
 
     Raises:
         InputError: the output folder, the model's folder, a checkpoint, the manifest, the data or a login is unusable.
@@ -66,7 +67,7 @@ def check_start(
     if os.environ.get("RANK", "0") != "0":
         return Start(rows=own_rows(config) if read_data else None)
     folder = RunFolder.choose(config.output.dir, run_name(config.trained_on, Path(config.model.name).name), resume)
-    if checkpoint is None or not (Path(checkpoint) / "config.json").is_file():  # else the model is not loaded
+    if checkpoint is None or not (Path(checkpoint) / "config.json").is_file():  # otherwise, the model is not loaded
         check_model(config.model.name)
     if resume not in (None, AUTO):
         _check_folder(Path(str(resume)), "resume from", ("trainer_state.json",))
@@ -81,13 +82,13 @@ def check_start(
 
 
 def own_rows(config: TrainConfig) -> tuple[Rows, Rows]:
-    """Training and evaluation rows of the section `data`. Raises `InputError`."""
+    """Training and evaluation rows from the section `data`. Raises `InputError`."""
     data = config.data
     assert data is not None
     train, evaluation = split_rows(data.rows(), config.splits.num_eval_examples, config.splits.eval_seed)
     if len(train) < (prompts := config.training.prompts_per_step):
         raise InputError(
-            f"{data.path}: {counted(len(train), 'question')} left to train on, fewer than the "
+            f"{data.path}: {counted(len(train), 'question')} left for training, fewer than the "
             f"{counted(prompts, 'prompt')} of a step: "
             "add questions, or lower splits.num_eval_examples or training.rollouts_per_step"
         )
@@ -95,19 +96,19 @@ def own_rows(config: TrainConfig) -> tuple[Rows, Rows]:
 
 
 def check_model(name: str) -> None:
-    """Raise `InputError` if a model's name is the path of a missing folder, or of one without a model."""
+    """Raise `InputError` if a model's name is the path of a folder that is missing or does not contain a model."""
     if name != TINY and (problem := model_path_problem(name)):
         raise InputError(f"model.name: {problem}")
 
 
 def check_hub(config: HubConfig) -> None:
-    """Raise `InputError` if uploads are configured and there is no token."""
+    """Raise `InputError` if uploads are enabled but no Hugging Face token is available."""
     if not config.enabled:
         return
     from huggingface_hub import get_token
 
     if not get_token():
-        raise InputError(f"hub.enabled: there is no Hugging Face token: {LOGIN}; or set hub.enabled=false")
+        raise InputError(f"hub.enabled: no Hugging Face token found: {LOGIN}; or set hub.enabled=false")
 
 
 def check_logins(config: LoggingConfig) -> None:
@@ -137,7 +138,7 @@ def _check_folder(path: Path, verb: str, files: Sequence[str]) -> None:
     if any((path / file).is_file() for file in files):
         return
     if checkpoints := RunFolder(path).checkpoints():
-        raise InputError(f"cannot {verb} {path}: it is a run; name one of its checkpoints, such as {checkpoints[0]}")
+        raise InputError(f"cannot {verb} {path}: it is a run; select one of its checkpoints, such as {checkpoints[0]}")
     raise InputError(f"cannot {verb} {path}: it is not a checkpoint: it has no {' or '.join(files)}")
 
 

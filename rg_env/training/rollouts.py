@@ -1,18 +1,19 @@
 """Rollouts: completions that are sampled for the rows' prompts, scored, and kept with their tokens.
 
     rollouts = sampler.sample(rows, sampling)          # one completion for each row
-    sampler.submit(3, rows, sampling)                  # in the background, for an engine that is not the model itself
+    sampler.submit(3, rows, sampling)                  # in the background, with any engine except the embedded one
     rollouts = sampler.get(3)
 
 Training uses exactly the sampled tokens: completions are never tokenized again.
 
 Row order (`BatchOrder`) is a function of seed and batch number, so a run can resume at any step. Each epoch is a
-permutation, divided into batches of prompts. Rows that do not fill a batch are left out of the epoch.
+permutation, divided into batches of prompts. Rows left over after the last full batch are not used in that epoch.
 
 `GroupFilter` replaces groups without a learning signal ("dynamic sampling", Yu et al., 2025, DAPO, arXiv:2503.14476,
-section 3.2), which have only right or only wrong answers. Other prompts are sampled, in rounds, until the batch
-consists of mixed groups or the rounds are used up. Unmixed groups that remain are left out of the loss. Only accuracy
-decides: rewards for form or length nearly always vary within a group, and filtering by them would teach form.
+section 3.2), that is, groups with only right or only wrong answers. Other prompts are sampled, in rounds, until the
+batch consists of mixed groups or the rounds are used up. Any unmixed groups that remain are left out of the loss.
+Groups are filtered by accuracy alone. Rewards for format or length nearly always vary within a group, so filtering by
+total reward would keep groups from which a policy learns only format or length.
 """
 
 import math
@@ -40,7 +41,7 @@ from rg_env.inference.protocol import Engine, PromptEncoder, Sampling
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """The tokens in a batch of N rollouts, identical on all processes. Rollouts of a prompt are next to each other."""
+    """The tokens in a batch of N rollouts, identical on all processes. Rollouts of the same prompt are adjacent."""
 
     prompt_ids: list[list[int]]
     completion_ids: list[list[int]]
@@ -57,14 +58,14 @@ class TokenBatch:
     def entropy(self) -> float:
         """Mean entropy per token of the sampling distribution, in nats: `-mean(log p(token))`.
 
-        This estimate from samples (Cover & Thomas, 2006, section 2.1) is unbiased, and noisy with few rollouts.
+        This estimate from samples (Cover & Thomas, 2006, section 2.1) is unbiased, but noisy with few rollouts.
         """
         kept = map(compress, self.sampler_logps, self.loss_masks)
         return -sum(map(sum, kept)) / max(1, self.tokens())
 
     def tensors(self, rows: slice, *, pad_token: int, device: Any) -> dict[str, torch.Tensor]:
         """Rows as tensors, padded on the right: `input_ids (B, L) int64`, `loss_mask (B, L - 1) bool` and
-        `sampler_logps (B, L - 1) float32`, both for `input_ids[:, 1:]`."""
+        `sampler_logps (B, L - 1) float32`, the last two for `input_ids[:, 1:]`."""
         ids, masks, logps = [], [], []
         for i in range(len(self.prompt_ids))[rows]:
             prompt, completion = self.prompt_ids[i], self.completion_ids[i]
@@ -96,7 +97,7 @@ Group: TypeAlias = "tuple[Rollouts, range]"
 
 @dataclass(frozen=True)
 class Rollouts:
-    """Scored rollouts, with those of a group next to each other. On the main process only."""
+    """Scored rollouts, on the main process only. Rollouts of the same group are adjacent."""
 
     rollouts: list[Rollout]
     scored: list[Scored]
@@ -155,7 +156,7 @@ def repeated(rows: Sequence[Any], times: int) -> list[Any]:
 
 
 class BatchOrder:
-    """The rows of each batch.
+    """Assigns rows to batches.
 
     Args:
         rows: number of rows.
@@ -178,7 +179,7 @@ class BatchOrder:
         self._permutation = lru_cache(maxsize=2)(self._permute)
 
     def batch(self, number: int) -> list[int]:
-        """Row indices for batch `number`, counted from the start of the run; one per prompt."""
+        """Indices of the rows in batch `number` (counted from the start of the run), one per prompt."""
         epoch, position = divmod(number, self.batches)
         first = position * self._prompts
         return self._permutation(epoch)[first : first + self._prompts]
@@ -186,7 +187,7 @@ class BatchOrder:
     def more(self, number: int, round_: int, prompts: int) -> list[int]:
         """Indices of random rows outside batch `number`, one per prompt. The same arguments always give the same rows.
 
-        Returns all other rows if there are fewer than `prompts`, and rows of the batch if there are no others.
+        Returns all such rows if there are fewer than `prompts`, or rows of the batch if it contains every row.
         """
         taken = set(self.batch(number))
         others = [row for row in range(self._rows) if row not in taken] or sorted(taken)
@@ -203,11 +204,11 @@ class BatchOrder:
 
 
 class RolloutSampler:
-    """Samples and scores rollouts of an environment. On the main process only.
+    """Samples and scores rollouts of an environment. Used on the main process only.
 
     Args:
-        engine: the engine. If batches are sampled ahead and groups are replaced, two threads call `generate`. Only one
-            thread scores at a time, so that reward functions need not be thread-safe.
+        engine: the engine. If batches are sampled ahead and groups are replaced, two threads can call `generate` at
+            once. Only one thread scores at a time, so that reward functions need not be thread-safe.
     """
 
     def __init__(self, env: Environment, engine: Engine, encoder: PromptEncoder) -> None:
@@ -247,15 +248,15 @@ class RolloutSampler:
         self._pending[number] = self._ahead.submit(self.sample, rows, sampling)
 
     def submitted(self, number: int) -> bool:
-        """Whether batch `number` has been submitted and not yet returned by `get`."""
+        """Whether batch `number` has been submitted but not yet returned by `get`."""
         return number in self._pending
 
     def get(self, number: int) -> Rollouts:
-        """Wait for batch `number`. Raises the errors of `sample`."""
+        """Wait for batch `number`. Raises the same errors as `sample`."""
         return self._pending.pop(number).result()
 
     def wait_idle(self) -> None:
-        """Wait until no batch is being sampled. Raises the errors of `sample`."""
+        """Wait until no batch is being sampled. Raises the same errors as `sample`."""
         for future in list(self._pending.values()):
             future.result()
 
@@ -281,7 +282,7 @@ class Filtered:
     prompted: int
     """Number of sampled prompts, including those in the original batch."""
     mixed: int
-    """Number of sampled prompts with mixed groups."""
+    """Number of sampled prompts whose groups are mixed."""
 
     def metrics(self) -> dict[str, float]:
         """Metrics to log."""
@@ -293,7 +294,7 @@ class Filtered:
 
 
 class GroupFilter:
-    """Replaces a batch's groups that are not mixed.
+    """Replaces the unmixed groups of a batch.
 
     Args:
         num_generations: number of rollouts in a group.
@@ -304,10 +305,11 @@ class GroupFilter:
         self._size, self._rounds, self._empty_batches = num_generations, rounds, 0
 
     def __call__(self, batch: Rollouts, sample: Callable[[int, int], Rollouts]) -> Filtered:
-        """Replace the groups in `batch` that are not mixed.
+        """Replace the unmixed groups of `batch`.
 
         Args:
-            sample: called with a round (from 0) and a number of prompts n; returns rollouts of at most n prompts.
+            sample: called with the number of the round (from 0) and the number of prompts wanted; returns rollouts of
+                at most that many prompts.
 
         Raises:
             TrainingError: the last `EMPTY_BATCHES` batches had no mixed group.

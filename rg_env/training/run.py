@@ -90,15 +90,15 @@ class Recorder(TrainerCallback):
         self._evaluate_if_due(state)
 
     def _resume(self, step: int) -> int | None:
-        """Read the run's files up to `step` and delete later records. Returns the last evaluation's step."""
+        """Read the run's files up to `step` and delete later records. Returns the step of the last evaluation."""
         self.folder.cut_after(step)
         self.evaluations = read_evaluations(self.folder, step)
         self.console.line(f"resuming after step {step}")
         return self.evaluations[-1].step if self.evaluations else None
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # Not in `on_step_end`: the step's metrics are logged after that, and only on the main process, while an
-        # evaluation is a collective operation.
+        # Not in `on_step_end`, because the step's metrics are logged after it, and not in `on_log`, because logging an
+        # evaluation's metrics calls it again, on the main process only.
         self._evaluate_if_due(state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -122,7 +122,7 @@ class Recorder(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.evaluation.plan.after and not self.interrupted():
             if state.global_step > self._first:
-                self.trainer.save_checkpoint()  # so a run killed during its last evaluation can be resumed
+                self.trainer.save_checkpoint()  # so that a run killed during its last evaluation can be resumed
             self.evaluate(state.global_step)
 
     def _evaluate_if_due(self, state: Any) -> None:
@@ -130,7 +130,7 @@ class Recorder(TrainerCallback):
             self.evaluate(state.global_step)
 
     def evaluate(self, step: int) -> None:
-        """Evaluate, unless this step has been evaluated. The main process evaluates and the others wait."""
+        """Evaluate, unless this step has already been evaluated. The main process evaluates and the others wait."""
         if not self.evaluation.questions or self._evaluated_at == step:
             return
         self._evaluated_at = step
@@ -153,7 +153,7 @@ class Recorder(TrainerCallback):
         return metrics
 
     def before_and_after(self, first: int) -> tuple[Results | None, Results | None]:
-        """The evaluation before step `first + 1` and the last one since; None if missing."""
+        """The evaluation before step `first + 1` and the last one since, each None if missing."""
         made = self.evaluations
         before = made[0] if made and self.evaluation.plan.before and (made[0].step or 0) <= first else None
         return before, made[-1] if made and made[-1] is not before else None
@@ -191,7 +191,7 @@ def train(
             each evaluation row of the trainer's environment, after every fifth of the run.
         resume: checkpoint to continue from as if the run had never stopped. "auto" selects the newest complete
             checkpoint in the output folder, if there is one.
-        logging: console output, and services that receive the metrics (see `trackers`).
+        logging: console output, and experiment trackers that receive the metrics (see `trackers`).
         monitors: rules that warn or end the run (see `monitors`). Default: all rules warn, and none ends the run.
         hub: uploads of the run (see `hub_uploads`). Default: no uploads.
 
@@ -199,7 +199,7 @@ def train(
         The contents of `train_results.json`; empty on all processes except the first.
 
     Raises:
-        InputError: the trainer cannot continue from `resume`, a service cannot be started, or the evaluation is
+        InputError: the trainer cannot continue from `resume`, a tracker cannot be started, or the evaluation is
             invalid.
         TrainingError: the run ended without completing a step, although it was not interrupted.
         KeyboardInterrupt: the run was interrupted before it had anything to save (it then leaves no files), or it was
@@ -274,7 +274,7 @@ def train(
             trainer.save_checkpoint()
     if not main:
         if failure and together:
-            # Waits, because a launcher ends all processes when one has failed.
+            # Wait here, because a launcher ends all processes as soon as one fails.
             on_main(trainer.accelerator, lambda: None)
         if failure:
             raise failure
@@ -309,7 +309,8 @@ def train(
 
 @contextmanager
 def _noting_with(failure: Exception | None) -> Iterator[None]:
-    """Context for saving results. If `failure` has ended the run, a new error is added to it as a note, not raised."""
+    """Context manager for saving results. If `failure` has ended the run, an error while saving is added to it as a
+    note instead of being raised."""
     try:
         yield
     except Exception as error:
@@ -415,8 +416,9 @@ TOGETHER_S = 1.0
 class _Interruption(TrainerCallback):
     """Ends a run on SIGINT and SIGTERM with `KeyboardInterrupt`, but not in the middle of an update.
 
-    A second signal ends the run at once; in the middle of an update, nothing is then saved. Several processes end
-    together after the step. Otherwise, each would stop at a different point and wait for the others forever.
+    A second signal ends the run at once; if it arrives in the middle of an update, nothing is saved. Several processes
+    end together after the current step. Otherwise, each would stop at a different point and wait for the others
+    forever.
     """
 
     def __init__(self, trainer: GRPOTrainer) -> None:

@@ -1,8 +1,8 @@
 """Strategies that distribute a model over processes: a copy on each (`DataParallel`) or shards (`Zero`,
 `FullySharded`).
 
-The trainer's loop is the same for all strategies. They differ in how they compute gradients and the gradient norm, make
-the optimizer's step, gather weights for a checkpoint or a server, and save the optimizer's state. Only public APIs of
+The trainer's loop is the same for all strategies. They differ in how they compute gradients and the gradient norm, take
+an optimizer step, gather weights for a checkpoint or a server, and save the optimizer's state. Only public APIs of
 accelerate, torch and deepspeed are used.
 
 A step with a non-finite loss or gradient is skipped: weights, optimizer state and learning rate stay unchanged.
@@ -63,14 +63,14 @@ Updating = Callable[[], AbstractContextManager[Any]]
 
 @dataclass(frozen=True)
 class StepResult:
-    """An optimizer step's outcome."""
+    """Result of an optimizer step."""
 
     loss: float
     """Mean loss over micro-batches and processes."""
     grad_norm: float
     """Norm of the gradient before clipping."""
     skipped: Literal["loss", "gradient"] | None
-    """The non-finite quantity that caused the step to be skipped; None if the step was made."""
+    """The non-finite quantity that caused the step to be skipped; None if the step was taken."""
 
 
 class DataParallel:
@@ -92,12 +92,13 @@ class DataParallel:
         return self._model, self._optimizer
 
     def prepare_reference(self, model: Any) -> Any:
-        """Distribute a second, untrained model in the same way."""
+        """Distribute a second model, which is not trained, in the same way."""
         return self._accelerator.prepare_model(model, evaluation_mode=True)
 
     def step(self, loss_of: LossOf, parts: list[Any], rates: Sequence[float], updating: Updating) -> StepResult:
-        """Make one optimizer step from the micro-batches `parts`, with a learning rate for each parameter group. The
-        context `updating()` surrounds the update itself. Nothing changes if a loss or the gradient is not finite."""
+        """Take one optimizer step on the micro-batches `parts`. `rates` contains the learning rate of each parameter
+        group. The context `updating()` surrounds the update itself. Nothing changes if a loss or the gradient is not
+        finite."""
         for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         losses = [self._backward(loss_of, part, updating, number == len(parts)) for number, part in enumerate(parts, 1)]
@@ -113,8 +114,8 @@ class DataParallel:
         return loss.detach()
 
     def _update(self, updating: Updating) -> tuple[float, bool]:
-        """Clip the gradient and update the weights if it is finite. Return its norm and whether the step was
-        skipped."""
+        """Clip the gradient and, if it is finite, update the weights. Return the gradient's norm and whether the step
+        was skipped."""
         accelerator = self._accelerator
         accelerator.unscale_gradients()
         found = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._args.max_grad_norm or math.inf)
@@ -223,7 +224,7 @@ class Zero(DataParallel):
 
         writer.save = attempt
         try:
-            # With LoRA, the frozen base is left out: the run loads it from elsewhere.
+            # With LoRA, the frozen base model is left out, because a resumed run loads it from its original location.
             lora = hasattr(self._model.module, "peft_config")
             self._model.save_checkpoint(str(folder), exclude_frozen_parameters=lora)
         finally:
@@ -238,7 +239,7 @@ class Zero(DataParallel):
 class FullySharded(DataParallel):
     """FSDP2: torch's `fully_shard`. Each layer's weights, gradients and optimizer state are sharded over all processes.
 
-    torch prepares the model, because accelerate silently ignores FSDP on CPUs.
+    The model is sharded by torch directly, because accelerate silently ignores FSDP on CPUs.
     """
 
     sharding: Sharding = "fsdp2"
@@ -255,7 +256,7 @@ class FullySharded(DataParallel):
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._model = self._sharded(model)
         sharded = dict(model.named_parameters())
-        for group in optimizer.param_groups:  # the optimizer still has the parameters that the shards replaced
+        for group in optimizer.param_groups:  # the optimizer still refers to the parameters that the shards replaced
             group["params"] = [sharded[names[id(parameter)]] for parameter in group["params"]]
         self._optimizer = optimizer
         return self._model, self._optimizer
@@ -270,8 +271,8 @@ class FullySharded(DataParallel):
         policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
         base = model.get_base_model() if hasattr(model, "peft_config") else model
         layers = set(base._no_split_modules or ())
-        # The main process broadcasts its weights: if accelerate is configured for FSDP, transformers loads weights only
-        # on that process once the processes are connected.
+        # The main process broadcasts its weights. If accelerate is configured for FSDP and the processes are already
+        # connected, transformers loads the weights only on that process.
         whole = model.state_dict() if self._accelerator.is_main_process else {}
         for module in [each for each in model.modules() if type(each).__name__ in layers]:
             fully_shard(module, mesh=self._mesh, mp_policy=policy)
@@ -303,7 +304,7 @@ class FullySharded(DataParallel):
         state = get_optimizer_state_dict(self._model, self._optimizer)["state"]
         try:
             dcp.save({"state": state}, checkpoint_id=folder / OPTIMIZER_FOLDER)
-        except CheckpointException as error:  # raised on all processes; not an Exception
+        except CheckpointException as error:  # raised on all processes; a BaseException
             cause = next(iter(error.failures.values()))[0]
             raise cause if isinstance(cause, OSError) else RuntimeError(str(cause)) from error
 
@@ -390,7 +391,7 @@ class StepGuard:
         """Raise after `MOST_IN_A_ROW` consecutive skipped steps, or if the weights are not finite.
 
         Raises:
-            StoppedTogether, TrainingError: on all processes.
+            StoppedTogether, TrainingError: training cannot continue; raised on all processes.
         """
         if not self._in_a_row:
             return

@@ -4,11 +4,12 @@
     trainer = GRPOTrainer(model, env, GRPOConfig(output_dir="outputs/run"), tokenizer, engine="embedded")
     trainer.train()
 
-The constructor has the parameters of `vf.GRPOTrainer` (verifiers 0.1.6), plus `engine` and `curriculum`. `train` is the
-whole algorithm, from top to bottom. A trainer has an engine that samples (`inference.protocol`), a sampler that turns
-rows into scored rollouts (`rollouts`), an objective that computes their loss (`objective`), a strategy that distributes
-the model over processes and makes the optimizer step (`strategy`), checkpoints (`checkpointing`) and transformers
-callbacks. `run.train` adds evaluations, files, trackers and the handling of Ctrl-C.
+The constructor has the parameters of `vf.GRPOTrainer` (verifiers 0.1.6), plus `engine` and `curriculum`. The whole
+algorithm can be read from top to bottom, starting with `train`. A trainer has an engine that samples
+(`inference.protocol`), a sampler that turns rows into scored rollouts (`rollouts`), an objective that computes their
+loss (`objective`), a strategy that distributes the model over processes and takes the optimizer steps (`strategy`),
+checkpoints (`checkpointing`) and transformers callbacks. `run.train` adds evaluations, files, trackers and the handling
+of Ctrl-C.
 
 Callbacks receive every event except `on_predict` and `on_prediction_step`; `on_evaluate` receives an evaluation's
 metrics. Of the flags in `control`, only `should_training_stop` and `should_save` have an effect. Both must be equal on
@@ -71,7 +72,7 @@ class GRPOTrainer:
         processing_class: the model's tokenizer.
         callbacks: transformers callbacks (`TrainerCallback`).
         optimizers: your own optimizer and learning rate scheduler; None selects those described by `args`. Without a
-            scheduler, your optimizer's learning rates are the peaks of the schedule in `args`.
+            scheduler, your optimizer's learning rates become the peaks of the schedule in `args`.
         peft_config: a PEFT `LoraConfig`, to train adapters instead of all weights.
         engine: `"embedded"` to sample from the model in this process, `"vllm"` to sample from a server, or an
             `EngineConfig`.
@@ -80,7 +81,7 @@ class GRPOTrainer:
     Raises:
         InputError: settings contradict each other, a prompt is longer than `args.max_prompt_length`, the tokenizer has
             no chat template, or `args.output_dir` is not writable.
-        ServerError: no server is usable within `engine.connect_timeout` seconds.
+        ServerError: the vLLM server does not respond within `engine.connect_timeout` seconds, or is unusable.
     """
 
     def __init__(
@@ -164,7 +165,7 @@ class GRPOTrainer:
         self.notify("on_init_end")
 
     def _reset(self) -> None:
-        """Reset a run's state to before its first step."""
+        """Set the state of a run before its first step."""
         args, main, local = self.args, self.accelerator.is_main_process, self.accelerator.is_local_main_process
         self.state = TrainerState(is_world_process_zero=main, is_local_process_zero=local)
         self.control = TrainerControl()
@@ -189,7 +190,8 @@ class GRPOTrainer:
                 never stopped.
 
         Raises:
-            TrainingError, RewardError, EngineError: the run failed. With several processes, `StoppedTogether`.
+            TrainingError, RewardError, EngineError: the run failed. With several processes, `StoppedTogether` is raised
+                instead.
         """
         args, state = self.args, self._begin(resume_from_checkpoint)
         with self._quiet_garbage_collector():
@@ -216,7 +218,7 @@ class GRPOTrainer:
         return self._micro_batches
 
     def _next_batch(self, number: int) -> TokenBatch:
-        """Batch `number` of rollouts, sampled now or earlier (`num_batches_ahead`). On the main process only."""
+        """Batch `number` of rollouts, sampled now or earlier (`num_batches_ahead`). Called on the main process only."""
         if self.curriculum is not None:
             self.curriculum.update_levels(self.state.global_step)
         self._batch_tokens = 0
@@ -287,7 +289,7 @@ class GRPOTrainer:
 
     def _loss(self, part: dict[str, Any]) -> torch.Tensor:
         if self._micro_batches and part is not self._micro_batches[0]:
-            self.notify("on_substep_end")  # of the previous micro-batch
+            self.notify("on_substep_end")  # for the previous micro-batch
         return self.objective(part)
 
     def _learning_rates(self) -> list[float]:
@@ -337,7 +339,7 @@ class GRPOTrainer:
             difference = self.state.log_history[-1].get("sampling/logp_difference", 0.0)
             on_main(self.accelerator, lambda: self.engine.check_parity(difference))
 
-    # --- what the loop needs ------------------------------------------------------------------------------------------
+    # --- supporting methods -------------------------------------------------------------------------------------------
 
     def sync_weights(self) -> None:
         """Update the engine's weights to the model's, at most once per step. A collective operation."""
@@ -406,8 +408,8 @@ class GRPOTrainer:
         return str(self.accelerator.unwrap_model(self.model).config._name_or_path)
 
     def _begin(self, checkpoint: str | Path | None) -> TrainerState:
-        self.accelerator.step = 0  # an interrupted step leaves its count of micro-batches ...
-        self.model.zero_grad()  # ... and their gradients, which accelerate's optimizer keeps between updates
+        self.accelerator.step = 0  # an interrupted step leaves its count of micro-batches behind ...
+        self.model.zero_grad()  # ... as well as gradients, which accelerate's optimizer keeps between updates
         self.metrics.take()
         self.guard.set_counts([0, 0])
         self.checkpoints.saved_at = None
@@ -425,7 +427,7 @@ class GRPOTrainer:
 
     @contextmanager
     def _updating(self) -> Iterator[None]:
-        """Context of the optimizer's update."""
+        """Context manager around the optimizer's update."""
         self.updating, self.consistent = True, False
         if self.previous_policy is not None:
             self.previous_policy.keep()
@@ -435,8 +437,8 @@ class GRPOTrainer:
 
     @contextmanager
     def _quiet_garbage_collector(self) -> Iterator[None]:
-        # Exempts the libraries' million objects from garbage collection: a full collection would walk all of them,
-        # which takes about 0.2 s every other step.
+        # Exempt the libraries' objects, about a million, from garbage collection. Otherwise, a full collection would
+        # visit all of them every other step, which takes about 0.2 s.
         gc.collect()
         gc.freeze()
         try:
@@ -478,7 +480,7 @@ def check_options(args: GRPOConfig, engine: EngineConfig, env: Environment, curr
         raise InputError(f"{'.'.join(problem.path)}: {problem.message}")
     if curriculum is not None and not env.has_accuracy:
         raise InputError(
-            "a curriculum follows accuracy, which this environment does not measure: leave out the curriculum"
+            "a curriculum needs accuracy, which this environment does not measure: leave out the curriculum"
         )
     if args.filter_groups and not env.has_accuracy:
         raise InputError(
@@ -509,7 +511,7 @@ def make_accelerator(args: GRPOConfig) -> Accelerator:
         InputError: the batch cannot be divided among the processes, or this process already uses another precision.
     """
     state = processes(cpu=args.use_cpu)
-    precision = "bf16" if args.bf16 else None  # None selects the launcher's
+    precision = "bf16" if args.bf16 else None  # None keeps the launcher's setting
     deepspeed = os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
     try:
         return Accelerator(

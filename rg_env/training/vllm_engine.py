@@ -1,8 +1,8 @@
 """The engine that samples the trainer's rollouts from a vLLM server.
 
-The trainer sends new weights to the server after each step. Then, the server's log-probabilities of a fixed prompt are
-compared with the model's. Wrong, missing or misplaced weights end the run, instead of silently degrading it.
-The server keeps running when the trainer ends.
+The trainer sends new weights to the server after each step. It then compares the server's log-probabilities of a fixed
+prompt with the model's. Wrong, missing or misplaced weights end the run instead of silently degrading it. The server
+keeps running when the trainer ends.
 """
 
 import fcntl
@@ -49,7 +49,8 @@ class Vllm(Engine):
         longest: maximum number of tokens in a prompt and its completion together.
 
     Raises:
-        ServerError, InputError: the server or the model is unusable. With several processes, `StoppedTogether`.
+        ServerError, InputError: the server or the model is unusable. With several processes, `StoppedTogether` is
+            raised instead.
     """
 
     name = "vllm"
@@ -95,8 +96,8 @@ class Vllm(Engine):
         info = self.server.info()
         if longest > info.max_model_len:
             raise ServerError(
-                f"the server at {self.server} takes {info.max_model_len} tokens for prompt and completion together, "
-                f"but this run needs {longest}: start it with --max-model-len {longest} or more"
+                f"the server at {self.server} accepts at most {info.max_model_len} tokens for a prompt and its "
+                f"completion, but this run needs {longest}: start it with --max-model-len {longest} or more"
             )
         if not isinstance(messages, str) and self.server.tokenize(info.name, messages) != proof:
             start = start_hint(self._model.config._name_or_path, self.server.port)
@@ -122,8 +123,8 @@ class Vllm(Engine):
                 sick_since = None if problem is None else sick_since or now
                 if sick_since is not None and now - sick_since > self.sick_s:
                     raise TrainingError(
-                        f"no completions will arrive: the vLLM server at {self.server}: {problem}, for "
-                        f"{self.sick_s:g} s"
+                        f"the vLLM server at {self.server} has been unhealthy for {self.sick_s:g} s during generation: "
+                        f"{problem}"
                     ) from None
                 if now > deadline:
                     raise TrainingError(
@@ -147,7 +148,7 @@ class Vllm(Engine):
         """Send the weights and verify that they arrived.
 
         Raises:
-            TrainingError: the weights did not arrive. With several processes, `StoppedTogether`.
+            TrainingError: the weights did not arrive. With several processes, `StoppedTogether` is raised instead.
         """
         start = time.monotonic()
         failure: Exception | None = None
@@ -187,7 +188,7 @@ class Vllm(Engine):
         tolerance = TOLERANCE.get(self._transfer.dtype, 0.15)
         if not difference <= tolerance:  # NaN included
             raise TrainingError(
-                f"the server at {self.server} does not compute with the trained weights: log-probabilities of {of} "
+                f"the server at {self.server} does not use the trained weights: log-probabilities of {of} "
                 f"differ by {difference:.3g} on average (tolerance {tolerance:g})"
             )
 
@@ -221,8 +222,8 @@ def model_logprobs(model: Any, ids: list[int], device: torch.device) -> torch.Te
 
 
 def _held(server: VllmServer) -> IO[str]:
-    """Acquire this machine's lock for trainers of a server. The lock is released when the process that
-    holds it ends, for whatever reason."""
+    """Acquire the lock that lets only one trainer on this machine use a server. The lock is released when the process
+    that holds it ends, for whatever reason."""
     path = Path(tempfile.gettempdir()) / f"rg-env-{os.getuid()}-{server.host}-{server.port}.lock".replace(":", "_")
     lock = path.open("a+")
     try:

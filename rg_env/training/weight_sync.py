@@ -37,7 +37,7 @@ _WITHOUT_HEAD = ("cohere", "cohere2", "gemma2", "gemma3n_text")
 
 @dataclass(frozen=True)
 class Source:
-    """One tensor to send: its name on the server, its parameters, and the function that computes it from them."""
+    """A tensor to send: its name on the server, the parameters it depends on, and the function that computes it."""
 
     name: str
     parameters: tuple[nn.Parameter, ...]
@@ -153,7 +153,7 @@ def _adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def buckets(found: Sequence[Source], num_bytes: int = BUCKET_BYTES) -> Iterator[list[Source]]:
-    """Group consecutive sources into buckets of at most `num_bytes`. A larger source has its own bucket."""
+    """Group consecutive sources into buckets of at most `num_bytes`. A larger source gets its own bucket."""
     bucket: list[Source] = []
     size = 0
     for source in found:
@@ -167,7 +167,7 @@ def buckets(found: Sequence[Source], num_bytes: int = BUCKET_BYTES) -> Iterator[
 
 
 class Weights:
-    """A model's weights to send, with the interface of vLLM's `WeightSource`.
+    """The weights of a model, ready to be sent, with the interface of vLLM's `WeightSource`.
 
     Iteration is a collective operation if weights are sharded. If the consumer fails, `drain` completes the iteration,
     so the other processes do not wait forever.
@@ -184,7 +184,7 @@ class Weights:
         return self._model.config.get_text_config(decoder=True)
 
     def metadata(self) -> list[Source]:
-        """Name, data type and shape of all tensors, in order, without gathering."""
+        """Name, data type and shape of all tensors, in order, without gathering the weights."""
         return sources(self._model)
 
     def largest_bucket(self) -> int:
@@ -239,7 +239,7 @@ class Routes:
 
 
 class SharedMemoryTransfer:
-    """Transfer through this machine's shared memory. Writing to it and loading from it are the only two copies.
+    """Transfer through this machine's shared memory. Weights are copied only twice: into and out of it.
 
     Raises:
         ServerError: there is not enough memory, or the server has another backend or another model.
@@ -270,8 +270,8 @@ class SharedMemoryTransfer:
             value, there = getattr(weights.config, name, None), theirs["shape"].get(name)
             if None not in (value, there) and value != there:
                 raise ServerError(
-                    f"the server at {server} serves another model: its {name} is {there}, the trainer's {value}; start "
-                    "it with the model being trained"
+                    f"the server at {server} serves another model: its {name} is {there}, but the trainer's is "
+                    f"{value}; start it with the model being trained"
                 )
         self.dtype = getattr(torch, theirs["dtype"])
         """The server's data type. Wider weights are converted to it before they are sent."""
@@ -316,7 +316,7 @@ class NcclTransfer:
             )
         except ImportError as error:
             raise MissingExtraError(
-                f"NCCL needs vLLM next to the trainer ({error}): {how_to_install('vllm')}"
+                f"NCCL needs vLLM in the trainer's environment ({error}): {how_to_install('vllm')}"
             ) from error
         here = routes.server.address_here()
         with socket.create_server((here, 0)) as free:
@@ -336,7 +336,8 @@ class NcclTransfer:
 def open_transfer(
     server: VllmServer, info: ServerInfo, weights: Weights, timeout_s: float
 ) -> SharedMemoryTransfer | NcclTransfer:
-    """A transfer with the server's backend. Shared memory is tried first, because a refusal is immediate.
+    """A transfer with the server's backend. Shared memory is tried first, because a server with another backend
+    refuses it immediately.
 
     Raises:
         ServerError: the server cannot receive these weights.

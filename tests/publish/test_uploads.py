@@ -86,9 +86,9 @@ def test_an_upload_that_fails_is_a_line(hub: HubServer, tmp_path: Path, capsys: 
     results = train(f"output.dir={tmp_path / 'run'}", *HUB, "training.max_steps=1", "evaluation.every=0")
     assert results["error"] is None
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith("hub: not uploaded (the token may not write to me/legs (403: ")
+    assert line.startswith("hub: the upload failed (the token may not write to me/legs (403: ")
     command = f"{entered('rg-env')} push {tmp_path / 'run'} --repo-id me/legs"
-    assert line.endswith(f"; the run is not affected. To finish the upload: {command}")
+    assert line.endswith(f"; the run is not affected. To complete the upload: {command}")
     assert CANARY not in line
     hub.tokens[CANARY] = ("me", True)
     assert rg_env(*command.split()[1:])[0] == 0
@@ -104,7 +104,7 @@ def test_an_upload_that_fails_is_not_to_be_finished_after_the_last(hub: HubServe
     wait(made)
     made.finish(complete=True)
     assert made.lines == [
-        "hub: checkpoint-2 not uploaded (the Hub responded with an error (500)); the whole run follows",
+        "hub: checkpoint-2 was not uploaded (the Hub responded with an error (500)); uploading the whole run next",
         "hub: uploading the run to me/legs; this can take a while",
         f"hub: uploaded to {hub.url}/me/legs",
     ]
@@ -142,7 +142,7 @@ def test_a_run_waits_but_not_for_ever(hub: HubServer, uploads: Any, run: Path, m
     with hub.lock:
         made.finish(complete=True)
     assert made.lines[1:] == [
-        "hub: not uploaded (it took more than 0.5 s); the run is not affected. To finish the upload: "
+        "hub: the upload failed (it took more than 0.5 s); the run is not affected. To complete the upload: "
         f"{entered('rg-env')} push {run} --repo-id me/legs"
     ]
     assert made._process is None
@@ -157,7 +157,7 @@ def test_an_interrupt_while_the_end_waits(hub: HubServer, uploads: Any, run: Pat
     with hub.lock, pytest.raises(KeyboardInterrupt):
         made.finish(complete=True)
     assert made._process is None
-    assert made.lines[1].startswith("hub: not uploaded (interrupted); the run is not affected.")
+    assert made.lines[1].startswith("hub: the upload failed (interrupted); the run is not affected.")
     assert made.lines[1].endswith(f"{entered('rg-env')} push {run} --repo-id me/legs --private")
 
 

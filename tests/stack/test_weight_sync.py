@@ -64,7 +64,7 @@ def test_a_parameter_in_the_wrong_place_stops_the_run(
     monkeypatch.setattr(
         weight_sync, "pack", lambda tensors, *a: real([(swap.get(name, name), each) for name, each in tensors], *a)
     )
-    with pytest.raises(TrainingError, match="does not compute with the trained weights"):
+    with pytest.raises(TrainingError, match="does not use the trained weights"):
         engine.sync()
 
 

@@ -138,7 +138,7 @@ MISTAKES = [
     ("curriculum={tasks: {spell_backward: {}}, schedule: {5: 0, 05: 1}}", "names a step twice"),
     (["curriculum={tasks: {spell_backward: {}}}", "tasks.spell_backward.level=1"], "set by the curriculum"),
     (["curriculum={tasks: {spell_backward: {}}}", "splits.manifest=m.json"], "cannot be used with a curriculum"),
-    ("hub.enabled=true", "is required by hub.enabled: set it to the repository to upload to, USER/NAME"),
+    ("hub.enabled=true", "is required if hub.enabled is true: set it to the repository to upload to, as USER/NAME"),
     ("hub.repo_id=legs", "is not a repository: use USER/NAME"),
     ("hub.repo_id=me/a--b", "is not a valid repository"),
     ([*UPLOADED, "hub.every=150"], "must be a multiple of output.save_every (100); try 200"),

@@ -301,7 +301,7 @@ def test_a_reward_that_is_hacked_is_found_out_and_ends_the_run(
     assert (results["stopped_by"], results["interrupted"], results["error"]) == ("reward_hacking", False, None)
     (line,) = [line for line in results["monitors"] if "reward_hacking" in line]
     printed = capsys.readouterr().out
-    assert f"\n{line} (the run ends here: monitors.stop_on)\n" in printed
+    assert f"\n{line} (ends the run: see monitors.stop_on)\n" in printed
     assert f"Stopped by monitor reward_hacking after {step} steps" in printed
     assert line.startswith(f"step {step}: monitor reward_hacking: reward rose from 0.")
     assert "and accuracy did not (0." in line

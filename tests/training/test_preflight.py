@@ -55,7 +55,7 @@ def train(*arguments: str) -> subprocess.CompletedProcess[str]:
     ("arguments", "words"),
     [
         (["--resume", "nope"], "cannot resume from nope: there is no such folder"),
-        (["--resume", "old"], "resume from old: it is a run; name one of its checkpoints, such as old/checkpoint-5"),
+        (["--resume", "old"], "resume from old: it is a run; select one of its checkpoints, such as old/checkpoint-5"),
         (["--resume", "old/checkpoint-5"], "it is not a checkpoint: it has no trainer_state.json"),
         (["--resume", "auto"], "--resume auto needs the output folder of the run"),
         (["model=outputs/none/checkpoint-5"], "model.name: there is no folder outputs/none/checkpoint-5"),
@@ -63,13 +63,13 @@ def train(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["model=empty"], "model.name: empty is not a model folder: config.json and safetensors files are required"),
         (["output.dir=old"], "old is not empty: it may contain another run"),
         (["--eval-only", "--checkpoint", "./nope"], "cannot evaluate nope: there is no such folder"),
-        (["--eval-only", "--checkpoint", "old"], "cannot evaluate old: it is a run; name one of its checkpoints"),
+        (["--eval-only", "--checkpoint", "old"], "cannot evaluate old: it is a run; select one of its checkpoints"),
         (["splits.manifest=nope.json"], "nope.json' cannot be read: No such file"),
-        (["hub.enabled=true", "hub.repo_id=me/x"], "hub.enabled: there is no Hugging Face token"),
+        (["hub.enabled=true", "hub.repo_id=me/x"], "hub.enabled: no Hugging Face token found"),
         (["tasks=null", "data=missing.csv"], "missing.csv': No such file"),
         (["tasks=null", "data=cut.jsonl"], "cut.jsonl: line 1 is not JSON"),
         (["tasks=null", "data=data.jsonl"], "200 evaluation questions would leave nothing to train on"),
-        (["tasks=null", "data=data.jsonl", "splits.num_eval_examples=30"], "10 questions left to train on, fewer"),
+        (["tasks=null", "data=data.jsonl", "splits.num_eval_examples=30"], "10 questions left for training, fewer"),
     ],
 )  # fmt: skip
 def test_what_is_missing_is_one_line(here: Path, arguments: list[str], words: str, dry_run: list[str]) -> None:

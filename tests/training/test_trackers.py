@@ -1,4 +1,4 @@
-"""What tracking services receive from a run, and what happens if they fail."""
+"""What experiment trackers receive from a run, and what happens if they fail."""
 
 import errno
 import json

@@ -100,7 +100,7 @@ def test_a_tensor_that_did_not_arrive_ends_the_run(connect: Any, server: StandIn
     engine.sync()
     with torch.no_grad():
         model.get_parameter(lost).mul_(3)
-    with pytest.raises(TrainingError, match="does not compute with the trained weights: log-probabilities of a prompt"):
+    with pytest.raises(TrainingError, match="does not use the trained weights: log-probabilities of a prompt"):
         engine.sync()
 
 
@@ -131,7 +131,7 @@ def test_a_server_that_hangs_ends_the_run(connect: Any, server: StandIn) -> None
         ({"lacks": ["/get_world_size"]}, "does not accept weights: start it with `.*rg-env vllm MODEL --host"),
         ({"processed": False}, "report log-probabilities of the distribution it samples from.*processed_logprobs"),
         ({"quantization": "awq"}, "serves quantized weights .awq., which cannot be updated"),
-        ({"shape": {"hidden_size": 1}}, "serves another model: its hidden_size is 1, the trainer's 128"),
+        ({"shape": {"hidden_size": 1}}, "serves another model: its hidden_size is 1, but the trainer's is 128"),
         ({"refuses": "Weight transfer not configured"}, "Weight transfer not configured"),
     ],
 )
@@ -149,7 +149,7 @@ def test_a_server_that_cannot_take_weights_is_refused(
 def test_nccl_needs_vllm_next_to_the_trainer(connect: Any, stand_in: Any) -> None:
     """A server with that backend refuses shared memory at once."""
     server = stand_in(refuses="Invalid init_info for NCCLWeightTransferEngine: unexpected keyword argument 'path'")
-    with pytest.raises(MissingExtraError, match="NCCL needs vLLM next to the trainer"):
+    with pytest.raises(MissingExtraError, match="NCCL needs vLLM in the trainer's environment"):
         connect(server)
 
 
@@ -171,7 +171,7 @@ def test_completions_have_tokens_and_log_probabilities(connect: Any, server: Sta
 
 
 def test_a_server_with_too_small_a_context_is_refused(connect: Any, server: StandIn) -> None:
-    with pytest.raises(ServerError, match=r"takes 512 tokens .* this run needs 513: start it with --max-model-len 513"):
+    with pytest.raises(ServerError, match=r"at most 512 tokens .* needs 513: start it with --max-model-len 513"):
         connect(server, longest=513)
 
 
@@ -190,7 +190,7 @@ def test_an_unhealthy_server_ends_the_wait(connect: Any, server: StandIn) -> Non
     engine, start = connect(server), time.monotonic()
     engine.sick_s = 0.2
     server.waits_at, server.fails_at = COMPLETIONS, "/health"
-    with pytest.raises(TrainingError, match=r"no completions will arrive: .* answers /health with 500, for 0\.2 s"):
+    with pytest.raises(TrainingError, match=r"unhealthy for 0\.2 s during generation: .* answers /health with 500"):
         engine.generate([[1]], Sampling())
     assert time.monotonic() - start < 10
 
@@ -219,9 +219,7 @@ def test_rollouts_of_other_weights_end_the_run(connect: Any, server: StandIn, di
     """Weights that arrived wrong show in the log-probabilities of what is sampled from them."""
     engine = connect(server)
     engine.check_parity(0.005)
-    with pytest.raises(
-        TrainingError, match=r"does not compute with the trained weights: .* differ by (0.02|nan) on average"
-    ):
+    with pytest.raises(TrainingError, match=r"does not use the trained weights: .* differ by (0.02|nan) on average"):
         engine.check_parity(difference)
 
 

@@ -1,7 +1,7 @@
-"""A training config's sections, each a frozen schema with a docstring under every field.
+"""The sections of a training config. Each is a frozen schema with a docstring under every field.
 
-The section `training` is `grpo.GRPOConfig`, and the whole config is `schema.TrainConfig`;
-`docs/reference/configuration.md` is generated from all of them. Imports neither torch nor reasoning_gym.
+The section `training` is `grpo.GRPOConfig`, and the whole config is `schema.TrainConfig`.
+`docs/reference/configuration.md` is generated from these schemas. This module imports neither torch nor reasoning_gym.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -39,29 +39,30 @@ class ModelConfig(Section):
 
 
 class TaskConfig(TaskOptions):
-    """One training task. The key is the task's name."""
+    """One training task. Its key in `tasks` is the task's name."""
 
     weight: Annotated[float, Field(gt=0, le=1e100)] = 1.0
-    """Share of training questions, relative to the other tasks' weights."""
+    """This task's share of the training questions, relative to the other tasks' weights."""
 
 
 class SplitsConfig(Section):
-    """Number and selection of questions. Training and evaluation never share a problem, regardless of the seeds."""
+    """How many questions a run uses, and how they are split between training and evaluation. By default, the two never
+    share a problem, regardless of the seeds."""
 
     num_train_examples: Positive = 2000
     """Number of distinct training questions, divided among the tasks by weight."""
     num_eval_examples: Count = 200
-    """Number of distinct evaluation questions, divided among the training tasks by weight. 0: the training tasks are
-    not evaluated."""
+    """Number of distinct evaluation questions, divided among the training tasks by weight. If 0, the training tasks
+    are not evaluated."""
     seed: Seed | None = None
     """Seed of the training questions. Default: the run's `seed`."""
     eval_seed: Seed = 0
     """Seed of the evaluation questions. It is independent of the run's `seed`, so runs with different seeds are
     evaluated on the same questions."""
     by: SplitBy = "problem"
-    """Unit assigned to either training or evaluation. "problem" keeps all wordings of a problem on one side.
-    "question" assigns each question text independently, so the same problem can be on both sides; it reproduces runs
-    from earlier releases and yields more rows for tasks with few problems."""
+    """How questions are divided between training and evaluation. "problem" keeps all wordings of a problem in the same
+    split. "question" assigns each question text independently, so the same problem can be in both splits; use it to
+    reproduce runs from earlier releases, or to get more rows from tasks with few problems."""
     manifest: Text | None = None
     """Path of the manifest.json of an earlier run. The new run uses exactly the same rows, and fails if they cannot be
     reproduced."""
@@ -92,8 +93,8 @@ class EngineConfig(Section):
     generation_timeout: Above0 = 600.0
     """Timeout for generating one batch of rollouts, in seconds ("vllm" only)."""
     num_batches_ahead: Count = 0
-    """Number of batches generated while an earlier one is trained on ("vllm" only). 0 alternates generation and
-    training; 1 overlaps them, with rollouts one step off-policy."""
+    """Number of batches generated in advance, while the model is trained on an earlier one ("vllm" only). With 0,
+    generation and training alternate; with 1, they overlap, and rollouts are one step off-policy."""
     importance_sampling_correction: bool = False
     """Whether each token's policy loss is weighted by min(p_trainer / p_sampler, cap), which corrects for the
     difference between the server's probabilities and the trainer's ("vllm" only; Yao et al., 2025, "Your Efficient RL
@@ -105,7 +106,7 @@ class EngineConfig(Section):
 
 
 class LoraConfig(Section):
-    """Low-rank adapters, trained instead of all weights (Hu et al., 2021, arXiv:2106.09685)."""
+    """Low-rank adapters, which are trained instead of the model's own weights (Hu et al., 2021, arXiv:2106.09685)."""
 
     renamed: ClassVar = {
         "bias": "biases are not trained: leave it out",
@@ -115,18 +116,18 @@ class LoraConfig(Section):
     r: Positive = 16
     """Rank of the adapters."""
     alpha: Positive = 32
-    """Numerator of the adapters' scale, alpha / r."""
+    """Scaling parameter: the output of the adapters is multiplied by alpha / r."""
     dropout: Share = 0.0
-    """Dropout probability of the adapters' input. 0 turns it off."""
+    """Dropout probability for the adapters' input. 0 turns dropout off."""
     target_modules: Annotated[list[Text], Field(min_length=1)] = ["all-linear"]  # noqa: RUF012
-    """Names of the layers that get an adapter. "all-linear", as the only entry, means all linear layers except the LM
-    head."""
+    """Names of the layers that get an adapter. If the only entry is "all-linear", all linear layers except the LM head
+    get one."""
     use_rslora: bool = False
-    """Whether the scale is alpha / sqrt(r) instead of alpha / r (rsLoRA)."""
+    """Whether to multiply by alpha / sqrt(r) instead of alpha / r (rsLoRA)."""
 
 
 class CurriculumTask(Section):
-    """A task with a difficulty level that changes during training. The key is the task's name."""
+    """A task whose difficulty level changes during training. Its key in `tasks` is the task's name."""
 
     attributes: list[Text] = Field(default_factory=list)
     """Attributes of the task that change with the level. Default: all."""
@@ -142,21 +143,21 @@ class CurriculumConfig(Section):
     renamed: ClassVar = {"last_k": "use window"}
 
     tasks: dict[str, CurriculumTask]
-    """Training tasks with changing levels. The levels of other tasks stay fixed."""
+    """Training tasks whose levels change. The levels of all other tasks stay fixed."""
     success_threshold: Share = 0.7
-    """The level is raised if accuracy over the window exceeds this."""
+    """The level is raised if accuracy over the window exceeds this value."""
     failure_threshold: Share = 0.1
-    """The level is lowered if accuracy over the window falls below this."""
+    """The level is lowered if accuracy over the window falls below this value."""
     window: Positive = 20
-    """Number of prompts, for one task at its current level, over which accuracy is measured. The level does not change
-    until the window is full."""
+    """Number of recent prompts, all at the task's current level, over which accuracy is measured. The level does not
+    change until the window is full."""
     check_every: Positive = 1
     """Number of steps between accuracy checks."""
     step: Positive = 1
-    """Number of levels per change."""
+    """Number of levels to go up or down at each change."""
     schedule: dict[str, Count] | None = None
-    """Level by training step, such as {0: 0, 100: 1, 200: 2}, instead of the thresholds. Default: levels follow the
-    accuracy."""
+    """Levels to switch to at given training steps, such as {0: 0, 100: 1, 200: 2}. If set, the thresholds are not used.
+    Default: levels depend on accuracy."""
 
     _named = field_validator("tasks", mode="before")(named("{name: b, start: 1}", "name it once"))
 
@@ -173,16 +174,16 @@ class CurriculumConfig(Section):
 
 
 class LoggingConfig(Section):
-    """Console output, records and metric services of a run. metrics.jsonl is always written."""
+    """A run's console output, recorded rollouts and experiment trackers. metrics.jsonl is always written."""
 
     report_to: Annotated[
         list[Literal["tensorboard", "wandb", "trackio"]],
         BeforeValidator(lambda names: [] if names in ("none", ["none"]) else names),
     ] = Field(default_factory=list)
-    """Names of the services that receive the metrics. Default, or "none": no services. Metrics are uploaded only to the
-    services listed here."""
+    """Experiment trackers that receive the metrics. By default, or with "none", no tracker is used. Metrics are
+    uploaded only to the trackers listed here."""
     project: Text = "rg-env"
-    """Project of the run in W&B and Trackio."""
+    """Name of the project in W&B and Trackio."""
     run_name: Text | None = None
     """Name of the run in W&B and Trackio. Default: the output folder's name."""
     examples_every: Count = 10
@@ -196,8 +197,8 @@ class LoggingConfig(Section):
 
 
 class HubConfig(Section):
-    """Uploads to the Hugging Face Hub, with a model card generated from the run's files, as by `rg-env push`. A failed
-    upload never ends a run: a one-line message gives the command that completes the upload."""
+    """Uploads to the Hugging Face Hub. Like `rg-env push`, each upload includes a model card generated from the run's
+    files. A failed upload never ends a run: a one-line message gives the command that completes the upload."""
 
     enabled: bool = False
     """Whether the model is uploaded at the end of training."""
@@ -207,11 +208,11 @@ class HubConfig(Section):
     private: bool = False
     """Whether a new repository is private."""
     optimizer_state: Literal["none", "full"] = "none"
-    """Optimizer state in the upload. "full" includes it, so that training can resume from the repository. "none" leaves
-    it out."""
+    """Whether to upload the optimizer state. "full" uploads it, so that training can be resumed from the repository;
+    "none" leaves it out."""
     every: Count = 0
-    """Number of steps between checkpoint uploads during training, a multiple of `output.save_every`. 0 uploads only at
-    the end."""
+    """Number of steps between checkpoint uploads during training; must be a multiple of `output.save_every`. 0 uploads
+    only at the end."""
 
     renamed: ClassVar = {
         "organization": "put it into repo_id: ORGANIZATION/NAME",
@@ -223,7 +224,7 @@ class HubConfig(Section):
     @classmethod
     def _is_a_repository(cls, repo_id: str | None, info: ValidationInfo) -> str | None:
         if repo_id is None and info.data.get("enabled"):
-            raise ValueError("is required by hub.enabled: set it to the repository to upload to, USER/NAME")
+            raise ValueError("is required if hub.enabled is true: set it to the repository to upload to, as USER/NAME")
         if repo_id is not None and (problem := repo_problem(repo_id)):
             raise ValueError(problem)
         return repo_id
@@ -237,7 +238,7 @@ class OutputConfig(Section):
     dir: Text | None = None
     """Output folder, which must not contain another run. Default: a new folder under outputs/."""
     save_every: Count = 100
-    """Number of steps between checkpoints. 0 saves at the end only."""
+    """Number of steps between checkpoints. 0 saves only at the end."""
     save_total_limit: Positive | None = None
     """Maximum number of checkpoints to keep; older ones are deleted. Default: all are kept."""
 
@@ -258,9 +259,9 @@ class EvaluationSettings(Section):
     rollouts_per_example: Positive = 1
     """Number of sampled answers per question. If it is above 1, pass@k is reported."""
     temperature: From0 | None = None
-    """Temperature of the sampled answers. Default: `training.temperature`."""
+    """Temperature for the sampled answers. Default: `training.temperature`."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Nucleus sampling threshold of the sampled answers. Default: `training.top_p`."""
+    """Nucleus sampling threshold (top-p) for the sampled answers. Default: `training.top_p`."""
     max_tokens: Positive | None = None
     """Maximum number of new tokens per answer. Default: `training.max_tokens`."""
     greedy: Annotated[bool, Field(validate_default=True)] = True
@@ -270,7 +271,9 @@ class EvaluationSettings(Section):
     @classmethod
     def _varies(cls, temperature: float | None, info: ValidationInfo) -> float | None:
         if temperature == 0 and info.data.get("rollouts_per_example", 1) > 1:
-            raise ValueError("all answers are the same: use rollouts_per_example=1 or a higher temperature")
+            raise ValueError(
+                "with temperature 0, all answers are the same: use rollouts_per_example=1 or a higher temperature"
+            )
         return temperature
 
     @field_validator("greedy")
@@ -282,7 +285,7 @@ class EvaluationSettings(Section):
 
 
 class EvaluationTask(TaskOptions):
-    """One evaluation task. The key is the task's name, or a label."""
+    """One evaluation task. Its key in `tasks` is the task's name or a label."""
 
     task: Text | None = None
     """Name of the task if the key is a label. Default: the key."""
@@ -294,7 +297,7 @@ class EvaluationConfig(EvaluationSettings):
     """The fixed evaluation, which uses the same questions before, during and after training."""
 
     tasks: dict[str, EvaluationTask] = Field(default_factory=dict)
-    """Tasks to evaluate in addition to the training tasks. A held-out task's key is its name. Any task,
+    """Tasks to evaluate in addition to the training tasks. A held-out task is listed under its own name. Any task,
     such as a training task at another difficulty, can be listed under a label instead; results under a label do not
     count toward the overall metrics."""
     num_held_out_examples: Positive = 50
@@ -322,7 +325,7 @@ class EvaluationConfig(EvaluationSettings):
 
 
 def evaluation_steps(every: int | None, max_steps: int) -> int:
-    """Steps between evaluations: `every`, or a fifth of the run if `every` is None. 0 means none during training."""
+    """Steps between evaluations: `every`, or a fifth of the run if it is None. 0: no evaluations during training."""
     return max(1, max_steps // 5) if every is None else every
 
 
@@ -332,25 +335,25 @@ ALL = "all"
 
 
 class MonitorsConfig(Section):
-    """Rules that watch the logged metrics. Each key is a rule, and its value is the threshold. A rule that fires prints
-    one line with the symptom, the likely cause and the key to change. It does not fire again until its condition has
-    been false for a whole window."""
+    """Rules that watch the logged metrics. Each key except `window`, `off` and `stop_on` is a rule, and its value is
+    the threshold. A rule that fires prints one line with the symptom, the likely cause and the key to change. It does
+    not fire again until its condition has been false for a whole window."""
 
     window: Annotated[int, Field(ge=2, le=10_000)] = 10
-    """Number of steps over which a rule averages. No rule fires before the first window is full."""
+    """Number of steps over which rules average the metrics. No rule fires before the first window is full."""
     off: list[str] = Field(default_factory=list)
     """Rules to turn off. [all] turns off every rule."""
     stop_on: list[str] = Field(default_factory=list)
-    """Rules that end the run when they fire. The run still makes a final evaluation, saves a checkpoint and writes all
-    results; its exit code is 1."""
+    """Rules that end the run when they fire. The run still performs a final evaluation, saves a checkpoint and writes
+    all results; its exit code is 1."""
     zero_variance: Share = 0.9
     """Fires when at least this fraction of groups have the same reward for all rollouts. Such groups provide no
     learning signal."""
     answer_rate: Share = 0.5
-    """Fires when the fraction of completions with a well-formed answer is below this and not rising."""
+    """Fires when the fraction of completions with a well-formed answer is below this value and not rising."""
     format_rate: Share = 0.5
-    """Fires when the fraction of completions in the format that `think_format` rewards is below this and not rising.
-    Active only with that reward."""
+    """Fires when the fraction of completions in the format that `think_format` rewards is below this value and not
+    rising. Active only if that reward is used."""
     truncation: Share = 0.2
     """Fires when at least this fraction of completions are cut off by the token limit."""
     length_drift: Factor = 2.0
@@ -359,13 +362,14 @@ class MonitorsConfig(Section):
     entropy_collapse: Share = 0.1
     """Fires when entropy is below this fraction of its first-window mean, and accuracy is below 0.8 and not rising."""
     reward_hacking: Above0 = 0.1
-    """Fires when the mean reward has risen by this much since the previous or the first window, beyond noise, and
-    accuracy has not risen. If accuracy has fallen, half of this amount is enough."""
+    """Fires when the mean reward has risen by at least this much, and by more than noise, since the previous or the
+    first window, and accuracy has not risen. If accuracy has fallen, half of this amount is enough."""
     kl_spike: Factor = 5.0
-    """Fires when the KL divergence is this many times its median over the window, and above 0.1 nats per token."""
+    """Fires when the KL divergence is at least this many times its median over the window, and at least 0.1 nats per
+    token."""
     ratio_spike: Factor = 5.0
-    """Fires when the largest probability ratio of any token is this many times its median over the window, and above
-    10."""
+    """Fires when the largest probability ratio of any token is at least this many times its median over the window, and
+    at least 10."""
     grader_timeouts: Share = 0.02
     """Fires when grading timed out for at least this fraction of answers."""
     ungradable: Share = 0.02
@@ -383,7 +387,7 @@ class MonitorsConfig(Section):
 
     @classmethod
     def rule_names(cls) -> list[str]:
-        """All rules, in checking order."""
+        """All rules, in the order in which they are checked."""
         return [name for name in cls.model_fields if name not in ("window", "off", "stop_on")]
 
     def active(self) -> list[str]:

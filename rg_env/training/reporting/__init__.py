@@ -1,1 +1,1 @@
-"""Console output, metrics and metric services of a run."""
+"""A run's console output, metrics and experiment trackers."""

@@ -58,8 +58,8 @@ class RunConsole:
         self._shown = time.monotonic()
 
     def step(self, step: int, max_steps: int, metrics: dict[str, Any]) -> None:
-        """Show a step and its metrics: if available, `reward`, `accuracy`, `completions/mean_length` (tokens), `loss`
-        and `step_time` (seconds). A step without `reward` reuses the previous step's rollouts."""
+        """Show a step and, if available, these metrics: `reward`, `accuracy`, `completions/mean_length` (tokens),
+        `loss` and `step_time` (seconds). A step without `reward` reuses the previous step's rollouts."""
         figures = [f"reward {metrics['reward']:.2f}"] if "reward" in metrics else ["same rollouts"]
         if "accuracy" in metrics:
             figures.append(f"accuracy {metrics['accuracy']:.2f}")
@@ -82,7 +82,7 @@ class RunConsole:
         self._progress.update(self._task, completed=step, figures=gap.join(figures), refresh=True)
 
     def evaluating(self, made: int, wanted: int) -> None:
-        """Report an evaluation's progress, one line every 15 seconds."""
+        """Report an evaluation's progress, at most once every 15 seconds."""
         if made < wanted and time.monotonic() - self._shown > _PROGRESS_EVERY_S:
             self.line(f"evaluating: {made:,} of {wanted:,} answers")
 
@@ -119,7 +119,7 @@ def spread(records: Sequence[dict[str, Any]], number: int) -> list[dict[str, Any
 
 
 def shorten(text: str, length: int) -> str:
-    """Shorten `text` to `length` characters in the middle, because the answer is at the end."""
+    """Shorten `text` to `length` characters by cutting out the middle, because the answer is at the end."""
     if len(text) <= length:
         return text
     tail = (length - 3) // 2
@@ -133,7 +133,7 @@ def _printable(text: str, stream: TextIO) -> str:
 
 
 def _example(record: dict[str, Any]) -> list[list[tuple[str, str]]]:
-    """An example's lines, each as a list of parts: text and style."""
+    """An example's lines, each as a list of (text, style) pairs."""
     status = record.get("status") or {True: "correct", False: "wrong", None: ""}[record["correct"]]
     reward = "none" if record["reward"] is None else f"{record['reward']:.2f}"
     head = [(f"  {status}", _COLORS[record["correct"]])] if status else []
@@ -164,7 +164,7 @@ def _progress(console: Console) -> Progress:
 
 
 def headline(evaluation: Results) -> str:
-    """Summary of an evaluation in one line, with 95% confidence intervals in brackets."""
+    """One-line summary of an evaluation, with 95% confidence intervals in brackets."""
     scores, parts = evaluation.overall(), []
     if scores is not None:
         if scores.accuracy is not None:
@@ -197,13 +197,13 @@ def print_summary(
 ) -> None:
     """Print a run's summary: scores before and after training, sample rollouts and files."""
     console = console or Console(highlight=False)
-    ended = "Interrupted" if results["interrupted"] else "Trained"
+    ended = "Interrupted after" if results["interrupted"] else "Trained for"
     if rule := results.get("stopped_by"):
-        ended = f"Stopped by monitor {rule}"
+        ended = f"Stopped by monitor {rule} after"
     earlier = after and after.step != results["steps"]  # an interrupted run skips its last evaluation
     last = f"; the last evaluation was after {counted(after.step or 0, 'step')}" if after and earlier else ""
     console.print(
-        f"\n{ended} after {counted(results['steps'], 'step')} in {results['seconds']:.0f} s "
+        f"\n{ended} {counted(results['steps'], 'step')} in {results['seconds']:.0f} s "
         f"({escape(str(results['model']))}, {results['engine']} engine){last}"
     )
     columns = {"before": before, f"after {counted(after.step or 0, 'step')}" if after else "": after}
@@ -212,7 +212,7 @@ def print_summary(
     if before and after:
         for old, new in examples_of(before, after):
             _print_sample(console, old, new)
-    # The most useful files first. After an early interrupt, there are fewer files.
+    # List the most useful files first. After an early interrupt, some of them do not exist.
     order = ("reward_curve.png", "train_results.json", "metrics.jsonl", "rollouts.jsonl", "eval_results")
     rank = {name: place for place, name in enumerate(order)}
     files = sorted(folder.iterdir(), key=lambda at: (rank.get(at.name, len(rank)), checkpoint_step(at) or 0, at.name))
@@ -221,8 +221,8 @@ def print_summary(
 
 
 def examples_of(before: Results, after: Results) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Up to `SAMPLES` answers before and after training to the same questions: one that became right, one that became
-    wrong and one that did not change, if there are any, and then more in this order."""
+    """Up to `SAMPLES` pairs of answers to the same question, before and after training: one that became right, one that
+    became wrong and one that did not change, if there are any, and then more in the same order."""
 
     def value(record: dict[str, Any]) -> float:
         return float(record["reward"] if record["correct"] is None else record["correct"])

@@ -1,6 +1,6 @@
 """Metrics of a training step: rewards, lengths, losses, time and memory.
 
-`step_time`              seconds per optimizer step, including the wait for rollouts, excluding evaluations
+`step_time`              seconds per optimizer step, including the wait for rollouts but not evaluations
 `tokens_per_second`      tokens of the step's rollouts, including prompts, per second of `step_time`
 `memory/peak_rss_gb`     peak memory (10^9 bytes) of this process, without its children
 `memory/peak_gpu_gb`     peak memory of this process's tensors on its GPU
@@ -26,7 +26,7 @@ from rg_env.training.rollouts import Rollouts
 
 
 class StepMetrics:
-    """Collects values and seconds by name since the last `take`."""
+    """Collects metrics, and the time spent in each phase, since the last `take`."""
 
     def __init__(self) -> None:
         self._values: defaultdict[str, list[float]] = defaultdict(list)
@@ -78,7 +78,7 @@ def hardware(processes: int) -> dict[str, Any]:
 
 
 def step_costs(seconds: float, tokens: int) -> dict[str, float]:
-    """Time, speed and memory of a step that took `seconds`, with a batch of `tokens` tokens (0: unknown)."""
+    """Time, speed and memory of a step that took `seconds`, with a batch of `tokens` tokens (0 if unknown)."""
     import resource  # not available on Windows
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -100,7 +100,7 @@ def batch_metrics(found: Rollouts, num_generations: int) -> dict[str, float]:
         "reward_std": groups.std(dim=1).mean().item(),
         "frac_reward_zero_std": equal_rewards(groups).float().mean().item(),
         "entropy": found.tokens().entropy(),
-        "time/generation": found.seconds,  # includes rewards; spent before the step if batches are generated ahead
+        "time/generation": found.seconds,  # includes scoring; spent before the step if batches are generated ahead
     }
     for name in found.scored[0].rewards:
         column = torch.tensor([scored.rewards[name] for scored in found.scored], dtype=torch.float32)
@@ -123,8 +123,9 @@ def _lengths(found: Rollouts) -> dict[str, float]:
 
 
 def _forms(found: Rollouts, num_generations: int) -> dict[str, float]:
-    """Fractions of completions with a well-formed answer and, if `think_format` is a reward, in its format; mean number
-    of distinct answers per group; and fraction of groups with more than one distinct answer."""
+    """The fraction of completions with a well-formed answer and, if `think_format` is a reward, the fraction in its
+    format; the mean number of distinct answers per group; and the fraction of groups with more than one distinct
+    answer."""
     if "status/wrong" not in found.scored[0].metrics:  # graded by another library's rubric
         return {}
     answers = [rollout.extraction.answer for rollout in found.rollouts]
@@ -135,14 +136,14 @@ def _forms(found: Rollouts, num_generations: int) -> dict[str, float]:
         "answers/distinct_mean": statistics.fmean(distinct),
         "answers/diverse_ratio": statistics.fmean(count > 1 for count in distinct),
     }
-    if "think_format" in found.scored[0].rewards:  # before its gate, so regardless of the answer
+    if "think_format" in found.scored[0].rewards:  # computed without the reward's `when` condition
         result["completions/format_ratio"] = statistics.fmean(map(think_format, found.rollouts))
     return result
 
 
 def over_processes(accelerator: Accelerator, values: Mapping[str, torch.Tensor], counts: bool) -> dict[str, float]:
-    """The mean of each value, a tensor `()`, over all processes; the maximum or minimum if its name ends in "max" or
-    "min". A collective operation.
+    """The mean of each value (a tensor of shape `()`) over all processes, or the maximum or minimum if its name ends in
+    "max" or "min". A collective operation.
 
     Args:
         counts: whether this process's values count. If no process's values count, the result is empty.

@@ -1,12 +1,12 @@
 """Experiment trackers for a run (`LoggingConfig.report_to`): TensorBoard, Weights & Biases, Trackio.
 
-accelerate's trackers do the work. Added here:
+This module adds the following to accelerate's trackers:
 
-- A service that cannot be started causes a one-line error within a minute, before training. One that fails later is
+- A tracker that cannot be started causes a one-line error within a minute, before training. One that fails later is
 dropped with a one-line warning on standard error; metrics.jsonl still has all metrics.
 - Questions and completions shown on the console are sent to W&B and Trackio as tables.
 - Training metrics are logged under `train/`; evaluation metrics keep their names (`eval/accuracy`).
-- Environment variables take precedence, because they are the usual way to configure these services.
+- Environment variables take precedence over the config, because they are the usual way to configure these trackers.
 - If the caller has opened a W&B run, it is used and left open.
 """
 
@@ -32,7 +32,7 @@ STEP = "train/global_step"
 _COLUMNS = ("task", "question", "completion", "answer", "reward", "correct", "status")
 """Columns of a completion table after the step column."""
 FOLDERS = ("tensorboard", "wandb")
-"""Subfolders of the run that services may write to."""
+"""Subfolders of the run that trackers may write to."""
 _WANDB = {
     "WANDB_CONSOLE": "off",  # otherwise all console output, including progress and model output, is uploaded
     "WANDB_INIT_TIMEOUT": "60",  # seconds to wait for the server when a run starts
@@ -41,7 +41,7 @@ _WANDB = {
 
 
 class Trackers(TrainerCallback):
-    """Callback that sends metrics to services. Call `start` before training and `finish` after it.
+    """Callback that sends metrics to experiment trackers. Call `start` before training and `finish` after it.
 
     Args:
         folder: the run's folder.
@@ -53,10 +53,10 @@ class Trackers(TrainerCallback):
         self._callers_run: Any = None
 
     def start(self) -> None:
-        """Start the services. All processes take part.
+        """Start the trackers. A collective operation.
 
         Raises:
-            InputError: a service cannot be started. With several processes, `StoppedTogether`.
+            InputError: a tracker cannot be started. With several processes, `StoppedTogether` is raised instead.
         """
         for name in self._config.report_to:
             on_main(self._trainer.accelerator, lambda name=name: self._start(name))  # type: ignore[misc]
@@ -78,7 +78,7 @@ class Trackers(TrainerCallback):
                 self._send(name, partial(_TABLES[name], ["step", *_COLUMNS], rows), step)
 
     def _send(self, name: str, values: Callable[[], dict[str, Any]], step: int) -> None:
-        """Log to a service. A service that fails is dropped."""
+        """Log to a tracker, which is dropped if it fails."""
         try:
             if name == "tensorboard":
                 self._running[name].log(values(), step=step)
@@ -92,7 +92,7 @@ class Trackers(TrainerCallback):
             )
 
     def finish(self, *, failed: bool) -> None:
-        """Close the services. A failure is reported on standard error and not raised."""
+        """Close the trackers. A failure is reported on standard error and not raised."""
         for name, tracker in self._running.items():
             try:
                 if name != "wandb":
@@ -100,7 +100,7 @@ class Trackers(TrainerCallback):
                 elif self._callers_run is None:
                     tracker.tracker.finish(exit_code=int(failed))
             except Exception as error:
-                _warn(f"{name} was not closed: {reason_of(error)}")
+                _warn(f"{name} could not be closed: {reason_of(error)}")
         self._running.clear()
 
     def _start(self, name: str) -> None:
