@@ -323,6 +323,15 @@ def test_mistakes_of_all_kinds_are_shown_together(base: Path) -> None:
         assert len(str(caught.value).splitlines()) == 1 + len(mistakes)
 
 
+def test_the_default_warmup_fits_into_a_short_run(base: Path) -> None:
+    """A first try of a few steps needs no other settings; a warmup that is set is still checked."""
+    assert load_train_config(base, ["training.max_steps=3"]).training.warmup_steps == 3
+    assert (GRPOConfig(max_steps=3).warmup_steps, GRPOConfig(max_steps=30).warmup_steps) == (3, 10)
+    assert GRPOConfig(max_steps=3, warmup_steps=0).warmup_steps == 0
+    with pytest.raises(ConfigError, match=r"warmup_steps = 4 .*more than the run's 3 steps"):
+        load_train_config(base, ["training.max_steps=3", "training.warmup_steps=4"])
+
+
 def test_forms_that_stand_for_others(base: Path) -> None:
     """A task's name, a list of names and mappings; a reward's weight."""
     assert list(load_train_config(base, ["tasks=chain_sum"]).tasks) == ["chain_sum"]

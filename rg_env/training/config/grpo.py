@@ -51,7 +51,8 @@ class GRPOConfig(Section):
     lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
     """Learning rate schedule. "linear" and "cosine" decay to 0 at the last step, after the warmup."""
     warmup_steps: Count = 10
-    """Number of steps over which the learning rate rises linearly to its peak. "constant" has no warmup."""
+    """Number of steps over which the learning rate rises linearly to its peak. "constant" has no warmup. Default: 10,
+    or `max_steps` in a shorter run."""
     optim: Literal[
         "adamw_torch", "adamw_torch_fused", "adamw_offload", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"
     ] = "adamw_torch_fused"
@@ -162,8 +163,15 @@ class GRPOConfig(Section):
     @classmethod
     def _accept_other_names(cls, values: Any) -> Any:
         if isinstance(values, dict) and is_count(given := values.get("max_new_tokens")) and given:
-            return {name: value for name, value in values.items() if name != "max_new_tokens"} | {"max_tokens": given}
+            values = {name: value for name, value in values.items() if name != "max_new_tokens"} | {"max_tokens": given}
         return values  # an error about a wrong value has to name the given key
+
+    @model_validator(mode="before")
+    @classmethod
+    def _warm_up_within_the_run(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("max_steps") in range(1, 10):
+            return {"warmup_steps": values["max_steps"], **values}
+        return values
 
     @field_validator("kl_reference")
     @classmethod
