@@ -1,4 +1,4 @@
-"""Adapter for Verifiers' v0 API (0.1.2 to 0.3): our environment in Verifiers, and theirs in our trainer.
+"""Adapter for Verifiers' v0 API (0.1.2 to 0.3), for our environment and for training on Verifiers environments.
 
     env = vf.load_environment("rg-env", gym="leg_counting")
     env = vf.load_environment("rg-env", gym=["leg_counting", {"name": "chain_sum", "weight": 2}], seed=1)
@@ -6,8 +6,8 @@
 The parameters are those of `core.environment.ReasoningGym`, in the order of Verifiers' own `ReasoningGymEnv`.
 Differences between releases of v0 are handled by duck typing, not by version numbers.
 
-Rewards and metrics become functions, to which `vf.Rubric` passes arguments by parameter name. The first function that
-is called for a rollout scores it and stores it in `state` for the others.
+Rewards and metrics are wrapped in functions, and `vf.Rubric` passes arguments by parameter name. The first function
+that is called for a rollout scores it and stores it in `state` for the others.
 
 `vf.Rubric` catches any exception that a reward function raises, logs it and continues with 0.0. It also includes NaN
 in the weighted sum. `watch(rubric)` wraps the functions of any rubric in place, and `raising_reward_errors()` raises

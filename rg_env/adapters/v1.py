@@ -117,8 +117,8 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
 
     task: ReasoningGymTaskConfig = ReasoningGymTaskConfig()
     gym: str | dict[str, Any] | list[Any] = "leg_counting"
-    """A task, or a mixture: names, and mappings with name, weight, config, level and levels. Given as JSON on
-    the command line."""
+    """A task, or a mixture: names, and mappings with name, weight, config, level and levels. On the
+    command line, pass it as JSON."""
     split: Literal["train", "eval"] = "eval"
     """Split of the questions; use `train` for training. A problem is never in both splits, regardless of the seeds."""
     num_train_examples: int = Field(2000, ge=0)
@@ -132,7 +132,7 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     level: int | None = None
     """Difficulty level of all tasks in `gym` that do not set one."""
     rewards: str | dict[str, Any] | list[Any] | None = None
-    """A reward name, or names with weights. Given as JSON on the command line. None: correctness 1, format 0.1."""
+    """A reward name, or names with weights. On the command line, pass it as JSON. None: correctness 1, format 0.1."""
     grading: str = "hardened"
     """`hardened` (right or wrong), `partial` (partial credit) or `upstream` (the library's own formulas)."""
     instruction: str | None = SYSTEM_PROMPT

@@ -44,7 +44,7 @@ def add(commands: Any) -> None:
         type=_words,
         default=(),
         metavar="'...'",
-        help="further vLLM options, such as --vllm-args='--seed 1'",
+        help="additional vLLM options, such as --vllm-args='--seed 1'",
     )
     option("--log-dir", metavar="DIR", help="folder for vllm.log and train.log; default: a new one under logs/")
     option(
