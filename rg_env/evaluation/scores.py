@@ -5,7 +5,7 @@
 
 results_<task>_<time>.json        one task, all models
 results_all_tasks_<time>.json     all tasks, with macro averages
-summary.md                        the same figures as tables
+summary.md                        the same results as tables
 """
 
 from collections import Counter
@@ -106,8 +106,8 @@ def _task(name: str, works: Sequence[TaskWork], models: Mapping[str, Source]) ->
         scores = scores_of(of_model, questions.floor)
         if not scores.n:
             raise InputError(
-                f"{model}, {name}: the model was trained on all of these questions: use another eval_seed, or "
-                "split the questions as in its training run (split_by)"
+                f"{model} was trained on all evaluation questions of {name}: use another eval_seed, or split the "
+                "questions as in its training run (split_by)"
             )
         results[model] = schema.ModelResult(
             source=source.source,

@@ -44,7 +44,7 @@ class TableConsole(Console):
     """A console that raises `BrokenPipeError`, as `print` does."""
 
     def on_broken_pipe(self) -> None:
-        raise  # re-raise: rich would exit here, but commands have their own exit code for it
+        raise  # re-raise: rich would exit here, but commands have their own exit code for a broken pipe
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def figures_of(scores: Scores) -> dict[str, str]:
         "greedy accuracy": cell(scores.greedy_accuracy, scores.intervals.get("greedy_accuracy")),
         "above guessing": cell(scores.guess_adjusted),
         "reward": cell(scores.reward, scores.intervals.get("reward")),
-        **{k: cell(share) for k, share in list(scores.pass_at_k.items())[1:]},  # pass@1 is the accuracy
+        **{k: cell(share) for k, share in list(scores.pass_at_k.items())[1:]},  # skips pass@1, the accuracy
         "tokens per answer": _number(scores.mean_completion_tokens),
         "cut off": cell(scores.truncated),
         "failed calls": str(scores.failed or _NOTHING),
@@ -205,7 +205,7 @@ def _over_tasks(results: Results) -> Iterator[tuple[str, list[str]]]:
     yield "adjusted for guessing", [cell(each.guess_adjusted) for each in models]
     yield "greedy accuracy", mean(lambda each: each.greedy_accuracy)
     yield "reward", mean(lambda each: each.reward)
-    for k in list(scores[0][0].pass_at_k)[1:]:  # pass@1 is the accuracy
+    for k in list(scores[0][0].pass_at_k)[1:]:  # skips pass@1, the accuracy
         yield k, mean(lambda each, k=k: each.pass_at_k.get(k))  # type: ignore[misc]
     left_out = [sum(task.left_out for task in each) for each in scores]
     counts = {"left out": left_out, "failed calls": [each.failed for each in models]}

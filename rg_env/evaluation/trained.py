@@ -44,7 +44,7 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     it is not known which questions it was trained on.
 
     Raises:
-        InputError: a model's folder is missing, a run's file is damaged, or tasks are missing and no run has evaluation
+        InputError: a model's folder is missing, a run's file is damaged, or neither the config nor a run has evaluation
             tasks.
     """
     models = {name: model.model_copy(update={"model": _checkpoint(model)}) for name, model in config.models.items()}
@@ -119,7 +119,8 @@ def _settings(run: RunFolder) -> dict[str, Any]:
             settings["grading"] = environment["grading"]
         if manifests[0]:
             settings |= {"eval_seed": manifests[0]["splits"]["eval"]["seed"], "split_by": manifests[0]["split_by"]}
-        if (data := run.config().get("data")) and isinstance(data, Mapping):  # a script's `data` is an option
+        # In the config of a script's run, `data` is a command-line option, not a section.
+        if (data := run.config().get("data")) and isinstance(data, Mapping):
             splits = run.config()["splits"]
             if count := splits["num_eval_examples"]:
                 settings |= {"data": data, "eval_seed": splits["eval_seed"], "num_examples": count}
@@ -218,7 +219,7 @@ def trained_on(model: str) -> Trained:
 
 
 def _trained(run: RunFolder) -> Trained | None:
-    """Like `trained_on`; None if the run used the user's own data and that can no longer be read."""
+    """Like `trained_on`; None if the run used the user's own data and that data can no longer be read."""
     rows = run.manifest().get("rows", "")
     if rows == "":
         return Trained()

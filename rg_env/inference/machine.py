@@ -1,4 +1,4 @@
-"""Resources of this machine: GPUs, vLLM, programs and ports. `nvidia-smi` is the only program that is run."""
+"""Resources of this machine: GPUs, vLLM, programs and ports. The only program that it runs is `nvidia-smi`."""
 
 import contextlib
 import errno

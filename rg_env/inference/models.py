@@ -86,7 +86,7 @@ def _options(attention: Attention, dtype: Dtype) -> dict[str, Any]:
     for name, value, choices in (("attention", attention, get_args(Attention)), ("dtype", dtype, get_args(Dtype))):
         if value not in choices:
             raise InputError(f"{name}={value!r} is invalid: use one of {', '.join(choices)}")
-    # Read from accelerate's variables, because transformers detects ZeRO-3 only once training arguments exist.
+    # Read from accelerate's environment variables: transformers detects ZeRO-3 only once training arguments exist.
     half = _is_zero3() and os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
     weights = getattr(torch, ("bfloat16" if half else "float32") if dtype == "auto" else dtype)
     used: str = attention

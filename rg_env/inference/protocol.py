@@ -42,7 +42,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Completion:
-    """Sampled tokens, the only representation of a completion in training and evaluation."""
+    """A completion, represented by its sampled tokens in both training and evaluation."""
 
     token_ids: list[int]
     """Token ids, including the end token if it was sampled."""
@@ -58,7 +58,7 @@ class Engine(ABC):
     max_context: int
     """Maximum number of tokens in prompt plus completion."""
     max_batch_size: int = 2048
-    """Maximum number of prompts an evaluation passes to `generate` at once, between progress reports."""
+    """Maximum number of prompts that an evaluation passes to one `generate` call; it reports progress between calls."""
     end_ids: frozenset[int]
     """Ids of the tokens that end a completion."""
 
@@ -115,7 +115,7 @@ class PromptEncoder:
         self._folds: bool | None = None
 
     def __call__(self, prompt: str | Sequence[Mapping[str, Any]]) -> list[int]:
-        """Encode a prompt, ready for generation.
+        """Encode a prompt for generation, or return its cached encoding.
 
         Raises:
             InputError: the tokenizer has no chat template, or the template fails on a single user message.

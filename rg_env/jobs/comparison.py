@@ -241,7 +241,7 @@ def print_comparison(comparison: Comparison) -> None:
 
 
 def _cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Table header and rows, without figures that no group has."""
+    """Table header and rows, without columns for figures that no group has."""
     names = [name for name in _HEADS if any(name in group.figures for group in comparison.groups)]
     columns = _columns(comparison)
     heads = [*columns, *(_HEADS[name] for name in names), "finished", "interval over"]

@@ -120,7 +120,7 @@ def launch(options: LaunchOptions) -> int:
 
 
 def dry_run(options: LaunchOptions) -> str:
-    """Return the two commands as text, for two terminals on this machine or on one that has the named GPUs."""
+    """Return the two commands as text, for two terminals on this machine or on a machine with the named GPUs."""
     here = Machine.here()
     gpus = tuple(dict.fromkeys([*here.gpus, *(options.vllm_gpus or ()), *(options.gpus or ())]))
     commands = make_commands(options, Machine(gpus, here.vllm, here.programs))
@@ -427,7 +427,7 @@ def _gpu_words(gpus: Sequence[str]) -> str:
 
 
 def _log_folder(given: str | None, name: str) -> Path:
-    """Create a new folder, or return the given one if it has no logs yet."""
+    """Create a new log folder, or the given one, which must not contain logs yet."""
     folder = Path(given) if given else LOGS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     free_folder(folder, "", may_have_files=True, remedy="choose another --log-dir")
     try:
@@ -464,7 +464,7 @@ def supervise(commands: Commands, options: LaunchOptions, folder: Path, healthy:
 
 
 def _is_ready(supervisor: Supervisor, server: ProcessGroup, healthy: Callable[[], bool], timeout_s: float) -> bool:
-    """Wait until the server is healthy; returns False if a signal came first. On an error, prints the log's end."""
+    """Wait until the server is healthy; returns False if a signal came first. On failure, prints the end of the log."""
     start, shown = time.monotonic(), 0.0
     while supervisor.wait_until(lambda: server.code is not None, HEALTH_EVERY_S):
         seconds, problem = time.monotonic() - start, ""

@@ -81,7 +81,7 @@ class SlurmJob:
     job_name: str | None = None
     """Job name; default: the config's name."""
     gpu_type: str | None = None
-    """GPU type as the cluster names it: a100, h100, ..."""
+    """GPU type as the cluster names it, such as a100 or h100."""
     constraint: str | None = None
     """Required node features, such as "a100&nvlink"."""
     modules: tuple[str, ...] = ()
@@ -273,7 +273,7 @@ def _training(job: SlurmJob, document: Document) -> Values:
 
 
 def _server(job: SlurmJob, config: TrainConfig) -> str:
-    """The command of the vLLM server for several nodes."""
+    """Command that starts the vLLM server of a run on several nodes."""
     _check_printable({"model.name": [config.model.name]})
     tensor, data = parallel_sizes(None, None, job.served_gpus, config.model.name)
     sizes = f"--max-model-len {longest_sequence(config)} --tensor-parallel-size {tensor} --data-parallel-size {data}"

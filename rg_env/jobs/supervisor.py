@@ -52,7 +52,7 @@ class Supervisor:
             if before[0] in (0, number) or last[1] - before[1] > TOGETHER_S:
                 self.signals.append(number)
 
-        # Closing a terminal sends SIGHUP. Under nohup, it is ignored and must stay so.
+        # Closing a terminal sends SIGHUP. Under nohup, it is ignored and must remain ignored.
         kinds = [signal.SIGINT, signal.SIGTERM]
         kinds += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
         earlier = {kind: signal.signal(kind, note) for kind in kinds}

@@ -76,7 +76,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Points of a grid with a validated config per point."""
+    """The points of a grid, with a validated config for each."""
 
     axes: Axes
     points: tuple[Point, ...]
@@ -189,7 +189,7 @@ def override(key: str, value: Any) -> str:
 def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     """Describe the differences between two configs (`Sweep.base`) or two `swept` sections; empty if they are equal.
 
-    Ignores output, logging and the server's address.
+    Ignores the sections `output`, `logging` and `hub`, and the server's address.
     """
     one, other = dict(leaves(there)), dict(leaves(here))
     paths = [path for path in {**one, **other} if one.get(path) != other.get(path)]
@@ -250,7 +250,8 @@ def _all_of(mistakes: Mapping[str, list[str]], points: int, file: str | Path) ->
 
 
 def _names(points: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a name per point, prefixed with its number if names are too long or not distinct on some file systems."""
+    """Return a name per point. The names start with the points' numbers if a name is too long, or if names are not
+    unique when case is ignored."""
     labels = short_keys(points[0])
     texts = ["_".join(f"{labels[key]}={shown(each)}" for key, each in point.items()) for point in points]
     names = [re.sub(r"[^A-Za-z0-9._=+-]+", "-", text).lstrip("-.") for text in texts]

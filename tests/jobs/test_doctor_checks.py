@@ -164,7 +164,7 @@ APART = probe({}, {}, apart=[[0, 1]])
         (machine.check_system("Linux", "5.15.153.1-microsoft-standard-WSL2", Path("/mnt/c")), "warning *slow*fix: "),
         (machine.check_system("Linux", "4.4.0-19041-Microsoft", HERE), "warning *WSL 1*not support GPUs*--set-version"),
         # each range counts; packages of other extras and platforms only if they are installed
-        (packages(HAVE), "ok *all 2 within"),
+        (packages(HAVE), "ok *all 2 packages are within"),
         (packages(HAVE, "vllm"), "warning *not installed: vllm*./setup.sh --gpu"),
         (packages({**HAVE, "torch": "2.11.0", "vllm": "0.12", "winonly": "0"}),
          "warning *torch 2.11.0 (<2.10,>=2.8), vllm 0.12 (<0.11.1); fix: *pip install *?train?"),

@@ -1,4 +1,4 @@
-"""The embedded engine generates completions in-process with a transformers model; in training, the trainer's own.
+"""The embedded engine generates completions in-process with a transformers model (during training, the trainer's).
 
     engine = EmbeddedEngine(model, tokenizer, seed=0)
     completions = engine.generate(prompts, Sampling(temperature=1.0, max_tokens=256))    # token ids in, token ids out
@@ -103,7 +103,7 @@ class EmbeddedEngine(Engine):
         """Generate the completions of `jobs`, in order.
 
         Raises:
-            InputError: a prompt fills the context.
+            InputError: a prompt leaves no room in the context for a completion.
             EngineError: the model failed, or `cancel` was called.
         """
         if jobs and (longest := max(len(job.prompt) for job in jobs)) >= self.max_context:

@@ -1,7 +1,8 @@
 """A key-value cache that grows in place, and decoding attention that does not copy shared key-value heads.
 
 transformers' `DynamicCache` copies the whole cache for every token, and its SDPA attention copies keys and values again
-to give each query head its own (`repeat_kv`). For small models on a CPU these copies dominate a decode step.
+to give each query head its own (`repeat_kv`). For small models on a CPU, these copies dominate the cost of a
+decode step.
 """
 
 from collections.abc import Iterator

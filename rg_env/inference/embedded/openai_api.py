@@ -135,7 +135,7 @@ class Request(_Body, ABC):
     stream: bool = False
     stream_options: _StreamOptions = _StreamOptions()
     skip_special_tokens: bool = True
-    # Accepted only with values that have no effect.
+    # These fields are accepted only with values that have no effect.
     logit_bias: dict[str, float] = Field({}, max_length=0)
     spaces_between_special_tokens: bool = True
     include_stop_str_in_output: Literal[False] = False
@@ -213,7 +213,7 @@ class ChatRequest(Request):
     """OpenAI's newer name for `max_tokens`."""
     logprobs: bool = False
     return_tokens_as_token_ids: bool = False
-    """vLLM extension: `logprobs` shows tokens as "token_id:N", because different tokens can have the same text."""
+    """vLLM extension: `logprobs` reports tokens as "token_id:N", because different tokens can have the same text."""
     top_logprobs: Literal[0] = 0
     tools: list[JsonValue] = Field([], max_length=0)
     tool_choice: Literal["none", "auto"] = "none"

@@ -1,6 +1,6 @@
 """The weight-transfer backend `rg_env_shm`: vLLM's workers load new weights from memory shared with the trainer.
 
-Used on CPUs, and when the server and the trainer share a GPU, which NCCL does not support. Nothing is unpickled:
+It is used on CPUs, and when the server and the trainer share a GPU, which NCCL does not support. Nothing is unpickled:
 requests describe tensors by dtype, shape and offset in a file owned by this user in the memory file system.
 """
 

@@ -25,7 +25,7 @@ class PlannedRun:
 
     @classmethod
     def of_options(cls, given: Mapping[str, Any], processes: int = 1) -> "PlannedRun":
-        """Make a run from values by config key. Raises `InputError` if they are invalid."""
+        """Make a run from a mapping of config keys to values. Raises `InputError` if they are invalid."""
         document = Document({"model": {"name": "tiny"}, "tasks": ["leg_counting"]}, Path("the options"))
         overrides = [f"{key}={json.dumps(value)}" for key, value in given.items()]
         return cls(parse_config(overridden(document, overrides), TrainConfig), processes, frozenset(given))
@@ -39,7 +39,7 @@ class PlannedRun:
 
     @property
     def requested(self) -> bool:
-        """Whether a run was described; otherwise a missing `train` extra is not a failure."""
+        """Whether options or a config describe a run; otherwise, a missing `train` extra is not a failure."""
         return self.given is None or bool(self.given) or self.processes > 1
 
     @property

@@ -83,7 +83,7 @@ def packages_here(planned: PlannedRun) -> Check:
 
 
 def check_packages(needs: Iterable[Requirement], extras: Sequence[str], installed: Callable[[str], str]) -> Check:
-    """Check the versions of required packages and those in `extras`; packages in other extras only if installed.
+    """Check the versions of required packages and of those in `extras`; check other optional packages if installed.
 
     The result is at worst a warning, because the import of the trainer shows whether training works anyway.
     """
@@ -99,7 +99,7 @@ def check_packages(needs: Iterable[Requirement], extras: Sequence[str], installe
         if not requirement.specifier.contains(version, prereleases=True):
             outside.append(f"{requirement.name} {version} ({requirement.specifier})")
     if not missing and not outside:
-        return Check("ok", f"all {len(present)} within the tested ranges")
+        return Check("ok", f"all {len(present)} packages are within the tested ranges")
     findings = [f"outside the tested range: {', '.join(outside)}"] if outside else []
     findings += [f"not installed: {', '.join(sorted(missing))}"] if missing else []
     fixes = [INSTALL] if outside or missing - {"vllm"} else []
@@ -235,7 +235,7 @@ def check_count(probe: dict[str, Any], smi: Smi, planned: PlannedRun, *, server_
     seen, processes = len(probe["devices"]), planned.processes
     if not seen:
         if processes > 1 and smi.gpus:
-            return Check("failed", f"{processes} processes, but torch sees no GPU", "make torch see the GPUs first")
+            return Check("failed", f"{processes} processes, but torch sees no GPU", "first make torch see the GPUs")
         return Check("skipped", "no GPU")
     if processes > seen:
         fix = f"use --processes {seen}, or more GPUs in CUDA_VISIBLE_DEVICES"
@@ -310,7 +310,7 @@ def check_server(planned: PlannedRun, model: str | None, tokens: int) -> Check:
 
     Args:
         model: model name that it must serve; None: unknown.
-        tokens: maximum tokens (prompt plus completion) that it must accept.
+        tokens: maximum number of tokens (prompt plus completion) that it must accept.
     """
     if not planned.uses_vllm:
         return Check("skipped", "the embedded engine does not need a server")
@@ -352,11 +352,11 @@ def check_ports(planned: PlannedRun, port: int = LAUNCH_PORT) -> Check:
 
 
 def check_open_files(connections: int, limits: tuple[int, int] | None = None) -> Check:
-    """Check the limit of open files.
+    """Check the limit on open files.
 
     Args:
         connections: number of rollouts that a server generates concurrently.
-        limits: soft and hard limit; default: those of this process.
+        limits: soft and hard limits; default: those of this process.
     """
     soft, hard = limits or resource.getrlimit(resource.RLIMIT_NOFILE)
     need = _SPARE_FILES + connections
@@ -370,7 +370,7 @@ def check_open_files(connections: int, limits: tuple[int, int] | None = None) ->
 
 
 def check_shared_memory(planned: PlannedRun, size: int | None) -> Check:
-    """Check /dev/shm, through which NCCL and vLLM's workers communicate. `size` is in bytes; None: missing."""
+    """Check /dev/shm, through which NCCL and vLLM's workers communicate. `size` is in bytes, None if missing."""
     if size is None:
         return Check("skipped", "this system has no /dev/shm")
     if size >= _SERVER_NEEDS_SHM or (not planned.uses_vllm and planned.processes == 1):

@@ -35,7 +35,7 @@ _TIGHT = 0.9
 
 @dataclass(frozen=True)
 class Model:
-    """Model properties known without the weights."""
+    """Properties of a model that are known without loading its weights."""
 
     name: str
     """Name under which a server serves the model."""
