@@ -5,8 +5,8 @@
 
 Graders receive the entry that `corrected` returns, so they reward the right answer even if a wrong one is stored.
 Questions whose right answer is unclear or does not exist never become rows: see `core.tasks.library_fixes.left_out`.
-The solvers in `tests/helpers/solvers` answer questions from their text alone, to determine which stored answers are wrong and
-how often.
+The solvers in `tests/helpers/solvers` answer questions from their text alone, to determine which stored answers are
+wrong and how often.
 """
 
 import json
