@@ -47,7 +47,8 @@ def find_license(base: Base, api: HfApi | None = None) -> dict[str, str | None]:
     """Find the license stated in the base model's card; requires `api` for a model on the Hub.
 
     Returns:
-        The license's keys in a model card's metadata, and `stated_by`, the source in words. Empty if it is unknown.
+        The metadata keys of the license (`license`, `license_name`, `license_link`), and `stated_by`, a description of
+        the source. Empty if the license is unknown.
     """
     if base.name == TINY:
         return {"license": "apache-2.0", "stated_by": "the package that includes it"}
@@ -58,7 +59,7 @@ def find_license(base: Base, api: HfApi | None = None) -> dict[str, str | None]:
             stated_by, data = "its card on the Hub", api.model_info(base.name, timeout=10).card_data
         else:
             return {}
-    except Exception:  # after any error, the card reports an unknown license
+    except Exception:  # on any error, the card reports the license as unknown
         return {}
     if data is None or not isinstance(data.get("license"), str):
         return {}
@@ -121,7 +122,8 @@ def card(request: PushRequest, checkpoint: Checkpoint, license: Values, paths: S
 
 
 def _own_data(config: Values) -> str | None:
-    """The user data a run was trained on: file, dataset, or number of rows. None for Reasoning Gym tasks."""
+    """Name of the user's own data that a run was trained on: a file, a dataset or the number of rows. None for
+    Reasoning Gym tasks."""
     data, environment = config.get("data"), config.get("environment") or {}
     if isinstance(data, dict):
         return str(data["path"])
@@ -131,7 +133,7 @@ def _own_data(config: Values) -> str | None:
 
 
 def _named(file: Path, own_data: str | None) -> Results:
-    """Read an evaluation; questions from the user's own data are named after that data."""
+    """Read an evaluation. For a run on the user's own data, the training task is renamed to `own_data`."""
     results = read_results(file)
     if own_data is None:
         return results
@@ -145,7 +147,7 @@ def _metadata(
     """Render the card's YAML metadata, including `model-index`."""
     run, base, is_adapter = checkpoint.run, checkpoint.base, bool(checkpoint.adapter)
     trained = run is not None and run.arguments().get("training")
-    measured = after if after and not checkpoint.rounded_to else None  # rounded weights were not evaluated
+    measured = after if after and not checkpoint.rounded_to else None  # the run did not evaluate the rounded weights
     tags = [
         "rg-env",
         *([] if own_data else ["reasoning-gym"]),
@@ -216,7 +218,7 @@ def _results(before: Results | None, after: Results | None) -> Iterator[tuple[st
 def _row(
     name: str, n: int, sides: Sequence[Accuracy], kind: str, compared: Sequence[Paired] = ()
 ) -> Iterator[list[str]]:
-    """Yield a row, if anything was measured."""
+    """Yield one row, or nothing if `kind` was not measured."""
     figure = _KINDS[kind]
     if any(figure in each.intervals for each in sides):
         cells = [
@@ -229,7 +231,7 @@ def _row(
 
 
 def code(value: object, most: int = 300) -> str:
-    """Format any text as inline code, including in table cells."""
+    """Format any text as inline code that also works in table cells."""
     line = one_line(value, most).replace("|", "\\|")
     if not line:
         return ""
@@ -239,7 +241,7 @@ def code(value: object, most: int = 300) -> str:
 
 
 def block(text: str, language: str) -> str:
-    """Format any text as a code block, fenced by more backticks than it contains."""
+    """Format any text as a code block with a fence longer than any run of backticks in the text."""
     lines = ["".join(each if each.isprintable() else " " for each in line) for line in text.strip("\n").split("\n")]
     fence = "`" * max(3, max(map(len, re.findall("`+", text)), default=0) + 1)
     return "\n".join([f"{fence}{language}", *lines, fence])
@@ -257,7 +259,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def as_text(value: object, indent: int | None = None) -> str:
-    """Format a config value as JSON; text is unchanged, and empty values become ''."""
+    """Format a config value as JSON. Strings are returned unchanged, and empty values become ''."""
     if isinstance(value, str):
         return value
     return json.dumps(value, ensure_ascii=False, indent=indent) if value or value in (0, False) else ""
@@ -265,7 +267,7 @@ def as_text(value: object, indent: int | None = None) -> str:
 
 _ENVIRONMENT = Environment(
     loader=PackageLoader("rg_env.publish", ""),
-    undefined=ChainableUndefined,  # runs of scripts lack some sections
+    undefined=ChainableUndefined,  # configs recorded by training scripts lack some sections
     autoescape=False,
     trim_blocks=True,
     lstrip_blocks=True,

@@ -1,9 +1,9 @@
-"""Find a checkpoint in a folder: its weights, the run and step that they are from, and the base model.
+"""Find a checkpoint in a folder, with its weights, run, step and base model.
 
     checkpoint = find_checkpoint(Path("outputs/RUN"))     # the last one; best=True: the most accurate one
     checkpoint.kind, checkpoint.step, checkpoint.run, checkpoint.base
 
-Reads files only, without network or torch.
+This only reads files; it needs neither the network nor torch.
 """
 
 import os
@@ -44,7 +44,7 @@ class Base:
     """The model that training started from."""
 
     name: str | None = None
-    """Name shown on the card; None: unknown."""
+    """Name shown on the card; None if unknown."""
     on_hub: bool = False
     """Whether `name` is a repository on the Hub."""
     folder: Path | None = None
@@ -52,7 +52,7 @@ class Base:
 
     @classmethod
     def named(cls, name: str | None) -> "Base":
-        """Make a base from a name or folder for `from_pretrained`, or "tiny"."""
+        """Create a `Base` from "tiny", or from a model name or folder that `from_pretrained` accepts."""
         if not name:
             return cls()
         if name in (TINY, str(POLICY_DIR)):
@@ -64,30 +64,30 @@ class Base:
 
     @property
     def source(self) -> str:
-        """Name or folder for `from_pretrained`."""
+        """Name or folder to pass to `from_pretrained`."""
         return str(self.folder or self.name)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Trained weights with their origin."""
+    """A checkpoint's weights, and where they come from."""
 
     folder: Path
     """Folder of the checkpoint; exports are named after it."""
     parts: dict[Kind, Path]
-    """Format -> folder of the weights. The first is exported."""
+    """Folders with the weights, by format. An export uses the first one."""
     step: int | None
-    """Training step the weights were saved after; None: unknown."""
+    """Training step after which the weights were saved; None if unknown."""
     run: RunFolder | None
-    """Run that trained the weights; None: unknown."""
+    """Run that trained the weights; None if unknown."""
     near: tuple[Path, ...]
-    """Folders that may contain configuration and tokenizer, nearest first."""
+    """Folders that may contain the configuration and the tokenizer, starting with the folder of the weights."""
     state: Path | None
-    """Folder with the optimizer state, needed to resume training; None: only weights."""
+    """Folder with the optimizer state, needed to resume training; None if the checkpoint has only weights."""
     trained_from: str | None = None
-    """Base model, if given by the caller."""
+    """Base model given by the caller, if any; it replaces the recorded one."""
     note: str | None = None
-    """Note for the user on the choice of this checkpoint."""
+    """Message for the user about the choice of this checkpoint."""
 
     @property
     def kind(self) -> Kind:
@@ -100,13 +100,13 @@ class Checkpoint:
 
     @cached_property
     def adapter(self) -> dict[str, Any]:
-        """Content of adapter_config.json; empty unless the weights are adapters."""
+        """Contents of adapter_config.json; empty unless the weights are adapters."""
         file = self.weights / "adapter_config.json"
         return read_json(file) if self.kind == "adapter" and file.is_file() else {}
 
     @cached_property
     def trained_model(self) -> dict[str, Any]:
-        """Section `model` of the run's config."""
+        """The `model` section of the run's config."""
         run = self.run.config() if self.run and self.run.config_file.is_file() else {}
         model = run.get("model") or {}
         return model if isinstance(model, dict) else {"name": model}
@@ -134,12 +134,12 @@ class Checkpoint:
 
     @property
     def state_path(self) -> str:
-        """Path of `state` in a repository."""
+        """Path under which `state` is published in a repository."""
         return f"{'run/' if self.run else ''}checkpoint" + ("" if self.step is None else f"-{self.step}")
 
     @property
     def rounded_to(self) -> str | None:
-        """Dtypes an export rounded the weights to; None: these are the weights evaluated in the run."""
+        """Dtypes that an export rounded the weights to; None if these are the weights that the run evaluated."""
         if not self.is_ready or (self.folder / "trainer_state.json").is_file():
             return None
         dtypes: set[str] = set()
@@ -149,7 +149,7 @@ class Checkpoint:
         return ", ".join(sorted(dtypes)) if dtypes - {"F32"} else None
 
     def config_folder(self) -> Path | None:
-        """Folder with config.json; None: use the base model's on the Hub.
+        """Folder with config.json; None if only the base model on the Hub has one.
 
         Raises:
             InputError: config.json was not found.
@@ -158,7 +158,8 @@ class Checkpoint:
         return self._folder_with(near, ("config.json",), "config.json, which describes the model")
 
     def tokenizer_folder(self) -> Path | None:
-        """Folder with the tokenizer; None: use the base model's on the Hub. Raises like `config_folder`."""
+        """Folder with the tokenizer; None if only the base model on the Hub has one. Raises the same errors as
+        `config_folder`."""
         return self._folder_with(self.near, TOKENIZER_FILES, "tokenizer (tokenizer.json, tokenizer.model, ...)")
 
     def _folder_with(self, near: Sequence[Path], names: Sequence[str], what: str) -> Path | None:
@@ -173,7 +174,8 @@ class Checkpoint:
 
 
 def find_checkpoint(path: Path, *, best: bool = False, base: str | None = None) -> Checkpoint:
-    """Find the checkpoint at `path`; for a run, the last one, or the one with the best recorded accuracy.
+    """Find the checkpoint at `path`. For a run, this is the last checkpoint or, with `best`, the one with the highest
+    recorded accuracy.
 
     Args:
         base: base model; default: the one recorded by the checkpoint or its run.
@@ -181,7 +183,7 @@ def find_checkpoint(path: Path, *, best: bool = False, base: str | None = None) 
     Raises:
         InputError: `path` does not contain a checkpoint.
     """
-    if not os.path.isdir(path):  # unlike Path.is_dir, False also for names that are too long
+    if not os.path.isdir(path):  # unlike Path.is_dir, also returns False for names that are too long
         what = "is a file: pass its folder" if os.path.isfile(path) else "does not exist"
         raise InputError(f"{one_line(path)} {what}; a checkpoint is {_KINDS}")
     try:
@@ -206,7 +208,7 @@ def _choose(path: Path, best: bool) -> tuple[Path, str | None]:
     try:
         return path / f"global_step_{int(tracker.read_text())}", None
     except ValueError as error:
-        raise InputError(f"{tracker} does not name a step: pass the folder global_step_N") from error
+        raise InputError(f"{tracker} does not contain a step number: pass a global_step_N folder") from error
 
 
 def _best(run: RunFolder) -> tuple[Path, str | None]:
@@ -216,8 +218,8 @@ def _best(run: RunFolder) -> tuple[Path, str | None]:
     saved = {step: folder for folder in run.checkpoints() if (step := checkpoint_step(folder)) in measured}
     if not saved:
         raise InputError(
-            f"{run.path} recorded no accuracy for any of its checkpoints (the last is {run.checkpoints()[0].name}): "
-            "pass one of them, or omit --best"
+            f"{run.path} has no recorded accuracy for any of its checkpoints (the last is "
+            f"{run.checkpoints()[0].name}): pass one of them, or omit --best"
         )
     best, peak = (max(steps, key=lambda step: (measured[step], step)) for steps in (saved, measured))
     if measured[peak] == measured[best]:
@@ -236,7 +238,7 @@ def _checkpoint(folder: Path, base: str | None, note: str | None) -> Checkpoint:
         if any(inner.glob("*.distcp")):
             raise InputError(f"{inner} has .distcp files without their .metadata: the checkpoint is incomplete")
         if RunFolder.is_run(folder):
-            raise InputError(f"{folder} is a run without a checkpoint-N: it has no model yet")
+            raise InputError(f"{folder} is a run without checkpoint-N folders: it has not saved a model yet")
         if (folder / "sweep.yaml").is_file():
             raise InputError(f"{folder} is a sweep: pass the folder of one of its runs")
         if any(folder.glob("results_*.json")):
@@ -263,8 +265,9 @@ def _checkpoint(folder: Path, base: str | None, note: str | None) -> Checkpoint:
 
 
 def _parts_in(folder: Path) -> dict[Kind, Path]:
-    """Format -> folder, by priority: adapters contain all trained weights; shards are more precise than the weights
-    next to them, which ZeRO-3 may have left empty."""
+    """Folders with weights, by format, in order of priority. Adapters come first, because they contain all trained
+    weights. Shards come before the whole weights next to them, which are less precise and which ZeRO-3 may have left
+    empty."""
     found: dict[Kind, Path] = {}
     adapter = folder / "lora_adapter" if (folder / "lora_adapter").is_dir() else folder  # verl's
     if (adapter / "adapter_config.json").is_file() or has_weights(adapter, ADAPTER):
@@ -282,12 +285,12 @@ def _parts_in(folder: Path) -> dict[Kind, Path]:
 
 
 def has_weights(folder: Path, *names: str) -> bool:
-    """Whether `folder` has a file with one of these names, or an index of several files."""
+    """Whether `folder` has a file with one of these names, or the index of such a file that was split."""
     return any((folder / file).is_file() for name in names for file in (name, f"{name}.index.json"))
 
 
 def _deepspeed(folder: Path) -> Path | None:
-    """Find DeepSpeed's shards: in `folder`, or in the folder that `latest` names."""
+    """Find the folder with DeepSpeed's shards: `folder` itself, or the subfolder that the file `latest` names."""
     if any(folder.glob("*_states.pt")):
         return folder
     found = [each for each in folder.iterdir() if each.is_dir() and any(each.glob("*_states.pt"))]
@@ -295,7 +298,9 @@ def _deepspeed(folder: Path) -> Path | None:
         tag = (folder / "latest").read_text(errors="replace").strip()
         found = [each for each in found if each.name == tag]
         if not found:
-            raise InputError(f"{folder} lacks the folder {tag[:40]!r}, which DeepSpeed's file 'latest' names: copy it")
+            raise InputError(
+                f"{folder} lacks the folder {tag[:40]!r}, which DeepSpeed's file 'latest' names: copy that folder, too"
+            )
     if len(found) > 1:
         raise InputError(f"{folder} has {len(found)} DeepSpeed folders, but no file 'latest': pass one of them")
     return found[0] if found else None

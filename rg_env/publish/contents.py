@@ -1,14 +1,15 @@
-"""Files of a repository, and what is never published.
+"""Select the files to publish, and keep secrets and local paths out of them.
 
 README.md, rg_env.json         model card, and marker of the run (see `repository`)
 config.json, *.safetensors, …  model with its tokenizer, or adapters
 reward_curve.png               learning curve of the run
-run/                           files of the run; with the optimizer state also the checkpoint and rollouts.jsonl, from
-                               which training can resume
-checkpoint-N/                  unchanged shards of another trainer, if the optimizer state is included
+run/                           files of the run; if the optimizer state is included, also rollouts.jsonl and the
+                               checkpoint, from which training can resume
+checkpoint-N/                  another trainer's shards, unchanged, if the optimizer state is included
 
-Only files that match the lists here are sent: no logs, tracker folders or programs, and no links to files outside the
-published folders. Local folders are removed from configs. A text file that contains a key or token is refused.
+Only files that match the patterns in this module are uploaded, so logs, tracker folders and programs are left out.
+Local folders are removed from configs. A link to a file outside the published folders is an error, and so is a text
+file that contains a key or token.
 """
 
 import json
@@ -66,8 +67,8 @@ def published_files(checkpoint: Checkpoint, *, full: bool) -> Files:
 
 
 def check_secrets(files: Files, token: str | None = None) -> None:
-    """Raise `InputError` if a text file contains `token`, the value of a variable with a name ending in KEY, TOKEN,
-    SECRET or PASSWORD, or a string that looks like a key."""
+    """Raise `InputError` if a text file contains `token`, the value of an environment variable whose name ends in KEY,
+    TOKEN, SECRET or PASSWORD, or a string that looks like a key."""
     secrets = {f"${name}": value for name, value in os.environ.items() if name.upper().endswith(_SECRET_NAMES)}
     secrets |= {"the Hub's token": token or ""}
     for path, content in files.items():
@@ -83,10 +84,10 @@ def check_secrets(files: Files, token: str | None = None) -> None:
 
 
 def publishable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values` from a config or results without local folders and without the section `hub`.
+    """Return the `values` of a config or of results, without local folders and without the `hub` section.
 
-    Other paths are reduced to their last part. `hub` is removed so that others who train with the config do not publish
-    to the author's repository.
+    Other absolute paths are reduced to their last component. `hub` is removed so that others who train with the config
+    do not publish to the author's repository.
     """
     plain: dict[str, Any] = _without_paths({key: value for key, value in values.items() if key != "hub"})
     for section, key in _FOLDERS:
@@ -130,11 +131,13 @@ def _matching(folder: Path, patterns: Sequence[str], roots: Sequence[Path]) -> I
 
 def _check_link(file: Path, roots: Sequence[Path]) -> None:
     if not any(file.resolve().is_relative_to(root) for root in roots):
-        raise InputError(f"{file} is a link to {file.resolve()}, outside the published folders: copy the file")
+        raise InputError(
+            f"{file} is a link to {file.resolve()}, which is outside the published folders: replace it with a copy"
+        )
 
 
 def _model_file(checkpoint: Checkpoint, file: Path) -> Path | bytes:
-    """Return a file, or the content of adapter_config.json without a local base model's path."""
+    """Return `file` or, for adapter_config.json, its contents without the path of a local base model."""
     if file.name != "adapter_config.json":
         return file
     values = publishable(read_json(file))
@@ -144,7 +147,8 @@ def _model_file(checkpoint: Checkpoint, file: Path) -> Path | bytes:
 
 
 def _record(run: RunFolder, file: Path) -> bytes:
-    """Return a run file's contents without local paths. It is read now, because a live run appends to it."""
+    """Return a run file's contents without local paths. The file is read immediately, because a run in progress appends
+    to it."""
     if file.suffix == ".yaml":
         return to_yaml(publishable(read_yaml(file))).encode()
     if file == run.results_file:

@@ -3,8 +3,8 @@
     folder = export(ExportRequest(Path("outputs/RUN/checkpoint-25"), dtype="bf16"))
 
 Weights are read, rounded and written file by file to a temporary folder, which is renamed once the written model has
-been compared with the trained one. A failed check leaves nothing behind. The comparison needs memory for one copy of
-the model in float32, or for two if adapters are merged.
+been compared with the trained one. If a check fails, the temporary folder is deleted. The comparison needs memory for
+one copy of the model in float32, or for two if adapters are merged.
 """
 
 import json
@@ -50,11 +50,11 @@ class ExportRequest:
     """Options of an export."""
 
     path: Path
-    """Checkpoint, or run with checkpoints."""
+    """Folder of a checkpoint, or of a run with checkpoints."""
     out: Path | None = None
     """New output folder; default: next to the checkpoint, with "-export" appended."""
     dtype: str | None = None
-    """Dtype of the weights: "bf16", "fp16" or "fp32"; default: the run's dtype, or that in config.json."""
+    """Dtype of the weights: "bf16", "fp16" or "fp32"; default: the run's dtype, or the one in config.json."""
     merge_lora: bool = False
     """Whether to merge adapters into the base model instead of exporting only the adapters."""
     verify: bool = True
@@ -68,15 +68,15 @@ def export(request: ExportRequest, say: Say = print) -> Path:
     """Export the model, report progress with `say`, and return the new folder.
 
     Raises:
-        InputError: the checkpoint cannot be read or is incomplete, or the folder exists or cannot be written.
-        ExportError: a check failed, and the folder was removed.
+        InputError: the checkpoint cannot be read or is incomplete, or the output folder exists or cannot be written.
+        ExportError: a check failed, and the output folder was removed.
     """
     checkpoint = find_checkpoint(request.path, best=request.best, base=request.base)
     if request.merge_lora and checkpoint.kind != "adapter":
         raise InputError(f"{checkpoint.folder} has no adapters to merge: omit --merge-lora")
     if checkpoint.note:
         say(checkpoint.note)
-    folder = Path(os.path.abspath(checkpoint.folder))  # "." and ".." have no names
+    folder = Path(os.path.abspath(checkpoint.folder))  # resolves "." and "..", which are not names
     out = request.out or folder.with_name(f"{folder.name}-export")
     write = _export_adapters if checkpoint.kind == "adapter" and not request.merge_lora else _export_model
     with _new_folder(out) as aside:
@@ -90,8 +90,8 @@ def export(request: ExportRequest, say: Say = print) -> Path:
 
 
 def _copy_run(run: RunFolder | None, folder: Path) -> None:
-    """Copy the files that evaluations read settings and training questions from, as in published models, because the
-    export may be moved away from its run."""
+    """Copy the files from which evaluations read the settings and the training questions, because the export may be
+    moved away from its run. Published models contain the same files."""
     for file in (run.config_file, run.arguments_file, run.manifest_file) if run else ():
         if file.is_file():
             folder.mkdir(exist_ok=True)
@@ -119,7 +119,8 @@ def _export_model(
         reference, weights = _merged(checkpoint, weights, prompts)
     weights, left = architecture.match(weights)
     if left:
-        say(f"skipped, not part of the model: {left[0]}" + (f" and {len(left) - 1} more" if left[1:] else ""))
+        more = f" and {len(left) - 1} more" if left[1:] else ""
+        say(f"skipped weights that are not part of the model: {left[0]}{more}")
     dtype = _dtype(request, companions, weights)
     companions.write(aside, _name(dtype))
     _write(weights, dtype, aside, WEIGHTS, say)
@@ -129,15 +130,15 @@ def _export_model(
     compared = verify.compared(weights, read_weights("plain", aside)[1], dtype)
     trained = verify.trained_model(architecture, compared)
     reference = verify.logits(trained, prompts) if reference is None else reference
-    del trained  # before loading the other model
+    del trained  # free memory before the exported model is loaded
     whole = not request.merge_lora and _matches_whole(checkpoint, architecture, weights, say)
     rounded = any(weight.dtype != dtype for weight in weights.values() if weight.dtype.is_floating_point)
     tolerance = verify.TOLERANCE[dtype if rounded else torch.float32]
     written = verify.logits(verify.load(aside, architecture, torch.float32), prompts)
     difference = verify.check_logits(reference, written, tolerance)
-    tensors = "every tensor equals the trained one" + (f", and that of {WEIGHTS} next to the shards" if whole else "")
+    tensors = "every tensor equals the trained one" + (f" and the one in {WEIGHTS}" if whole else "")
     say(f"verified: {tensors}; logits on fixed prompts differ by {difference:.1g} (relative)")
-    del weights  # merged weights take memory
+    del weights  # free the memory of merged weights
     lossless = not request.merge_lora and not rounded
     load = partial(verify.load, aside, architecture, dtype)
     say(verify.check_answers(checkpoint, load, companions.tokenizer, lossless=lossless))
@@ -159,13 +160,13 @@ def _export_adapters(
     prompts = verify.prompt_ids(tokenizer, model.get_input_embeddings().weight.shape[0])
     if not torch.isfinite(verify.logits(model, prompts)).all():
         raise ExportError("the base model with these adapters produces non-finite values")
-    say("verified: every tensor equals the trained one, and PEFT loads the adapters on the base model")
+    say("verified: every tensor equals the trained one, and PEFT loads the adapters into the base model")
     lossless = all(weight.dtype == (dtype or weight.dtype) for weight in weights.values())
     say(verify.check_answers(checkpoint, lambda: model, tokenizer, lossless=lossless))
 
 
 def _merged(checkpoint: Checkpoint, weights: Weights, prompts: torch.Tensor) -> tuple[torch.Tensor, Weights]:
-    """Return the logits of the base model with adapters (computed by PEFT), and the merged weights."""
+    """Return the logits of the base model with the adapters (computed by PEFT), and the merged weights."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copyfile(checkpoint.weights / "adapter_config.json", Path(folder) / "adapter_config.json")
         _write(weights, None, Path(folder), ADAPTER, lambda _: None)
@@ -175,10 +176,10 @@ def _merged(checkpoint: Checkpoint, weights: Weights, prompts: torch.Tensor) -> 
 
 
 def _matches_whole(checkpoint: Checkpoint, architecture: Architecture, weights: Weights, say: Say) -> bool:
-    """Whether the shards come with complete whole weights that the trainer gathered.
+    """Whether the checkpoint also has complete weights that the trainer gathered from the shards.
 
     Raises:
-        ExportError: the whole weights differ from the shards.
+        ExportError: the gathered weights differ from the shards.
     """
     folder = checkpoint.parts.get("plain")
     if checkpoint.kind == "plain" or folder is None or not has_weights(folder, WEIGHTS):
@@ -206,16 +207,16 @@ def _dtype(request: ExportRequest, companions: Companions, weights: Weights) -> 
 
 
 def _write(weights: Weights, dtype: torch.dtype | None, folder: Path, name: str, say: Say) -> None:
-    """Write the weights as safetensors, file by file. `dtype` None keeps each weight's dtype; masks and counts always
-    keep theirs."""
+    """Write the weights as safetensors, file by file. If `dtype` is None, all weights keep their dtypes; integer and
+    boolean tensors always do."""
     kinds = {key: dtype if dtype and each.dtype.is_floating_point else each.dtype for key, each in weights.items()}
     described = {key: torch.empty(each.shape, dtype=kinds[key], device="meta") for key, each in weights.items()}
     size = sum(each.nbytes for each in described.values())
     free = shutil.disk_usage(folder).free
     if free < size + _HEADROOM:
         raise OutputFolderError(
-            f"the export needs {size / 1e6:,.0f} MB in {folder.parent}, but {free / 1e6:,.0f} MB are free: free some "
-            "space, or choose another folder with --output-dir"
+            f"the export needs {size / 1e6:,.0f} MB in {folder.parent}, but only {free / 1e6:,.0f} MB is available: "
+            "free some space, or choose another folder with --output-dir"
         )
     pattern = name.replace(".safetensors", "{suffix}.safetensors")
     plan = split_torch_state_dict_into_shards(described, filename_pattern=pattern, max_shard_size=SHARD_SIZE)
@@ -223,7 +224,7 @@ def _write(weights: Weights, dtype: torch.dtype | None, folder: Path, name: str,
         tensors = {key: _finite(key, weights[key].read(), kinds[key]) for key in names}
         try:
             save_file(tensors, folder / file, metadata={"format": "pt"})
-        except SafetensorError as error:  # reported for a full disk
+        except SafetensorError as error:  # raised if the disk is full
             if number := re.search(r"os error (\d+)", str(error)):
                 raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
             raise
@@ -239,7 +240,7 @@ def _write(weights: Weights, dtype: torch.dtype | None, folder: Path, name: str,
 
 
 def _finite(name: str, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Convert `value` to `dtype`. Raises `ExportError` if it has non-finite values, or would have them in `dtype`."""
+    """Convert `value` to `dtype`. Raises `ExportError` if any value is not finite, before or after the conversion."""
     if value.is_floating_point() and value.numel():
         low, high = torch.aminmax(value)
         if not (torch.isfinite(low) and torch.isfinite(high)):
@@ -248,7 +249,7 @@ def _finite(name: str, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         if largest > torch.finfo(dtype).max:
             raise ExportError(f"{name} has values up to {largest:.3g}, too large for {_REMEDIES[dtype]}")
     value = value.detach().to(dtype).contiguous()
-    is_view = value.untyped_storage().nbytes() != value.nbytes  # of a shard, whose other values must not be written
+    is_view = value.untyped_storage().nbytes() != value.nbytes  # save_file would write the whole storage
     return value.clone() if is_view else value
 
 
@@ -258,7 +259,7 @@ def _name(dtype: torch.dtype) -> str:
 
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to `out`, which becomes `out` at the end or is removed on an error.
+    """Yield a temporary folder next to `out`. It is renamed to `out` at the end, or removed on an error.
 
     Raises:
         OutputFolderError: `out` exists or cannot be written.

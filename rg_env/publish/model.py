@@ -1,4 +1,4 @@
-"""The model of a checkpoint: its configuration, its tokenizer, the weights of its architecture, and LoRA adapters."""
+"""A checkpoint's model: its configuration, tokenizer, weights and LoRA adapters."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from huggingface_hub import snapshot_download
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import logging
 
-from rg_env.core.text import one_line, reason_of
+from rg_env.core.text import counted, one_line, reason_of
 from rg_env.errors import ExportError, InputError
 from rg_env.inference.models import describe_model
 from rg_env.publish.checkpoint import TOKENIZER_FILES, Base, Checkpoint, has_weights
@@ -52,8 +52,8 @@ class Companions:
 
     @property
     def config(self) -> Any:
-        """Configuration for transformers, read on each access because models modify it. Raises `InputError` if it is
-        damaged."""
+        """The transformers configuration, read again on each access because models modify it. Raises `InputError` if it
+        is damaged."""
         return _read(AutoConfig, self._config, _CONFIG, trust_remote_code=False)
 
     @cached_property
@@ -64,7 +64,7 @@ class Companions:
 
     @property
     def dtype(self) -> str | None:
-        """Dtype the run loaded the weights in, or the configuration's, such as "bfloat16"."""
+        """Dtype in which the run loaded the weights or, if unknown, the configuration's dtype, such as "bfloat16"."""
         asked = self._checkpoint.trained_model.get("dtype")
         if asked in ("float32", "bfloat16"):
             return str(asked)
@@ -75,7 +75,7 @@ class Companions:
         """Copy all files to `folder`.
 
         Args:
-            dtype: dtype of the weights for config.json; None for adapters, which have no config.json.
+            dtype: dtype to record in config.json; None for adapters, which have no config.json.
 
         Raises:
             InputError: the generation settings are damaged.
@@ -100,11 +100,11 @@ def _read(kind: Any, folder: Path, what: str, **options: Any) -> Any:
     try:
         return kind.from_pretrained(folder, local_files_only=True, **options)
     except Exception as error:  # damaged files can raise any exception
-        raise InputError(f"{folder}: its {what} cannot be read ({reason_of(error)})") from error
+        raise InputError(f"the {what} in {folder} cannot be read ({reason_of(error)})") from error
 
 
 def _downloaded(base: Base) -> Path:
-    """Download a base model from the Hub without its weights; returns the folder."""
+    """Download a base model's files from the Hub, except for its weights, and return their folder."""
     try:
         return Path(snapshot_download(base.source, allow_patterns=[_CONFIG, _GENERATION, *_TOKENIZER]))
     except Exception as error:  # network, file or Hub errors
@@ -113,12 +113,13 @@ def _downloaded(base: Base) -> Path:
 
 @dataclass(frozen=True)
 class Architecture:
-    """Model architecture of a configuration, without weights."""
+    """The model architecture that a configuration describes, without weights."""
 
     config: Any
 
     def build(self) -> Any:
-        """Build the model with parameters on the meta device. Buffers, computed from the configuration, are real.
+        """Build the model with parameters on the meta device. Buffers are allocated, because their values follow from
+        the configuration.
 
         Raises:
             InputError: transformers cannot build the model.
@@ -133,7 +134,7 @@ class Architecture:
 
     @cached_property
     def model(self) -> Any:
-        """Model instance to read names and shapes from."""
+        """Model whose names and shapes the checkpoint's weights are compared with."""
         return self.build()
 
     @property
@@ -143,7 +144,7 @@ class Architecture:
 
     @cached_property
     def aliases(self) -> dict[str, str]:
-        """Name of a tied parameter -> name under which files store it."""
+        """Mapping from the name of each tied parameter to the name under which files store it."""
         groups: dict[int, list[str]] = {}
         for name, parameter in self.model.named_parameters(remove_duplicate=False):
             groups.setdefault(id(parameter), []).append(name)
@@ -157,15 +158,16 @@ class Architecture:
 
     @cached_property
     def wanted(self) -> dict[str, tuple[int, ...]]:
-        """Name -> shape of all weights in this model's file, in model order; tied weights appear once."""
+        """Shapes of all weights in the model's file, by name, in the model's order; tied weights appear once."""
         state = self.model.state_dict()
         return {name: tuple(value.shape) for name, value in state.items() if name not in self.aliases}
 
     def match(self, weights: Weights) -> tuple[Weights, list[str]]:
-        """Match `weights` to the model; returns the model's weights, and the names of all others.
+        """Match `weights` to the model. Returns the model's weights, and the names of all other weights.
 
         Raises:
-            ExportError: a weight is missing, empty, ambiguous or wrongly tied, or has another shape or model.
+            ExportError: a weight is missing, empty, ambiguous or wrongly tied, has the wrong shape, or is from another
+                model.
             InputError: the weights are quantized.
         """
         clean: dict[str, str] = {}
@@ -194,18 +196,19 @@ class Architecture:
         total = len(self.wanted)
         if empty := [name for name, each in found.items() if 0 in each.shape and 0 not in self.wanted[name]]:
             raise ExportError(
-                f"{empty[0]} is empty in the checkpoint ({len(empty)} of {total} are), as ZeRO-3 leaves it without "
-                "zero3_save_16bit_model: export the folder that also has DeepSpeed's shards (global_stepN)"
+                f"{empty[0]} is empty in the checkpoint, which has {counted(len(empty), 'empty weight')} out of "
+                f"{total}; ZeRO-3 saves empty weights unless zero3_save_16bit_model is set: export the folder that "
+                "also has DeepSpeed's shards (global_stepN)"
             )
         if missing := [name for name in self.wanted if name not in found]:
-            count = f"{len(missing)} of {total} weights of {type(self.model).__name__}"
-            raise ExportError(f"{missing[0]} is missing from the checkpoint ({count})")
+            count = f"{len(missing)} of the {total} weights of {type(self.model).__name__}"
+            raise ExportError(f"{missing[0]} is missing from the checkpoint, which lacks {count}")
         floating = {name: value.is_floating_point() for name, value in self.model.state_dict().items()}
         for name, weight in found.items():
             if weight.shape != self.wanted[name]:
                 raise ExportError(
-                    f"{name} has the shape {weight.shape} in the checkpoint and {self.wanted[name]} in config.json, "
-                    "which may be another model's"
+                    f"{name} has the shape {weight.shape} in the checkpoint and {self.wanted[name]} according to "
+                    "config.json, which may belong to another model"
                 )
             if floating[name]:
                 check_type(name, weight.dtype)
@@ -222,17 +225,18 @@ class Architecture:
         return min(sorted(prefixes), key=lambda prefix: (-fitting(prefix), len(prefix)))
 
     def _left_out(self, own: Sequence[str] | Weights) -> list[str]:
-        """Names not in the model, such as a value head's; an error if they look like the model's own."""
+        """Names that are not in the model, such as those of a value head. Raises `ExportError` if they look like names
+        from the model itself."""
         ignored = [re.compile(key) for key in self.model._keys_to_ignore_on_load_unexpected or ()]
-        ignored.append(re.compile(r"\.rotary_emb\.inv_freq$"))  # stored by earlier releases
+        ignored.append(re.compile(r"\.rotary_emb\.inv_freq$"))  # stored by earlier releases of transformers
         buffers = {name for name, _ in self.model.named_buffers()}
         known = {*self.wanted, *self.aliases, *buffers}
         strange = [name for name in own if name not in known and not any(key.search(name) for key in ignored)]
         tops = {name.split(".")[0] for name in self.wanted}
         if unknown := [name for name in strange if name.split(".")[0] in tops]:
             raise ExportError(
-                f"{unknown[0]} is in the checkpoint ({len(unknown)} in all) but not in {type(self.model).__name__}: "
-                "config.json may be another model's"
+                f"{unknown[0]} is in the checkpoint but not in {type(self.model).__name__} "
+                f"({counted(len(unknown), 'such weight')}): config.json may belong to another model"
             )
         return strange
 
@@ -269,7 +273,7 @@ def trained_weights(checkpoint: Checkpoint) -> tuple[str, Weights]:
 
 
 def _adapters_in(weights: Weights) -> Weights:
-    """Adapters among a model's weights, under PEFT's names in files (without the adapter name)."""
+    """Adapter weights among a model's weights, under the names that PEFT uses in files (without the adapter name)."""
     found = {
         re.sub(r"(\.lora_\w+)\.default(?=\.|$)", r"\1", name.replace(".modules_to_save.default", "")): weight
         for name, weight in weights.items()
@@ -297,17 +301,17 @@ def adapted(checkpoint: Checkpoint, folder: Path) -> Any:
         raise InputError(f"the base model {name!r} cannot be loaded: {reason_of(error)}") from error
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about missing adapters, which are an error below
+            warnings.simplefilter("ignore")  # PEFT only warns about missing adapters; an error is raised below
             found = PeftModel.from_pretrained(base, str(folder)).eval()
     except Exception as error:
-        raise InputError(f"cannot load the adapters in {folder} on the base model: {reason_of(error)}") from error
+        raise InputError(f"cannot load the adapters in {folder} into the base model: {reason_of(error)}") from error
     if problem := weights_problem(folder, found) or _unknown(folder, found):
         raise ExportError(f"{folder / ADAPTER}: {problem}")
     return found
 
 
 def merged(model: Any) -> dict[str, torch.Tensor]:
-    """Merge the adapters and return the plain model's weights. Raises `InputError` if they cannot be merged."""
+    """Merge the adapters into the base model and return its weights. Raises `InputError` if they cannot be merged."""
     if reason := unmergeable(model):
         raise InputError(f"the adapters cannot be merged: {reason}, or export without --merge-lora")
     tensors: dict[str, torch.Tensor] = model.merge_and_unload().state_dict()
@@ -315,9 +319,11 @@ def merged(model: Any) -> dict[str, torch.Tensor]:
 
 
 def _unknown(folder: Path, model: Any) -> str | None:
-    """Describe tensors that PEFT would silently ignore because they are not part of `model`, if any."""
+    """Describe the tensors, if any, that PEFT would silently ignore because they are not part of `model`."""
     from peft import get_peft_model_state_dict
 
     places = {*get_peft_model_state_dict(model, save_embedding_layers=False), *model.state_dict()}
     strange = sorted(read_shapes(folder, ADAPTER)[0].keys() - places)
-    return f"{one_line(strange[0])} is not part of the base model ({len(strange)} in all)" if strange else None
+    if not strange:
+        return None
+    return f"{one_line(strange[0])} is not part of the base model ({counted(len(strange), 'such tensor')})"

@@ -26,11 +26,12 @@ Say = Callable[[str], None]
 
 
 def preview(request: PushRequest) -> str:
-    """Show the files that would be sent, with sizes, and the card. Does not upload anything or require a token.
+    """Return a listing of the files that would be uploaded, with their sizes, and the card. Nothing is uploaded, and no
+    token is required.
 
     Raises:
         InputError: there is nothing to publish, or a name is invalid.
-        ExportError: the model needs an export, which would fail.
+        ExportError: the model must be exported first, and the export would fail.
     """
     checkpoint = _found(request)
     files, more, notes = published_files(checkpoint, full=request.full), "", [*_notes(checkpoint)]
@@ -52,10 +53,10 @@ def preview(request: PushRequest) -> str:
 
 
 def push(request: PushRequest, say: Say = print) -> str:
-    """Publish, report progress with `say`, and return the URL.
+    """Publish the model, report progress with `say`, and return the URL.
 
     Raises:
-        InputError: there is nothing to publish; the token is missing or lacks permission; the repository has other
+        InputError: there is nothing to publish, the token is missing or lacks permission, or the repository has other
             content.
         ExportError: a check of the export failed.
         HubError: the upload did not finish; the same command resumes it.
@@ -65,7 +66,7 @@ def push(request: PushRequest, say: Say = print) -> str:
     repository = Repository(request.repo_id, request.revision)
     try:
         remote = repository.read()
-        # Checked before an export, which can take a long time; weights without a run are identified after that.
+        # Check this now, because an export can take a long time. Weights without a run can only be identified after it.
         _check_remote(request, remote, run or (remote.marker.run if remote and remote.marker else ""))
         for note in notes:
             say(note)
@@ -76,9 +77,9 @@ def push(request: PushRequest, say: Say = print) -> str:
 
 
 def run_id(run: RunFolder) -> str:
-    """A run's identifier, independent of the folder and constant as the run continues.
+    """A run's identifier, which does not depend on the folder and does not change as the run continues.
 
-    Hex SHA-256 of the rows and the first line of metrics, which contains times.
+    It is the SHA-256 hex digest of the rows and of the first line of metrics, whose timings make it unique.
     """
     digest = hashlib.sha256(json.dumps(run.manifest().get("rows"), sort_keys=True).encode())
     digest.update(json.dumps(next(iter(run.metrics()), {}), sort_keys=True).encode())
@@ -100,7 +101,8 @@ def _found(request: PushRequest) -> Checkpoint:
 
 
 def _notes(checkpoint: Checkpoint) -> Iterator[str]:
-    """Notes on preparations, and on missing results in the card. Raises `InputError` if the weights are damaged."""
+    """Yield notes about an export that is needed first, and about results that will be missing from the card. Raises
+    `InputError` if the weights are damaged."""
     folder, run = checkpoint.folder, checkpoint.run
     if not checkpoint.is_ready:
         yield f"{folder} is exported first (rg-env export)"
@@ -115,7 +117,7 @@ def _notes(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def _export_notes(checkpoint: Checkpoint) -> Iterator[str]:
-    """Check files, names and shapes, if they are on this machine."""
+    """Check the files, names and shapes for the export, or yield a note if some files must be downloaded first."""
     from rg_env.publish.export import check_exportable
 
     if None in (checkpoint.config_folder(), checkpoint.tokenizer_folder()):
@@ -126,13 +128,14 @@ def _export_notes(checkpoint: Checkpoint) -> Iterator[str]:
 
 @contextmanager
 def _exported(checkpoint: Checkpoint, say: Say) -> Iterator[Checkpoint]:
-    """Yield the checkpoint as a model folder or adapters; shards, pickles and empty weights are exported first."""
+    """Yield a checkpoint that can be published. If this one has shards, pickles or empty weights, it is exported
+    first."""
     if checkpoint.is_ready:
         yield checkpoint
         return
     from rg_env.publish.export import ExportRequest, export
 
-    parent = checkpoint.folder.absolute().parent  # this disk has room for weights, unlike /tmp
+    parent = checkpoint.folder.absolute().parent  # unlike /tmp, this disk should have room for weights
     parent_if_writable = parent if os.access(parent, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix=".rg-env-push-", dir=parent_if_writable) as folder:
         request = ExportRequest(checkpoint.folder, out=Path(folder) / "model", base=checkpoint.trained_from)
@@ -156,7 +159,7 @@ def _send(request: PushRequest, checkpoint: Checkpoint, repository: Repository, 
         repository.create(private=request.private)
         say(f"created {request.repo_id}{' (private)' if request.private else ''}")
         if (remote := repository.read()) is None:
-            raise HubError(f"{request.repo_id} was created but is not on the Hub")
+            raise HubError(f"{request.repo_id} was created, but cannot be found on the Hub")
     if remote.is_copy:
         repository.create_branch()
     replaced = set(remote.files) if remote.is_copy else set(pushed.files if pushed else ()) & set(remote.files)
@@ -175,7 +178,8 @@ def _send(request: PushRequest, checkpoint: Checkpoint, repository: Repository, 
 def _completed(
     request: PushRequest, checkpoint: Checkpoint, files: Files, run: str, repository: Repository | None, kept: str
 ) -> Files:
-    """Add the marker, and the card unless the one on the Hub (Git hash `kept`) is kept; check for secrets."""
+    """Add the marker and the card, and check all files for secrets. If `kept` is the Git hash of a card that stays on
+    the Hub, no new card is added."""
     license = find_license(checkpoint.base, repository.api if repository else None)
     text = card(request, checkpoint, license, list(files)).encode()
     check_secrets({**files, CARD: text}, repository.token if repository else None)
@@ -185,18 +189,21 @@ def _completed(
 
 
 def _check_remote(request: PushRequest, remote: Remote | None, run: str) -> None:
-    """Raise `InputError` if other content would be overwritten, or a private model made public."""
+    """Raise `InputError` if the push would overwrite other content or make a private model public."""
     if remote is None:
         return
     if request.private and not remote.private:
-        raise InputError(f"{request.repo_id} exists and is public: make it private in its settings, or choose another")
+        raise InputError(
+            f"{request.repo_id} exists and is public: make it private in its settings, or choose another repository"
+        )
     if remote.is_copy or not remote.files or (remote.marker and remote.marker.run == run):
         return
-    where = request.repo_id + (f" has a branch {request.revision} that" if request.revision else "")
+    where = f"branch {request.revision} of {request.repo_id}" if request.revision else request.repo_id
     content = "another run" if remote.marker else f"other files ({one_line(min(remote.files), 60)} ...)"
     branch = "a branch" if request.revision is None else "a new branch"
     raise InputError(
-        f"{where} has {content}, which is not overwritten: choose another --repo-id, or {branch} with --revision NAME"
+        f"{where} contains {content}, which rg-env does not overwrite: choose another --repo-id, or {branch} with "
+        "--revision NAME"
     )
 
 

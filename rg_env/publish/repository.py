@@ -1,11 +1,11 @@
 """Read a branch of a model repository on the Hugging Face Hub, and commit to it.
 
-huggingface_hub uploads large files first (Xet), then commits all files at once: a repository never shows a partial
-upload. Data already on the Hub, for example from an interrupted upload, is not sent again. Every error is one line
-without tokens.
+huggingface_hub uploads large files first (Xet), then commits all files at once, so a repository never shows a partial
+upload. Data already on the Hub, for example from an interrupted upload, is not sent again. Every error message is a
+single line and contains no token.
 
-`rg_env.json` (`Marker`) records a repository's run and the pushed files. A later push uses the marker to decide
-whether to write there and which files to delete.
+`rg_env.json` (`Marker`) records the run that a repository belongs to and the files that were pushed. A later push uses
+the marker to decide whether it may write to the repository and which files it deletes.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ _BY_HUB = ".gitattributes"
 
 
 class Marker(BaseModel):
-    """Content of rg_env.json."""
+    """Contents of rg_env.json."""
 
     run: str
     """Identifier of the run or the weights (see `push`)."""
@@ -64,7 +64,7 @@ class Marker(BaseModel):
 
 @dataclass(frozen=True)
 class Remote:
-    """Current content of the branch."""
+    """Current state of the branch."""
 
     private: bool
     commit: str
@@ -79,7 +79,7 @@ class Repository:
     """A branch of a repository, accessed with the user's token. The branch need not exist yet.
 
     Raises:
-        InputError: the token is missing, HF_HUB_OFFLINE is set, or HF_ENDPOINT contains a user.
+        InputError: the token is missing, HF_HUB_OFFLINE is set, or HF_ENDPOINT contains a user name.
     """
 
     def __init__(self, repo_id: str, revision: str | None):
@@ -91,9 +91,9 @@ class Repository:
         if constants.HF_HUB_OFFLINE:
             raise InputError("HF_HUB_OFFLINE is set: unset it to upload")
         self.token: str = token
-        self.endpoint: str = constants.ENDPOINT  # HF_ENDPOINT, or the Hub
-        if "@" in urlsplit(self.endpoint).netloc:  # it would be sent instead of the token, and shown
-            raise InputError("HF_ENDPOINT contains a user (USER@): remove it, because the Hub uses a token")
+        self.endpoint: str = constants.ENDPOINT  # HF_ENDPOINT, or the Hub's URL
+        if "@" in urlsplit(self.endpoint).netloc:  # the user name would be sent instead of the token, and printed
+            raise InputError("HF_ENDPOINT contains a user name (USER@): remove it, because the Hub uses the token")
         self.repo_id, self.revision = repo_id, revision
         self.url = f"{self.endpoint}/{repo_id}" + (f"/tree/{revision}" if revision else "")
         self.api = HfApi(endpoint=self.endpoint, token=token, library_name="rg-env")
@@ -122,20 +122,21 @@ class Repository:
                 with contextlib.suppress(RevisionNotFoundError):  # the branch will start as a copy of main
                     branch = self.api.model_info(self.repo_id, revision=self.revision, **options)
             if branch.sha is None:
-                raise ValueError("the repository has no commit")
+                raise ValueError("the repository has no commits")
             files = {each.rfilename: each.blob_id for each in branch.siblings or () if each.rfilename != _BY_HUB}
             is_copy = self._is_branch and branch.sha == main.sha
             marker = self._marker(branch.sha) if MARKER in files and not is_copy else None
             return Remote(bool(main.private), branch.sha, files, marker, is_copy)
 
     def create(self, *, private: bool) -> None:
-        """Create the repository. Raises like `read`; `InputError` also without permission or if the name is taken."""
+        """Create the repository. Raises the same errors as `read`, and `InputError` if the token lacks permission or
+        the name is taken."""
         with self._errors():
-            # None: the organization's default.
+            # None selects the organization's default visibility.
             self.api.create_repo(self.repo_id, private=private or None)
 
     def create_branch(self) -> None:
-        """Create the branch as a copy of main. Raises like `read`."""
+        """Create the branch as a copy of main. Raises the same errors as `read`."""
         if self.revision is not None and self._is_branch:
             with self._errors():
                 self.api.create_branch(self.repo_id, branch=self.revision, exist_ok=True)
@@ -170,7 +171,8 @@ class Repository:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Convert every error of the Hub, the network or the library to a one-line error."""
+        """Convert every error from the Hub, the network or huggingface_hub to an `RGEnvError` with a one-line
+        message."""
         try:
             yield
         except Exception as error:

@@ -1,11 +1,13 @@
-"""Verify that an export matches the trained model: its tensors, its logits on fixed prompts, and the run's answers.
+"""Verify that an export has the tensors, the logits and the accuracy of the trained model.
 
-The folder is loaded as users load it. The trained model computes in float32 with the checkpoint's weights; logits may
-differ by at most the rounding error of the export's dtype.
+The exported folder is loaded with `from_pretrained`, as users would load it. The trained model is built in float32 from
+the checkpoint's weights. On fixed prompts, the logits of the two may differ by at most the rounding error of the
+export's dtype.
 
 A run's `eval_results/eval_step_N.json` records, for each frozen problem, whether the greedy answer after step N was
-right. The first 20 problems of the training tasks are rebuilt from the run's files, their hash is checked, and the
-export answers them. Code imported by a run's config is not executed; such a run's answers are not compared.
+right. The first 20 problems of the training tasks are rebuilt from the run's files and checked against the recorded
+hash. The exported model answers them, and the numbers of correct answers are compared. Code that a run's config imports
+is not executed, so the answers of such a run are not compared.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -45,7 +47,7 @@ SLACK = 2
 
 
 def prompt_ids(tokenizer: Any, vocabulary: int) -> torch.Tensor:
-    """Token ids of the fixed prompts, concatenated, (1, L).
+    """Concatenated token ids of the fixed prompts, `(1, L) int64`.
 
     Raises:
         ExportError: the tokenizer has ids without an embedding in the model.
@@ -54,15 +56,15 @@ def prompt_ids(tokenizer: Any, vocabulary: int) -> torch.Tensor:
     ids = torch.tensor([[token for row in rows for token in row]], dtype=torch.long)
     if not ids.numel() or max(int(ids.max()), len(tokenizer) - 1) >= vocabulary:
         raise ExportError(
-            f"the tokenizer has {len(tokenizer)} tokens, but the model has embeddings for {vocabulary}: it "
-            "may be another model's"
+            f"the tokenizer has {len(tokenizer)} tokens, but the model has embeddings for {vocabulary}: the "
+            "tokenizer may belong to another model"
         )
     return ids
 
 
 @torch.no_grad()
 def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Compute logits, (L, vocabulary) float32."""
+    """Compute the logits, `(L, vocabulary) float32`."""
     found: torch.Tensor = model(input_ids=ids, use_cache=False).logits[0]
     return found.float()
 
@@ -80,12 +82,13 @@ def load(folder: Path, architecture: Architecture, dtype: torch.dtype) -> Any:
         raise ExportError(f"the exported model cannot be loaded: {reason_of(error)}") from error
     missing = [name for name in info["missing_keys"] if name not in architecture.aliases]
     if wrong := sorted(map(str, (*missing, *info["unexpected_keys"], *info["mismatched_keys"]))):
-        raise ExportError(f"{wrong[0]} in the exported model is missing, unexpected, or has another shape")
+        raise ExportError(f"{wrong[0]} in the exported model is missing, unexpected, or has the wrong shape")
     return model.eval()
 
 
 def compared(trained: Weights, written: Weights, dtype: torch.dtype | None) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield name and value of each trained weight after comparing its value in `dtype`, if given, with the written one.
+    """Yield the name and value of each trained weight, after checking that the written weight has the same value
+    (converted to `dtype`, if given).
 
     Raises:
         ExportError: the values differ.
@@ -93,7 +96,7 @@ def compared(trained: Weights, written: Weights, dtype: torch.dtype | None) -> I
     for name, weight in trained.items():
         value = weight.read()
         if not torch.equal(written[name].read(), value.to(dtype) if dtype and value.is_floating_point() else value):
-            raise ExportError(f"{name} was not exported as it is in the checkpoint")
+            raise ExportError(f"the exported {name} differs from the one in the checkpoint")
         yield name, value
 
 
@@ -109,30 +112,31 @@ def trained_model(architecture: Architecture, values: Iterable[tuple[str, torch.
 def check_logits(trained: torch.Tensor, written: torch.Tensor, tolerance: float) -> float:
     """Relative difference between two sets of logits (L, vocabulary). Raises `ExportError` if it exceeds
     `tolerance`."""
-    # Logits are defined up to a constant.
+    # Logits are only defined up to an additive constant.
     one, other = (each - each.mean(dim=-1, keepdim=True) for each in (trained, written))
     difference = float(torch.dist(one, other) / one.norm().clamp(min=1e-30))
     if not difference <= tolerance:
         raise ExportError(
-            f"on fixed prompts the export's logits differ from the trained model's by {difference:.2g} of their "
-            f"norm; rounding explains at most {tolerance:g}"
+            f"on fixed prompts, the export's logits differ from the trained model's by {difference:.2g} of their "
+            f"norm, but rounding explains at most {tolerance:g}"
         )
     return difference
 
 
 class _NotComparable(Exception):
-    """Answers cannot be compared; the message is the reason."""
+    """Answers cannot be compared; the message gives the reason."""
 
 
 def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: Any, *, lossless: bool) -> str:
-    """Repeat the run's evaluation of this step with the exported model; returns the result, or why it is missing.
+    """Repeat part of the run's evaluation of this step with the exported model. Returns a description of the result, or
+    the reason why the answers cannot be compared.
 
     Args:
         load: loads the model; called only if the model is needed.
         lossless: whether no weight was rounded.
 
     Raises:
-        ExportError: the accuracy differs from the recorded one.
+        ExportError: the number of correct answers differs from the recorded one.
         InputError: a file of the run is damaged.
     """
     run, step = checkpoint.run, checkpoint.step
@@ -163,14 +167,14 @@ def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: An
 
 
 def _greedy(results: Results) -> list[dict[str, Any]]:
-    """Records of greedy answers to the first problems."""
+    """Records of the greedy answers to the first `PROBLEMS` problems; empty if one of them was not graded."""
     found = [each for each in results.rollouts if (each["part"], each["draw"]) == ("training", "greedy")]
     first = sorted(found, key=lambda each: each["problem"])[:PROBLEMS]
     return first if all(each["correct"] is not None for each in first) else []
 
 
 def _environment(run: RunFolder, recorded: Environment) -> ReasoningGym:
-    """Rebuild the environment that provided the evaluation rows."""
+    """Rebuild the environment that the run's evaluation rows came from."""
     if run.config().get("imports"):
         raise _NotComparable("its problems need custom code (imports), which is not executed here")
     settings, rows = run.arguments()["environment"], run.manifest().get("rows")

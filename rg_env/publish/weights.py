@@ -6,9 +6,9 @@
 `dtensor`    a file of DTensors per process (`model_world_size_N_rank_R.pt`), as written by verl
 `adapter`    LoRA adapters
 
-Files are memory-mapped; only ZeRO-1 and 2 assemble all weights first. Code in a checkpoint is never executed: DeepSpeed
-and torch read files with `weights_only=True`, and `training.checkpointing.pickles` reads the metadata of
-torch.distributed.checkpoint.
+Files are memory-mapped; for ZeRO-1 and 2, DeepSpeed then assembles all weights in memory. Code in a checkpoint is never
+executed: DeepSpeed and torch read files with `weights_only=True`, and `training.checkpointing.pickles` reads the
+metadata of torch.distributed.checkpoint.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ def in_memory(tensors: Mapping[str, Any]) -> Weights:
 
 
 def read_weights(kind: Kind, folder: Path) -> tuple[str, Weights]:
-    """Read the weights of `kind` in `folder`; returns a description and the weights.
+    """Read the weights of format `kind` in `folder`. Returns a description of the format, and the weights.
 
     Raises:
         InputError: a file is missing, damaged, from another checkpoint or in an unknown format.
@@ -78,7 +78,7 @@ def check_type(name: str, dtype: torch.dtype) -> None:
 
 
 def _guarded(folder: Path, read: Callable[[], T]) -> T:
-    """Return the result of `read`, with errors as one line."""
+    """Return the result of `read()`, or raise an `InputError` with a one-line message."""
     try:
         return read()
     except RGEnvError:
@@ -100,7 +100,7 @@ def _files(folder: Path, name: str) -> Weights:
     for file in weight_files(folder, name):
         tensors: Any = load(file) if name == BIN else _safetensors(file)
         if both := sorted(found.keys() & tensors.keys()):
-            raise InputError(f"{file}: {both[0]} is in another file, too: keep only one of the files")
+            raise InputError(f"{both[0]} is both in {file} and in another file: keep only one of the two files")
         found |= in_memory(tensors)
     return found
 
@@ -116,12 +116,12 @@ def _deepspeed(folder: Path) -> tuple[str, Weights]:
     models, optimizer = sorted(folder.glob("*_model_states.pt")), sorted(folder.glob("*_optim_states.pt"))
     contents = {file: load(file) for file in (*models, *optimizer)}
     if not models:
-        raise InputError(f"{folder} lacks DeepSpeed's *_model_states.pt: copy the folder again")
+        raise InputError(f"{folder} lacks DeepSpeed's *_model_states.pt files: copy the folder again")
     head = contents[models[0]]
     if head.get("mp_world_size", 1) != 1 or any("mp_rank_00" not in file.name for file in contents):
-        raise InputError(f"{folder} uses tensor parallelism, which is not supported")
+        raise InputError(f"{folder} was saved with tensor parallelism, which is not supported")
     _check_steps(contents)
-    if not optimizer:  # weights in the compute dtype, except under ZeRO-3
+    if not optimizer:  # the model file has the weights in the compute dtype, except with ZeRO-3
         module = in_memory(head["module"])
         if any(0 in each.shape for each in module.values()):
             raise InputError(f"{models[0]} has empty weights, and the optimizer files are missing from its folder")
@@ -202,7 +202,7 @@ def _distcp_tensor(folder: Path, metadata: Metadata, name: str) -> torch.Tensor:
     assert isinstance(entry, TensorStorageMetadata)
     state = {name: torch.empty(entry.size, dtype=entry.properties.dtype)}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # about loading in a single process
+        warnings.simplefilter("ignore", UserWarning)  # torch warns about loading in a single process
         try:
             dcp.load(state, storage_reader=_SafeReader(folder, metadata), no_dist=True)
         except dcp.CheckpointException as error:  # a BaseException
@@ -225,7 +225,7 @@ def _dtensor(folder: Path) -> tuple[str, Weights]:
     parts = [load(folder / f"model_world_size_{size}_rank_{rank}.pt") for rank in range(size)]
     if any(part.keys() != parts[0].keys() for part in parts):
         raise InputError(f"{folder} has files with different weight names: they are from different checkpoints")
-    same = {name: each for name, each in parts[0].items() if not hasattr(each, "_spec")}  # the same in all processes
+    same = {name: each for name, each in parts[0].items() if not hasattr(each, "_spec")}  # identical in all processes
     found = in_memory(same)
     for name in parts[0].keys() - found.keys():
         pieces = [part[name] for part in parts]
@@ -244,17 +244,18 @@ def _joined(name: str, parts: list[Any]) -> torch.Tensor:
             local = parts[rank]._local_tensor
             if rank < 0 or local.shape != target.shape:
                 raise InputError(
-                    f"process {rank}'s part of {name} has shape {tuple(local.shape)}, expected "
+                    f"process {rank}'s part of {name} has shape {tuple(local.shape)} instead of "
                     f"{tuple(target.shape)}: files from different checkpoints are mixed"
                 )
             target.copy_(local)
         elif placements[0].is_replicate():
             fill(target, placements[1:], mesh[0])
-        elif type(placements[0]).__name__ == "Shard":  # as torch splits: equal chunks, the last ones smaller or empty
+        elif type(placements[0]).__name__ == "Shard":
+            # Like torch, split into equal chunks, of which the last ones can be smaller or empty.
             for chunk, inner in zip(target.chunk(len(mesh), dim=placements[0].dim), mesh, strict=False):
                 fill(chunk, placements[1:], inner)
         else:
-            raise InputError(f"{name} is split by {placements[0]}, which is not supported")
+            raise InputError(f"{name} has the placement {placements[0]}, which is not supported")
 
     fill(whole, list(spec.placements), spec.mesh.mesh)
     return whole

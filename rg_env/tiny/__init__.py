@@ -6,14 +6,15 @@
     model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, torch_dtype="float32")
     tokenizer = AutoTokenizer.from_pretrained(POLICY_DIR)
 
-It has the Llama architecture, fewer than a million parameters, and knows three arithmetic tasks of Reasoning Gym
-(`TASKS`). It answers in two ways: worked out step by step, which is nearly always right, and as an immediate guess near
-the answer, which is mostly wrong. It mostly guesses. Reinforcement learning has to discover that working step by step
-pays, so the reward curve rises within a dozen steps, and a trainer with a wrong gradient is exposed just as fast.
+It has the Llama architecture and fewer than a million parameters, and knows three arithmetic tasks of Reasoning Gym
+(`TASKS`). It either works out an answer step by step, which is nearly always correct, or guesses a number near the
+answer, which is mostly wrong. Before training, it mostly guesses. Training has to discover that working step by step
+earns more reward, so the reward curve rises within a dozen steps, and a wrong gradient in a trainer shows up just as
+quickly.
 
-It is for demonstrations and tests, and is not a language model: it was trained only on these tasks, with the single
-system prompt `SYSTEM_PROMPT`, on questions of the training split. `README.md` in this folder has the recipe and the
-measurements; `python tools/tiny_build.py --out DIR` rebuilds it from scratch.
+It is meant for demonstrations and tests, and is not a language model: it was trained only on questions from the
+training split of these tasks, with the single system prompt `SYSTEM_PROMPT`. `README.md` in this folder has the recipe
+and the measurements; `python tools/tiny_build.py --out DIR` rebuilds the policy from scratch.
 
 This module imports neither torch nor Reasoning Gym.
 """
@@ -50,7 +51,7 @@ MAX_NEW_TOKENS = 90
 """Token limit of a completion, enough for every step-by-step solution of `TASKS`."""
 
 # configs/models/tiny.yaml repeats these values for people to read and extend, because configs are not part of the
-# package. A test keeps the two equal.
+# package. A test checks that the two are equal.
 TRAINING: dict[str, Any] = {
     "max_steps": 25,
     "learning_rate": 1e-4,
@@ -69,7 +70,7 @@ TRAINING: dict[str, Any] = {
 
 
 def tiny_mixture(gym: Any) -> "Mixture":
-    """Parse `gym` with the policy's task sizes, unless it sets them."""
+    """Parse `gym`, with the options in `TASKS` as defaults."""
     from rg_env.core.tasks.mixture import Mixture, TaskSpec
 
     sized = (

@@ -1,4 +1,4 @@
-"""Collective actions of several processes. An error on one process never leaves the others waiting."""
+"""Collective operations across training processes. An error on one process never leaves the others waiting."""
 
 import contextlib
 import os
@@ -21,8 +21,8 @@ def on_main(accelerator: Accelerator | PartialState, act: Callable[[], T]) -> T:
     """Call `act()` on the main process and return its result on all processes.
 
     Raises:
-        StoppedTogether: on all processes, with the message of the error raised by `act()`. A single process raises
-            the error itself.
+        StoppedTogether: on all processes, with the message of the error raised by `act()`. If there is only one
+            process, the error itself is raised.
     """
     if accelerator.num_processes == 1:
         return act()
@@ -43,7 +43,8 @@ def on_main(accelerator: Accelerator | PartialState, act: Callable[[], T]) -> T:
 
 
 def same_everywhere(processes: Accelerator | PartialState, value: str, complaint: str) -> None:
-    """Raise `StoppedTogether` on all processes, with the exit code of `InputError`, unless `value` is equal on all."""
+    """Raise `StoppedTogether` on all processes, with the exit code of `InputError`, unless all have the same
+    `value`."""
     if processes.num_processes == 1:
         return
     values = gather_object([value])
@@ -68,7 +69,7 @@ def choose_folder(output_dir: str | Path | None, name: str, resume: str | Path |
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
         from torch.utils.cpp_extension import get_default_build_root
 
-        # Done before the processes connect, because DeepSpeed then compiles an extension.
+        # Clear the locks before the processes connect, because DeepSpeed compiles an extension when they do.
         clear_stale_locks(Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root()))
     if world_size() == 1:
         return RunFolder.choose(output_dir, name, resume)

@@ -157,7 +157,7 @@ def test_names_that_trainers_wrap_are_found(make_model: Make, exported: Export, 
     state = {f"_orig_mod.module.{names[name]}": value for name, value in weights(model).items()}
     torch.save({**state, "v_head.weight": torch.zeros(1, 128)}, folder / "pytorch_model.bin")
     out, lines = exported(folder)
-    assert "skipped, not part of the model: v_head.weight" in lines
+    assert "skipped weights that are not part of the model: v_head.weight" in lines
     same_model(out, model)
 
 
@@ -167,7 +167,7 @@ def test_a_run_gives_its_last_or_its_best(make_model: Make, exported: Export, tm
     (tmp_path / "eval_results").mkdir()
     for step, model in models.items():
         save_whole(tmp_path / f"checkpoint-{step}", model)
-    with pytest.raises(InputError, match=r"recorded no accuracy for any of its checkpoints"):
+    with pytest.raises(InputError, match=r"has no recorded accuracy for any of its checkpoints"):
         exported(tmp_path, best=True)
     same_model(exported(tmp_path)[0], models[10])
     for step, accuracy in ((2, 0.4), (4, 0.9), (10, 0.5), (6, 1.0)):
@@ -200,8 +200,12 @@ def norm(model: Any, value: float) -> dict[str, torch.Tensor]:
         (lambda m: norm(m, torch.nan), None, f"{NORM} has non-finite values in the checkpoint"),
         (lambda m: norm(m, -1e6), "fp16", rf"{NORM} has values up to 1e\+06, too large for fp16: use bf16"),
         (lambda m: norm(m, 3.4e38), "bf16", r"up to 3\.4e\+38, too large for bf16: use fp32"),
-        (lambda m: {NORM: None}, None, rf"{NORM} is missing from the checkpoint \(1 of \d+ weights of Qwen2"),
-        (lambda m: {NORM: torch.empty(0)}, None, rf"{NORM} is empty .*as ZeRO-3 leaves it"),
+        (
+            lambda m: {NORM: None},
+            None,
+            rf"{NORM} is missing from the checkpoint, which lacks 1 of the \d+ weights of Qwen2",
+        ),
+        (lambda m: {NORM: torch.empty(0)}, None, rf"{NORM} is empty .*1 empty weight out of \d+; ZeRO-3 saves"),
         (lambda m: {NORM: torch.ones(9)}, None, r"has the shape \(9,\) in the checkpoint and \(128,\) in config.json"),
         (
             lambda m: {"model.extra.weight": torch.ones(9)},
@@ -247,7 +251,7 @@ def test_wrong_tensors_are_found(saved: Path, exported: Export, refused: Any, mo
         file.write_bytes(file.read_bytes()[:-4] + bytes(4))
 
     monkeypatch.setattr(export_module, "save_file", and_spoil)
-    with refused(r"model\.norm\.weight was not exported as it is in the checkpoint", ExportError):
+    with refused(r"the exported model\.norm\.weight differs from the one in the checkpoint", ExportError):
         exported(saved)
 
 
@@ -259,7 +263,7 @@ def test_whole_weights_next_to_shards_are_compared(make_model: Make, exported: E
     whole = {name: value.bfloat16() for name, value in weights(model).items()}
     save_file(whole, folder / "model.safetensors")
     out, lines = exported(folder)
-    assert any("the trained one, and that of model.safetensors next to the shards" in line for line in lines)
+    assert any("the trained one and the one in model.safetensors" in line for line in lines)
     shutil.rmtree(out)
     save_file({name: torch.empty(0) for name in whole}, folder / "model.safetensors")
     _, lines = exported(folder, out=tmp_path / "other")
@@ -283,7 +287,7 @@ def test_weights_in_the_wrong_places_are_found(make_model: Make) -> None:
     model.model.layers[0], model.model.layers[1] = model.model.layers[1], model.model.layers[0]
     swapped = verify.logits(model, prompts)
     for wrong in (swapped, trained.roll(1, dims=0), trained * 1.2, torch.full_like(trained, torch.nan)):
-        with pytest.raises(ExportError, match="on fixed prompts the export's logits differ"):
+        with pytest.raises(ExportError, match="on fixed prompts, the export's logits differ"):
             verify.check_logits(trained, wrong, verify.TOLERANCE[torch.bfloat16])
 
 

@@ -40,8 +40,11 @@ def folder_with(**files: str) -> Callable[[Path], Any]:
         (folder_with(**{"__0_0.distcp": ""}), "has .distcp files without their .metadata: the checkpoint is incomp"),
         (folder_with(latest="../.."), r"lacks the folder '\.\./\.\.', which DeepSpeed's file 'latest' names"),
         (folder_with(latest="x" * 5000), "lacks the folder 'xxx"),
-        (folder_with(**{"metrics.jsonl": ""}), "is a run without a checkpoint-N"),
-        (folder_with(**{"latest_checkpointed_iteration.txt": "five"}), "does not name a step: pass the folder"),
+        (folder_with(**{"metrics.jsonl": ""}), "is a run without checkpoint-N folders"),
+        (
+            folder_with(**{"latest_checkpointed_iteration.txt": "five"}),
+            "does not contain a step number: pass a global_step_N folder",
+        ),
     ],
 )
 def test_what_is_not_a_checkpoint(make: Any, words: str, exported: Export, tmp_path: Path, refused: Any) -> None:
@@ -55,11 +58,17 @@ def test_what_is_not_a_checkpoint(make: Any, words: str, exported: Export, tmp_p
     [
         (lambda folder: [(folder / name).unlink() for name in TOKENIZER], "has no tokenizer .*--base NAME_OR_FOLDER"),
         (lambda folder: (folder / "config.json").unlink(), "has no config.json, .*--base NAME_OR_FOLDER"),
-        (lambda folder: (folder / "config.json").write_text("{"), "its config.json cannot be read"),
+        (lambda folder: (folder / "config.json").write_text("{"), "the config.json in .* cannot be read"),
         (lambda folder: (folder / "config.json").write_text('{"model_type": "t5"}'), "does not describe a known model"),
-        (lambda folder: (folder / "tokenizer.json").write_text("{"), "its tokenizer cannot be read"),
-        (lambda folder: (folder / "generation_config.json").write_text("{"), "generation_config.json cannot be read"),
-        (lambda folder: (folder / "generation_config.json").write_text("[]"), "generation_config.json cannot be read"),
+        (lambda folder: (folder / "tokenizer.json").write_text("{"), "the tokenizer in .* cannot be read"),
+        (
+            lambda folder: (folder / "generation_config.json").write_text("{"),
+            "the generation_config.json in .* cannot be read",
+        ),
+        (
+            lambda folder: (folder / "generation_config.json").write_text("[]"),
+            "the generation_config.json in .* cannot be read",
+        ),
     ],
 )
 def test_a_missing_or_damaged_configuration(
@@ -100,7 +109,7 @@ def test_a_disk_without_room(saved: Path, exported: Export, refused: Any, monkey
     """The space needed is checked before anything is written."""
     usage = shutil.disk_usage(saved)._replace(free=10_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with refused(r"the export needs .* MB in .*, but 0 MB are free", OutputFolderError):
+    with refused(r"the export needs .* MB in .*, but only 0 MB is available", OutputFolderError):
         exported(saved)
 
 
@@ -154,7 +163,7 @@ def test_names_in_a_checkpoint_are_shown_as_text(rg_env: Command, saved: Path) -
     torch.save(state, saved / "pytorch_model.bin")
     code, out, _ = rg_env("export", str(saved), "--no-verify")
     assert code == 0
-    assert "skipped, not part of the model: red\\x1b[31m\n" in out
+    assert "skipped weights that are not part of the model: red\\x1b[31m\n" in out
 
 
 @contextlib.contextmanager

@@ -145,7 +145,9 @@ def test_a_card_that_was_edited_on_the_hub_stays(hub: HubServer, pushed: Pushed,
 def test_other_content_is_not_overwritten(hub: HubServer, pushed: Pushed, run: Path, files: dict[str, bytes]) -> None:
     """A branch of its own holds the run and nothing else."""
     repo = hub.add("me/legs", files)
-    with pytest.raises(InputError, match=r"me/legs has other files \(.*which is not overwritten.*--revision NAME"):
+    with pytest.raises(
+        InputError, match=r"me/legs contains other files \(.*which rg-env does not overwrite.*--revision NAME"
+    ):
         pushed(run)
     assert repo.files().keys() == {".gitattributes", *files}
     assert not hub.sent()
@@ -163,7 +165,7 @@ def test_another_run_is_not_overwritten(hub: HubServer, pushed: Pushed, run: Pat
     lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     first = json.loads(lines[0]) | {"time/evaluation": 12.5}
     (run / "metrics.jsonl").write_text("".join([json.dumps(first) + "\n", *lines[1:]]))
-    with pytest.raises(InputError, match=r"me/legs has another run, which is not overwritten"):
+    with pytest.raises(InputError, match=r"me/legs contains another run, which rg-env does not overwrite"):
         pushed(run)
 
 
@@ -178,7 +180,7 @@ def test_a_model_folder_alone(hub: HubServer, pushed: Pushed, tmp_path: Path) ->
     data = bytearray((folder / "model.safetensors").read_bytes())
     data[-1] ^= 1
     (folder / "model.safetensors").write_bytes(data)
-    with pytest.raises(InputError, match="has another run"):
+    with pytest.raises(InputError, match="contains another run"):
         pushed(folder)
 
 
@@ -210,7 +212,7 @@ def test_links_to_other_folders_are_refused(hub: HubServer, pushed: Pushed, run:
     for name in ("checkpoint-4/LICENSE", "reward_curve.png", "eval_results/eval_step_9.json", "checkpoint-4/scaler.pt"):
         (run / name).unlink(missing_ok=True)
         (run / name).symlink_to(secret)
-        with pytest.raises(InputError, match=rf"{name} is a link to {secret}, outside the published folders"):
+        with pytest.raises(InputError, match=rf"{name} is a link to {secret}, which is outside the published folders"):
             pushed(run, optimizer_state="full")
         (run / name).unlink()
     assert not hub.repos

@@ -111,7 +111,7 @@ def test_what_was_really_written_is_exported(written: Path, exported: Export, tm
     """Each weight as the processes had it when they saved, rounded to the type that they computed in."""
     out, lines = exported(written / kind, out=tmp_path / "out", dtype="fp32")
     (told,) = [line for line in lines if line.startswith("verified: every tensor equals the trained one")]
-    assert ("that of model.safetensors next to the shards" in told) == (kind == "trainer")  # zero3_save_16bit_model
+    assert ("and the one in model.safetensors" in told) == (kind == "trainer")  # zero3_save_16bit_model
     loaded = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
     trained = torch.load(written / f"{'fsdp' if kind == 'dcp' else kind}.pt")
     base = dict(AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32).named_parameters())

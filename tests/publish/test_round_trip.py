@@ -148,7 +148,7 @@ def test_a_refusal_comes_before_an_export(hub: HubServer, pushed: Pushed, run: P
     shown = preview(PushRequest(run, "me/legs"))
     assert f"{run}/checkpoint-4 is exported first (rg-env export))" in shown
     assert "model.safetensors" not in shown.partition("\n\n")[0]
-    with pytest.raises(InputError, match="has other files"):
+    with pytest.raises(InputError, match="contains other files"):
         pushed(run)
     _, lines = pushed(run, repo_id="me/other", optimizer_state="full")
     assert any("exporting" in line for line in lines)

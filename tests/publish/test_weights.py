@@ -261,7 +261,7 @@ def test_several_files_belong_together(tmp_path: Path) -> None:
     for files, words in (
         (["1.safetensors", "3.safetensors"], "lacks 3.safetensors, which model.safetensors.index.json names"),
         (["1.safetensors", "../2.safetensors"], "names a file in another folder"),
-        (["1.safetensors", "2.safetensors"], "2.safetensors: a is in another file, too"),
+        (["1.safetensors", "2.safetensors"], "a is both in .*2.safetensors and in another file"),
     ):
         index.write_text(json.dumps({"weight_map": dict(enumerate(files))}))
         with pytest.raises(InputError, match=words):

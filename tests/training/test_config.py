@@ -64,7 +64,7 @@ MISTAKES = [
         }.items()
     ],
     # types
-    ("training.kl_reference=previous", "training.kl_reference = 'previous' @ command line: beta is 0"),
+    ("training.kl_reference=previous", "training.kl_reference = 'previous' @ command line: there is no KL term"),
     # names of other trainers and of earlier releases, and keys of other sections
     ("training.gradient_accumulation_steps=4", "set rollouts_per_step"),
     ("training.output_dir=x", "is set in another section: use output.dir"),
@@ -282,7 +282,7 @@ def test_a_batch_that_does_not_fit_is_refused_with_the_nearest_that_do(
     [
         ({"lerning_rate": 1e-5}, "lerning_rate.*learning_rate"),
         ({"loss_type": "ppo"}, "loss_type.*'ppo'.*bnpo.*dapo"),
-        ({"kl_reference": "previous"}, "kl_reference='previous': beta is 0: there is no KL term"),
+        ({"kl_reference": "previous"}, "kl_reference='previous': there is no KL term, because beta is 0"),
         ({"max_prompt_length": 0}, "max_prompt_length"),  # not taken for "no limit"
         ({"learning_rate": float("inf")}, "learning_rate"),
         ({"temperature": -1, "max_steps": 0, "logging_steps": 10}, "max_steps.*temperature.*logging_steps"),

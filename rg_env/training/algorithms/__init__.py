@@ -1,1 +1,1 @@
-"""The loss, what goes into it, and the optimizers."""
+"""The policy, its log-probabilities, the GRPO loss, and the optimizers."""

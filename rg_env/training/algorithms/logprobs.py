@@ -1,16 +1,16 @@
 """Log-probabilities of completions under the model being trained, with gradients.
 
-Most of a GRPO batch is repetition, because each prompt occurs once per completion. Here, all completions of a prompt
-share one copy of it, in a single sequence: `[prompt | completion | completion | ...]`. Each completion is at the
-positions it would have by itself, with a mask that lets it see only the prompt and itself (Liu et al., 2025, "Prefix
-Grouper", arXiv:2506.05433). Log-probabilities and gradients are equal to those of separate rows, with a fraction of the
-tokens.
+Much of a GRPO batch is repeated text, because each prompt occurs once per completion. Here, all completions of a prompt
+share one copy of it, in a single sequence: `[prompt | completion | completion | ...]`. Each completion keeps the
+positions that it would have on its own, and a mask lets it attend only to the prompt and to itself (Liu et al., 2025,
+"Prefix Grouper", arXiv:2506.05433). The log-probabilities and gradients equal those of separate rows, but far fewer
+tokens are processed.
 
-Logits take most of a pass's memory: with a vocabulary of 150,000, 600 KB per position. Here, the LM head processes only
-the positions that are needed, `logits_per_chunk` logits at a time, and recomputes the logits in the backward pass. The
-model is called as usual, through all its wrappers (DDP, DeepSpeed, PEFT), with the head's `forward` replaced during the
-call. The forward pass remains a single call to one module, so ZeRO-3 gathers and frees weights in the same way on all
-ranks.
+Logits take up most of the memory of a pass: with a vocabulary of 150,000, they need 600 KB per position. The LM head
+therefore processes only the positions that are needed, `logits_per_chunk` logits at a time, and recomputes the logits
+in the backward pass. The model is called as usual, through all its wrappers (DDP, DeepSpeed, PEFT), but the head's
+`forward` is replaced during the call. The forward pass remains a single call to one module, so ZeRO-3 gathers and frees
+weights in the same way on all ranks.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,12 +36,12 @@ def token_logps(
     *,
     entropy: bool = False,
 ) -> torch.Tensor:
-    """Log-probabilities `(N,) float32` that `model` assigns to `tokens`, with gradients. With `entropy`, `(N, 2)`: the
-    second column is the entropy of each distribution.
+    """Log-probabilities `(N,) float32` that `model` assigns to `tokens`, with gradients. With `entropy`, the shape is
+    `(N, 2)`, and the second column has the entropy of each distribution.
 
     Args:
         inputs: the model's inputs, including `logits_to_keep`.
-        chosen: mask `(P, K) bool` of the needed positions among the kept ones, with N true entries.
+        chosen: mask `(P, K) bool` that selects N of the positions kept by `logits_to_keep`.
         tokens: `(N,) int64`, one for each chosen position.
         temperature: divisor of the logits.
         logits_per_chunk: maximum number of logits in memory at once.
@@ -65,7 +65,8 @@ def token_logps(
 
 @dataclass
 class _Head:
-    """Replacement for the LM head of `causal` that returns tokens' values `(1, N, 1 or 2)` instead of logits."""
+    """Replacement for the LM head of `causal` that returns log-probabilities and entropies `(1, N, 1 or 2)`, not
+    logits."""
 
     causal: PreTrainedModel
     chosen: torch.Tensor
@@ -82,7 +83,7 @@ class _Head:
         own = vars(module).get("forward")
         logits_of = module.forward
         module.forward = lambda hidden: self._forward(module, logits_of, hidden)
-        # Runs after other hooks: DeepSpeed's hook wraps the output to gather the weights in the backward pass.
+        # This hook runs last, because DeepSpeed's hook wraps the output to gather the weights in the backward pass.
         hook = module.register_forward_hook(lambda module, inputs, output: self.outputs.append(output))
         try:
             yield
@@ -102,7 +103,7 @@ class _Head:
         autocast = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
 
         def part(rows: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-            # No cached bf16 copy of the weights, because the chunks' gradients would then be accumulated in bf16.
+            # Autocast's weight cache is off, because the chunks' gradients would otherwise be accumulated in bf16.
             with torch.autocast(device, enabled=autocast[0], dtype=autocast[1], cache_enabled=False):
                 logits = logits_of(rows)
             return _log_softmax(_processed(self.causal, logits), tokens, self.temperature, self.entropy)
@@ -112,22 +113,23 @@ class _Head:
 
 
 def _log_softmax(logits: torch.Tensor, tokens: torch.Tensor, temperature: float, entropy: bool) -> torch.Tensor:
-    """Log-probabilities `(N, 1) float32` of `tokens (N,)` for `logits (N, V)`. With `entropy`, a second column is the
+    """Log-probabilities `(N, 1) float32` of `tokens (N,)` for `logits (N, V)`. With `entropy`, a second column has the
     entropy of each row."""
-    # Converted before the softmax: bf16 has about two significant digits, and the loss depends on differences.
+    # Convert before the softmax, because bf16 has only about two significant digits and the loss depends on
+    # differences.
     logits = logits.float()
     if temperature != 1.0:
         logits = logits / temperature
     if not entropy:
         return -torch.nn.functional.cross_entropy(logits, tokens, reduction="none")[:, None]
     logps = logits.log_softmax(-1)
-    # Clamped, because a probability of 0 times minus infinity is NaN.
+    # Clamp, because 0 times minus infinity is NaN.
     entropies = -(logps.exp() * logps.clamp(min=torch.finfo(logps.dtype).min)).sum(-1)
     return torch.stack([logps.gather(1, tokens[:, None])[:, 0], entropies], dim=1)
 
 
 def _processed(causal: PreTrainedModel, logits: torch.Tensor) -> torch.Tensor:
-    """Logits after the model's processing: scales (Cohere, Granite, Falcon-H1) and soft caps (Gemma)."""
+    """Apply the model's own scaling (Cohere, Granite, Falcon-H1) and soft-capping (Gemma) to `logits`."""
     config = causal.config.get_text_config(decoder=True)
     for name in ("logit_scale", "lm_head_multiplier"):
         if (scale := getattr(config, name, None)) is not None:
@@ -154,7 +156,7 @@ _SIMILAR = 0.75
 
 @dataclass
 class _Pack:
-    """Completions (batch rows) after a common prefix of `prefix` tokens."""
+    """Completions (rows of the batch) that share a prefix of `prefix` tokens."""
 
     prefix: int
     rows: list[int]
@@ -220,8 +222,8 @@ def completion_logps(
 def can_share_prompts(model: Any) -> bool:
     """Whether `completion_logps` may share prompts: the model accepts 4-D masks, and only attention mixes tokens.
 
-    Only true on CPUs. On GPUs, a custom mask prevents the use of fused attention kernels, and the remaining gain has
-    not been measured.
+    Always False on GPUs, where a custom mask prevents the use of fused attention kernels and the remaining gain has not
+    been measured.
     """
     peft = getattr(model, "active_peft_config", None)
     config = model.config.get_text_config(decoder=True)
@@ -234,7 +236,7 @@ def can_share_prompts(model: Any) -> bool:
 
 
 def _packs(ids: torch.Tensor, spans: list[tuple[int, int]], max_rows: int) -> list[_Pack]:
-    """Group rows with equal prompts into packs that are small enough for sharing the prompt to save time."""
+    """Group rows with the same prompt into packs, each small enough that sharing the prompt saves time."""
     packs: list[_Pack] = []
     open_packs: dict[tuple[int, ...], _Pack] = {}
     # The prompt's last token predicts a completion's first token, so it is part of each completion, not of the prefix.
@@ -251,7 +253,7 @@ def _packs(ids: torch.Tensor, spans: list[tuple[int, int]], max_rows: int) -> li
 
 
 def _by_length(packs: list[_Pack], max_rows: int) -> Iterator[list[_Pack]]:
-    """Divide packs into passes of similar lengths, with at most `max_rows` completions each."""
+    """Combine packs of similar lengths into passes with at most `max_rows` completions each."""
     part: list[_Pack] = []
     rows = 0
     for pack in sorted(packs, key=lambda pack: -pack.length):
@@ -270,7 +272,7 @@ def _layout(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Row, column and segment of each token in the packed sequences, each `(P, S) int64`.
 
-    Segments are 0 for the shared prefix, 1, 2, ... for the completions and -1 for padding.
+    Segments are 0 for the shared prefix, 1, 2, ... for the completions, and -1 for padding.
     """
     width = max(pack.length for pack in packs)
     rows, columns, segments = [], [], []

@@ -1,10 +1,10 @@
-"""Advantages and the GRPO loss as functions of rewards and log-probabilities, independent of model and trainer.
+"""Advantages and the GRPO loss as functions of rewards and log-probabilities, independent of the model and the trainer.
 
-`L = -min(r A, clip(r) A) w + beta KL`, averaged by `loss_type`: "grpo" over each row's tokens and then over rows (Shao
-et al., 2024, arXiv:2402.03300); "bnpo" over the micro-batch's tokens; "dapo" over all tokens in the step's rollouts, so
-that tokens have the same weight in every micro-batch (Yu et al., 2025, arXiv:2503.14476, section 3.3); and "dr_grpo"
-over the number of rows times a constant length (Liu et al., 2025, arXiv:2503.20783). `w` corrects for rollouts sampled
-from a policy other than the trained one.
+`L = -min(r A, clip(r) A) w + beta KL`, averaged according to `loss_type`: "grpo" over each row's tokens and then over
+rows (Shao et al., 2024, arXiv:2402.03300); "bnpo" over the micro-batch's tokens; "dapo" over all tokens in the step's
+rollouts, so that tokens have the same weight in every micro-batch (Yu et al., 2025, arXiv:2503.14476, section 3.3); and
+"dr_grpo" over the number of rows times a constant length (Liu et al., 2025, arXiv:2503.20783). `w` corrects for
+rollouts that were sampled from a policy other than the one being trained.
 """
 
 from dataclasses import dataclass
@@ -25,11 +25,11 @@ def equal_rewards(groups: torch.Tensor) -> torch.Tensor:
 
 
 def group_advantages(rewards: torch.Tensor, num_generations: int, scale: Scale) -> torch.Tensor:
-    """`A = (r - mean of the group) / s`, `(N,)` for `rewards (N,)`, in groups of consecutive rows.
+    """Advantages `A = (r - mean of the group) / s`, `(N,)`, of `rewards (N,)`. Consecutive rows form a group.
 
     `scale` selects `s`: the standard deviation of the "group" (Shao et al., 2024, arXiv:2402.03300), that of all
-    rewards of the "batch" (Liu et al., 2025, "Tricks or Traps?", arXiv:2508.08221: prompts that are nearly always or
-    nearly never answered correctly do not weigh more than others), or 1 for "none" (Liu et al., 2025, Dr. GRPO,
+    rewards in the "batch" (Liu et al., 2025, "Tricks or Traps?", arXiv:2508.08221; prompts that are nearly always or
+    nearly never answered correctly then get no more weight than others), or 1 for "none" (Liu et al., 2025, Dr. GRPO,
     arXiv:2503.20783).
 
     Groups with equal rewards have advantage 0, so that rounding errors are not scaled up.
@@ -45,8 +45,8 @@ def group_advantages(rewards: torch.Tensor, num_generations: int, scale: Scale) 
 
 @dataclass(frozen=True)
 class Clipping:
-    """Bounds on the ratio, `1 - low` and `1 + high`. `delta` bounds the unclipped term from above (two-sided
-    clipping)."""
+    """Bounds on the probability ratio, `1 - low` and `1 + high`. `delta` bounds the unclipped term from above
+    (two-sided clipping)."""
 
     low: float
     high: float
@@ -55,7 +55,8 @@ class Clipping:
 
 @dataclass(frozen=True)
 class Normaliser:
-    """Divisor of the loss. It counts the whole micro-batch, including rows excluded from the loss."""
+    """Divisor of the loss. It takes all rows of the micro-batch into account, including those excluded from the
+    loss."""
 
     loss_type: str
     rows: int
@@ -122,7 +123,7 @@ def off_policy_rows(
 def sampler_weights(log_ratio: torch.Tensor, cap: float) -> torch.Tensor:
     """Truncated importance weights `min(p_train / p_sampler, cap)` (B, T) for `log(p_train / p_sampler)` (B, T).
 
-    The sampler (vLLM, possibly one step behind) never matches the trained policy exactly (Yao et al., 2025, "Your
+    The sampler (vLLM, possibly one step behind) never matches the policy being trained exactly (Yao et al., 2025, "Your
     Efficient RL Framework Secretly Brings You Off-Policy RL Training").
     """
     return torch.exp(log_ratio).clamp(max=cap)

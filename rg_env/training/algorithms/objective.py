@@ -73,14 +73,14 @@ class Objective:
     @torch.no_grad()
     def old_logps(self, tensors: dict[str, Any]) -> torch.Tensor | None:
         """Log-probabilities before the first of several updates on a batch. None if there is only one update, because
-        then the loss computes them itself."""
+        the loss then computes them itself."""
         if self._args.num_iterations == 1:
             return None
         rows = self._args.per_device_train_batch_size
         return self.logps(self._model, tensors["input_ids"], tensors["loss_mask"], max_rows=rows)
 
     def look_back(self, micro_batches: list[dict[str, Any]]) -> None:
-        """Add the previous policy's log-probabilities to the micro-batches of an update, before the update."""
+        """Before an update, add the previous policy's log-probabilities to its micro-batches."""
         for part in micro_batches:
             part["reference_logps"] = None
         if self._previous is None or not self._previous.known:
@@ -91,12 +91,13 @@ class Objective:
                 part["reference_logps"] = self.logps(self._model, part["input_ids"], part["loss_mask"], max_rows=rows)
 
     def __call__(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """The loss `()` of a micro-batch. The metrics of all processes' micro-batches are added to `metrics`.
+        """The loss of a micro-batch, a scalar tensor. The metrics of all processes' micro-batches are added to
+        `metrics`.
 
         Without a KL term and an entropy bonus, a row's loss is proportional to its advantage. Rows with advantage 0
-        (whole groups with equal rewards) then change neither loss nor gradient. They are left out of the forward and
-        backward passes, and only the loss's divisor counts them. At least one row is kept, so that every rank runs the
-        same number of passes.
+        (whole groups with equal rewards) then contribute nothing to the loss or the gradient. They are left out of the
+        forward and backward passes, but the loss's divisor still counts them. At least one row is kept, so that every
+        rank runs the same number of passes.
         """
         args = self._args
         mask, advantages = inputs["loss_mask"], inputs["advantages"]
@@ -159,5 +160,5 @@ class Objective:
 
 
 def _through_gradient(loss: torch.Tensor) -> torch.Tensor:
-    """The same `loss ()`, except that a non-finite loss makes all gradients non-finite, so that all ranks notice."""
+    """Return `loss` unchanged; if it is not finite, all gradients become non-finite, too, so that all ranks notice."""
     return loss * (1 + 0 * loss.detach())

@@ -1,4 +1,4 @@
-"""Optimizers for `GRPOConfig.optim`, and their learning rate schedule."""
+"""The optimizers and learning rate schedules that `GRPOConfig` can select."""
 
 import importlib
 import math
@@ -12,11 +12,12 @@ from rg_env.training.config.grpo import GRPOConfig
 
 
 class OffloadedAdamW(torch.optim.Optimizer):
-    """AdamW on float32 copies of the weights ("master weights"), stored in CPU memory together with its moments.
+    """AdamW that keeps float32 copies of the weights ("master weights") and its moments in CPU memory.
 
-    A model in bfloat16 then needs 6 bytes per parameter on the GPU (weights, and gradients in float32) instead of 16,
-    and 16 bytes in CPU memory. The weights are rounded from the copies, in which updates too small for bfloat16 add up
-    (Micikevicius et al., 2018, "Mixed Precision Training", arXiv:1710.03740, section 3.1).
+    A model in bfloat16 then needs 6 bytes per parameter on the GPU (for the weights, and for gradients in float32)
+    instead of 16, plus 16 bytes in CPU memory. Each step updates the copies, in which changes too small for bfloat16
+    add up, and rounds them to the model's weights (Micikevicius et al., 2018, "Mixed Precision Training",
+    arXiv:1710.03740, section 3.1).
     """
 
     def __init__(self, groups: Any, **adam: Any) -> None:
@@ -49,7 +50,7 @@ class OffloadedAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the result of `state_dict`."""
+        """Restore a state that `state_dict` returned."""
         self._adam = self._on_copies() if state_dict else None
         if self._adam is not None:
             for (_, copy), saved in zip(self._pairs(self._adam), state_dict["copies"], strict=True):

@@ -1,10 +1,10 @@
-"""Preparation of the policy (adapters, gradient checkpointing, no dropout), and reference policies for a KL term.
+"""Prepare the policy (adapters, gradient checkpointing, no dropout) and the reference policy of the KL term.
 
 The reference is the initial model (`reference_of`) or the policy before its last update (`PreviousPolicy`,
 `kl_reference="previous"`). A KL term against the initial model keeps the policy near that model. A KL term against the
 previous policy only limits the size of each update (the "local" regularization from an exercise in the course "RL for
-Real"). The previous policy costs a copy of the trained weights (with LoRA, only the adapters; two copies during an
-update) and a forward pass per update.
+Real"). The previous policy requires a copy of the trained weights (with LoRA, only of the adapters), a second copy
+during an update, and an additional forward pass per update.
 """
 
 import copy
@@ -50,9 +50,9 @@ def check_liger(args: GRPOConfig, device: torch.device) -> None:
 
 
 def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any) -> Any:
-    """`model`, with fresh adapters if a `peft_config` is given.
+    """Return `model`, with new adapters if `peft_config` is given.
 
-    Dropout is turned off, because the policy's log-probabilities must match those with which it sampled.
+    Dropout is turned off, because the log-probabilities in training must match those in sampling.
     """
     if peft_config is not None:
         from peft import PeftModel, get_peft_model
@@ -99,7 +99,7 @@ def reference_of(model: Any, args: GRPOConfig) -> Any:
 
 
 def weights_file(process: int) -> str:
-    """Name of the checkpoint file with process `process`'s weights, or shards, of the previous policy."""
+    """Name of the checkpoint file with process `process`'s part of the previous policy."""
     return f"previous_policy_{process}.safetensors"
 
 
@@ -113,7 +113,7 @@ class PreviousPolicy:
 
     @property
     def known(self) -> bool:
-        """Whether there is a previous policy (after the first update)."""
+        """Whether there is a previous policy, which is the case after the first update."""
         return bool(self._kept)
 
     def keep(self) -> None:
@@ -126,7 +126,7 @@ class PreviousPolicy:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Context manager that gives the model the previous weights. A collective operation."""
+        """Swap the previous weights into the model within this context. A collective operation."""
         self._swap()
         try:
             yield

@@ -1,10 +1,10 @@
 """Checkpoints of a run. They are written to a temporary folder, checked and then renamed, so checkpoint-N is always
 complete.
 
-model*.safetensors, config.json, ...   weights (of LoRA: the adapter), tokenizer
-optimizer.pt, or a folder              the optimizer's state: DeepSpeed's folder, or `optimizer` with FSDP2
+model*.safetensors, config.json, ...   weights (with LoRA, only the adapter) and tokenizer
+optimizer.pt, or a folder              optimizer state; with DeepSpeed or FSDP2, it is in a folder
 trainer_state.json                     step and logged metrics
-resume.json                            settings that a resumed run must share, and the size of each file
+resume.json                            settings that a resumed run must keep, and the size of each file
 curriculum.json                        the levels of a curriculum
 scaler.pt                              the fp16 loss scaler
 resume_state_N.pt                      random state and current batch of process N
@@ -13,9 +13,9 @@ previous_policy_N.safetensors          process N's reference for `kl_reference="
 A failure to write a checkpoint on any process ends the run on all processes and leaves earlier checkpoints unchanged. A
 run that is resumed from a checkpoint continues as if it had never stopped; on a CPU, the results are bit-identical.
 
-`chosen` selects the checkpoint to resume from, and `check_fit` compares it with the trainer. Nothing in a checkpoint is
-executed. Pickles are read by torch's restricted reader. Those that DeepSpeed and torch.distributed.checkpoint load
-without that reader are first checked for classes that neither of them writes.
+`chosen` selects the checkpoint to resume from, and `check_fit` compares it with the trainer. Code in a checkpoint is
+never executed. Pickles are read by torch's restricted reader. Those that DeepSpeed and torch.distributed.checkpoint
+load without that reader are first checked for classes that neither of them writes.
 """
 
 import random
@@ -66,8 +66,8 @@ def rows_hash(env: Environment) -> dict[str, str | None]:
 
 
 class Facts(BaseModel, frozen=True, extra="forbid"):
-    """The contents of `resume.json`: settings that a resumed run must share, so that its rows have the same order
-    and the files fit."""
+    """The contents of `resume.json`: settings that a resumed run must keep, so that its rows have the same order and
+    the checkpoint can be loaded."""
 
     processes: int
     rows: dict[str, str | None]
@@ -89,7 +89,7 @@ class Facts(BaseModel, frozen=True, extra="forbid"):
 
     @classmethod
     def of(cls, trainer: Any) -> "Facts":
-        """The facts of `trainer`, without files."""
+        """Collect the facts about `trainer`, except `files`."""
         args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
         adapter = next(iter(getattr(model, "peft_config", {}).values()), None)
         from_args = {name: getattr(args, name) for name in cls.model_fields if name in type(args).model_fields}
@@ -112,7 +112,7 @@ class Facts(BaseModel, frozen=True, extra="forbid"):
             raise damaged(checkpoint / FACTS, "it does not describe a checkpoint from this release") from error
 
     def settings(self) -> dict[str, Any]:
-        """Settings to compare one by one."""
+        """Settings that `check_fit` compares one by one."""
         return self.model_dump(exclude={"processes", "rows", "curriculum", "files"})
 
 
@@ -127,8 +127,8 @@ class Checkpoints:
         self._curriculum = ""
 
     def note(self) -> None:
-        """Record the state for `save`, at the end of a step or the start of the run. If an interrupt arrives
-        during the next step, that step has already used random numbers and will be repeated."""
+        """Record the state that `save` writes, at the end of each step and at the start of the run. If the next step is
+        interrupted, it has already used random numbers, so it must be repeated from this state."""
         trainer = self._trainer
         self._noted = {
             "random": random_numbers(),
@@ -142,11 +142,11 @@ class Checkpoints:
             self._curriculum = trainer.curriculum.state.model_dump_json()
 
     def save(self) -> Path:
-        """Save the trainer's current step as `checkpoint-N`, unless it is saved already. A collective operation.
+        """Save the trainer's current step as `checkpoint-N`, unless it has already been saved. A collective operation.
 
         Raises:
-            TrainingError: the checkpoint cannot be written, or the weights are not finite. With several processes,
-                `StoppedTogether`.
+            TrainingError: the checkpoint cannot be written, or the weights are not finite. With several processes, the
+                error is a `StoppedTogether`.
         """
         trainer, step = self._trainer, self._trainer.state.global_step
         final = RunFolder(self.folder).checkpoint(step)
@@ -157,7 +157,7 @@ class Checkpoints:
         try:
             self._together(final, lambda: self._begin(part) if self._is_main else None)
             self._together(final, self._check_finite)
-            weights = trainer.strategy.state_dict()  # on the main process; gathered by all
+            weights = trainer.strategy.state_dict()  # all processes gather them on the main process
             self._together(final, lambda: self._write_model(part, weights) if self._is_main else None)
             self._together(final, lambda: trainer.strategy.save(part))
             self._together(final, lambda: self._write_state(part))
@@ -235,7 +235,7 @@ class Checkpoints:
         problem, cause = None, None
         try:
             act()
-        except (OSError, SafetensorError, RuntimeError) as error:  # RuntimeError: torch's writer, and TrainingError
+        except (OSError, SafetensorError, RuntimeError) as error:  # RuntimeError includes errors of torch's writer
             line = f"cannot save {final.name} in {self.folder}: {self._reason(error)}"
             problem, cause = f"{line}; earlier checkpoints are unchanged", error
         agree(self._trainer.accelerator, problem, cause)
@@ -247,7 +247,7 @@ class Checkpoints:
 
 
 def read_curriculum(checkpoint: Path) -> CurriculumState:
-    """The levels in a checkpoint. Raises `InputError` if the file is damaged."""
+    """Read the curriculum's levels from a checkpoint. Raises `InputError` if the file is damaged."""
     try:
         return CurriculumState.model_validate_json((checkpoint / CURRICULUM).read_bytes())
     except (OSError, ValidationError) as error:
@@ -319,7 +319,7 @@ def check_fit(trainer: Any, path: Path) -> None:
     if theirs.rows != ours.rows:
         manifest, own_rows = RunFolder(path.parent), trainer.env.manifest
         if own_rows is not None and manifest.manifest().get("rows"):
-            check_manifest(manifest.manifest_file, own_rows)  # which names the difference
+            check_manifest(manifest.manifest_file, own_rows)  # its error names the difference
         split = next(name for name, value in ours.rows.items() if theirs.rows.get(name) != value)
         refuse(f"its {split} rows are different: use the tasks, data and seed of that run")
     if theirs.curriculum != ours.curriculum:
@@ -343,7 +343,7 @@ def final_results(run: RunFolder, step: int) -> dict[str, Any] | None:
 
 
 def _damage(path: Path) -> str | None:
-    """Why a folder is not a complete checkpoint that is safe to load; None if it is."""
+    """The reason why a folder is not a complete checkpoint that is safe to load; None if it is."""
     if not path.is_dir():
         return "there is no such folder: pass the checkpoint-N folder of a run"
     if not (path / FACTS).is_file():
@@ -364,12 +364,12 @@ def _damage(path: Path) -> str | None:
     except InputError as error:
         return str(error)
     if (path / "latest").is_file() and (path / (path / "latest").read_text().strip()).parent != path:
-        return "latest names a folder outside the checkpoint"  # DeepSpeed would load it
+        return "latest names a folder outside the checkpoint"  # DeepSpeed would load that folder
     for file in sorted(path.rglob("*.pt")):
         here = file.relative_to(path)
         try:
             strange = set(get_unsafe_globals_in_checkpoint(file)) - DEEPSPEED_TYPES
-        except Exception:  # a damaged file can raise any error
+        except Exception:  # a damaged file can raise any exception
             return f"{here} is truncated or damaged: copy it again"
         if strange:
             return f"{here} contains {min(strange)}, which no checkpoint needs; it was not executed"

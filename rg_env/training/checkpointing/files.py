@@ -1,4 +1,4 @@
-"""Inspection of a folder's weights through their safetensors headers.
+"""Inspect the weights in a folder through their safetensors headers.
 
 Does not import torch, so that commands that publish or inspect a folder start quickly.
 """
@@ -57,7 +57,7 @@ def weight_files(folder: Path, name: str) -> list[Path]:
 
 
 def read_shapes(folder: Path, name: str) -> tuple[Shapes, str | None]:
-    """Shapes in the file `name` (empty if it does not exist), and the reason if they cannot be read."""
+    """Shapes of the weights in the file `name` (empty if it does not exist), and the reason if they cannot be read."""
     found: Shapes = {}
     try:
         for file in weight_files(folder, name):
@@ -78,8 +78,8 @@ def weights_damage(folder: Path) -> str | None:
 def weights_problem(folder: Path, model: Any) -> str | None:
     """The reason why the files in `folder` are not the complete, unsharded weights of `model`; None if they are.
 
-    For a model with an adapter, only the adapter's weights count. One of several tied weights is enough. `model` may be
-    sharded.
+    For a model with an adapter, only the adapter's weights are required. Of several tied weights, one is enough.
+    `model` may be sharded.
     """
     name = weights_name(model)
     found, problem = read_shapes(folder, name)
@@ -103,12 +103,12 @@ def weights_name(model: Any) -> str:
 
 
 def full_shape(parameter: Any) -> tuple[int, ...]:
-    """The unsharded shape of a parameter, whether or not it is sharded."""
+    """The full shape of a parameter, even if it is sharded."""
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def stored_parameters(model: Any) -> dict[str, Any]:
-    """Parameters by their names in the weights file; tied parameters appear under each name."""
+    """Parameters by their names in the weights file; tied parameters appear under each of their names."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     if getattr(model, "peft_config", None) is None:
         return parameters

@@ -1,8 +1,8 @@
 """Read files saved by torch, without executing any code in them.
 
-torch's reader (`weights_only=True`) is safe for tensors and for the classes listed here. The `.metadata` of
-torch.distributed.checkpoint is a plain pickle, whose code torch would execute. `read_metadata` uses its own
-unpickler, which allows only the classes of that file.
+torch's reader (`weights_only=True`) is safe for tensors and for the classes listed in this module. The `.metadata` of
+torch.distributed.checkpoint is a plain pickle, whose code torch would execute. `read_metadata` uses its own unpickler,
+which allows only the classes that this file needs.
 """
 
 import pickle
@@ -27,7 +27,7 @@ METADATA = ".metadata"
 
 
 def load(file: Path) -> Any:
-    """The content of `file`, with memory-mapped tensors.
+    """The contents of `file`, with memory-mapped tensors.
 
     Raises:
         InputError: the file is missing or damaged, or contains anything except tensors, plain values and known classes.
@@ -37,7 +37,7 @@ def load(file: Path) -> Any:
             return torch.load(file, map_location="cpu", mmap=True, weights_only=True)
     except (FileNotFoundError, PermissionError) as error:
         raise InputError(f"{file}: {error.strerror}") from error
-    except Exception as error:  # a damaged file can raise any error
+    except Exception as error:  # a damaged file can raise any exception
         strange = re.search(r"GLOBAL ([\w.]+)", str(error)) if isinstance(error, pickle.UnpicklingError) else None
         if strange:
             raise InputError(f"{file} contains {strange[1]}, which no checkpoint needs; it was not executed") from error
@@ -58,7 +58,7 @@ def safe_classes() -> list[Any]:
         Shard: ("placement_types.Shard",),
     }
     renamed = [(kind, f"torch.distributed._tensor.{name}") for kind, names in earlier.items() for name in names]
-    # DeepSpeed may not be installed: its objects are read as inert objects, and the stage as a number.
+    # DeepSpeed may not be installed, so its objects are read as inert placeholders, and the ZeRO stage as a number.
     stand_ins = {name: type(name.rpartition(".")[2], (_Inert,), {}) for name in DEEPSPEED_TYPES}
     stand_ins["deepspeed.runtime.zero.config.ZeroStageEnum"] = _Stage
     return [DeviceMesh, *earlier, *renamed, *((kind, name) for name, kind in stand_ins.items())]
@@ -88,17 +88,17 @@ def read_metadata(folder: Path) -> metadata.Metadata:
             for chunk in getattr(entry, "chunks", ()):
                 place = found.storage_data[metadata.MetadataIndex(name, chunk.offsets)]
                 if place.offset < 0 or place.length < 0 or Path(place.relative_path).name != place.relative_path:
-                    raise ValueError(f"{name} is in {place.relative_path}, at {place.offset}")
+                    raise ValueError(f"{name} has an invalid location: {place.relative_path}, offset {place.offset}")
                 ends[place.relative_path] = max(ends.get(place.relative_path, 0), place.offset + place.length)
     except OSError as error:
         raise InputError(
-            f"{file}: {error.strerror}; the .distcp files cannot be read without it: copy it too"
+            f"{file}: {error.strerror}; the .distcp files cannot be read without it: copy it, too"
         ) from error
     except _UnknownClass as error:
         raise InputError(
             f"{file} contains {one_line(error)}, which no checkpoint needs; it was not executed"
         ) from error
-    except Exception as error:  # a damaged pickle can raise any error
+    except Exception as error:  # a damaged pickle can raise any exception
         raise InputError(f"{file} is truncated, damaged, or in another format ({one_line(error)})") from error
     for name, end in ends.items():
         path = folder / name
@@ -110,14 +110,14 @@ def read_metadata(folder: Path) -> metadata.Metadata:
 
 
 def non_tensors(folder: Path) -> list[str]:
-    """Names of the pickled entries in a torch.distributed.checkpoint folder; loading would execute their code. Raises
-    the errors of `read_metadata`."""
+    """Names of the pickled entries in a torch.distributed.checkpoint folder; loading them would execute code. Raises
+    the same errors as `read_metadata`."""
     entries = read_metadata(folder).state_dict_metadata
     return [one_line(name) for name, entry in entries.items() if not isinstance(entry, metadata.TensorStorageMetadata)]
 
 
 class _UnknownClass(Exception):
-    """A class that metadata does not need."""
+    """The metadata contains a class that it does not need."""
 
 
 class _MetadataUnpickler(pickle.Unpickler):

@@ -1,1 +1,1 @@
-"""Run configuration: schema, files, checks, conversion."""
+"""Training configs: their schema, loading and validation."""

@@ -34,18 +34,18 @@ OWNED_ELSEWHERE = {
 
 
 class GRPOConfig(Section):
-    """The GRPO objective, the optimizer and sampling."""
+    """Settings for the GRPO objective, the optimizer and sampling."""
 
     renamed: ClassVar = GRPO_KEYS
 
     max_steps: Positive = 200
     """Number of optimizer steps."""
     num_train_epochs: Above0 | None = None
-    """Number of passes over the training rows, used instead of `max_steps`. Rows that do not fill a whole step are left
-    out of a pass. Default: `max_steps` applies."""
+    """Number of passes over the training rows, used instead of `max_steps`. Each pass leaves out the remaining rows
+    that do not fill a whole step. Default: `max_steps` applies."""
     rollouts_as_steps: bool = False
     """Whether every number of steps in the config counts rollouts instead of optimizer steps. Experiment trackers then
-    plot against rollouts, too. This makes runs with different batch sizes comparable."""
+    use the number of rollouts as the x-axis, too. This makes runs with different batch sizes comparable."""
     learning_rate: Above0 = 1e-6
     """Peak learning rate of the schedule."""
     lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
@@ -96,17 +96,17 @@ class GRPOConfig(Section):
     beta: From0 = 0.0
     """Weight of the KL term in the loss. 0 turns it off."""
     kl_reference: Literal["initial", "previous"] = "initial"
-    """Reference of the KL term: the "initial" model, or the "previous" policy, from before the last update. The
-    reference's weights are kept in memory. With LoRA, the initial model takes no additional memory, and the previous
-    policy takes only that of the adapters."""
+    """Reference policy of the KL term: the "initial" model, or the "previous" policy, from before the last update. The
+    reference's weights are kept in memory. With LoRA, the initial model needs no additional memory, and the previous
+    policy needs memory only for the adapters."""
     entropy_coef: From0 = 0.0
     """Weight of the entropy bonus. The entropy of the policy's distribution (in nats, at `temperature`, averaged like
     the loss) times this weight is subtracted from the loss (Schulman et al., 2017, PPO, arXiv:1707.06347, equation 9).
     0 turns it off. Values around 0.001 slow down the collapse to a single answer."""
     off_policy_mask_threshold: Above0 | None = None
-    """Off-policy masking threshold, in nats per token. Rollouts with a negative advantage get no policy loss if their
-    mean log-probability has fallen by more than this since sampling (DeepSeek-V3.2, arXiv:2512.02556). Default: no
-    masking."""
+    """Off-policy masking threshold, in nats per token. Rollouts with a negative advantage are excluded from the policy
+    loss if their mean log-probability has fallen by more than this since sampling (DeepSeek-V3.2, arXiv:2512.02556).
+    Default: no masking."""
     filter_groups: bool = False
     """Whether groups with only right or only wrong answers are replaced with groups for other prompts ("dynamic
     sampling", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.2)."""
@@ -116,15 +116,16 @@ class GRPOConfig(Section):
     """Clipping range of the probability ratio, as a distance from 1. It has no effect if `num_iterations` is 1, because
     the ratio is then always 1."""
     epsilon_high: From0 | None = None
-    """Clipping range above 1 ("clip-higher", DAPO, section 3.1), at least `epsilon`. Default: `epsilon`."""
+    """Clipping range above 1 ("clip-higher", DAPO, section 3.1). It must be at least `epsilon`. Default: `epsilon`."""
     delta: Above0 | None = None
     """Upper bound on the ratio in the loss's unclipped term (two-sided clipping). Default: no bound."""
     temperature: Above0 = 1.0
     """Sampling temperature of rollouts. The loss uses log-probabilities at the same temperature."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Nucleus sampling: sample only from the most likely tokens, up to this total probability. 1 turns it off."""
+    """Nucleus sampling: sample only from the smallest set of most likely tokens whose total probability is at least
+    this value. 1 turns it off."""
     top_k: Count = 0
-    """Number of most likely tokens to sample from. 0 turns it off."""
+    """Sample only from this number of most likely tokens. 0 turns it off."""
     min_p: Share = 0.0
     """Tokens whose probability is below this fraction of the most likely token's probability are excluded. 0 turns this
     off."""
@@ -144,9 +145,9 @@ class GRPOConfig(Section):
     """Whether to compute in bfloat16 with float32 weights (autocast). Default: only on a GPU. On a CPU with
     bfloat16 instructions, bfloat16 can be faster for large models."""
     gradient_checkpointing: bool = True
-    """Whether to recompute activations in the backward pass, which saves memory and takes more time."""
+    """Whether to recompute activations in the backward pass, which saves memory but takes more time."""
     use_liger_kernel: bool = False
-    """Whether to use Liger kernels. They need a GPU and the package liger-kernel."""
+    """Whether to use Liger kernels. They need a GPU and the liger-kernel package."""
     use_cpu: bool | None = None
     """Whether to train on the CPU. Default: only if there is no GPU."""
     output_dir: Text | None = None
@@ -157,14 +158,14 @@ class GRPOConfig(Section):
     save_total_limit: Positive | None = None
     """Maximum number of checkpoints to keep. Default: all. In a config file, set `output.save_total_limit` instead."""
     seed: Seed = 0
-    """Seed of the row order, sampling and newly initialized weights. In a config file, set `seed` instead."""
+    """Seed for the row order, sampling and newly initialized weights. In a config file, set `seed` instead."""
 
     @model_validator(mode="before")
     @classmethod
     def _accept_other_names(cls, values: Any) -> Any:
         if isinstance(values, dict) and is_count(given := values.get("max_new_tokens")) and given:
             values = {name: value for name, value in values.items() if name != "max_new_tokens"} | {"max_tokens": given}
-        return values  # an error about a wrong value has to name the given key
+        return values  # so that an error about the value names the given key
 
     @model_validator(mode="before")
     @classmethod
@@ -177,7 +178,7 @@ class GRPOConfig(Section):
     @classmethod
     def _has_kl_term(cls, value: str, info: ValidationInfo) -> str:
         if value == "previous" and info.data.get("beta") == 0:
-            raise ValueError("beta is 0: there is no KL term")
+            raise ValueError("there is no KL term, because beta is 0")
         return value
 
     @field_validator("epsilon_high")
@@ -211,20 +212,21 @@ class GRPOConfig(Section):
         return self.rollouts_per_step // (self.micro_batch(processes) * processes)
 
     def micro_batch(self, processes: int) -> int:
-        """Number of rollouts per micro-batch on each of `processes`: `per_device_train_batch_size`, or a process's
-        share of a step if that is smaller."""
+        """Number of rollouts per micro-batch on each of the `processes` processes: `per_device_train_batch_size`, or a
+        process's share of a step if that is smaller."""
         return max(1, min(self.per_device_train_batch_size, self.rollouts_per_step // processes))
 
 
 def check_batch(args: GRPOConfig, processes: int | None = None) -> None:
-    """Raise `InputError` unless a step consists of whole groups, and of whole micro-batches on each of `processes`
-    (default: the launcher's number). The message suggests the nearest sizes that fit."""
+    """Raise `InputError` unless a step consists of whole groups and, on each of the `processes` processes, of whole
+    micro-batches. `processes` defaults to the number that the launcher started. The message suggests the nearest sizes
+    that fit."""
     for key, message in batch_problems(args, processes or world_size()):
         raise InputError(f"{key}: {message}").at(key)
 
 
 def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]]:
-    """The field that is inconsistent with the others, with a message. Empty if all are consistent."""
+    """Yield the field that is inconsistent with the others, with a message, or nothing if all are consistent."""
     rollouts, group, micro = args.rollouts_per_step, args.num_generations, args.micro_batch(processes)
     if rollouts % group:
         divisor = f"num_generations={group}"
@@ -245,9 +247,9 @@ def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]
 
 
 def _near(rollouts: int, args: GRPOConfig, processes: int) -> str:
-    """The nearest numbers of rollouts that make whole groups and whole micro-batches on each process; if none is
-    within a factor of 2, whole groups only."""
-    at_once = processes * args.per_device_train_batch_size  # up to this size, a process's share is one micro-batch
+    """The nearest numbers of rollouts that make up whole groups and whole micro-batches on each process. If none of
+    them is within a factor of 2, the micro-batch size is ignored."""
+    at_once = processes * args.per_device_train_batch_size  # up to this number, each process has one micro-batch
     small, large = math.lcm(args.num_generations, processes), math.lcm(args.num_generations, at_once)
     below = max(min(rollouts, at_once) // small * small, rollouts // large * large)
     above = rollouts // small * small + small

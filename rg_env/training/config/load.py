@@ -1,9 +1,9 @@
-"""Reading and checking a training config.
+"""Load and validate a training config.
 
     config = load_train_config("configs/train/tiny.yaml", ["training.learning_rate=2e-6"])
 
-Everything that can be checked without the model is checked here, once, including the names of tasks and rewards, and
-conflicting values. Imports neither torch nor reasoning_gym.
+All checks that do not need the model are made here, including those of task and reward names and of conflicting values.
+Imports neither torch nor reasoning_gym.
 """
 
 import os
@@ -27,7 +27,8 @@ from rg_env.training.config.sections import FIGURES, CurriculumConfig, EngineCon
 
 
 def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, processes: int | None = None) -> TrainConfig:
-    """Read, resolve and check a config for `processes` training processes (default: the launcher's number).
+    """Read, resolve and check a config for `processes` training processes (default: the number that the launcher
+    started).
 
     Raises:
         InputError: a file cannot be read, or `processes` is not given and the launcher's value is not a number.
@@ -38,13 +39,13 @@ def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, proces
 
 
 def checked_config(document: Document, *, processes: int | None = None) -> TrainConfig:
-    """The config in `document`. Raises the errors of `load_train_config`."""
+    """Parse and check the config in `document`. Raises the same errors as `load_train_config`."""
     count, given = processes or world_size(), document.get(("training",))
 
     def names(config: TrainConfig) -> Iterator[Problem]:
         yield from _names(config)
         used = _BATCH & {*given} if isinstance(given, dict) else set()
-        if used <= config.training.model_fields_set:  # none of them was dropped as invalid
+        if used <= config.training.model_fields_set:  # none of these values was dropped as invalid
             yield from _batch(config, count)
 
     config = parse_config(document, TrainConfig, names)
@@ -54,8 +55,8 @@ def checked_config(document: Document, *, processes: int | None = None) -> Train
 
 
 def _names(config: TrainConfig) -> Iterator[Problem]:
-    """Unknown names, and invalid options of known ones, checked after the config's imports, which can register
-    names."""
+    """Yield unknown names, and invalid options of known names. The config's imports run first, because they can
+    register names."""
     try:
         import_user_code(config.imports)
     except InputError as error:
@@ -69,7 +70,7 @@ def _names(config: TrainConfig) -> Iterator[Problem]:
 
 
 def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
-    """Values that are invalid, individually or in combination, with `processes` training processes."""
+    """Yield values that are invalid for `processes` training processes, individually or in combination."""
     yield from _batch(config, processes)
     yield from _rows(config)
     yield from _hub(config)
@@ -94,7 +95,7 @@ def _batch(config: TrainConfig, processes: int) -> Iterator[Problem]:
 
 
 def contradictions(training: GRPOConfig, engine: EngineConfig, curriculum: object) -> Iterator[Problem]:
-    """Values of `training` and `engine` that conflict with each other or with a `curriculum` (None: no curriculum)."""
+    """Yield values of `training` and `engine` that conflict with each other or with a `curriculum`, if any."""
     if training.filter_groups and curriculum is not None:
         yield Problem(
             ("training", "filter_groups"), "samples prompts other than the curriculum's: use only one of the two"
@@ -110,7 +111,7 @@ def contradictions(training: GRPOConfig, engine: EngineConfig, curriculum: objec
 
 
 def curriculum_problems(curriculum: CurriculumConfig, tasks: Mapping[str, Any]) -> Iterator[Problem]:
-    """Problems of a curriculum. `tasks` are the training tasks by name, each with `level` and `levels`."""
+    """Yield the problems of a curriculum. `tasks` are the training tasks by name, each with `level` and `levels`."""
     if not curriculum.tasks:
         yield Problem(("curriculum", "tasks"), "is empty: name a task, such as {spell_backward: {start: 0}}")
     if curriculum.failure_threshold >= curriculum.success_threshold:

@@ -1,4 +1,4 @@
-"""A run's plan, and keys without effect: `rg-env train CONFIG --dry-run`.
+"""A run's plan, and the keys that have no effect, as printed by `rg-env train CONFIG --dry-run`.
 
 Imports neither torch nor reasoning_gym.
 """
@@ -25,7 +25,7 @@ _UNUSED: list[tuple[str, Callable[[TrainConfig], Any], str]] = [
     ("training.num_train_epochs", lambda c: c.training.num_train_epochs is not None, "training.max_steps"),
     ("training.lr_scheduler_type: constant", lambda c: c.training.lr_scheduler_type == "constant",
      "training.warmup_steps"),
-    # With one update per batch, the old log-probabilities are the update's own: the ratio is always 1.
+    # With one update per batch, the old and the current log-probabilities are equal, so the ratio is always 1.
     ("training.num_iterations: 1", lambda c: c.training.num_iterations == 1,
      "training.epsilon training.epsilon_high monitors.ratio_spike"),
     ("training.num_iterations: 1, engine.kind: embedded",
@@ -92,10 +92,10 @@ def describe(config: TrainConfig, own_rows: int | None = None) -> str:
 
 
 def plan(config: TrainConfig, processes: int | None = None, own_rows: int | None = None) -> list[str]:
-    """A run's plan: one line per aspect.
+    """Describe a run's plan, one topic per line.
 
     Args:
-        processes: number of training processes. Default: the number started by the launcher.
+        processes: number of training processes. Default: the number that the launcher started.
         own_rows: number of training rows in `data`, if known.
     """
     unused, config = without_effect(config), config.in_updates(own_rows)
@@ -146,8 +146,8 @@ def _upload(config: TrainConfig) -> str:
 
 
 def _rows(config: TrainConfig, drawn: list[str], own_rows: int | None) -> Iterator[str]:
-    """The training data: tasks with their numbers of questions (or their shares, if questions are drawn during
-    training), and the number of epochs."""
+    """Describe the training data: the number of questions for each task (or its share of the prompts, if questions are
+    drawn during training), and the number of epochs."""
     training, rows = config.training, config.splits.num_train_examples
     batches = -(-training.max_steps // training.num_iterations)
     prompts = batches * training.prompts_per_step

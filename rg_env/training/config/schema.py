@@ -51,7 +51,7 @@ class TrainConfig(Section):
     """Modules or .py files that register your own tasks or rewards. Paths are relative to the config file that lists
     them."""
     seed: Seed = 0
-    """Seed of the training questions, their order, sampling and newly initialized weights."""
+    """Seed for the training questions, their order, sampling and newly initialized weights."""
     grading: Literal["hardened", "partial", "upstream"] = "hardened"
     """Grading of answers. "hardened" scores an answer as right or wrong. "partial" also gives credit for real progress.
     "upstream" uses Reasoning Gym's own formulas, for comparison with published numbers."""
@@ -59,8 +59,8 @@ class TrainConfig(Section):
     tasks: dict[str, TaskConfig] = Field(default_factory=dict)
     """Tasks to train on. Required unless `data` is given."""
     data: DataConfig | None = None
-    """Your own questions and answers, which replace the tasks. `splits.num_eval_examples` of the rows, selected
-    with `splits.eval_seed`, are held out for evaluation; the rest are trained on."""
+    """Your own questions and answers, used instead of `tasks`. `splits.num_eval_examples` of the rows, selected with
+    `splits.eval_seed`, are held out for evaluation; the rest are trained on."""
     splits: SplitsConfig = SplitsConfig()
     prompt: PromptConfig = PromptConfig()
     rewards: Rewards = Field(default_factory=default_rewards)
@@ -81,12 +81,12 @@ class TrainConfig(Section):
 
     @property
     def gym(self) -> list[dict[str, Any]]:
-        """The tasks in the form that `Mixture.parse` takes."""
+        """The tasks in the form that `Mixture.parse` accepts."""
         return [{"name": name, **task.model_dump()} for name, task in self.tasks.items()]
 
     @property
     def reward_specs(self) -> list[dict[str, Any]]:
-        """The rewards in the form that `resolve_rewards` takes."""
+        """The rewards in the form that `resolve_rewards` accepts."""
         return [{"name": name, **reward.model_dump()} for name, reward in self.rewards.items()]
 
     @property
@@ -152,7 +152,7 @@ class TrainConfig(Section):
         return values
 
     def in_updates(self, own_rows: int | None = None) -> "TrainConfig":
-        """The same run with all numbers of steps converted from rollouts to updates (`training.rollouts_as_steps`),
+        """The same config with all numbers of steps converted from rollouts to updates (`training.rollouts_as_steps`),
         rounded up, and `training.num_train_epochs` converted to steps.
 
         Args:
@@ -172,7 +172,7 @@ class TrainConfig(Section):
 
         curriculum = counted(self.curriculum, "check_every")
         if curriculum is not None and curriculum.schedule is not None:
-            # In ascending order: where several entries fall on the same update, the latest wins.
+            # Sorted so that, if several entries fall on the same update, the latest one wins.
             starts = sorted((int(start), level) for start, level in curriculum.schedule.items())
             schedule = {str(updates(start)): level for start, level in starts}
             curriculum = curriculum.model_copy(update={"schedule": schedule})
