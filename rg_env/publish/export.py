@@ -52,7 +52,7 @@ class ExportRequest:
     path: Path
     """Folder of a checkpoint, or of a run with checkpoints."""
     out: Path | None = None
-    """New output folder; default: next to the checkpoint, with "-export" appended."""
+    """New output folder; default: a folder next to the checkpoint, named like it with "-export" appended."""
     dtype: str | None = None
     """Dtype of the weights: "bf16", "fp16" or "fp32"; default: the run's dtype, or the one in config.json."""
     merge_lora: bool = False
@@ -137,7 +137,7 @@ def _export_model(
     written = verify.logits(verify.load(aside, architecture, torch.float32), prompts)
     difference = verify.check_logits(reference, written, tolerance)
     tensors = "every tensor equals the trained one" + (f" and the one in {WEIGHTS}" if whole else "")
-    say(f"verified: {tensors}; logits on fixed prompts differ by {difference:.1g} (relative)")
+    say(f"verified: {tensors}; the relative difference of logits on fixed prompts is {difference:.1g}")
     del weights  # free the memory of merged weights
     lossless = not request.merge_lora and not rounded
     load = partial(verify.load, aside, architecture, dtype)

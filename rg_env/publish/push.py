@@ -73,7 +73,7 @@ def push(request: PushRequest, say: Say = print) -> str:
         with _exported(checkpoint, say) as ready:
             return _send(request, ready, repository, remote, say)
     except HubError as error:
-        raise HubError(f"{error}; the same command resumes it: {request.command}") from error
+        raise HubError(f"{error}; the same command resumes the upload: {request.command}") from error
 
 
 def run_id(run: RunFolder) -> str:

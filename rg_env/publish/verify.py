@@ -5,7 +5,7 @@ the checkpoint's weights. On fixed prompts, the logits of the two may differ by 
 export's dtype.
 
 A run's `eval_results/eval_step_N.json` records, for each frozen problem, whether the greedy answer after step N was
-right. The first 20 problems of the training tasks are rebuilt from the run's files and checked against the recorded
+correct. The first 20 problems of the training tasks are rebuilt from the run's files and checked against the recorded
 hash. The exported model answers them, and the numbers of correct answers are compared. Code that a run's config imports
 is not executed, so the answers of such a run are not compared.
 """

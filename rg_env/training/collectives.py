@@ -53,8 +53,8 @@ def same_everywhere(processes: Accelerator | PartialState, value: str, complaint
 
 
 def agree(accelerator: Accelerator, problem: str | None, cause: BaseException | None = None) -> None:
-    """Raise the first `problem` of any process on all processes, as `StoppedTogether`, or as `TrainingError` if there
-    is only one process."""
+    """If any process has a `problem`, raise the first one on all processes. The error is a `StoppedTogether`, or a
+    `TrainingError` if there is only one process."""
     if accelerator.num_processes == 1:
         if problem is not None:
             raise TrainingError(problem) from cause

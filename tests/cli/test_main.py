@@ -306,4 +306,4 @@ def test_commands_in_messages_can_be_entered_as_they_are(tmp_path: Path) -> None
     for path, program in ((str(Path(sys.executable).parent), "rg-env"), ("/usr/bin:/bin", shlex.quote(PROGRAM))):
         done = call("push", str(folder), "--repo-id", "me/legs", env={**environment, "PATH": path})
         assert done.returncode == 1
-        assert done.stderr.endswith(f"the same command resumes it: {program} push {folder} --repo-id me/legs\n")
+        assert done.stderr.endswith(f"the same command resumes the upload: {program} push {folder} --repo-id me/legs\n")

@@ -30,7 +30,7 @@ def test_an_upload_that_fails_is_resumed(hub: HubServer, pushed: Pushed, run: Pa
     state = (run / "checkpoint-4/optimizer.pt").read_bytes()
     hub.fail("POST", "/commit/")
     with pytest.raises(
-        HubError, match=r"uploading to http:.* failed.*; the same command resumes it: .*rg-env push .*full"
+        HubError, match=r"uploading to http:.* failed.*; the same command resumes the upload: .*rg-env push .*full"
     ):
         pushed(run, optimizer_state="full")
     assert hub.repos["me/legs"].files() == before
@@ -164,7 +164,7 @@ def test_bad_input_is_one_line(hub: HubServer, run: Path, rg_env: Any, tmp_path:
     hub.fail("GET", "models")
     code, _, err = rg_env("push", str(run), *good)
     assert code == 1
-    assert err.endswith(f"; the same command resumes it: {entered('rg-env')} push {run} --repo-id me/legs\n")
+    assert err.endswith(f"; the same command resumes the upload: {entered('rg-env')} push {run} --repo-id me/legs\n")
 
 
 @pytest.mark.parametrize("content", [b"null", b'{"id": 3, "siblings": [1]}', b"[" * 10**5, b"<html>"])

@@ -291,6 +291,6 @@ def _layout(
 
 
 def _mask(segment: torch.Tensor) -> torch.Tensor:
-    """Attention mask `(P, 1, S, S) bool`: each token sees the prefix and its own segment, up to itself."""
+    """Attention mask `(P, 1, S, S) bool`: each token attends to the prefix and to its own segment, up to itself."""
     of_key, of_query = segment[:, None, :], segment[:, :, None]
     return ((of_key == 0) | (of_key == of_query)).tril()[:, None]

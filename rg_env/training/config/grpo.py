@@ -111,7 +111,8 @@ class GRPOConfig(Section):
     """Whether groups with only right or only wrong answers are replaced with groups for other prompts ("dynamic
     sampling", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.2)."""
     filter_groups_rounds: Annotated[int, Field(ge=1, le=100)] = 3
-    """Maximum number of replacement rounds per batch. Groups not replaced by then are left out of the loss."""
+    """Maximum number of replacement rounds per batch. Groups that have not been replaced by then are left out of the
+    loss."""
     epsilon: Share = 0.2
     """Clipping range of the probability ratio, as a distance from 1. It has no effect if `num_iterations` is 1, because
     the ratio is then always 1."""
