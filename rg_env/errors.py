@@ -186,7 +186,7 @@ def nearest(name: object, known: Iterable[str], cutoff: float = 0.65) -> list[st
     """Up to three of the `known` names that are similar to `name`, most similar first; if some are almost equal, only
     those.
 
-    If none are similar, returns names that contain `name` as a word: `batch_size` for `batch`.
+    If none are similar, names that contain `name` as a word are returned, such as `batch_size` for `batch`.
     """
     known = sorted(known)
     for least in (_ALMOST_THE_SAME, cutoff):

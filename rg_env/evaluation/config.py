@@ -67,7 +67,7 @@ class SamplingConfig(Section):
 
 
 class TaskSampling(Section):
-    """Missing keys default to those in `sampling`."""
+    """Missing keys default to the values in `sampling`."""
 
     temperature: From0 | None = None
     """Overrides `sampling.temperature`."""
@@ -88,7 +88,7 @@ class RequestsConfig(Section):
     """Maximum number of attempts per call. Temporary errors (429, 5xx), timeouts and malformed replies are retried."""
     pause_s: Above0 = 0.5
     """Seconds to wait before the second attempt; doubles after each further attempt, up to 60. If the server requests a
-    certain pause, that is used instead."""
+    pause, that pause is used instead."""
     give_up_after: Positive = 32
     """A model's evaluation stops after this many consecutive failed calls."""
 
@@ -141,7 +141,7 @@ SECRET = "contains a password or a query: put the key in an environment variable
 
 
 def split_address(text: str) -> dict[str, str]:
-    """Parse `MODEL`, or `MODEL@URL` of an endpoint, into an entry of `models`."""
+    """Parse `MODEL`, or `MODEL@URL` for an endpoint, into an entry of `models`."""
     model, at, url = text.rpartition("@http")
     return {"model": model, "url": f"http{url}"} if at else {"model": text}
 
@@ -344,7 +344,7 @@ class EvalConfig(Section):
 
     def gym(self, name: str) -> dict[str, Any]:
         """A task in the form that `Mixture.parse` accepts. If the tiny policy is evaluated, its tasks default to the
-        sizes that it was made for."""
+        problem sizes that it was made for."""
         entry = self.tasks[name]
         options = entry.model_dump(exclude={"task", "num_examples", "sampling"})
         task = entry.task or name
@@ -487,7 +487,7 @@ def _names(config: EvalConfig) -> Iterator[Problem]:
 
 
 def _take_held_out(document: Document) -> None:
-    """Treat tasks under `evaluation`, as in files of held-out tasks for training, as if they were under `tasks`."""
+    """Treat tasks under `evaluation` (as in the files of held-out tasks for training) like tasks under `tasks`."""
     held_out = document.get(("evaluation",))
     if not isinstance(held_out, dict) or [*held_out] != ["tasks"]:
         return

@@ -207,7 +207,7 @@ class Harness:
         Raises:
             RGEnvError: lm-eval failed, or took too long.
         """
-        # If several model names would give the same file name, the model's index is added.
+        # If several model names would result in the same file name, the model's index is added.
         names = [file_part(name) for name in self._config.models]
         number = list(self._config.models).index(benchmark.model)
         model = names[number] if names.count(names[number]) == 1 else f"{number}_{names[number]}"

@@ -268,7 +268,7 @@ class Progress:
 
 
 def _say(*lines: str) -> None:
-    with contextlib.suppress(OSError):  # output closed, or disk full: reported after the results
+    with contextlib.suppress(OSError):  # closed output or a full disk is reported after the results
         print(*lines, sep="\n", flush=True)
 
 

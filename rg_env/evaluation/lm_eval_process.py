@@ -81,7 +81,7 @@ class _Model(LM):
 
 
 def main() -> None:
-    """Answer the parent's calls until it exits. Output of libraries goes to the log."""
+    """Answer the parent's calls until it exits. Library output goes to the log."""
     parent, state = ParentPipe(), None
     while True:
         call = parent.receive()

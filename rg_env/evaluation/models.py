@@ -151,11 +151,11 @@ class Endpoint:
             except _Damaged as error:
                 problem = f"no chat completion came back: {error}"
             if number < tries:
-                await asyncio.sleep(pause * (0.75 + random.random() / 2))  # jitter, so that calls are not simultaneous
+                await asyncio.sleep(pause * (0.75 + random.random() / 2))  # jitter, which spreads out the retries
         return Reply(error=f"{problem} ({tries} tries)" if tries > 1 else problem)
 
     async def check_served(self) -> None:
-        """Raise `InputError` if the server provides a list of models, as most do, and it shows that calls would
+        """Raise `InputError` if the server provides a list of models, as most do, and the list shows that calls would
         fail."""
         address = self.url
         try:
@@ -179,8 +179,8 @@ class Endpoint:
             )
 
     def _json(self, response: httpx.Response) -> Any:
-        """The parsed body; None if an error has no JSON body. The key, which some endpoints include in errors, is
-        masked."""
+        """The parsed JSON body; None for an error whose body is not JSON. The key, which some endpoints include in
+        errors, is masked."""
         text = response.text
         if len(self.key) >= _SHORTEST_KEY:
             text = text.replace(self.key, "***")
@@ -432,7 +432,7 @@ def base_model(name: str) -> str | None:
 
 
 def folds_system(name: str) -> bool:
-    """Whether the chat template of a local model does not support system messages.
+    """Whether the chat template of a local model lacks support for system messages.
 
     Raises:
         InputError: the model's configuration or tokenizer cannot be loaded.

@@ -65,7 +65,7 @@ class Probed:
     """Accuracy of the best constant answer to the task; None if unknown."""
     verdict: Verdict
     rollouts: float | None
-    """Rollouts per group that teaches; None without such groups."""
+    """Rollouts per group that teaches; None if there are no such groups."""
 
 
 def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, Any]]:
@@ -220,7 +220,7 @@ def mixture(found: Sequence[Probed]) -> dict[str, Any]:
 
 
 def print_probed(found: Sequence[Probed], console: Console | None = None) -> None:
-    """Print the figures of each task and level, with a mark at the level to start with."""
+    """Print the figures of each task and level, and mark the level to start with."""
     console = console or TableConsole(highlight=False)
     chosen = starts(found).values()
 

@@ -92,7 +92,7 @@ class Questions:
 
 
 def question_of(row: Row) -> str:
-    """Text of a row's question; if it has none, the last message of the prompt."""
+    """Text of a row's question; if the row has no question, the last message of its prompt."""
     prompt = row["prompt"]
     found = row.get("question")
     return str(found if found is not None else prompt if isinstance(prompt, str) else prompt[-1]["content"])

@@ -119,14 +119,14 @@ class Scores(Accuracy):
     reward: float | None
     greedy_reward: float | None
     pass_at_k: dict[str, float]
-    """pass@1, pass@2, pass@4, ... up to the number of answers per question; empty if there is only one."""
+    """pass@1, pass@2, pass@4, ... up to the number of answers per question; empty if there is only one answer."""
     mean_completion_tokens: float | None
     truncated: Share | None
     """Fraction of answers cut off by `max_tokens`."""
     errors: dict[str, float]
     """Standard errors of the means, by name as in `figures`; 0 for a single question."""
     status: dict[str, float]
-    """Fraction of answers with each `core.grading.scoring.Status`, or "failed"; empty for rows that rg_env did not
+    """Fraction of answers by status (`core.grading.scoring.Status`, or "failed"); empty for rows that rg_env did not
     generate."""
     failed: int
     """Number of calls that failed after all attempts."""
@@ -134,7 +134,7 @@ class Scores(Accuracy):
     """Number of questions skipped because this model was trained on them."""
 
     def figures(self) -> dict[str, float]:
-        """All known means by name, with pass@k as `pass@2` and statuses as `status/<name>`."""
+        """All known means by name, such as `accuracy`, `pass@2` and `status/correct`."""
         known = {name: value for name in MEANS if (value := getattr(self, name)) is not None}
         return self.pass_at_k | known | {f"status/{name}": share for name, share in self.status.items()}
 
@@ -149,7 +149,7 @@ class Usage(Record):
 
 
 class ModelResult(Record):
-    """One model on one task."""
+    """Results of one model on one task."""
 
     source: str
     """Folder, name on the Hub, or endpoint URL."""
@@ -208,7 +208,7 @@ class PublishedFigure(Record):
 
 
 class TaskResults(Record):
-    """All models on one task."""
+    """Results of all models on one task."""
 
     task: str
     """Name or label of the task."""
@@ -250,7 +250,7 @@ class BenchmarkScore(Record):
     value: float
     stderr: float | None
     interval: Interval | None
-    """Interval from `stderr`, a Wilson interval for shares (`core.statistics.error_interval`); None without
+    """Interval derived from `stderr`: a Wilson interval for shares (`core.statistics.error_interval`); None without
     `stderr`."""
     n: int
     """Number of documents."""
@@ -260,7 +260,7 @@ class BenchmarkScore(Record):
 
 
 class ExternalResult(Record):
-    """One model on one benchmark from lm-evaluation-harness."""
+    """Results of one model on one benchmark from lm-evaluation-harness."""
 
     model: str
     benchmark: str

@@ -109,7 +109,7 @@ class Work(ABC):
         return sum(answer.status == FAILED for answer in self.answers.values())
 
     def open(self) -> list[Any]:
-        """Keys of missing answers, including calls that failed."""
+        """Keys of missing answers, including those of failed calls."""
         return [key for key in self.keys if key not in self.answers or self.answers[key].status == FAILED]
 
     def groups(self) -> list[list[Answer]]:
@@ -225,7 +225,7 @@ class TaskWork(Work):
         )
 
     def records(self, graded: Sequence[Graded]) -> Iterator[Record]:
-        """The records of scored answers.
+        """Score the answers, and yield their records.
 
         Raises:
             RewardError: a reward raised an error or did not return a finite number.
@@ -290,7 +290,7 @@ def record_file(path: Path, works: Sequence[Work]) -> Iterator[int]:
         text = json.dumps(record, ensure_ascii=False, allow_nan=False)
         try:
             file.write(text.encode("utf-8", "backslashreplace") + b"\n")
-            file.flush()  # a partial line, if the write is interrupted, is dropped when the file is opened again
+            file.flush()  # if the write is interrupted, the partial line is dropped when the file is opened again
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(path)) from error
         if not os.fstat(file.fileno()).st_nlink:
@@ -382,7 +382,7 @@ async def ask_all(config: EvalConfig, folder: Path, works: Sequence[Work], watch
         watcher = asyncio.create_task(_watching(watch, outcome)) if watch else None
         try:
             await _Run(config, folder, outcome).all()
-        except BaseExceptionGroup as group:  # asyncio tasks that failed together; one error is reported
+        except BaseExceptionGroup as group:  # several asyncio tasks failed; one of the errors is reported
             raise _first(group) from group
         finally:
             if watcher:
@@ -424,7 +424,7 @@ class _Run:
             require_torch()
             folds = {name: folds_system(models[name].model) for name in local}
         async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
-            # All endpoints are checked before the first call, so a wrong URL does not waste paid calls.
+            # All endpoints are checked before the first call, so that a wrong URL does not waste paid calls.
             ready = {name: await stack.enter_async_context(endpoint(models[name], self.config)) for name in remote}
             for name in remote:
                 group.create_task(self._guarded(name, self._ask_endpoint(name, ready[name])))

@@ -84,7 +84,8 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _run_names(files: Sequence[Path]) -> list[str]:
-    """Distinct names: folder of the run, with parents if necessary, and the file's name unless it is metrics.jsonl."""
+    """Distinct names: the run's folder, with its parents if necessary, and the file's name unless it is
+    metrics.jsonl."""
     paths = [str((file.parent if file.name == "metrics.jsonl" else file).resolve()) for file in files]
     return list(short_keys(paths, "/").values())
 
@@ -115,7 +116,7 @@ def _renamed(results: Results, names: Mapping[str, str]) -> Results:
 def new_names(typed: Sequence[str], listed: Mapping[str, str], aliases: Mapping[str, str], kind: str) -> dict[str, str]:
     """New names by old name. Replacements are simultaneous, so `A=B B=A` swaps two names; `typed` overrides `listed`.
 
-    Names may contain "=". The old name is then the known name that the entry starts with.
+    Names may contain "="; the old name is the known name that the entry starts with.
 
     Args:
         typed: entries "OLD=NEW".

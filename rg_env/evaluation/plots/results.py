@@ -103,7 +103,7 @@ def _scores(task: TaskResults, model: str) -> Scores | None:
 
 
 def _notes(models: Models, tasks: Tasks) -> list[str]:
-    """Text about each model's macro average."""
+    """Describe each model's macro average."""
     texts = []
     for name, summary in models:
         count = sum(_scores(task, name) is not None for _, task in tasks)

@@ -82,7 +82,7 @@ def bare(axes: Axes, grid: Literal["x", "y", "both"]) -> None:
 
 
 def error_bars(middle: Sequence[float], intervals: Sequence[tuple[float, float]]) -> list[list[float]]:
-    """Distances (2, N) to the ends of intervals, clipped at 0 because of rounding errors."""
+    """Distances to the lower and upper ends of the intervals, clipped at 0 because of rounding errors."""
     lower = [max(0.0, each - low) for each, (low, _) in zip(middle, intervals, strict=True)]
     upper = [max(0.0, high - each) for each, (_, high) in zip(middle, intervals, strict=True)]
     return [lower, upper]

@@ -146,7 +146,7 @@ class Page:
             self.tables.append(Table("Tasks", *columns_of(rows), [note]))
 
     def add_results(self, results: Results, kind: str = "model") -> None:
-        """Add the tables of the summary, and bars and figures of each task."""
+        """Add the summary tables, and each task's bars and figures."""
         self.tables += [replace(table, title=table.title or "Summary") for table in tables_of(results)]
         tasks = []
         for name, task in results.tasks.items():
@@ -303,7 +303,7 @@ def run_page(folder: Path, limit: int) -> Page:
     page.rollouts, _, notes = gather(sources, limit, system_prompt=lambda _: prompt)
     page.notes += notes
     if not (evaluations or page.metrics.values or page.rollouts.found):
-        raise InputError(f"{folder} has a training run without metrics, evaluations or rollouts")
+        raise InputError(f"{folder} contains a training run without metrics, evaluations or rollouts")
     return page
 
 

@@ -273,7 +273,7 @@ def test_nothing_to_report_is_one_line(tmp_path: Path, report: Run) -> None:
         ("absent", "does not exist"),
         ("bare", "contains neither a training run (metrics.jsonl, eval_results/) nor an evaluation"),
         ("sweep", "is a sweep: pass the folder of one of its runs, or use `rg-env compare"),
-        ("started", "has a training run without metrics, evaluations or rollouts"),
+        ("started", "contains a training run without metrics, evaluations or rollouts"),
         ("other", "results_x.json is damaged: it is not a results file of this version: format"),
         ("none", "has no rollouts"),
         (run / "train_results.json", "is not a results file from rg-env eval"),
