@@ -85,8 +85,8 @@ class WeightedReward(NamedTuple):
     def value(self, rollout: Rollout, available: Mapping[str, Any]) -> float:
         """The unweighted reward; 0.0 if the rollout does not meet the condition `when`.
 
-        `available` maps names in `PARAMETERS` to the function's other arguments. Raises `RewardError`, which names
-        the reward and the rollout, if the function raises or returns anything but a finite number.
+        `available` contains other arguments by their name in `PARAMETERS`. Raises `RewardError`, which names the reward
+        and the rollout, if the function raises an exception or does not return a finite number.
         """
         if not self._is_open(rollout):
             return 0.0
@@ -364,7 +364,7 @@ class Metric:
         tasks.
 
         A NaN would spoil their weighted sums (0 * NaN is NaN), so a correct rollout counts as 1 divided by the task's
-        share of rows. The mean over a whole dataset is exact. Over a batch it is unbiased and may exceed 1.
+        share of rows. The mean over a whole dataset is exact. Over a batch, the mean is unbiased and may exceed 1.
         """
         if not self.of(rollout):
             return 0.0
@@ -401,7 +401,7 @@ class Rubric:
     def of_tasks(cls, rewards: Sequence[WeightedReward], mixture: Mixture, grading: Grading) -> "Rubric":
         """A rubric with metrics for accuracy, accuracy per task in a mixture, and each possible status under `grading`.
 
-        Raises `InputError` if a reward has the name of such a metric.
+        Raises `InputError` if a reward has the same name as one of these metrics.
         """
         workers = any(in_worker(task, grading) for task in mixture.names)
         never = {"correct"} | ({"partial"} if grading == "hardened" else set()) | (set() if workers else {"timed_out"})
@@ -555,10 +555,10 @@ def cosine(
     wrong_long: float = -0.5,
     exceeded: float | None = -10.0,
 ) -> float:
-    """Length reward along half a cosine, from the `short` value at 0 tokens to the `long` value at `max_tokens`.
+    """Follows half a cosine wave from the `short` value at 0 tokens to the `long` value at `max_tokens`.
 
-    Right and wrong completions have separate values: shorter is better if right, and worse if wrong. At
-    `max_tokens` and above, the value is `exceeded` in both cases; None keeps the `long` value.
+    Correct and wrong completions have separate values: by default, a short completion scores higher than a long one if
+    it is correct, and lower if it is wrong. At `max_tokens` and above, the value is `exceeded`; None keeps `long`.
 
     Source: Yeo et al., 2025, arXiv:2502.03373, where the five values are r_0^c, r_L^c, r_0^w, r_L^w and r_e. The paper
     uses 2, 1, -10, 0 and -10; only the last is the default here, because other rewards stay within [-1, 1].

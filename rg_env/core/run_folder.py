@@ -284,17 +284,17 @@ def run_name(tasks: Sequence[str], label: str) -> str:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises `InputError` if it is damaged or unreadable."""
+    """Read the object in a JSON file. Raises `InputError` if it is damaged or unreadable."""
     return _mapping(file, json.loads)
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises `InputError` if it is damaged or unreadable."""
+    """Read the mapping in a YAML file. Raises `InputError` if it is damaged or unreadable."""
     return _mapping(file, yaml12.load)
 
 
 def json_lines(file: Path) -> Iterator[dict[str, Any]]:
-    """The objects in a .jsonl file. An incomplete last line is ignored.
+    """Read the objects in a .jsonl file. An incomplete last line is ignored.
 
     Raises:
         InputError: the file is damaged or unreadable.

@@ -38,7 +38,7 @@ def mean_and_error(values_by_problem: Sequence[Sequence[float]]) -> tuple[float,
     Answers to one problem resemble each other, so treating them as independent makes the error too small. The clustered
     error (Liang and Zeger, 1986) adds the deviations within a problem before squaring them, with the usual
     correction problems / (problems - 1). With one value per problem, this is the sample standard deviation divided by
-    sqrt(problems). With a single problem the error is unknown, and 0 is returned.
+    sqrt(problems). With a single problem, the error is unknown, and 0 is returned.
 
     Raises:
         InputError: there are no values.

@@ -191,7 +191,7 @@ class Rollout:
         return found
 
     def with_score(self, score: Score) -> "Rollout":
-        """Set an already known score, and return the rollout."""
+        """Set a score that is already known, and return the rollout."""
         vars(self)["_score"] = score
         return self
 
@@ -277,7 +277,7 @@ def _graded(answer: str, row: _Row, grading: Grading) -> Score:
         value = grade(row.task, row.config, row.entry, answer, partial_credit=grading == "partial")
     except Exception as error:  # the entry is invalid: edited, or from another release of the library
         return _ungradable(row.task, answer, f"{type(error).__name__}: {error}")
-    if value < CORRECT_FROM and (fault := _fault(*row.key)):  # several graders do not raise on an invalid entry
+    if value < CORRECT_FROM and (fault := _fault(*row.key)):  # several graders accept an invalid entry silently
         return _ungradable(row.task, answer, fault)
     return _valued(row.task, answer, value)
 

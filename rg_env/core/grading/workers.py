@@ -22,8 +22,8 @@ code that deliberately bypasses the hook will succeed, and may then corrupt late
 - root (in most containers): the process limit and the folder's mode do not apply; the audit hook still does.
 - other users: the process limit is 0. On Linux, threads count as processes, so a target cannot start threads.
 - everywhere: files can be read; a child process that bypassed the hook and left the process group outlives its worker.
-If the parent is killed, idle workers end immediately (at end of file), and busy ones at most a second after their
-`wall_s`. An empty folder remains in the temporary directory.
+If the parent is killed, idle workers exit immediately (when their input ends), and busy ones at most a second after
+their time limit. An empty folder remains in the temporary directory.
 """
 
 import atexit
@@ -233,7 +233,7 @@ class WorkerPool:
         return RGEnvError(f"the worker pool for {self.target} is closed")
 
     def _called(self, request: bytes) -> tuple[Outcome, bool]:
-        """A request's outcome, and whether to retry it because something else killed its worker."""
+        """A request's outcome, and whether to retry the request because something else killed its worker."""
         try:
             worker = self._taken()
         except (RGEnvError, OSError, IndexError) as error:

@@ -1,7 +1,7 @@
 """Access to reasoning_gym: importing it, building its datasets, and converting values to JSON and back.
 
 Only this module imports `reasoning_gym`, and only when called, because the import takes about 2.5 s. If a user's
-options cause an error in the library, it becomes an `InputError` that names the task and its options.
+options cause an error in the library, the caller gets an `InputError` that names the task and its options.
 """
 
 import contextlib

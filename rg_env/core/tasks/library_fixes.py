@@ -8,7 +8,7 @@
 - basic_arithmetic tries every possible divisor of numbers with up to 24 digits, which can take days. Here the
   numbers are factored, which yields the same items.
 - time_intervals completes partial dates with today's date; here, a fixed date is used.
-- Questions that have no right answer, several, or only a trivial one are excluded (see `LEFT_OUT`):
+- Questions with no right answer, with several, or with only a trivial one are excluded (see `LEFT_OUT`):
   - propositional_logic: in 20% of the questions, the premises contradict each other, so any conclusion follows; in more
     than half, they imply nothing new.
   - syllogism: in one question in six, the answer depends on existential import.

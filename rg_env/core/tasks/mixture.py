@@ -4,8 +4,8 @@
     Mixture.parse(["leg_counting", {"name": "chain_sum", "weight": 2, "config": {"max_terms": 3}}])
     Mixture.parse([{"name": "maze", "level": 2}, {"name": "spell_backward", "levels": {"word_len": 3}}])
 
-Names of tasks, options and levels are checked against the shipped table, so typos are reported before any slow import.
-The library checks the values of options when rows are built.
+Names of tasks, options and levels are checked against the task table, so typos are reported before any slow import. The
+library checks the values of options when rows are built.
 """
 
 import json

@@ -130,7 +130,7 @@ def _columns(grid: Grid) -> Grid:
 
 
 def _is_complete(cells: Sequence[int]) -> bool:
-    """Whether each number from 1 to the number of cells occurs once."""
+    """Whether the cells contain each number from 1 to their count exactly once."""
     return sorted(cells) == list(range(1, len(cells) + 1))
 
 
@@ -182,7 +182,7 @@ def tsumego(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _point(text: str, size: int) -> Point | None:
-    """Row and column, counted from the top left, of a point such as `C4`, which counts rows from the bottom."""
+    """Row and column, counted from the top left, of a point such as `C4`, where rows count from the bottom."""
     match = _MOVE.fullmatch(forms.plain_digits(text.strip()))
     if match is None:
         return None

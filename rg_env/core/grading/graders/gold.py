@@ -1,4 +1,4 @@
-"""The gold answer of an entry: the stored answer, or the right one if the library stores a wrong one or none.
+"""The gold answer of an entry: the stored answer, or the right one if the library stores a wrong one or none at all.
 
     gold_answer("rush_hour", entry)                     # solved here: the library stores no answer
     corrected("mahjong_puzzle", entry)["answer"]        # the last round's result under the question's rules
@@ -118,7 +118,7 @@ def _statement(text: str) -> Statement:
 
 @lru_cache(maxsize=4096)
 def _follows(statements: tuple[tuple[str, int, int], ...]) -> bool | None:
-    """Check all models. A model is a set of inhabited regions, and a region is a set of terms that hold in it."""
+    """Check all models. A region is a combination of terms, and a model is the set of regions that have members."""
     n_terms = 1 + max(max(terms) for _, *terms in statements)
     regions = list(product((False, True), repeat=n_terms))
     verdicts = set()

@@ -6,7 +6,7 @@ as usual. Parsing is bounded: a formula has at most `MAX_TOKENS` tokens by defau
 levels.
 
 A conclusion follows from all premises together, and no part of it follows from a single premise. Only the meaning
-counts: a formula is represented by its column of the truth table (`columns`), so equivalent formulas are treated alike.
+counts: a formula is represented by its column in the truth table (`columns`), so equivalent formulas are treated alike.
 A *clause* is a disjunction of variables and negated variables, such as `¬P ∨ Q`. The *parts* of a formula are its prime
 implicates: the clauses that follow from it and do not contain a shorter clause that follows. Together they are
 equivalent to the formula (W. V. Quine, The problem of simplifying truth functions, 1952).
@@ -251,10 +251,10 @@ def _unary(tokens: Sequence[tuple[str, str]], at: int, depth: int) -> tuple[Form
 
 
 def columns(variables: Collection[str]) -> dict[str, int]:
-    """Each variable's column of the truth table: bit i is the variable's value in row i. The first variable's column
+    """Each variable's column in the truth table: bit i is the variable's value in row i. The first variable's column
     alternates."""
     if len(variables) > MAX_VARIABLES:
-        raise ValueError(f"{len(variables)} variables: a truth table has at most {MAX_VARIABLES}")
+        raise ValueError(f"a truth table can have at most {MAX_VARIABLES} variables, not {len(variables)}")
     rows = 1 << len(variables)
     found = {}
     for index, name in enumerate(variables):
@@ -273,7 +273,7 @@ def always(table: Mapping[str, int]) -> int:
 
 
 def truth(formula: Formula, table: Mapping[str, int]) -> int:
-    """The formula's column of the truth table: bit i is whether it holds in row i."""
+    """The formula's column in the truth table: bit i is 1 if the formula is true in row i."""
     every = always(table)
 
     def column(formula: Formula) -> int:
