@@ -277,7 +277,7 @@ def _graded(answer: str, row: _Row, grading: Grading) -> Score:
         value = grade(row.task, row.config, row.entry, answer, partial_credit=grading == "partial")
     except Exception as error:  # the entry is invalid: edited, or from another release of the library
         return _ungradable(row.task, answer, f"{type(error).__name__}: {error}")
-    if value < CORRECT_FROM and (fault := _fault(*row.key)):  # several graders accept an invalid entry silently
+    if value < CORRECT_FROM and (fault := _fault(*row.key)):  # several graders do not report an invalid entry
         return _ungradable(row.task, answer, fault)
     return _valued(row.task, answer, value)
 
