@@ -18,8 +18,8 @@ Task options come from the environment's tasks, the level and `gym` (the user's 
 precedence. Without `gym`, all options of the environment's tasks are treated as the user's.
 
 All of this happens on the main process. The levels depend only on `state`, which is plain data and is saved with each
-checkpoint, so a run resumes as if it had never stopped. A sampled batch keeps its questions and counts toward the level
-it was sampled at.
+checkpoint, so a resumed run continues as if it had never stopped. A sampled batch keeps its questions and counts toward
+the level it was sampled at.
 """
 
 import math

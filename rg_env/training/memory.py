@@ -3,7 +3,7 @@
     shape = ModelShape(parameters=1_543_714_304, layers=28, hidden=1536, vocabulary=151_936, kv_width=256)
     estimate(shape, micro_batch=8, tokens=2048, logit_tokens=1024).total
 
-The estimates depend only on the sizes of the model and the batch. They do not include fragmentation and the few hundred
+The estimates depend only on the sizes of the model and the batch. They do not include fragmentation or the few hundred
 megabytes that CUDA itself and libraries use. This module does not import torch.
 """
 
@@ -126,5 +126,5 @@ def estimate(
 
 
 def largest_that_fits(room: int, largest: int, need: Callable[[int], int]) -> int | None:
-    """The largest proper divisor of the micro-batch `largest` that needs at most `room` bytes; None if none fits."""
+    """The largest proper divisor of the micro-batch size `largest` that fits into `room` bytes; None if none fits."""
     return next((size for size in range(largest - 1, 0, -1) if largest % size == 0 and need(size) <= room), None)

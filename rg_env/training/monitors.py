@@ -121,7 +121,7 @@ def zero_variance(history: History, threshold: float) -> str | None:
         return f"{symptom}: all answers are rewarded alike: change rewards, or raise training.temperature"
     names, at = " ".join(history.names()), f"(accuracy {accuracy:.2f})"
     curriculum = "curriculum/" in names
-    # Suggested only if it is off, and not with a curriculum, whose prompts cannot be filtered.
+    # Suggest filter_groups only if it is off, and not with a curriculum, whose prompts cannot be filtered.
     other = "" if curriculum or "filter_groups/" in names else ", or set training.filter_groups=true"
     if accuracy >= TOO_EASY:
         change = "lower curriculum.success_threshold" if curriculum else "raise tasks.NAME.level"

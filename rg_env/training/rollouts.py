@@ -6,8 +6,9 @@
 
 Training uses exactly the sampled tokens: completions are never tokenized again.
 
-Row order (`BatchOrder`) is a function of seed and batch number, so a run can resume at any step. Each epoch is a
-permutation, divided into batches of prompts. Rows left over after the last full batch are not used in that epoch.
+The order of rows (`BatchOrder`) depends only on the seed and the batch number, so a run can resume at any step. Each
+epoch is a permutation, divided into batches of prompts. Rows left over after the last full batch are not used in that
+epoch.
 
 `GroupFilter` replaces groups without a learning signal ("dynamic sampling", Yu et al., 2025, DAPO, arXiv:2503.14476,
 section 3.2), that is, groups with only right or only wrong answers. Other prompts are sampled, in rounds, until the

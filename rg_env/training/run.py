@@ -188,7 +188,7 @@ def train(
         config: the trainer's config, saved as `config.yaml` so the run can be repeated.
         settings: without a config, values to write to `config.yaml` in addition to the trainer's arguments.
         evaluation: questions, sampling and schedule of the evaluation. Default: one sampled and one greedy answer for
-            each evaluation row of the trainer's environment, after every fifth of the run.
+            each evaluation row of the trainer's environment, before training and after each fifth of the run.
         resume: checkpoint to continue from as if the run had never stopped. "auto" selects the newest complete
             checkpoint in the output folder, if there is one.
         logging: console output, and experiment trackers that receive the metrics (see `trackers`).

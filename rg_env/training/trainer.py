@@ -172,7 +172,7 @@ class GRPOTrainer:
         self.updating = False
         """True while a step mutates state that must stay consistent: interrupts are deferred until it is False."""
         self.consistent = True
-        """Whether weights, step and random numbers match. They do not after an interrupted update, and then the state
+        """Whether weights, step and random numbers match. After an interrupted update, they do not match, and the state
         cannot be saved."""
         filters = args.filter_groups
         self._group_filter = GroupFilter(args.num_generations, args.filter_groups_rounds) if filters else None
@@ -334,7 +334,7 @@ class GRPOTrainer:
             self.notify("on_epoch_end")
 
     def _check_parity(self) -> None:
-        """End the run if the engine's log-probabilities of rollouts differ from the trainer's for the same weights."""
+        """End the run if, with the same weights, the engine's log-probabilities differ too much from the trainer's."""
         if not self.engine_config.num_batches_ahead and self.sampling.is_plain:
             difference = self.state.log_history[-1].get("sampling/logp_difference", 0.0)
             on_main(self.accelerator, lambda: self.engine.check_parity(difference))
@@ -342,7 +342,7 @@ class GRPOTrainer:
     # --- supporting methods -------------------------------------------------------------------------------------------
 
     def sync_weights(self) -> None:
-        """Update the engine's weights to the model's, at most once per step. A collective operation."""
+        """Update the engine to the model's current weights, at most once per step. A collective operation."""
         if self._synced_at == self.state.global_step:
             return
         on_main(self.accelerator, self.sampler.wait_idle)  # so that no group mixes two policies

@@ -91,7 +91,7 @@ class Vllm(Engine):
         self.model_name, self.max_context = info.name, info.max_model_len
 
     def _connect(self, messages: Any, proof: list[int], longest: int) -> ServerInfo:
-        """Check that the server fits the run, and connect to it as its only trainer."""
+        """Check that the server is suitable for the run, and connect to it as its only trainer."""
         self.server.wait(self._config.connect_timeout)
         info = self.server.info()
         if longest > info.max_model_len:

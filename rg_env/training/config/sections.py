@@ -193,7 +193,7 @@ class LoggingConfig(Section):
     rollouts_kept: Count = 32
     """Number of rollouts per step to write to rollouts.jsonl."""
     completion_tables: bool = True
-    """Whether the examples on the console are also sent to W&B and Trackio as tables."""
+    """Whether the examples printed on the console are also sent to W&B and Trackio as tables."""
 
 
 class HubConfig(Section):
@@ -318,7 +318,7 @@ class EvaluationConfig(EvaluationSettings):
         return [name for name in self.tasks if name not in self.held_out]
 
     def gym(self, name: str) -> dict[str, Any]:
-        """The entry `name` in the form that `Mixture.parse` takes. Its weight is its number of questions."""
+        """The entry `name` in the form that `Mixture.parse` accepts. Its weight is its number of questions."""
         entry = self.tasks[name]
         options = entry.model_dump(exclude={"task", "num_examples"})
         return {"name": entry.task or name, "weight": entry.num_examples or self.num_held_out_examples, **options}

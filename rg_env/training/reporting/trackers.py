@@ -2,8 +2,8 @@
 
 This module adds the following to accelerate's trackers:
 
-- A tracker that cannot be started causes a one-line error within a minute, before training. One that fails later is
-dropped with a one-line warning on standard error; metrics.jsonl still has all metrics.
+- If a tracker cannot be started, the run ends with a one-line error within a minute, before training. If a tracker
+fails later, it is dropped with a one-line warning on standard error; metrics.jsonl still has all metrics.
 - Questions and completions shown on the console are sent to W&B and Trackio as tables.
 - Training metrics are logged under `train/`; evaluation metrics keep their names (`eval/accuracy`).
 - Environment variables take precedence over the config, because they are the usual way to configure these trackers.
