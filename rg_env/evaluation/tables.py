@@ -17,12 +17,13 @@ from rg_env.core.text import counted
 from rg_env.evaluation.results import Accuracy, Interval, Part, Results, Sampling, Scores
 
 _ABOUT_ACCURACIES = (
-    "Accuracies with 95% intervals, clustered by question. Constant: accuracy of the best constant answer. Rows below "
-    "the tasks: means over tasks; sums of tokens, costs, failed calls and questions left out. Adjusted for guessing: "
-    "(accuracy - constant) / (1 - constant). Questions that a model was trained on are left out of its scores."
+    "Accuracies with 95% intervals, clustered by question. Constant: accuracy of the best constant answer. The rows "
+    "below the tasks are means over the tasks, or sums of tokens, costs, failed calls and questions left out. Adjusted "
+    "for guessing: (accuracy - constant) / (1 - constant). Questions that a model was trained on are left out of its "
+    "scores."
 )
 _ABOUT_PARTS = (
-    "Accuracies with 95% intervals, clustered by question. Rows for training or held-out tasks: over all of their "
+    "Accuracies with 95% intervals, clustered by question. Rows for training or held-out tasks cover all of their "
     "questions."
 )
 _ABOUT_DIFFERENCES = "Differences in accuracy with 95% intervals (Newcombe); p-values by permutation, two-sided."

@@ -82,7 +82,10 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     unknown = [name for name, run in runs.items() if config.names and _trained(run) is None]
     return config, [
         *notes,
-        *(f"{name}: own training data cannot be read: overlap with questions not checked" for name in unknown),
+        *(
+            f"{name}: its training data cannot be read, so its overlap with the questions is unknown"
+            for name in unknown
+        ),
     ]
 
 

@@ -202,7 +202,7 @@ def describe_model(name: str) -> ModelDescription:
 def _cannot_load(name: str, part: str, error: Exception, options: dict[str, Any]) -> InputError:
     reason = f"{part}: {reason_of(error)}"
     if options["local_files_only"]:
-        reason = "it is not a local folder, the Hub cannot be reached, and it is not cached"
+        reason = "it is not a local folder, the Hub cannot be reached, and the model is not in the Hub cache"
     return InputError(f"cannot load the model {name!r}: {reason}")
 
 

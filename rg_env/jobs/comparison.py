@@ -39,10 +39,10 @@ _EVALUATED = {
 _HEADS = {name: head for name, (head, *_) in _EVALUATED.items()} | {"seconds": "seconds"}
 _SHARES = ("accuracy_before", "accuracy_after", "greedy_after", "held_out_after")
 _MOST_VALUE = 40
-"""Maximum characters of a value in the table; comparison.json has the full value."""
+"""Maximum number of characters of a value in the table; comparison.json has the full value."""
 _LEGEND = "Means over finished runs with 95% intervals: over seeds, or over a single run's questions."
 _LEAST_SEEDS = 3
-"""Minimum number of seeds for an interval: two reveal almost nothing about the deviation (t = 12.7)."""
+"""Minimum number of seeds for an interval: two reveal almost nothing about the standard deviation (t = 12.7)."""
 _TWO_SEEDS = "Two seeds are too few for an interval: (a to b) shows their two values."
 
 

@@ -200,7 +200,7 @@ def split_gpus(
     for flag, named in (("--vllm-gpus", vllm or ()), ("--gpus", training or ())):
         if unknown := [gpu for gpu in named if gpu not in visible]:
             here = f"only {_gpu_words(visible)} can be used here" if visible else "no GPU is visible here (nvidia-smi)"
-            count = "; for a number of processes, use --processes" if len(named) == 1 else ""
+            count = "; to set the number of processes, use --processes" if len(named) == 1 else ""
             raise InputError(f"{flag} names {_gpu_words(unknown)}, but {here}{count}")
         if len(set(named)) < len(named):
             raise InputError(f"{flag} {','.join(named)} names a GPU twice")

@@ -333,7 +333,7 @@ def refuse_sweep(folder: str | None) -> None:
 
 
 CommandLine = Callable[[Point, Path, bool], list[str]]
-"""Makes the command line of a point from its folder and whether it resumes."""
+"""Makes a point's command line from the point, its folder, and whether its run resumes."""
 
 
 def train_command(point: Point, folder: Path, resumes: bool) -> list[str]:

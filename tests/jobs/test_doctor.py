@@ -132,7 +132,7 @@ def test_records(doctor: Run) -> None:
     records = {record["name"]: record for record in json.loads(text)}
     assert records["model"]["status"] == "failed"
     assert records["model"]["fix"].startswith("pass a folder with config.json")
-    memory = {"name": "memory", "status": "skipped", "finding": "no model available to measure with", "fix": ""}
+    memory = {"name": "memory", "status": "skipped", "finding": "the model is not available", "fix": ""}
     assert records["memory"] == memory
 
 

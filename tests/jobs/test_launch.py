@@ -323,7 +323,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run.yaml --num_processes 2", "no option '--num_processes': use --processes"),
         ("SCRIPT --nproc_per_node=2", "'--nproc_per_node': use --processes"),
         ("run.yaml --nnodes 2", "no option '--nnodes': `rg-env slurm --nodes N`"),
-        ("SCRIPT --gpus 4", "; for a number of processes, use --processes"),
+        ("SCRIPT --gpus 4", "; to set the number of processes, use --processes"),
         ("SCRIPT --processes 2 -- --rollouts-per-step=15", "15 rollouts per step are not divisible by 2 processes"),
         ("run.yaml training.steps=3", "training.steps = 3 @ command line: use max_steps"),
         ("run.yaml --processes 2 training.num_generations=7", "8 rollouts are not divisible by num_generations=7"),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Check", "PlannedRun", "as_json", "closing_line", "diagnose"]
 
-_NO_MODEL = "no model available to measure with"
+_NO_MODEL = "the model is not available"
 _CONNECTIONS = 1024
 """Maximum number of concurrent rollouts."""
 

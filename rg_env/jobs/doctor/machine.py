@@ -268,7 +268,7 @@ def check_vllm(planned: PlannedRun) -> Check:
     installed = importlib.util.find_spec("vllm") is not None
     embedded = "engine.kind=embedded"
     if not planned.uses_vllm:
-        needed = "required for engine.kind=vllm only"
+        needed = "required only for engine.kind=vllm"
         return Check("skipped", f"{'' if installed else 'not '}installed; {needed}")
     if not installed:
         finding = "not installed; the trainer uses vLLM's client code to talk to the server"

@@ -92,7 +92,7 @@ def check_model(name: str) -> tuple[Check, Model | None]:
     if is_cached(path):
         return Check("ok", f"{text}, in the Hub cache"), model
     size, free = 2 * shape.parameters, shutil.disk_usage(nearest_folder(Path(HF_HUB_CACHE))).free
-    text = f"{text}; to download, about {gigabytes(size)}"
+    text = f"{text}; about {gigabytes(size)} to download"
     if described.options["local_files_only"]:
         finding, fix = f"{text}, but the Hub cannot be reached", "connect to the network and unset HF_HUB_OFFLINE"
         return Check("failed", finding, fix), model
