@@ -5,7 +5,7 @@
 
 `checkpoint`   find a checkpoint, with its format, run, step and base model
 `weights`      read its weights by name, in any format, without executing code
-`model`        read configuration and tokenizer, match weights to the architecture, merge LoRA adapters
+`model`        read the configuration and tokenizer, match weights to the architecture, merge LoRA adapters
 `export`       write a verified model folder for `from_pretrained` and vLLM
 `verify`       compare the exported model with the trained one
 `contents`     select the files to publish; refuse secrets and links to other folders

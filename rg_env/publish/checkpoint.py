@@ -285,7 +285,7 @@ def _parts_in(folder: Path) -> dict[Kind, Path]:
 
 
 def has_weights(folder: Path, *names: str) -> bool:
-    """Whether `folder` has a file with one of these names, or the index of such a file that was split."""
+    """Whether `folder` has one of these files, either whole or as an index of several files."""
     return any((folder / file).is_file() for name in names for file in (name, f"{name}.index.json"))
 
 

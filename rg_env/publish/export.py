@@ -52,7 +52,7 @@ class ExportRequest:
     path: Path
     """Folder of a checkpoint, or of a run with checkpoints."""
     out: Path | None = None
-    """New output folder; default: a folder next to the checkpoint, named like it with "-export" appended."""
+    """New output folder; default: a folder next to the checkpoint, with the same name plus "-export"."""
     dtype: str | None = None
     """Dtype of the weights: "bf16", "fp16" or "fp32"; default: the run's dtype, or the one in config.json."""
     merge_lora: bool = False
@@ -126,7 +126,7 @@ def _export_model(
     _write(weights, dtype, aside, WEIGHTS, say)
     if not request.verify:
         return
-    verify.load(aside, architecture, dtype)  # as users load it
+    verify.load(aside, architecture, dtype)  # load the model as users do
     compared = verify.compared(weights, read_weights("plain", aside)[1], dtype)
     trained = verify.trained_model(architecture, compared)
     reference = verify.logits(trained, prompts) if reference is None else reference

@@ -134,7 +134,7 @@ class Architecture:
 
     @cached_property
     def model(self) -> Any:
-        """Model whose names and shapes the checkpoint's weights are compared with."""
+        """The model against which names and shapes of weights are checked."""
         return self.build()
 
     @property

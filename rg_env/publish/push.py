@@ -128,7 +128,7 @@ def _export_notes(checkpoint: Checkpoint) -> Iterator[str]:
 
 @contextmanager
 def _exported(checkpoint: Checkpoint, say: Say) -> Iterator[Checkpoint]:
-    """Yield a checkpoint that can be published. If this one has shards, pickles or empty weights, it is exported
+    """Yield a checkpoint that can be published. A checkpoint with shards, pickles or empty weights is exported
     first."""
     if checkpoint.is_ready:
         yield checkpoint

@@ -1,7 +1,7 @@
 """Verify that an export has the tensors, the logits and the accuracy of the trained model.
 
 The exported folder is loaded with `from_pretrained`, as users would load it. The trained model is built in float32 from
-the checkpoint's weights. On fixed prompts, the logits of the two may differ by at most the rounding error of the
+the checkpoint's weights. On fixed prompts, the logits of the two models may differ by at most the rounding error of the
 export's dtype.
 
 A run's `eval_results/eval_step_N.json` records, for each frozen problem, whether the greedy answer after step N was

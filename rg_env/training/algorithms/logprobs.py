@@ -83,7 +83,8 @@ class _Head:
         own = vars(module).get("forward")
         logits_of = module.forward
         module.forward = lambda hidden: self._forward(module, logits_of, hidden)
-        # This hook runs last, because DeepSpeed's hook wraps the output to gather the weights in the backward pass.
+        # This hook runs last, to record the output that DeepSpeed's hook wraps to gather the weights in the backward
+        # pass.
         hook = module.register_forward_hook(lambda module, inputs, output: self.outputs.append(output))
         try:
             yield

@@ -2,7 +2,7 @@
 complete.
 
 model*.safetensors, config.json, ...   weights (with LoRA, only the adapter) and tokenizer
-optimizer.pt, or a folder              optimizer state; with DeepSpeed or FSDP2, it is in a folder
+optimizer.pt, or a folder              the optimizer's state; DeepSpeed and FSDP2 write a folder
 trainer_state.json                     step and logged metrics
 resume.json                            settings that a resumed run must keep, and the size of each file
 curriculum.json                        the levels of a curriculum
@@ -15,7 +15,7 @@ run that is resumed from a checkpoint continues as if it had never stopped; on a
 
 `chosen` selects the checkpoint to resume from, and `check_fit` compares it with the trainer. Code in a checkpoint is
 never executed. Pickles are read by torch's restricted reader. Those that DeepSpeed and torch.distributed.checkpoint
-load without that reader are first checked for classes that neither of them writes.
+load without that reader are first checked for unexpected classes.
 """
 
 import random
@@ -157,7 +157,7 @@ class Checkpoints:
         try:
             self._together(final, lambda: self._begin(part) if self._is_main else None)
             self._together(final, self._check_finite)
-            weights = trainer.strategy.state_dict()  # all processes gather them on the main process
+            weights = trainer.strategy.state_dict()  # gathered from all processes; complete only on the main process
             self._together(final, lambda: self._write_model(part, weights) if self._is_main else None)
             self._together(final, lambda: trainer.strategy.save(part))
             self._together(final, lambda: self._write_state(part))
@@ -235,7 +235,7 @@ class Checkpoints:
         problem, cause = None, None
         try:
             act()
-        except (OSError, SafetensorError, RuntimeError) as error:  # RuntimeError includes errors of torch's writer
+        except (OSError, SafetensorError, RuntimeError) as error:  # torch's writer raises RuntimeError
             line = f"cannot save {final.name} in {self.folder}: {self._reason(error)}"
             problem, cause = f"{line}; earlier checkpoints are unchanged", error
         agree(self._trainer.accelerator, problem, cause)

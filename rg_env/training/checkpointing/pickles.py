@@ -2,7 +2,7 @@
 
 torch's reader (`weights_only=True`) is safe for tensors and for the classes listed in this module. The `.metadata` of
 torch.distributed.checkpoint is a plain pickle, whose code torch would execute. `read_metadata` uses its own unpickler,
-which allows only the classes that this file needs.
+which allows only the classes that `.metadata` needs.
 """
 
 import pickle
@@ -117,7 +117,7 @@ def non_tensors(folder: Path) -> list[str]:
 
 
 class _UnknownClass(Exception):
-    """The metadata contains a class that it does not need."""
+    """The metadata contains an unexpected class."""
 
 
 class _MetadataUnpickler(pickle.Unpickler):

@@ -73,9 +73,8 @@ class GRPOConfig(Section):
     """Number of rollouts per optimizer step, over all processes: prompts times `num_generations`. It must be divisible
     by `num_generations`, and must divide evenly into micro-batches on each process."""
     per_device_train_batch_size: Positive = 8
-    """Maximum number of rollouts per micro-batch on each process. A process with fewer rollouts per step computes all
-    of them at once. This setting affects memory use and speed, but not the number of rollouts per
-    step."""
+    """Maximum number of rollouts per micro-batch on each process. A process that has fewer rollouts per step handles
+    all of them at once. This setting affects memory use and speed, but not the number of rollouts per step."""
     num_generations: Annotated[int, Field(ge=2)] = 8
     """Number of rollouts per prompt. Advantages are relative to this group (Shao et al., 2024,
     arXiv:2402.03300)."""
@@ -96,9 +95,9 @@ class GRPOConfig(Section):
     beta: From0 = 0.0
     """Weight of the KL term in the loss. 0 turns it off."""
     kl_reference: Literal["initial", "previous"] = "initial"
-    """Reference policy of the KL term: the "initial" model, or the "previous" policy, from before the last update. The
-    reference's weights are kept in memory. With LoRA, the initial model needs no additional memory, and the previous
-    policy needs memory only for the adapters."""
+    """Reference policy of the KL term: the "initial" model, or the "previous" policy, which is the policy before the
+    last update. The reference's weights are kept in memory. With LoRA, the initial model needs no additional memory,
+    and the previous policy needs memory only for the adapters."""
     entropy_coef: From0 = 0.0
     """Weight of the entropy bonus. The entropy of the policy's distribution (in nats, at `temperature`, averaged like
     the loss) times this weight is subtracted from the loss (Schulman et al., 2017, PPO, arXiv:1707.06347, equation 9).
@@ -126,7 +125,7 @@ class GRPOConfig(Section):
     """Nucleus sampling: sample only from the smallest set of most likely tokens whose total probability is at least
     this value. 1 turns it off."""
     top_k: Count = 0
-    """Sample only from this number of most likely tokens. 0 turns it off."""
+    """Top-k sampling: sample only from this number of the most likely tokens. 0 turns it off."""
     min_p: Share = 0.0
     """Tokens whose probability is below this fraction of the most likely token's probability are excluded. 0 turns this
     off."""
