@@ -138,7 +138,7 @@ def test_a_server_that_cannot_take_the_prompts_is_told_before_training(server: R
     output = finish(process)
     assert process.returncode == 2, output[-3000:]
     (told,) = [line for line in output.splitlines() if line.startswith("error: ")]
-    assert "takes 512 tokens" in told
+    assert "accepts at most 512 tokens" in told
     assert "--max-model-len" in told
     assert "Traceback" not in output
     assert not (tmp_path / "run").exists()
