@@ -83,7 +83,7 @@ def test_what_is_missing_is_one_line(here: Path, arguments: list[str], words: st
     ("arguments", "words"),
     [
         (["export", "empty"], "empty is not a checkpoint; a checkpoint is a model folder"),
-        (["export", "new"], "new is a run without a checkpoint-N"),
+        (["export", "new"], "new is a run without checkpoint-N folders"),
         (["push", "empty", "--repo-id", "me/x"], "empty is not a checkpoint"),
         (["serve", "--model", "empty"], "empty is not a model folder"),
         (["serve", "--model", "run.yaml"], "run.yaml is not a model folder"),
