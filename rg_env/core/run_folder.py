@@ -257,7 +257,7 @@ def model_path_problem(model: str, *, adapters: bool = False) -> str | None:
     """Why no model can be loaded from a path: there is no such folder, or it contains no model (with `adapters`, no
     LoRA adapters either). None for names on the Hub."""
     if is_missing_folder(model):
-        return f"there is no folder {model}"
+        return f"the folder {model} does not exist"
     files = ("config.json", "adapter_config.json") if adapters else ("config.json",)
     if not os.path.exists(model) or any((Path(model) / file).is_file() for file in files):
         return None
@@ -266,7 +266,7 @@ def model_path_problem(model: str, *, adapters: bool = False) -> str | None:
         return (
             f"{model} is a run: pass {last}"
             if last
-            else f"{model} is a run without a checkpoint-N: it has no model yet"
+            else f"{model} is a run without checkpoint-N folders: it has not saved a model yet"
         )
     return f"{model} is not a model folder: config.json and safetensors files are required"
 

@@ -174,7 +174,7 @@ def describe_model(name: str) -> ModelDescription:
     if name == TINY:
         name = str(POLICY_DIR)
     if "\0" not in name and is_missing_folder(name):
-        raise InputError(f"there is no folder {name}")
+        raise InputError(f"the folder {name} does not exist")
     if not name.strip():
         raise InputError("the model name is empty: pass a folder, a name on the Hub, or 'tiny'")
     try:

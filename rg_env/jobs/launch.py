@@ -4,7 +4,7 @@ commands = make_commands(LaunchOptions("train.py", model="Qwen/Qwen2.5-7B-Instru
 print(commands.server.shell())        # make_commands starts nothing and imports neither torch nor vLLM
 code = launch(LaunchOptions("configs/train/multi_tasks.yaml"))
 
-The trainer starts once the server is healthy, and neither outlives the other. On Ctrl-C, SIGTERM or SIGHUP the trainer
+The trainer starts once the server is healthy, and neither outlives the other. On Ctrl-C, SIGTERM or SIGHUP, the trainer
 receives one SIGINT and saves; a second signal stops everything immediately. Other processes are not touched.
 """
 
@@ -288,7 +288,7 @@ def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, lis
     """Return the model to serve, its context length in tokens (None: the model's own limit), and a config's plan."""
     if not is_config_file(options.script):
         if options.model is None:
-            raise InputError("a script requires --model, because the server needs it, too")
+            raise InputError("a script requires --model, because the server also needs it")
         if not options.model.strip():
             raise InputError("--model is empty: pass a folder, a name on the Hub, or 'tiny'")
         return options.model, options.max_model_len, _script_batch(options.script_arguments, processes)

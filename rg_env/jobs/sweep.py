@@ -351,7 +351,7 @@ def run_sweep(sweep: Sweep, folder: Path, *, again: str, command: CommandLine = 
         again: command that resumes the sweep, shown to the user.
 
     Returns:
-        0; 1 if a point failed or was stopped by a monitor; 128 + N if signal N ended the sweep.
+        0 if all points finished; 1 if a point failed or was stopped by a monitor; 128 + N if signal N ended the sweep.
     """
     try:
         (folder / LOGS).mkdir(parents=True, exist_ok=True)

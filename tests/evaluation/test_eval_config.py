@@ -238,8 +238,8 @@ def test_a_dry_run_prints_the_plan(capsys: pytest.CaptureFixture[str], tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["eval", "--models", "outputs/RUN/checkpoint-9", "--tasks", "maze"], "there is no folder outputs/RUN/checkpo"),
-        (["eval", "--models", "tiny", "outputs/RUN", "--tasks", "maze"], "there is no folder outputs/RUN$"),
+        (["eval", "--models", "outputs/RUN/checkpoint-9", "--tasks", "maze"], "folder outputs/RUN/checkpoint-9 does"),
+        (["eval", "--models", "tiny", "outputs/RUN", "--tasks", "maze"], "the folder outputs/RUN does not exist$"),
         (["eval", "models.a={model: M, url: https://example.org/v1, key_variable: NO_SUCH_KEY}", "--tasks", "maze"],
          r"^https://example.org/v1: the environment variable NO_SUCH_KEY is not set: set it to the endpoint's key, or"),
         (["eval", "--models", "tiny", "--external", "gsm8k_rgg"],
@@ -256,7 +256,7 @@ def test_what_is_missing_is_one_error_before_the_start(arguments: list[str], mes
 
 @pytest.mark.parametrize("command", [["serve"], ["probe", "--tasks", "maze"]])
 def test_a_missing_folder_is_one_line_for_each_command(command: list[str]) -> None:
-    with pytest.raises(InputError, match=r"^there is no folder /no/such/model$"):
+    with pytest.raises(InputError, match=r"^the folder /no/such/model does not exist$"):
         run([*command, "--model", "/no/such/model"])
 
 

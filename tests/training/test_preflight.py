@@ -58,7 +58,7 @@ def train(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["--resume", "old"], "resume from old: it is a run; select one of its checkpoints, such as old/checkpoint-5"),
         (["--resume", "old/checkpoint-5"], "it is not a checkpoint: it has no trainer_state.json"),
         (["--resume", "auto"], "--resume auto needs the output folder of the run"),
-        (["model=outputs/none/checkpoint-5"], "model.name: there is no folder outputs/none/checkpoint-5"),
+        (["model=outputs/none/checkpoint-5"], "model.name: the folder outputs/none/checkpoint-5 does not exist"),
         (["model=old"], "model.name: old is a run: pass old/checkpoint-5\n"),
         (["model=empty"], "model.name: empty is not a model folder: config.json and safetensors files are required"),
         (["output.dir=old"], "old is not empty: it may contain another run"),
@@ -87,7 +87,7 @@ def test_what_is_missing_is_one_line(here: Path, arguments: list[str], words: st
         (["push", "empty", "--repo-id", "me/x"], "empty is not a checkpoint"),
         (["serve", "--model", "empty"], "empty is not a model folder"),
         (["serve", "--model", "run.yaml"], "run.yaml is not a model folder"),
-        (["probe", "--model", "new", "--tasks", "gcd"], "new is a run without a checkpoint-N: it has no model yet"),
+        (["probe", "--model", "new", "--tasks", "gcd"], "new is a run without checkpoint-N folders: it has not"),
         (["eval", "--models", "tiny", "./run.yaml", "--tasks", "gcd"], "run.yaml is not a model folder"),
     ],
 )
