@@ -102,7 +102,7 @@ def check_sendable(model: Any) -> None:
 def unmergeable(model: Any) -> str | None:
     """The reason why `sources` cannot represent `model`; None if it can."""
     if any(not p.is_floating_point() for p in model.parameters()):
-        return "its weights are quantized; load it unquantized"
+        return "the weights of the base model are quantized; load it unquantized"
     for config in getattr(model, "peft_config", {}).values():
         kind = getattr(config.peft_type, "value", config.peft_type)
         if kind != "LORA":
