@@ -27,7 +27,7 @@ def run_command(main: Callable[[], Any]) -> None:
 
     If the reader of standard output closes the pipe (`| head`), the program exits quietly with 141, as after SIGPIPE.
     A failed write (full disk) prints one line and exits with 1. Keys missing from the environment (`WANDB_API_KEY`,
-    `HF_TOKEN`) are read from `.env` in the working folder.
+    `HF_TOKEN`) are read from `.env` in the working directory.
     """
     try:
         load_keys()
@@ -178,7 +178,7 @@ def require(package: str, extra: str) -> None:
 
 
 def load_keys() -> None:
-    """Load `.env` from the working folder into the environment; existing variables take precedence.
+    """Load `.env` from the working directory into the environment; existing variables take precedence.
 
     Raises:
         InputError: `.env` cannot be read.

@@ -5,7 +5,7 @@
     │   ├── UnknownNameError (LookupError)     an unknown task, option, reward or column; suggests similar names
     │   ├── TooFewQuestionsError               a task has fewer distinct questions than requested; reports the number
     │   ├── ConfigError                        invalid keys or values in a config; lists all of them, one per line
-    │   └── OutputFolderError (OSError)        the output folder cannot be written, or contains another run
+    │   └── OutputFolderError (OSError)        the output folder is not writable, or contains another run
     ├── RewardError         (RuntimeError)     a reward function raised or returned a non-finite value; exit code 2
     ├── GenerationError     (RuntimeError)     rows cannot be generated: a draw took too long, or a process died
     ├── EngineError         (RuntimeError)     generation failed inside the embedded engine
@@ -62,7 +62,7 @@ class ConfigError(InputError):
 
 
 class OutputFolderError(InputError, OSError):
-    """The output folder cannot be written, or contains another run."""
+    """The output folder is not writable, or contains another run."""
 
 
 class RewardError(RGEnvError, RuntimeError):

@@ -159,7 +159,7 @@ def test_another_broken_pipe_is_an_error() -> None:
 
 
 def test_keys_come_from_dotenv(tmp_path: Path) -> None:
-    """The file is in the working folder. Existing variables take precedence, and empty values set nothing."""
+    """The file is in the working directory. Existing variables take precedence, and empty values set nothing."""
     (tmp_path / ".env").write_text("WANDB_API_KEY=from-file\nHF_TOKEN=\nRG_ENV_TEST_KEY=file\n")
     names = "WANDB_API_KEY", "HF_TOKEN", "RG_ENV_TEST_KEY"
     done = run_program(f"print(*map(os.environ.get, {names}))", {"RG_ENV_TEST_KEY": "environment"}, cwd=tmp_path)

@@ -458,7 +458,7 @@ def _is_part(name: str) -> bool:
 
 
 async def _scored_rollouts(rubric: Any, states: Sequence[Any]) -> list[tuple[Any, Mapping[str, Any]]]:
-    """Score with a rubric from a release up to 0.1.6."""
+    """Score with a rubric from Verifiers 0.1.6 or earlier."""
     found = await rubric.score_rollouts(
         prompts=[state["prompt"] for state in states],
         completions=[state["completion"] for state in states],

@@ -124,9 +124,9 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     num_train_examples: int = Field(2000, ge=0)
     num_eval_examples: int = Field(200, ge=0)
     seed: int = 0
-    """Seed of the training questions."""
+    """Random seed for the training questions."""
     eval_seed: int = 0
-    """Seed of the evaluation questions."""
+    """Random seed for the evaluation questions."""
     split_by: SplitBy = "problem"
     """Whether a row's `problem` or only its text (`question`) decides its split."""
     level: int | None = None

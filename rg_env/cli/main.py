@@ -53,7 +53,8 @@ def make_parser() -> "tuple[CommandParser, argparse._SubParsersAction[CommandPar
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one subcommand; returns the exit code. Argument errors exit with 2, as argparse does.
+    """Run one subcommand; returns the exit code. Invalid arguments end the process with exit code 2, as in
+    argparse.
 
     Raises:
         InputError: the command or option does not exist; the message suggests the likely one.

@@ -75,7 +75,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Suggest the right name for a misnamed option, which may be why a required one is missing; otherwise
-        report argparse's error in one line."""
+        report argparse's error on one line."""
         for argument in self._arguments:
             if argument.startswith("--") and self._called(argument):
                 raise self.unknown(argument)

@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
         "path",
         metavar="CHECKPOINT",
         type=Path,
-        help="run (its last checkpoint), checkpoint of any trainer, LoRA adapters, or model folder",
+        help="run (its last checkpoint), checkpoint from any trainer, LoRA adapters, or model folder",
     )
     option("--repo-id", metavar="USER/NAME", required=True, help="repository, created if missing")
     option("--private", action="store_true", help="create a private repository")

@@ -11,8 +11,8 @@ def add(commands: Any) -> None:
     serve = commands.add_parser(
         "serve",
         help="serve a model over HTTP on 127.0.0.1, for any OpenAI client",
-        epilog="Endpoints: /v1/chat/completions, /v1/completions and /v1/models. Requests must name the model as in "
-        "--model or leave its name empty; any other name results in a 404 error.",
+        epilog="Endpoints: /v1/chat/completions, /v1/completions and /v1/models. A request's `model` "
+        "must match --model or be empty; any other value results in a 404 error.",
         examples=[
             "rg-env serve --model outputs/RUN",
             "lm_eval --model local-chat-completions --model_args model=outputs/RUN,"

@@ -15,7 +15,7 @@ _PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 _BRANCH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.-]+)*")
 _MOST = 96
 
-LOGIN = "HF_TOKEN in .env, or `hf auth login` (with a write token: huggingface.co/settings/tokens)"
+LOGIN = "set HF_TOKEN in .env, or run `hf auth login` (with a write token: huggingface.co/settings/tokens)"
 OptimizerState = Literal["none", "full"]
 
 

@@ -454,8 +454,8 @@ class JsonProcess:
         return json.loads(line)
 
     def arrived(self) -> list[Any]:
-        """All replies that have arrived. Does not block if a selector reported the process as readable. Raises like
-        `receive`."""
+        """All replies that have arrived. Does not block if a selector reported the process as readable. Raises the same
+        errors as `receive`."""
         _wait(self._readable, math.inf)
         *lines, self.unread = (self.unread + self._chunk()).split(b"\n")
         return [json.loads(line) for line in lines]

@@ -138,7 +138,7 @@ def _register(name: str, function: _F) -> _F:
 
 
 def get_reward(name: str) -> RewardFunction:
-    """The registered reward function `name`. Raises `UnknownNameError`, which suggests similar names."""
+    """The registered reward function `name`. Raises `UnknownNameError`, with similar names, if it is not registered."""
     if name not in _REGISTRY:
         raise unknown_name("reward", name, _REGISTRY)
     return _REGISTRY[name]
@@ -499,7 +499,7 @@ def answer_format(rollout: Rollout) -> float:
 def think_format(rollout: Rollout, *, opened: bool = False) -> float:
     """1 for one <think> block followed by one non-blank <answer> block, else 0.
 
-    Only white space may precede or separate the blocks. Text may follow, but no further tag.
+    Only whitespace may precede or separate the blocks. Text may follow, but no further tag.
 
     `opened`: the chat template ends the prompt with <think>, as it does for R1-style models, so the completion starts
     inside the block.
@@ -561,7 +561,7 @@ def cosine(
     it is correct, and lower if it is wrong. At `max_tokens` and above, the value is `exceeded`; None keeps `long`.
 
     Source: Yeo et al., 2025, arXiv:2502.03373, where the five values are r_0^c, r_L^c, r_0^w, r_L^w and r_e. The paper
-    uses 2, 1, -10, 0 and -10; only the last is the default here, because other rewards stay within [-1, 1].
+    uses 2, 1, -10, 0 and -10. Here, only the last is the default; the others are within [-1, 1], like other rewards.
     """
     used = _used(rollout, max_tokens)
     if used == 1.0 and exceeded is not None:

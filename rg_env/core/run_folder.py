@@ -453,7 +453,7 @@ def _line(record: dict[str, Any]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """`value` converted for JSON and YAML. NaN and infinity become None, because neither format has them."""
+    """`value` converted for JSON and YAML. NaN and infinity become None, because JSON cannot represent them."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set):

@@ -210,7 +210,7 @@ def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -
     `RESAMPLES` random permutations, drawn with `seed`.
 
     Raises:
-        InputError: the models have no problem in common on some task, or a value is outside [0, 1].
+        InputError: the models have no problems in common on some task, or a value is outside [0, 1].
     """
     import numpy as np
 
@@ -218,7 +218,7 @@ def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -
     for first, second in tasks:
         common = [problem for problem in first if problem in second and first[problem] and second[problem]]
         if not common:
-            raise InputError("the two models have no question in common")
+            raise InputError("the two models have no questions in common")
         a, b = ([fmean(each[problem]) for problem in common] for each in (first, second))
         firsts += a
         seconds += b
@@ -226,7 +226,7 @@ def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -
         values.append(fmean(a) - fmean(b))
         intervals.append(_newcombe([first[each] for each in common], [second[each] for each in common], a, b))
     if not tasks:
-        raise InputError("the two models have no question in common")
+        raise InputError("the two models have no questions in common")
     value, interval = mean_of(values, intervals)
     # Swapping does not affect ties, so dropping them makes the test exact more often.
     differing = [row for row in zip(firsts, seconds, weights, strict=True) if row[0] != row[1]]

@@ -1,6 +1,6 @@
 """Human-readable text: one-line errors, untrusted text made safe for terminals, short forms of values and names.
 
-    raise InputError(f"cannot load {name}: {reason_of(error)}")       # another library's error in one line
+    raise InputError(f"cannot load {name}: {reason_of(error)}")       # another library's error on one line
     print(without_controls(completion))                               # control characters as escapes
 
 This module also checks user-supplied values.
@@ -55,7 +55,7 @@ def visible_line(text: str) -> str:
 
 
 def reason_of(error: BaseException, most: int = 300) -> str:
-    """The message of another library's error, as by `one_line`; the error's class if the message is empty.
+    """The message of another library's error, shortened to one line, or the error's class if the message is empty.
 
     For an `OSError`, only the reason, because the surrounding message names the file.
     """
@@ -64,7 +64,7 @@ def reason_of(error: BaseException, most: int = 300) -> str:
 
 
 def user_error(error: BaseException) -> str:
-    """An error from the user's code in one line: "TYPE: MESSAGE (FILE, line N)"."""
+    """An error from the user's code on one line: "TYPE: MESSAGE (FILE, line N)"."""
     try:
         text = error.msg if isinstance(error, SyntaxError) else str(error)
     except Exception:  # str() of a user-defined exception may fail, too
@@ -174,5 +174,5 @@ def shown(value: object) -> str:
 
 
 def described(values: dict[str, Any]) -> str:
-    """Values by key in one line: "learning_rate=1e-06 max_tokens=64"."""
+    """`values` as key=value pairs on one line: "learning_rate=1e-06 max_tokens=64"."""
     return " ".join(f"{label}={shown(values[key])}" for key, label in short_keys(values).items())

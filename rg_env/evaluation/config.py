@@ -412,12 +412,12 @@ def load_eval_config(file: str | Path, overrides: Sequence[str] = ()) -> EvalCon
 
 
 def eval_config_of(overrides: Sequence[str]) -> EvalConfig:
-    """Make a config from overrides alone (`section.key=value`). Raises like `load_eval_config`."""
+    """Make a config from overrides alone (`section.key=value`). Raises the same errors as `load_eval_config`."""
     return checked_eval_config(overridden(Document({}, Path(COMMAND_LINE)), overrides))
 
 
 def checked_eval_config(document: Document) -> EvalConfig:
-    """Make a config from `document`. Raises like `load_eval_config`."""
+    """Make a config from `document`. Raises the same errors as `load_eval_config`."""
     _take_held_out(document)
     config = parse_config(document, EvalConfig, _names)
     checks = (_names, _models, _sampling, _external, _published)
@@ -487,7 +487,7 @@ def _names(config: EvalConfig) -> Iterator[Problem]:
 
 
 def _take_held_out(document: Document) -> None:
-    """Treat tasks under `evaluation` (as in the files of held-out tasks for training) like tasks under `tasks`."""
+    """Treat tasks under `evaluation`, as in files of held-out tasks for training configs, like tasks under `tasks`."""
     held_out = document.get(("evaluation",))
     if not isinstance(held_out, dict) or [*held_out] != ["tasks"]:
         return

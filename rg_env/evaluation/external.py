@@ -128,7 +128,7 @@ class Harness:
     Attributes:
         version: version of lm-eval, available after `prepare`.
 
-    Raises like `check_tasks`.
+    Raises the same errors as `check_tasks`.
     """
 
     version = ""

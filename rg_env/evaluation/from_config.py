@@ -51,7 +51,7 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
     Raises:
         InputError: a model or task cannot be evaluated as configured.
         MissingExtraError: external benchmarks need lm-eval, which is not installed.
-        OutputFolderError: the folder has files already, or cannot be written.
+        OutputFolderError: the folder already contains files, or is not writable.
         RGEnvError: lm-eval cannot grade the answers; they are kept for `resume`.
         ServerError: a model could not be evaluated completely; the answers so far are kept for `resume`.
     """
@@ -115,7 +115,7 @@ def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, l
         InputError: a model's folder or an API key is missing, a run's file or `data` is damaged, an external
             benchmark's name is unknown, or the output folder contains a different evaluation.
         MissingExtraError: external benchmarks need lm-eval, which is not installed.
-        OutputFolderError: the folder has files already, or cannot be written.
+        OutputFolderError: the folder already contains files, or is not writable.
     """
     config, notes = as_trained(config)
     for model in config.models.values():

@@ -122,7 +122,7 @@ class State:
                 task.set_config("description", f"{{% raw %}}{descriptions[name]}{{% endraw %}}")
 
     def ask(self, file: Path) -> dict[str, Any]:
-        """Write the requests of all benchmarks with all system prompts."""
+        """Write the requests for each combination of benchmark and system prompt to `file`."""
         unused = set()
         with file.open("w", encoding="utf-8", errors="backslashreplace") as lines:
             for name in self._loaded:

@@ -215,7 +215,7 @@ def mixture(found: Sequence[Probed]) -> dict[str, Any]:
     if tasks := {name: {} if each.level is None else {"level": each.level} for name, each in starts(found).items()}:
         return {"tasks": tasks}
     if all(each.verdict == "too few" for each in found):
-        raise InputError(f"too few questions to judge: probe with at least --num-examples {LEAST_QUESTIONS}")
+        raise InputError(f"too few questions to judge: probe with --num-examples {LEAST_QUESTIONS} or more")
     raise InputError("none of these tasks is trainable for this model: try other levels (--levels), or other tasks")
 
 

@@ -86,9 +86,10 @@ class Sampling(Record):
 
 
 class Accuracy(Record):
-    """A mean accuracy; None if the environment has no accuracy metric."""
+    """A mean accuracy and the intervals of means."""
 
     accuracy: Share | None
+    """None if the environment has no accuracy metric."""
     intervals: dict[str, Interval]
     """Intervals of the means, by name. Means that are None have no interval, nor does the reward if there is only one
     question."""
@@ -425,8 +426,8 @@ def read_results(file: str | Path) -> Results:
 def newest_results(folder: Path) -> tuple[dict[Path, Results], bool]:
     """The newest results in an evaluation's folder, by file; and whether there are older ones.
 
-    These are the results of all tasks or, if the evaluation ended before writing them, of each task. Raises like
-    `read_results`.
+    These are the results of all tasks or, if the evaluation ended before writing them, of each task. Raises
+    the same errors as `read_results`.
     """
     found = {file: read_results(file) for file in folder.glob(RESULTS)}
     order = sorted(found, key=lambda file: (file.name.startswith(_ALL), found[file].created, file))
@@ -438,7 +439,7 @@ def newest_results(folder: Path) -> tuple[dict[Path, Results], bool]:
 
 
 def read_evaluations(run: RunFolder, until: float = math.inf) -> list[Results]:
-    """Read a training run's evaluations up to step `until`, in order. Raises like `read_results`."""
+    """Read a training run's evaluations up to step `until`, in order. Raises the same errors as `read_results`."""
     return [read_results(run.evaluation_file(step)) for step in run.evaluation_steps() if step <= until]
 
 

@@ -82,7 +82,7 @@ class Work(ABC):
     """One model on a task or a benchmark, with the answers so far by key."""
 
     file: str
-    """Name of the records' file in the evaluation's folder."""
+    """Name of the records file in the evaluation folder."""
 
     def __init__(self, model: str, label: str, keys: Iterable[Any]):
         self.model, self.label, self.keys = model, label, dict.fromkeys(keys)
@@ -129,7 +129,7 @@ class Work(ABC):
         return [(key, reply, None) for key, reply in replies.items()]
 
     def take(self, graded: Sequence[Graded]) -> None:
-        """Add replies. Raises like `records`."""
+        """Add replies. Raises the same errors as `records`."""
         for (_, reply, _), own in zip(graded, self.records(graded), strict=True):
             common = {"model": self.model, "reasoning": reply.reasoning, "prompt_tokens": reply.prompt_tokens}
             record = {**common, **own, "error": reply.error, "seconds": reply.seconds}
@@ -277,8 +277,8 @@ def make_works(config: EvalConfig, drawn: Iterable[Questions]) -> list[TaskWork]
 
 @contextmanager
 def record_file(path: Path, works: Sequence[Work]) -> Iterator[int]:
-    """Load a file's records into the works, and append new records to the file; yields the number of records that do
-    not belong to any of the works. Only one process at a time may write to the file.
+    """Load a file's records into `works`, and append new records to the file. Yields the number of records that do not
+    belong to any of them. Only one process at a time may write to the file.
 
     Raises:
         InputError: the file cannot be opened, or is damaged.

@@ -21,9 +21,9 @@ class Sampling:
     """Temperature; below 1e-5, sampling is greedy."""
     top_p: float = 1.0
     top_k: int = 0
-    """Number of likeliest tokens to sample from; 0 or less: no limit."""
+    """Number of most likely tokens to sample from; 0 or less: no limit."""
     min_p: float = 0.0
-    """Tokens with less than this fraction of the likeliest token's probability are excluded."""
+    """Tokens with less than this fraction of the most likely token's probability are excluded."""
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0

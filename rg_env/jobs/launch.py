@@ -410,12 +410,14 @@ def _accelerate_config(given: str | None, script: Path, name: str) -> Path:
         if not os.path.isfile(given):
             raise InputError(f"--accelerate-config {given!r} not found")
         return Path(given)
-    # Search the script's parent folders, then the working folder. Relative parents come first, so that the path is
+    # Search the script's parent folders, then the working directory. Relative parents come first, so that the path is
     # printed as the user would write it.
     for folder in (*script.parents, *script.absolute().parents[:3], Path()):
         if (config := folder / "configs" / name).is_file():
             return config
-    raise InputError(f"configs/{name} not found near {script} or in the working folder: pass --accelerate-config FILE")
+    raise InputError(
+        f"configs/{name} not found near {script} or in the working directory: pass --accelerate-config FILE"
+    )
 
 
 def _visible(gpus: Sequence[str]) -> dict[str, str]:

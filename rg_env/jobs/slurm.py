@@ -150,7 +150,7 @@ def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
     """Return the script's text.
 
     Args:
-        checkout: folder to run the job in, with `.venv` and `configs`; default: the working folder.
+        checkout: folder to run the job in, with `.venv` and `configs`; default: the working directory.
 
     Raises:
         InputError: the job cannot work, or its config is invalid (`ConfigError`).
@@ -163,7 +163,7 @@ def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
     own = _evaluation(job) if _is_evaluation(job, document) else _training(job, document)
     values = {"head": (), "settings": (), "points": (), "server": None, "accelerate_config": None, **own}
     exports = {name: os.environ[name] for name in INHERITED if name in os.environ}
-    texts = {"the working folder": [str(checkout)], "output.dir": [values["root"]]}
+    texts = {"the working directory": [str(checkout)], "output.dir": [values["root"]]}
     _check_printable(texts | {name: [value] for name, value in exports.items()})
     if "'" in values["root"]:
         raise InputError(f'output.dir "{values["root"]}" contains a single quote: choose another folder')

@@ -217,7 +217,7 @@ def _axis(word: str) -> tuple[str, list[Any]]:
     if not text.strip():
         raise InputError(f"{option} has no value: use values such as {key}=1,2")
     if text.rstrip().endswith(","):
-        raise InputError(f"{option}: the value after the last comma is empty; '' is an empty string, and null is None")
+        raise InputError(f"{option}: the value after the last comma is empty: remove the comma, or use '' or null")
     try:
         values = yaml12.load(f"[{text}]")
     except (ValueError, yaml.YAMLError) as error:
@@ -272,7 +272,8 @@ def _remove(values: Any, path: Sequence[str]) -> None:
 
 
 def status_of(folder: Path, name: str) -> tuple[Status, str]:
-    """Status of the run `name` in the sweep in `folder`, and the reason for it; empty if finished or unknown."""
+    """Status of the run `name` in the sweep in `folder`, and the reason for it (empty if the run has
+    finished or the reason is unknown)."""
     results = RunFolder(folder / name).results()
     if results and not results["interrupted"] and not results["error"]:
         rule = results.get("stopped_by")
@@ -337,7 +338,7 @@ CommandLine = Callable[[Point, Path, bool], list[str]]
 
 
 def train_command(point: Point, folder: Path, resumes: bool) -> list[str]:
-    """Command line that trains a point in this interpreter; `-P` prevents imports from the working folder."""
+    """Command line that trains a point in this interpreter; `-P` prevents imports from the working directory."""
     settings = [str(folder.parent / CONFIG_FILE), *point.overrides, override("output.dir", str(folder))]
     resume = ["--resume", "auto"] if resumes else []
     return [sys.executable, "-P", "-m", "rg_env.cli.main", "train", *settings, *resume]

@@ -299,7 +299,7 @@ def _deepspeed(folder: Path) -> Path | None:
         found = [each for each in found if each.name == tag]
         if not found:
             raise InputError(
-                f"{folder} lacks the folder {tag[:40]!r}, which DeepSpeed's file 'latest' names: copy that folder, too"
+                f"{folder} lacks the folder {tag[:40]!r}, which is named in DeepSpeed's file 'latest': copy it, too"
             )
     if len(found) > 1:
         raise InputError(f"{folder} has {len(found)} DeepSpeed folders, but no file 'latest': pass one of them")

@@ -68,7 +68,7 @@ def export(request: ExportRequest, say: Say = print) -> Path:
     """Export the model, report progress with `say`, and return the new folder.
 
     Raises:
-        InputError: the checkpoint cannot be read or is incomplete, or the output folder exists or cannot be written.
+        InputError: the checkpoint cannot be read or is incomplete, or the output folder exists or is not writable.
         ExportError: a check failed, and the output folder was removed.
     """
     checkpoint = find_checkpoint(request.path, best=request.best, base=request.base)

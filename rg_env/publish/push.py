@@ -31,7 +31,7 @@ def preview(request: PushRequest) -> str:
 
     Raises:
         InputError: there is nothing to publish, or a name is invalid.
-        ExportError: the model must be exported first, and the export would fail.
+        ExportError: the model has not been exported yet, and exporting it would fail.
     """
     checkpoint = _found(request)
     files, more, notes = published_files(checkpoint, full=request.full), "", [*_notes(checkpoint)]

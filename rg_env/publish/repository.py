@@ -79,7 +79,7 @@ class Repository:
     """A branch of a repository, accessed with the user's token. The branch need not exist yet.
 
     Raises:
-        InputError: the token is missing, HF_HUB_OFFLINE is set, or HF_ENDPOINT contains a user name.
+        InputError: the token is missing, HF_HUB_OFFLINE is set, or HF_ENDPOINT contains a username.
     """
 
     def __init__(self, repo_id: str, revision: str | None):
@@ -93,7 +93,7 @@ class Repository:
         self.token: str = token
         self.endpoint: str = constants.ENDPOINT  # HF_ENDPOINT, or the Hub's URL
         if "@" in urlsplit(self.endpoint).netloc:  # the user name would be sent instead of the token, and printed
-            raise InputError("HF_ENDPOINT contains a user name (USER@): remove it, because the Hub uses the token")
+            raise InputError("HF_ENDPOINT contains a username (USER@): remove it, because the Hub uses the token")
         self.repo_id, self.revision = repo_id, revision
         self.url = f"{self.endpoint}/{repo_id}" + (f"/tree/{revision}" if revision else "")
         self.api = HfApi(endpoint=self.endpoint, token=token, library_name="rg-env")
@@ -192,7 +192,7 @@ class Repository:
         return kind(message.format(repo=self.repo_id, because=because))
 
     def _clean(self, message: str) -> str:
-        """`message` without the token, and without the query parts of URLs, which may contain signatures."""
+        """`message` without the token and without the query strings of URLs, which may contain signatures."""
         return re.sub(r"(https?://[^\s?]+)\?\S*", r"\1", message).replace(self.token, "***")
 
 

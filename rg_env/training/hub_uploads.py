@@ -65,7 +65,7 @@ class Uploads(TrainerCallback):
             return
         step, self._due = self._due, None
         if self._process:
-            self._say(f"hub: step {step} is not uploaded, because an earlier upload is still running")
+            self._say(f"hub: step {step} was not uploaded, because an earlier upload is still running")
             return
         try:
             self._start(self._run.checkpoint(step), copied=True)

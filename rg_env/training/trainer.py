@@ -366,7 +366,7 @@ class GRPOTrainer:
         self.notify("on_log", logs=logs)
 
     def notify(self, event: str, **details: Any) -> None:
-        """Call the method `event` of all callbacks (see transformers' `TrainerCallback`)."""
+        """Call the method named by `event` on every callback (see transformers' `TrainerCallback`)."""
         shared = {
             "model": self.model,
             "processing_class": self.processing_class,

@@ -94,7 +94,7 @@ def test_repeated_rows_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_environments_that_cannot_be(arguments: dict[str, Any], message: str) -> None:
-    """Also in one line."""
+    """Also on one line."""
     with pytest.raises(InputError, match=message):
         Environment(**arguments)
 

@@ -29,7 +29,7 @@ TEXTS = st.lists(PIECES, max_size=30).map("".join)
     ],
 )
 def test_the_last_well_formed_answer_counts(text: str, answer: str | None) -> None:
-    """The last pair of tags, the innermost opening, white space stripped; a blank one is missing."""
+    """The last pair of tags, the innermost opening, whitespace stripped; a blank one is missing."""
     assert extract(text) == (NONE if answer is None else Extraction("ok", answer))
 
 

@@ -1,4 +1,4 @@
-"""Manifests: the same rows pass, and other rows raise an error with the cause in one line."""
+"""Manifests: the same rows pass, and other rows raise an error with the cause on one line."""
 
 import copy
 import json

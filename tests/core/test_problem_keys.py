@@ -302,7 +302,7 @@ def test_relevant_changes_change_the_key(task: str, draws: Draws) -> None:
 
 
 def test_a_users_task_uses_its_question() -> None:
-    """Surrounding white space does not matter, as in the hash of a question."""
+    """Surrounding whitespace does not matter, as in the hash of a question."""
     key = problem_key("my_task", {"question": "How many? ", "answer": "3", "metadata": {}})
     assert key == question_hash("How many?")[:DIGITS]
 

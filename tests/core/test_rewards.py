@@ -326,7 +326,7 @@ def test_an_answer_that_was_only_thought_pays_nothing(name: str) -> None:
     ],
 )
 def test_think_format_wants_each_block_once_in_order(text: str, value: float) -> None:
-    """Thinking, then an answer, and nothing but white space before and between."""
+    """Thinking, then an answer, and nothing but whitespace before and between."""
     rollout = make(text=text)
     assert WeightedReward("think_format", get_reward("think_format"), 1.0).value(rollout, {}) == value
 

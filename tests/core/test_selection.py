@@ -25,7 +25,7 @@ def _answers(task: str, items: list[Item]) -> str:
 
 
 def test_repeats_are_left_out() -> None:
-    """A question counts once, regardless of surrounding white space, and belongs to its split."""
+    """A question counts once, regardless of surrounding whitespace, and belongs to its split."""
     first, second = _items("yn")
     chosen = Selection("maze", '{"a": 1}', ("train", "eval"))
     for item in (first, first._replace(question=f" {first.question}\n"), None, second, *_items("y", "eval")):

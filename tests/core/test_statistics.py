@@ -296,7 +296,7 @@ def test_only_common_problems_count_and_tasks_count_alike() -> None:
     assert (found.n, found.difference) == (22, 0.5)
     assert found.p_value == pytest.approx(0.5)  # of the four ways to swap the two that differ
     for nothing in ([], [({"a": [1.0]}, {"b": [1.0]})]):
-        with pytest.raises(InputError, match="no question in common"):
+        with pytest.raises(InputError, match="no questions in common"):
             paired_difference(nothing)
 
 

@@ -51,7 +51,7 @@ def graded(text: str, grading: str = "hardened", **changes: Any) -> Score:
     ],
 )
 def test_the_users_own_grader_decides(grading: str, answer: str, value: float, status: str, progress: float) -> None:
-    """Between 0 and 1, or right or wrong if requested; a gold answer with surrounding white space is right."""
+    """Between 0 and 1, or right or wrong if requested; a gold answer with surrounding whitespace is right."""
     found = graded(answer, grading)
     assert (found.value, found.status, found.progress, found.task) == (value, status, progress, "own_sums")
     assert partial_score(extract(f"<answer>{answer}</answer>"), info(grading)) == progress

@@ -1,4 +1,4 @@
-"""Configs of evaluations: what they mean, and every mistake in one line with its place."""
+"""Configs of evaluations: what they mean, and every mistake on one line with its place."""
 
 import subprocess
 import sys

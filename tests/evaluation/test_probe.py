@@ -97,7 +97,7 @@ def test_training_starts_where_most_groups_teach() -> None:
     assert mixture(found) == {"tasks": {"arc_1d": {}, "leg_counting": {"level": 2}}}
     with pytest.raises(InputError, match="none of these tasks is trainable"):
         mixture([each for each in found if each.task == "gcd"])
-    with pytest.raises(InputError, match="too few questions to judge: probe with at least --num-examples 16"):
+    with pytest.raises(InputError, match="too few questions to judge: probe with --num-examples 16 or more"):
         mixture(_judged(_task(MIXED[:8])))
 
 
@@ -194,7 +194,7 @@ def test_too_few_questions_are_reported_first(rg_env: Any, tmp_path: Path) -> No
     first, *_, last = printed.splitlines()
     assert first == "note: -n 2 is too few: a verdict and mixture.yaml require at least 16"
     assert last.startswith(
-        "mixture.yaml was not written: too few questions to judge: probe with at least --num-examples 16; files in "
+        "mixture.yaml was not written: too few questions to judge: probe with --num-examples 16 or more; files in "
     )
     (folder,) = (tmp_path / "outputs").glob("probe-leg_counting-*")
     assert not (folder / "mixture.yaml").exists()

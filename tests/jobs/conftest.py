@@ -1,4 +1,4 @@
-"""Small environments and trainers on the tiny policy, a working folder, and real processes in it."""
+"""Small environments and trainers on the tiny policy, a working directory, and real processes in it."""
 
 import contextlib
 import os
@@ -18,14 +18,14 @@ with contextlib.suppress(ImportError):  # extras 'train' and 'eval' have it
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, environ: Callable[..., None]) -> Iterator[Path]:
-    """The working folder of a test, empty at first. The environment names no launcher, GPUs or caches."""
+    """The working directory of a test, empty at first. The environment names no launcher, GPUs or caches."""
     environ(CUDA_VISIBLE_DEVICES="", WORLD_SIZE=None, VLLM_CPU_KVCACHE_SPACE=None, HF_HOME=None)
     with contextlib.chdir(tmp_path):
         yield tmp_path
 
 
 class Started:
-    """A Python program in the working folder. It and the processes that it starts leave files `pid-N` there."""
+    """A Python program in the working directory. It and the processes that it starts leave files `pid-N` there."""
 
     def __init__(self, code: str, *arguments: str):
         self.folder, pipe = Path.cwd(), subprocess.PIPE

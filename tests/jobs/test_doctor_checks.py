@@ -406,8 +406,8 @@ def test_room_for_checkpoints(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
     run = planned(output_dir=str(tmp_path / "run"))  # 200 steps, a checkpoint every 100
     is_like(machine.check_output(run, 1000), "ok *for 2 checkpoints of 0 MB")
-    is_like(machine.check_output(run, free * 2 // 3), "warning *not all fit*save_total_limit")
-    is_like(machine.check_output(run, 2 * free), "failed *not all fit*another output folder")
+    is_like(machine.check_output(run, free * 2 // 3), "warning *not enough for*save_total_limit")
+    is_like(machine.check_output(run, 2 * free), "failed *not enough for*another output folder")
     (tmp_path / "file").touch()
     is_like(machine.check_output(planned(output_dir=str(tmp_path)), 1), "failed *not empty*another output folder")
 

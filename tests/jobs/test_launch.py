@@ -33,7 +33,7 @@ ONE = Machine(gpus=("0",), vllm="0.32.0", programs=Path("bin"))
 
 @pytest.fixture(autouse=True)
 def repository(folder: Path) -> Path:
-    """The working folder with scripts, a config and accelerate configurations."""
+    """The working directory with scripts, a config and accelerate configurations."""
     for name in ("examples/train.py", "examples/notes.txt", "configs/zero3.yaml", "configs/zero3_cpu.yaml"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).touch()
@@ -132,7 +132,7 @@ def test_the_environment_reaches_both_programs_and_is_not_printed(environ: Calla
 
 
 def test_an_accelerate_configuration_may_be_given_and_is_found_from_elsewhere(repository: Path) -> None:
-    """Also for one process; found next to the script's folder if the working folder is another."""
+    """Also for one process; found next to the script's folder if the working directory is another."""
     (repository / "mine.yaml").write_text("")
     given = make_commands(options(accelerate_config="mine.yaml"), ONE).trainer.arguments
     assert given[:6] == ("bin/accelerate", "launch", "--config-file", "mine.yaml", "--num-processes", "1")

@@ -33,7 +33,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def checkout(tmp_path: Path, environ: Callable[..., None]) -> Iterator[Path]:
-    """A working folder with a space and a quote in its name, a config for each engine and one for an evaluation, and
+    """A working directory with a space and a quote in its name, a config for each engine and one for an evaluation, and
     an environment."""
     folder = tmp_path / "my team's checkout"
     shutil.copytree(REPOSITORY / "configs", folder / "configs")
@@ -439,7 +439,7 @@ HOSTILE = 'a b\'s "$(touch pwned)" `touch pwned`; touch pwned & #'
 
 @pytest.mark.slow
 def test_hostile_names_are_only_names(cluster: Cluster) -> None:
-    """Of the working folder, the config and in settings: they arrive as they are, and nothing runs."""
+    """Of the working directory, the config and in settings: they arrive as they are, and nothing runs."""
     folder = cluster.checkout.parent / HOSTILE
     (folder / ".venv/bin").mkdir(parents=True)
     (folder / "configs").symlink_to(cluster.checkout / "configs")

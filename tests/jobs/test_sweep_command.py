@@ -37,7 +37,7 @@ output: {save_every: 0}
 
 @pytest.fixture(autouse=True)
 def config(folder: Path) -> None:
-    """A small config in the working folder."""
+    """A small config in the working directory."""
     (folder / "run.yaml").write_text(CONFIG)
 
 

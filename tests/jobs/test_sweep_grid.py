@@ -22,7 +22,7 @@ CONFIG = "model: {name: tiny}\ntasks: {leg_counting: {}, chain_sum: {}}\ntrainin
 
 @pytest.fixture(autouse=True)
 def config(folder: Path) -> str:
-    """A config in the working folder."""
+    """A config in the working directory."""
     (folder / "run.yaml").write_text(CONFIG)
     return "run.yaml"
 
@@ -41,7 +41,7 @@ values = st.recursive(
 
 
 def as_yaml(value: Any) -> str:
-    """A value in one line, as PyYAML writes it between brackets."""
+    """A value on one line, as PyYAML writes it between brackets."""
     text = yaml.dump([value], Dumper=yaml12.Dumper, default_flow_style=True, width=10**6).strip()
     assert text[0] + text[-1] == "[]"
     return text[1:-1]

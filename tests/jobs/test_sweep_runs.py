@@ -69,7 +69,7 @@ print("trained", flush=True)
 
 @pytest.fixture(autouse=True)
 def config(folder: Path) -> None:
-    """A config in the working folder."""
+    """A config in the working directory."""
     for name, text in (("run.yaml", CONFIG), ("trainer.py", TRAINER)):
         (folder / name).write_text(text)
 

@@ -1,7 +1,7 @@
 """What every release with the v0 API is asked, in its own environment: python v0_scenario.py SPEC (JSON), prints JSON.
 
 Spec: `url` of the server, `options` of the environment, `calls` (a name -> further options), `examples`. Answers by
-name: the error in one line, or for each question its reward and metrics.
+name: the error on one line, or for each question its reward and metrics.
 """
 
 import asyncio

@@ -38,7 +38,7 @@ def folder_with(**files: str) -> Callable[[Path], Any]:
         (lambda path: path.write_text("x"), "is a file: pass its folder"),
         (folder_with(), "is not a checkpoint; a checkpoint is a model folder"),
         (folder_with(**{"__0_0.distcp": ""}), "has .distcp files without their .metadata: the checkpoint is incomp"),
-        (folder_with(latest="../.."), r"lacks the folder '\.\./\.\.', which DeepSpeed's file 'latest' names"),
+        (folder_with(latest="../.."), r"lacks the folder '\.\./\.\.', which is named in DeepSpeed's file 'latest'"),
         (folder_with(latest="x" * 5000), "lacks the folder 'xxx"),
         (folder_with(**{"metrics.jsonl": ""}), "is a run without checkpoint-N folders"),
         (

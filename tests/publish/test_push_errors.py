@@ -1,4 +1,4 @@
-"""A push that fails reports it in one line, and the same command resumes it."""
+"""A push that fails reports it on one line, and the same command resumes it."""
 
 import logging
 import math
@@ -117,9 +117,9 @@ def test_a_hub_that_hangs(hub: HubServer, pushed: Pushed, run: Path, monkeypatch
     ("variables", "words"),
     [
         ({"HF_ENDPOINT": "http://127.0.0.1:9"}, r"uploading to http://127.0.0.1:9 failed \(ConnectError"),
-        ({"HF_ENDPOINT": "http://user:canary-word@127.0.0.1:9"}, "HF_ENDPOINT contains a user name"),
+        ({"HF_ENDPOINT": "http://user:canary-word@127.0.0.1:9"}, "HF_ENDPOINT contains a username"),
         ({"HF_TOKEN": "hf_Жabcdefghijklmnopqrst"}, "the Hugging Face token contains invalid characters: "),
-        ({"HF_TOKEN": ""}, "no Hugging Face token found: HF_TOKEN in .env, or `hf auth login`"),
+        ({"HF_TOKEN": ""}, "no Hugging Face token found: set HF_TOKEN in .env, or run `hf auth login`"),
         ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set: unset it to upload"),
     ],
     ids=["no hub", "user", "token", "no token", "offline"],

@@ -126,7 +126,7 @@ def test_checkpoints_may_go_and_files_grow_meanwhile(hub: HubServer, uploads: An
     wait(made)
     made.on_step_begin(None, SimpleNamespace(global_step=5, max_steps=6), None)
     assert made.lines == [
-        "hub: step 4 is not uploaded, because an earlier upload is still running",
+        "hub: step 4 was not uploaded, because an earlier upload is still running",
         f"hub: checkpoint-2 uploaded to {hub.url}/me/legs",
     ]
     files = hub.repos["me/legs"].files()
@@ -215,7 +215,7 @@ def test_only_the_main_process_uploads_and_only_if_asked(hub: HubServer, run: Pa
 def test_without_a_token_a_run_does_not_begin(hub: HubServer, tmp_path: Path, environ: Callable[..., None]) -> None:
     """One line, before the model is loaded, and from the doctor."""
     environ(HF_TOKEN=None)
-    with pytest.raises(InputError, match=r"^hub.enabled: .*no Hugging Face token.*: HF_TOKEN in .env"):
+    with pytest.raises(InputError, match=r"^hub.enabled: .*no Hugging Face token.*: set HF_TOKEN in .env"):
         train(f"output.dir={tmp_path / 'run'}", *HUB, "model.name=nobody/nothing")
     assert not (tmp_path / "run").exists()
     uploaded, not_uploaded = (PlannedRun(load_train_config(CONFIG, overrides)) for overrides in (HUB, ()))

@@ -199,7 +199,7 @@ def zeroed(file: Path) -> None:
         ("distcp", ".metadata", places(relative_path="x\ny"), "lacks x y"),
         ("distcp", ".metadata", overlapping, "overlap or are incomplete"),
         ("distcp", ".metadata", incomplete, "overlap or are incomplete"),
-        ("distcp", "__1_0.distcp", Path.unlink, "lacks __1_0.distcp, which its .metadata names"),
+        ("distcp", "__1_0.distcp", Path.unlink, "lacks __1_0.distcp, which is listed in its .metadata"),
         ("distcp", "__1_0.distcp", cut, "__1_0.distcp is truncated: it has"),
         ("distcp", "__1_0.distcp", zeroed, "files in an unknown format"),
         ("plain", "model.safetensors", cut, "model.safetensors is truncated, damaged"),
@@ -259,7 +259,7 @@ def test_several_files_belong_together(tmp_path: Path) -> None:
     for number in (1, 2):
         save_file({"a": torch.ones(2), f"b{number}": torch.ones(2)}, tmp_path / f"{number}.safetensors")
     for files, words in (
-        (["1.safetensors", "3.safetensors"], "lacks 3.safetensors, which model.safetensors.index.json names"),
+        (["1.safetensors", "3.safetensors"], "lacks 3.safetensors, which is listed in model.safetensors.index.json"),
         (["1.safetensors", "../2.safetensors"], "names a file in another folder"),
         (["1.safetensors", "2.safetensors"], "a is both in .*2.safetensors and in another file"),
     ):
@@ -289,7 +289,7 @@ def in_chunk(file: Path, bomb: Bomb) -> None:
     ],
 )  # fmt: skip
 def test_nothing_is_executed(tmp_path: Path, kind: str, file: str, plant: Callable[[Path, Bomb], None]) -> None:
-    """Whatever a checkpoint contains: reading it is refused in one line."""
+    """Whatever a checkpoint contains: reading it is refused on one line."""
     bomb = Bomb(tmp_path / "executed")
     folder = written(kind, tmp_path / "run") if kind != "bin" else tmp_path
     plant(folder / file, bomb)

@@ -10,6 +10,6 @@ from training_fixtures import *  # noqa: F403  fixtures
 
 @pytest.fixture
 def here(tmp_path: Path) -> Iterator[Path]:
-    """Makes `tmp_path` the working folder."""
+    """Makes `tmp_path` the working directory."""
     with contextlib.chdir(tmp_path):
         yield tmp_path

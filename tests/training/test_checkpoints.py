@@ -1,4 +1,4 @@
-"""Problems with a checkpoint are reported in one line before training starts, and a failed save loses nothing."""
+"""Problems with a checkpoint are reported on one line before training starts, and a failed save loses nothing."""
 
 import json
 import os
@@ -71,7 +71,7 @@ def forge(checkpoint: Path, **changes: Any) -> None:
 
 
 def problem(path: Path) -> str:
-    """Why `path` cannot be resumed from, in one line."""
+    """Why `path` cannot be resumed from, on one line."""
     with pytest.raises(InputError) as caught:
         chosen(path, path.parent)
     assert "\n" not in str(caught.value)

@@ -29,7 +29,7 @@ tasks: {spell_backward: {}, chain_sum: {weight: 2}}
 
 @pytest.fixture
 def base(here: Path) -> Path:
-    """A small config in the working folder."""
+    """A small config in the working directory."""
     (here / "run.yaml").write_text(BASE)
     return Path("run.yaml")
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def main_job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The run's folder, fresh under `outputs/` of the working folder, and what it printed."""
+    """The run's folder, fresh under `outputs/` of the working directory, and what it printed."""
     folder = tmp_path_factory.mktemp("main-job")
     command = [sys.executable, str(EXAMPLES / "train_ultra_minimal.py")]
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)

@@ -32,7 +32,7 @@ output: {save_every: 0}
 
 @pytest.fixture(autouse=True)
 def config(here: Path) -> Path:
-    """A small run in the working folder."""
+    """A small run in the working directory."""
     (here / "run.yaml").write_text(CONFIG)
     return Path("run.yaml")
 

@@ -76,7 +76,7 @@ def test_weights_of_another_shape_are_one_line(copied: Path) -> None:
 def test_the_default_without_a_gpu_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is reported in one line, even if the hub cannot be reached."""
+    """It is reported on one line, even if the hub cannot be reached."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert load_policy().is_tiny
     assert capsys.readouterr().out == "No GPU found: using the tiny policy included in rg_env.\n"

@@ -293,7 +293,7 @@ def hacked(make_trainer: Any, make_env: Any, tmp_path: Path) -> Callable[..., An
 def test_a_reward_that_is_hacked_is_found_out_and_ends_the_run(
     hacked: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the rule and what is paid in one line, the last evaluation, a checkpoint and the results."""
+    """With the rule and what is paid on one line, the last evaluation, a checkpoint and the results."""
     config = MonitorsConfig(window=5, stop_on=["reward_hacking"])
     results = train(hacked("run"), evaluation=EvaluationPlan(every=0), monitors=config)
     step = results["steps"]

@@ -25,7 +25,7 @@ DATA = [{"question": f"{i} + 1 =", "answer": i + 1} for i in range(40)]
 
 @pytest.fixture(autouse=True)
 def files(here: Path) -> None:
-    """A config, data, and a run in the working folder."""
+    """A config, data, and a run in the working directory."""
     (here / "run.yaml").write_text(CONFIG)
     (here / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in DATA))
     (here / "cut.jsonl").write_text('{"question": "1 + 1", "ans')

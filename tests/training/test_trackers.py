@@ -156,7 +156,7 @@ def test_a_run_of_the_callers_own_is_left_open(make_trainer: Any, tmp_path: Path
 def test_wandb_offline_writes_into_the_folder_of_the_run(
     make_trainer: Any, tmp_path: Path, environ: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing into the working folder or on standard output; variables that the user has set win over the config."""
+    """Nothing into the working directory or on standard output; variables that the user has set win over the config."""
     import wandb
 
     environ |= {"WANDB_MODE": "offline", "WANDB_NAME": "name-of-user"}

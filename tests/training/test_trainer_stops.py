@@ -79,7 +79,7 @@ def test_what_a_trainer_refuses(make_trainer: Any, tmp_path: Path, options: dict
     ],
 )
 def test_templates_that_cannot_prompt_are_refused(tokenizer: Any, template: str, words: str) -> None:
-    """Wherever one is needed, in one line."""
+    """Wherever one is needed, on one line."""
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.chat_template = template
     with pytest.raises(InputError, match=words) as caught:

@@ -41,7 +41,8 @@ class Section(BaseModel):
     """For a top-level schema: the keys in `renamed` that are sections in other tools. The keys in these sections are
     reported one by one."""
     short: ClassVar[str] = ""
-    """Key that is set by plain text in place of the section, as in `model=tiny`. If empty, plain text is an error."""
+    """Key that is set if plain text is given instead of a mapping, as in `model=tiny`. If empty, plain text is an
+    error."""
     mistaken: ClassVar[Mapping[str, str]] = {}
     """For a top-level schema: keys that only another kind of config has, and what to do with such a config."""
 
@@ -388,7 +389,7 @@ class PromptConfig(Section):
 
 
 class RewardConfig(Section):
-    """Rewards are keyed by name. A plain number sets the weight of a reward."""
+    """A reward function. A plain number sets its weight."""
 
     weight: Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)] = 1.0
     """Weight of the reward in the sum. A negative weight makes the reward a penalty; with 0, it is only logged."""
@@ -399,7 +400,8 @@ class RewardConfig(Section):
 
 
 def _weighted(value: Any) -> Any:
-    """Convert a list of names and mappings with a name to a mapping keyed by name, and a plain number to a weight."""
+    """Convert a list of names, or of mappings that contain a name, into a mapping keyed by name, and plain numbers
+    into weights."""
     value = named("{name: b, weight: 0.5}", "name it once")(value)
     if not isinstance(value, Mapping):
         return value

@@ -6,8 +6,8 @@ does not matter, or a `Name` (only its occurrences matter, not the name itself):
     canonical((Bag([(Name("Q"), "->", Name("P"))]), Name("P")))     # the same for any two names in place of P and Q
 
 Names are distinguished by where they occur, as in the Weisfeiler-Leman test for graphs. Forms that differ only by
-renaming and by the order in bags always become the same text. The reverse holds except for highly regular forms (such
-as two triangles and one hexagon), which may share a text; for splits, this errs on the safe side.
+renaming and by the order in bags always become the same text. The converse holds except for highly regular forms (such
+as two triangles and one hexagon), which may become the same text; for splits, this errs on the safe side.
 
 This module also builds the forms of arithmetic and algebraic expressions in the library's notation (Python syntax):
 

@@ -161,7 +161,8 @@ class Drawer:
             raise self._death() from None
 
     def replies(self) -> list[Any]:
-        """All replies that have arrived, at least one. Raises `GenerationError` if the process is dead."""
+        """Wait for at least one reply, and return all that have arrived. Raises `GenerationError` if the process is
+        dead."""
         try:
             replies = self.process.arrived()
         except (EOFError, OSError):

@@ -6,8 +6,8 @@ The key determines the split (`core.data.splits`), so a problem is never in both
 defines the problem of each task. `WHOLE` lists tasks that use the whole question as the key, as the user's own tasks
 do. `KEPT` lists tasks whose key keeps details that could be ignored, with the reason.
 
-A function named after a task returns the task's problem as a form (`core.data.canonical`). The first paragraph of
-its docstring describes the problem for users. Problems that are plain fields of the metadata are in `_FIELDS`.
+A function named after a task returns the task's problem as a form (`core.data.canonical`). The first paragraph of its
+docstring describes the problem for users. `_FIELDS` lists the tasks whose problem consists of plain metadata fields.
 
 Keys do not detect deeper equivalences, such as those of equal integrands in different forms, mirrored boards, or number
 sequences with different rules. Rotations and mirror images of a grid are different problems, because their answers are

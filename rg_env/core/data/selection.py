@@ -109,7 +109,7 @@ class Selection:
         return len(self._problems[split])
 
     def exhausted(self, split: Split) -> bool:
-        """Whether further draws for `split` would be useless. Call it after `offer`."""
+        """Whether further draws for `split` would be useless. Call this after `offer`."""
         return self._takers[split].exhausted()
 
 

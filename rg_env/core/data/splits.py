@@ -6,8 +6,8 @@ or layouts. Here, a hash of the problem decides the split (`core.data.problem_ke
 for evaluation, and the rest for training. No choice of seeds, sizes, configs or mixtures can put a problem into both
 splits, within a run or across runs.
 
-`SplitBy` "question" uses a hash of the question's text instead. The same problem in two wordings may then be in both
-splits.
+With `SplitBy` "question", a hash of the question's text is used instead. The same problem in two wordings may then be
+in both splits.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ EVAL_SHARE = 0.25
 
 
 def question_hash(question: str) -> str:
-    """Hex SHA-256 of the question's text without surrounding white space."""
+    """Hex SHA-256 of the question's text without surrounding whitespace."""
     return hashlib.sha256(question.strip().encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -63,7 +63,7 @@ class Audit:
     partial_reply: str = ""
     """Description of the `partial` reply."""
     solution: float = 0.0
-    """Accuracy of the best reply that solves the question by copying or calculating from its text."""
+    """Accuracy of the best reply that can be produced by copying from the question's text or calculating with it."""
     solution_reply: str = ""
     """Description of the `solution` reply, and why it solves the task; empty if no such reply was found."""
     draw_ms: float = 0.0

@@ -44,7 +44,7 @@ def library_grade(task: str, config: Mapping[str, Any], entry: Mapping[str, Any]
         entry = {**entry, "metadata": {**entry["metadata"], "output": output}}
     gold = entry["answer"]
     if isinstance(gold, str) and answer == gold.strip():
-        # Extraction strips answers, but some gold answers begin or end with white space.
+        # Extraction strips answers, but some gold answers begin or end with whitespace.
         answer = gold
     return float(_dataset(task, json.dumps(config, sort_keys=True)).score_answer(answer, entry=entry))
 

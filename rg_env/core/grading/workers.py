@@ -68,7 +68,7 @@ class Outcome:
     value: Any = None
     """The target's value after a round trip through JSON; None unless ok. Untrusted: check its type."""
     detail: str = ""
-    """The reason in one line of at most a few hundred characters; empty if ok."""
+    """The reason on one line of at most a few hundred characters; empty if ok."""
 
 
 class Worker:
@@ -142,7 +142,7 @@ class WorkerPool:
     The constructor waits until the first worker is ready.
 
     Raises:
-        InputError: the target or warmup cannot be imported or raises.
+        InputError: the target or warmup cannot be imported, or raises an exception.
         RGEnvError: workers do not start within `start_s`.
     """
 

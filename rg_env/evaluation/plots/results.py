@@ -32,7 +32,7 @@ Tasks = list[tuple[str, TaskResults]]
 
 
 def plot_results(results: Results, output: Path, title: str | None = None) -> None:
-    """Draw accuracies, with models sorted by (macro average) accuracy and tasks by their mean over models.
+    """Plot accuracies, with models sorted by macro-average accuracy and tasks by mean accuracy over all models.
 
     Args:
         output: file of the plot; the suffix determines the format.
@@ -186,7 +186,8 @@ def _table(models: Models, tasks: Tasks) -> Figure:
 
 
 def _cells(axes: Axes, models: list[str], tasks: Tasks) -> None:
-    """Draw a table's cells, and the best constant answers below; a dash marks a missing accuracy."""
+    """Draw a table's cells and, below them, the accuracies of the best constant answers; a dash marks a missing
+    accuracy."""
     found = [[each.measured[0] if (each := _scores(task, name)) else None for _, task in tasks] for name in models]
     shades = [[math.nan if each is None else 0.02 + 0.9 * each for each in row] for row in found]
     places = [[place - 0.5 for place in range(count + 1)] for count in (len(tasks), len(models))]

@@ -65,7 +65,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart of lines over steps."""
+    """A line chart with steps on the x-axis."""
 
     title: str
     series: list[Series]
@@ -146,7 +146,7 @@ class Page:
             self.tables.append(Table("Tasks", *columns_of(rows), [note]))
 
     def add_results(self, results: Results, kind: str = "model") -> None:
-        """Add the summary tables, and each task's bars and figures."""
+        """Add the summary tables and, for each task, its bars and a table row of its metrics."""
         self.tables += [replace(table, title=table.title or "Summary") for table in tables_of(results)]
         tasks = []
         for name, task in results.tasks.items():

@@ -121,8 +121,8 @@ class EmbeddedEngine(Engine):
     def score(self, tokens: Sequence[int], top: int = 0) -> list[tuple[float, dict[int, float]]]:
         """Score `tokens` without temperature or penalties.
 
-        Returns, for each token after the first, its natural-log probability and those of the `top` likeliest tokens at
-        its position.
+        Returns, for each token after the first, its natural-log probability and those of the `top` most likely tokens
+        at its position.
 
         Raises:
             EngineError: the model failed.
@@ -286,7 +286,7 @@ def _left_padded(rows: Sequence[Sequence[int]], width: int, device: torch.device
 
 
 def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
-    """End tokens from the tokenizer and the generation config (Llama 3 has three)."""
+    """End-of-sequence tokens from the tokenizer and the generation config (Llama 3 has three)."""
     configured = getattr(model.generation_config, "eos_token_id", None)
     ends = set(configured) if isinstance(configured, list | tuple) else {configured}
     return frozenset(int(token) for token in ends | {tokenizer.eos_token_id} if token is not None)

@@ -43,7 +43,7 @@ class Choice:
 
     Args:
         room: maximum number of tokens.
-        ends: end tokens, which are not part of the text.
+        ends: end-of-sequence tokens, which are not part of the text.
     """
 
     def __init__(
@@ -268,7 +268,7 @@ class CompletionRequest(Request):
     max_tokens: int | None = Field(16, ge=1, le=10_000_000)
     echo: bool = False
     logprobs: int | None = Field(None, ge=0, le=20)
-    """Number of likeliest tokens to return per position; None: no log-probabilities."""
+    """Number of most likely tokens to return per position; None: no log-probabilities."""
     best_of: Literal[1] = 1
     suffix: Literal[""] = ""
 
@@ -308,5 +308,5 @@ class CompletionRequest(Request):
 
     @staticmethod
     def _likeliest(choice: Choice, best: dict[int, float]) -> dict[str, float]:
-        """Log-probability by token text; if several tokens have the same text, that of the likeliest."""
+        """Log-probability by token text; if several tokens have the same text, that of the most likely one."""
         return {choice.tokenizer.decode([token]): logprob for token, logprob in reversed(best.items())}

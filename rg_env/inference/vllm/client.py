@@ -230,10 +230,10 @@ class VllmServer:
         body: Any = None,
         timeout_s: float = REQUEST_S,
     ) -> T:
-        """Return `read(answer)` for the JSON answer to a GET request, or to a POST request if there is a `body`.
+        """Send a GET request, or a POST request if there is a `body`, and return `read` of the JSON response.
 
         Raises:
-            ServerError: no answer arrived in time, or `read` failed on it; `RefusedError` if the status is 4xx.
+            ServerError: no response arrived in time, or `read` failed on it; `RefusedError` if the status is 4xx.
         """
         import httpx
 

@@ -90,7 +90,7 @@ def mapped(path: str | Path) -> torch.Tensor:
     status = os.lstat(path)
     named = Path(path).parent == MEMORY and Path(path).name.startswith(PREFIX)
     if not (named and stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()):
-        raise ValueError(f"{path} is not a shared memory file of rg-env")
+        raise ValueError(f"{path} is not an rg-env shared-memory file")
     return torch.from_file(str(path), shared=True, size=status.st_size, dtype=torch.uint8)
 
 

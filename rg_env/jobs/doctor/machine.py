@@ -55,7 +55,7 @@ def check_python(version: str, required: str, tested: Sequence[str]) -> Check:
 
 
 def check_system(system: str, release: str, folder: Path) -> Check:
-    """Check the operating system by its name and release from `platform`. `folder` is the working folder."""
+    """Check the operating system by its name and release from `platform`. `folder` is the working directory."""
     if system != "Linux" or "microsoft" not in release.lower():
         return Check("ok", {"Darwin": "macOS"}.get(system, system))
     if "wsl2" not in release.lower():
@@ -416,11 +416,11 @@ def check_output(planned: PlannedRun, checkpoint: int | None) -> Check:
         return Check("ok", text)
     count = max(1, -(-planned.config.training.max_steps // output.save_every)) if output.save_every else 1
     count = min(count, output.save_total_limit or count)
-    text = f"{text}, for {counted(count, 'checkpoint')} of {gigabytes(checkpoint)}"
+    needed = f"for {counted(count, 'checkpoint')} of {gigabytes(checkpoint)}"
     if free >= checkpoint * count:
-        return Check("ok", text)
+        return Check("ok", f"{text}, {needed}")
     fix = "free some space, choose another output folder, or set output.save_total_limit=1"
-    return Check("failed" if free < checkpoint else "warning", f"{text}, which will not all fit", fix)
+    return Check("failed" if free < checkpoint else "warning", f"{text}: not enough {needed}", fix)
 
 
 def check_hub(planned: PlannedRun) -> Check:

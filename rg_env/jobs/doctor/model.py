@@ -68,7 +68,7 @@ class PromptLengths:
 
 
 def check_model(name: str) -> tuple[Check, Model | None]:
-    """Check that configuration, tokenizer, chat template and weights are on this machine or can be downloaded."""
+    """Check that the configuration, tokenizer, chat template and weights are on this machine or can be downloaded."""
     path = str(POLICY_DIR) if name == TINY else name
     try:
         described = describe_model(path)
@@ -193,7 +193,7 @@ def judge_prompts(planned: PlannedRun, context: int, lengths: PromptLengths) -> 
 
 
 def cached_tokens(planned: PlannedRun, lengths: PromptLengths | None, most: int | None = None) -> tuple[int, int]:
-    """Maximum number of tokens in the embedded engine's KV cache, in training and in an evaluation.
+    """Maximum number of tokens in the embedded engine's KV cache during training and evaluation.
 
     Args:
         most: maximum number of completions in a batch; default: `engine.max_batch_size`.
@@ -215,7 +215,7 @@ def cached_tokens(planned: PlannedRun, lengths: PromptLengths | None, most: int 
 def run_estimate(
     planned: PlannedRun, model: Model, lengths: PromptLengths | None, micro_batch: int, most: int | None = None
 ) -> Estimate:
-    """Estimate a process's memory. `lengths` is None if the prompts could not be measured; `most` is as in
+    """Estimate a process's memory. `lengths` is None if the prompts could not be measured; for `most`, see
     `cached_tokens`."""
     config, training = planned.config, planned.config.training
     longest = max(lengths.own) if lengths else training.max_prompt_length

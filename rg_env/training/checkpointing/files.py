@@ -52,7 +52,7 @@ def weight_files(folder: Path, name: str) -> list[Path]:
     if strange := [file for file in files if file.parent != folder]:
         raise InputError(f"{index} names a file in another folder: {one_line(strange[0])}")
     if missing:
-        raise InputError(f"{folder} lacks {one_line(missing[0])}, which {index.name} names: copy it again")
+        raise InputError(f"{folder} lacks {one_line(missing[0])}, which is listed in {index.name}: copy it again")
     return files
 
 

@@ -103,7 +103,9 @@ def read_metadata(folder: Path) -> metadata.Metadata:
     for name, end in ends.items():
         path = folder / name
         if not path.is_file():
-            raise InputError(f"{folder} lacks {one_line(name)}, which its {METADATA} names: copy all files")
+            raise InputError(
+                f"{folder} lacks {one_line(name)}, which is listed in its {METADATA}: copy all files again"
+            )
         if path.stat().st_size < end:
             raise InputError(f"{path} is truncated: it has {path.stat().st_size:,} of at least {end:,} bytes")
     return found

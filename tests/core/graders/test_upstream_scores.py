@@ -93,7 +93,7 @@ def parts_right(case: Case) -> bool:
 
 
 def same_items(case: Case) -> bool:
-    """Equal to the gold answer except for brackets, commas, quotes and white space; anagrams may be in any order."""
+    """Equal to the gold answer except for brackets, commas, quotes and whitespace; anagrams may be in any order."""
     given, gold = (re.findall(r"\w+", text) for text in (answer_of(case), case.entry["answer"]))
     return "".join(given) == "".join(gold) or sorted(given) == sorted(gold)
 

@@ -21,7 +21,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """The working folder."""
+    """The working directory."""
     with contextlib.chdir(tmp_path):
         yield tmp_path
 

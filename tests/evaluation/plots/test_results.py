@@ -194,7 +194,7 @@ def test_a_long_title_takes_several_lines(tmp_path: Path) -> None:
 
 @given(st.lists(st.text(max_size=60) | st.text("ab/", min_size=40, max_size=70), unique=True, max_size=12))
 def test_short_names_tell_all_apart(names: list[str]) -> None:
-    """Short ones, and in one line."""
+    """Short ones, and on one line."""
     labels = short_names(names, 20)
     assert list(labels) == names
     assert len(set(labels.values())) == len(names)

@@ -129,10 +129,10 @@ _MAX_JUG_MOVES = 1_000
 
 
 def matrix(answer: str, entry: Entry, config: Config) -> float:
-    """All cells of the output matrix; partial credit for right cells beyond those that are right in a copy of the
-    input.
+    """All cells of the output matrix; partial credit for correct cells, not counting those that are already correct
+    in a copy of the input.
 
-    In binary_matrix, a copy of the input is right in many cells, because a cell with 0 has distance 0, and most cells
+    In binary_matrix, a copy of the input is correct in many cells, because a cell with 0 has distance 0, and most cells
     with 1 have distance 1.
     """
     return common.grade_grid(answer, entry["metadata"]["solution"], entry["metadata"]["matrix"])
@@ -229,7 +229,7 @@ def _jug_moves(answer: str) -> list[str]:
     """The parts between commas or line ends, without brackets, quotes and bullets, in lower case; empty if there are
     too many.
 
-    The library's first jug is `A`; letter case does not matter, since there are fewer jugs than letters.
+    The library names jugs from `A` on and uses fewer than 26 letters, so letter case does not matter.
     """
     parts = [part for part in re.split(r"[,;\n]", forms.unbracketed(answer)) if part.strip()]
     if len(parts) > _MAX_JUG_MOVES:
@@ -359,12 +359,12 @@ def word_ladder(answer: str, entry: Entry, config: Config) -> float:
 
 
 def word_sequence_reversal(answer: str, entry: Entry, config: Config) -> float:
-    """The words in reverse order, separated by commas or white space."""
+    """The words in reverse order, separated by commas or whitespace."""
     return _words(answer) == entry["metadata"]["words"][::-1]
 
 
 def word_sorting(answer: str, entry: Entry, config: Config) -> float:
-    """The sorted words, separated by commas or white space; partial credit for a longer correct prefix than the
+    """The sorted words, separated by commas or whitespace; partial credit for a longer correct prefix than the
     question's.
 
     Letter case matters, because the order depends on it.
@@ -374,7 +374,7 @@ def word_sorting(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _words(text: str) -> list[str]:
-    """A list of words: in JSON, as a Python literal, or separated by commas (or by white space, if there are no
+    """A list of words: in JSON, as a Python literal, or separated by commas (or by whitespace, if there are no
     commas)."""
     text = forms.unbracketed(text)
     parts = text.split(",") if "," in text else text.split()

@@ -169,7 +169,7 @@ def power_function(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _rounded(value: Fraction, digits: int) -> set[Fraction]:
-    """`value` to `digits` significant digits; two values if it is exactly between them."""
+    """`value` rounded to `digits` significant digits; both candidates if it is exactly halfway between two."""
     if value == 0:
         return {value}
     place = _last_place(value, digits)

@@ -127,8 +127,8 @@ def inverse(a: Ball) -> Ball:
 
 
 def power(a: Ball, exponent: Fraction) -> Ball:
-    """A power. With a whole exponent, the base may be any number, except zero if the exponent is negative; with other
-    exponents, it must be positive."""
+    """A power. With an integer exponent, the base may be any number, except zero if the exponent is negative;
+    otherwise, it must be positive."""
     if exponent.denominator != 1:
         return exp(multiply(of_fraction(exponent), log(a)))
     n = exponent.numerator

@@ -1,8 +1,8 @@
 """Graders of the cognition, code, induction and ARC tasks.
 
 rubiks_cube treats turns of a cube of any size as permutations of stickers. A sticker is a point: the cube's center is
-the origin, x points right, y up, z to the front, and layers are 2 apart, so a cube of size n has stickers at ±n on one
-axis and at -(n-1), ..., n-1 on the two others. All turns are quarter turns of consecutive layers around one axis.
+the origin, x points right, y up and z toward the front, and layers are 2 apart, so a cube of size n has stickers at ±n
+on one axis and at -(n-1), ..., n-1 on the other two. All turns are quarter turns of consecutive layers around one axis.
 """
 
 import operator
@@ -32,7 +32,7 @@ _CLOCKWISE = "RUFXYZS"
 
 
 def _bare(text: str) -> str:
-    """`text` in lower case, without white space and surrounding quotes."""
+    """`text` in lower case, without whitespace or surrounding quotes."""
     return "".join(text.split()).strip(_QUOTES).casefold()
 
 
@@ -90,7 +90,7 @@ def turned(size: int, moves: list[str], start: State | None = None) -> State | N
 
 
 def _moves(answer: str) -> list[str]:
-    """The moves, separated by white space or commas, with or without brackets and quotes; empty if there are too
+    """The moves, separated by whitespace or commas, with or without brackets and quotes; empty if there are too
     many."""
     moves = [move for move in re.split(r"[\s(),;]+", re.sub("[’‘′`´ʼ]", "'", forms.unbracketed(answer))) if move]
     if len(moves) > MAX_MOVES:
@@ -226,13 +226,15 @@ _LABEL = re.compile(r"\A\s*output(?: grid)?:", re.IGNORECASE)
 
 
 def arc_1d(answer: str, entry: Entry, config: Config) -> float:
-    """All numbers of the output; partial credit for right ones beyond those right in the unchanged input."""
+    """All numbers of the output; partial credit for correct numbers, not counting those already
+    correct in the input."""
     example = entry["metadata"]["test_example"]
     return common.grade_line(_LABEL.sub("", answer), example["output"], example["input"])
 
 
 def arc_2d(answer: str, entry: Entry, config: Config) -> float:
-    """All cells of the output, in the question's symbols; partial credit for right ones beyond those of the input.
+    """All cells of the output, in the question's symbols; partial credit for correct cells, not
+    counting those already correct in the input.
 
     A board may use the question's format (option `board_format_opts`) or any format `common.rows` can read.
     """

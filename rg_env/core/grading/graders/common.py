@@ -31,7 +31,7 @@ def option(task: str, config: Config, name: str) -> Any:
 
 
 def text(answer: str, entry: Entry, config: Config) -> float:
-    """The stored answer, except for white space at line ends and around the text."""
+    """The stored answer, except for whitespace at line ends and around the text."""
     return forms.same_text(answer, entry["answer"])
 
 
@@ -59,7 +59,7 @@ def truth(answer: str, entry: Entry, config: Config) -> float:
 
 
 def squeezed(text: str) -> str:
-    """`text` without separators: white space, commas, quotes, hyphens, brackets."""
+    """`text` without separators: whitespace, commas, quotes, hyphens, brackets."""
     return re.sub(r"[\s,'\"`‘’“”()\[\]-]+", "", text)
 
 
@@ -141,7 +141,7 @@ def is_whole(cell: str, value: object) -> bool:
 
 
 def grade_grid(answer: str, gold: Grid, given: Grid = (), matches: Matches = is_whole) -> float:
-    """The fraction of right cells beyond those right in a copy of `given` or in a constant grid."""
+    """The fraction of correct cells, not counting as many as are correct in a copy of `given` or in a constant grid."""
     found, shape = rows(answer, sum(map(len, gold))), list(map(len, gold))
     if found is None or list(map(len, found)) != shape:
         return 0.0

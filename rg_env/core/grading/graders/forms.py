@@ -101,7 +101,7 @@ def candidates(answer: str, *, label: bool = False, quotes: bool = True, bracket
 
 
 def unwrap(text: str) -> str:
-    r"""`text` without surrounding white space, code fences, `\boxed{}`, `\text{}`, `$...$`, bold or italic marks."""
+    r"""`text` without surrounding whitespace, code fences, `\boxed{}`, `\text{}`, `$...$`, bold or italic marks."""
     text = _stripped(text)
     for _ in range(_MAX_LAYERS):
         inner = _unwrapped(text)
@@ -116,7 +116,7 @@ def _stripped(text: str) -> str:
 
 
 def _unwrapped(text: str) -> str | None:
-    """`text` without its outermost wrapping and white space; None if it is not wrapped."""
+    """`text` without its outermost wrapping and whitespace; None if it is not wrapped."""
     if text.startswith(_FENCE) and text.endswith(_FENCE) and len(text) > 2 * len(_FENCE):
         return _unfenced(text[len(_FENCE) : -len(_FENCE)]) or None
     if (command := _COMMAND.match(text)) and text.endswith("}"):
@@ -178,7 +178,7 @@ def _balanced(text: str) -> bool:
 
 
 def same_text(answer: str, gold: str) -> bool:
-    """Whether the texts are equal except for white space at line ends and around the text."""
+    """Whether the texts are equal except for whitespace at line ends and around the text."""
     return _lines(answer) == _lines(gold)
 
 
@@ -345,7 +345,7 @@ def _character(name: str) -> str:
 
 
 def numbers(text: str) -> list[Fraction] | None:
-    """Parse a list of numbers separated by commas or white space, with or without brackets: `[1, 2.5]`, `1 2`."""
+    """Parse a list of numbers separated by commas or whitespace, with or without brackets: `[1, 2.5]`, `1 2`."""
     return all_numbers(part.strip("'\"") for part in re.split(r"[\s,;]+", unbracketed(plain_digits(text))) if part)
 
 
@@ -356,11 +356,11 @@ def all_numbers(texts: Iterable[str]) -> list[Fraction] | None:
 
 
 def parts(text: str) -> list[str]:
-    """Split a sequence at white space, commas, bars and arrows; brackets and quotes are ignored."""
+    """Split a sequence at whitespace, commas, bars and arrows; brackets and quotes are ignored."""
     return text.replace("->", " ").translate(_SEPARATORS).split()
 
 
 def unbracketed(text: str) -> str:
-    """`text` without surrounding white space and without one pair of surrounding brackets."""
+    """`text` without surrounding whitespace and without one pair of surrounding brackets."""
     text = text.strip()
     return text[1:-1].strip() if text[:1] + text[-1:] in ("[]", "()", "{}") else text

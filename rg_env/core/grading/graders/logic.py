@@ -1,9 +1,9 @@
 """Graders of the logic tasks, a parser for propositional formulas, and a check of which conclusions follow.
 
-A formula is a tuple: `("var", name)`, `("not", f)`, or `(operator, left, right)` with `and`, `or`, `implies`, `iff`.
-Negation binds most tightly, then and, or, implies, iff, as in the library; chained implications associate to the right,
-as usual. Parsing is bounded: a formula has at most `MAX_TOKENS` tokens by default, and always at most `MAX_DEPTH`
-levels.
+A formula is a tuple: `("var", name)`, `("not", f)`, or `(operator, left, right)` with `and`, `or`, `implies`, `iff`. As
+in the library, negation binds most tightly, followed by `and`, `or`, `implies` and `iff`; chained implications
+associate to the right, as usual. Parsing is bounded: a formula has at most `MAX_TOKENS` tokens by default, and always
+at most `MAX_DEPTH` levels.
 
 A conclusion follows from all premises together, and no part of it follows from a single premise. Only the meaning
 counts: a formula is represented by its column in the truth table (`columns`), so equivalent formulas are treated alike.
@@ -13,9 +13,9 @@ equivalent to the formula (W. V. Quine, The problem of simplifying truth functio
 
 A formula is a *conclusion* if the premises together imply it, it is neither always true nor always false, and no part
 of it is implied by a single premise. For example, `P` and `P → Q` together imply `Q`, `Q ∨ R` and `R → Q`, which are
-conclusions. They also imply formulas that are not: `P`, `P ∨ R`, `¬P ∨ Q` and `(P → Q) ∨ R` (each implied by one
-premise), and `P ∧ Q` and the conjunction of the premises (`P` is a part of both). The last condition matters: without
-it, the conjunction of the premises would be a right answer to every question that has one.
+conclusions. They also imply formulas that are not conclusions: `P`, `P ∨ R`, `¬P ∨ Q` and `(P → Q) ∨ R` (each implied
+by one premise), and `P ∧ Q` and the conjunction of the premises (`P` is a part of both). The last condition matters:
+without it, the conjunction of the premises would be a right answer to every question that has one.
 """
 
 import re

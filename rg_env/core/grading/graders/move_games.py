@@ -133,7 +133,7 @@ def _is_knight_move(start: str, end: str) -> bool:
 def solve_knight_swap(pieces: tuple[tuple[str, str], ...], first: str) -> str:
     """A shortest list of moves that swaps the knights, or "No" if none exists.
 
-    The search visits at most 70,000 states on the library's 12 squares.
+    The library's boards have at most 12 squares, so the search visits at most 70,000 states.
     """
     jumps = {here: [to for to, _ in pieces if _is_knight_move(here, to)] for here, _ in pieces}
     white, black = (frozenset(square for square, piece in pieces if piece == color) for color in "wB")
