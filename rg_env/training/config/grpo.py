@@ -10,7 +10,7 @@ describes the same experiment on any number of GPUs.
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -167,12 +167,12 @@ class GRPOConfig(Section):
             values = {name: value for name, value in values.items() if name != "max_new_tokens"} | {"max_tokens": given}
         return values  # so that an error about the value names the given key
 
-    @model_validator(mode="before")
-    @classmethod
-    def _warm_up_within_the_run(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("max_steps") in range(1, 10):
-            return {"warmup_steps": values["max_steps"], **values}
-        return values
+    @model_validator(mode="after")
+    def _warm_up_within_the_run(self) -> Self:
+        # `model_fields_set` stays as it is, because messages list the values that the user set.
+        if "warmup_steps" not in self.model_fields_set and self.lr_scheduler_type != "constant":
+            self.__dict__["warmup_steps"] = min(self.warmup_steps, self.max_steps)
+        return self
 
     @field_validator("kl_reference")
     @classmethod
