@@ -217,7 +217,7 @@ def _checked_names(init: Callable[..., None]) -> Callable[..., None]:
 
 
 class ReasoningGym(Environment):
-    """Reasoning Gym tasks, with training and evaluation rows that never share a problem.
+    """Reasoning Gym tasks, with training and evaluation rows that, by default, never share a problem.
 
     Args:
         gym: anything `Mixture.parse` accepts: a task name, a mapping, or a list of these.
@@ -231,7 +231,7 @@ class ReasoningGym(Environment):
         few_shot: messages before the question.
         grading: `"hardened"`: right or wrong; `"partial"`: partial credit for real progress; `"upstream"`: the
             library's own formulas (`core.grading.scoring`).
-        manifest: a run's `manifest.json`, or its contents; raises an error if the rows differ from that run's.
+        manifest: a run's `manifest.json`, or its contents; an error is raised if the rows differ from that run's.
         split_by: whether a row's `"problem"` or its `"question"` decides its split (`core.data.splits`).
 
     Raises:

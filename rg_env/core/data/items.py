@@ -115,19 +115,19 @@ def item_seed(seed: int, index: int) -> int:
     """The library's seed for item `index` under the user's `seed`.
 
     The library draws item i of seed s from Random(s + i). The user's seed is hashed so that neighboring seeds do not
-    yield the same items. The result is below 2^32, the limit for numpy, which some tasks use.
+    yield the same items. The result is below 2^32, the limit for seeds in numpy.
     """
     return (int.from_bytes(hashlib.sha256(f"rg_env:{seed}".encode()).digest()[:4]) >> 1) + index
 
 
 def serve() -> None:
-    """The main function of a process that draws items until its parent ends it.
+    """The main function of a process that draws items until its input ends.
 
     The first message is {"imports": `core.user_code.sources()`, "draw_cpu_s"}; the reply is "ready". Each job is
-    {"task", "config", "seed", "first", "count", "splits", "by"}, with one reply per draw, in order: an item; null if
-    the draw yields no question of these splits; {"failed": text} if the library fails on it; {"error": text} if no draw
-    is possible. SIGXCPU ends a process if startup, importing a task or a single draw takes more than `draw_cpu_s`
-    seconds of CPU time.
+    {"task", "config", "seed", "first", "count", "splits", "by"}, and each of its draws gets one reply, in order: an
+    item; null if the draw yields no question of these splits; {"failed": text} if the library fails on this item;
+    {"error": text} if no draw is possible. SIGXCPU ends a process if startup, importing a task or a single draw takes
+    more than `draw_cpu_s` seconds of CPU time.
     """
     parent = ParentPipe()
     first = parent.receive()

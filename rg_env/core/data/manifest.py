@@ -32,7 +32,7 @@ Manifest = Mapping[str, Any]
 def make_manifest(
     mixture: Mixture, splits: Mapping[str, tuple[Sequence[Row], int]], split_by: SplitBy = "problem"
 ) -> dict[str, Any]:
-    """Build the manifest of `splits`, each given as its rows and seed."""
+    """Build the manifest of `splits`, which maps each split to its rows and seed."""
     own = {os.path.basename(name): source for name, source in sources().items()}
     return {
         "versions": {name: version(name) for name in ("rg-env", "reasoning-gym")},

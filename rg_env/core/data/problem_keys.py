@@ -2,15 +2,15 @@
 
     problem_key("lcm", entry)       # the same for "LCM of 84, 87" and "LCM of 87, 84"
 
-The key determines the split (`core.data.splits`), so a problem is never in both splits, regardless of wording. `KEYS`
-defines the problem of each task. `WHOLE` lists tasks that use the whole question as the key, as the user's own tasks
-do. `KEPT` lists tasks whose key keeps details that could be ignored, with the reason.
+By default, the key determines the split (`core.data.splits`), so a problem is never in both splits, regardless of
+wording. `KEYS` defines what counts as the same problem in each task. `WHOLE` lists tasks that use the whole question as
+the key, as the user's own tasks do. `KEPT` lists tasks whose key keeps details that could be ignored, with the reason.
 
 A function named after a task returns the task's problem as a form (`core.data.canonical`). The first paragraph of its
 docstring describes the problem for users. `_FIELDS` lists the tasks whose problem consists of plain metadata fields.
 
-Keys do not detect deeper equivalences, such as those of equal integrands in different forms, mirrored boards, or number
-sequences with different rules. Rotations and mirror images of a grid are different problems, because their answers are
+Keys do not detect deeper equivalences, such as equal integrands in different forms, mirrored boards, or number
+sequences with the same rule. Rotations and mirror images of a grid are different problems, because their answers are
 different grids or paths.
 """
 
@@ -75,7 +75,7 @@ def described(task: str) -> str:
 def problem_key(task: str, entry: Entry) -> str:
     """The problem key of a library entry (after a round trip through JSON).
 
-    It is the same on every machine and under every hash seed, config and level.
+    It does not depend on the machine, the hash seed, the config or the level.
     """
     try:
         form = KEYS[task].form(entry)
@@ -91,7 +91,7 @@ def parts(pattern: str, text: str) -> list[Any]:
 
 
 def numbered(text: Iterable[str]) -> list[int]:
-    """Each character as the rank of its first occurrence, so texts that differ only in their alphabet become equal."""
+    """Each character's rank by first occurrence, so that texts that differ only in their alphabet become equal."""
     numbers: dict[str, int] = {}
     return [numbers.setdefault(sign, len(numbers)) for sign in text]
 
@@ -356,7 +356,7 @@ def game_of_life_halting(entry: Entry) -> Any:
 
 
 def _shifted(rows: Sequence[Sequence[bool]]) -> list[list[int]]:
-    """The live cells of a board that wraps around, relative to one that is chosen by its neighborhood."""
+    """Positions of the live cells on a board that wraps around, relative to a live cell chosen by its neighborhood."""
     height, width = len(rows), len(rows[0])
     cells = [(y, x) for y, row in enumerate(rows) for x, alive in enumerate(row) if alive]
 
@@ -462,7 +462,7 @@ def caesar_cipher(entry: Entry) -> Any:
 
 
 def codeio(entry: Entry) -> Any:
-    """The code with its input and output, whichever is requested."""
+    """The code with its input and output, regardless of which is requested."""
     code = parts(r"(?s)copy spans of code directly\.\s*(.*)", entry["question"])
     return (*code, *_fields(entry, "input_data output_data"))
 

@@ -4,9 +4,9 @@ The cache has one gzipped JSON file for each combination of tasks, split, number
 everything the rows depend on, including this package's code and the library and Python versions. A damaged file is
 rebuilt, with a one-line warning. Errors in the cache never prevent rows from being built.
 
-The folder is `rows` under `RG_ENV_CACHE` ("" disables the cache), otherwise under `rg-env` in `XDG_CACHE_HOME`,
-`~/Library/Caches` (macOS) or `~/.cache`. It is readable only by its owner; a folder that others own or can write to is
-not used. If the files exceed `MAX_BYTES` in total, the least recently used ones are removed.
+The folder is `rows` in `RG_ENV_CACHE` ("" disables the cache) or, if that is not set, `rg-env/rows` in
+`XDG_CACHE_HOME`, `~/Library/Caches` (macOS) or `~/.cache`. It is readable only by its owner; a folder that others own
+or can write to is not used. If the files exceed `MAX_BYTES` in total, the least recently used ones are removed.
 """
 
 import contextlib
@@ -92,7 +92,8 @@ def store(what: Mapping[str, Any], rows: list[Row], max_bytes: int = MAX_BYTES) 
 
 @contextmanager
 def building(whats: Sequence[Mapping[str, Any]]) -> Iterator[None]:
-    """Within the block, no other process on this machine builds the same rows, if files can be locked."""
+    """While the block runs, no other process on this machine builds the same rows, provided that files can be
+    locked."""
     with contextlib.ExitStack() as held:
         if whats and (where := folder()) is not None:
             path = where / (hashlib.sha256("".join(map(_name, whats)).encode()).hexdigest()[:32] + _LOCK)

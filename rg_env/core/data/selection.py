@@ -6,11 +6,11 @@ rows.
 
 In the tasks of `BALANCED`, a constant answer would be right on up to 90% of the rows as the library draws them. There,
 a row with a frequent answer waits until other answers have caught up. In tasks with two answers, both are then equally
-frequent. In tasks with open-ended answers, no answer has more than one row in five, which takes 1.0
+frequent. In tasks with open-ended answers, no answer is right on more than one row in five, which takes 1.0
 (binary_alternation) to 1.5 (maze) draws per row. The exception is self_reference, with one in four: its answer is 1, 2,
 3 or 4 in 95% of the draws, and one in five would take 4.8 draws per row. Tasks are not balanced if the best constant
-answer is right on about 20% of the rows (aiw, knight_swap), or only as often as chance (zebra_puzzles, with four
-names).
+answer is right on only about 20% of the rows (aiw, knight_swap), or no more often than a random guess (zebra_puzzles,
+with four names).
 """
 
 import json
@@ -114,7 +114,7 @@ class Selection:
 
 
 class _Taker:
-    """One split's rows, in draw order, except that no answer has more than one row in `one_in`."""
+    """One split's rows, in draw order, except that no answer is right on more than one row in `one_in`."""
 
     def __init__(self, one_in: int, patience_s: float) -> None:
         self.rows: list[Row] = []

@@ -181,7 +181,7 @@ def distinct(rows: Iterable[tuple[str, str, dict[str, Any]]], name: str) -> list
     """The user's own rows without exact repeats; prints the number of repeats.
 
     Args:
-        rows: the location of each row for messages, its question, and the row.
+        rows: for each row, its location (for messages), its question, and the row itself.
 
     Raises:
         InputError: a question has two different answers.

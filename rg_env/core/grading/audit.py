@@ -41,7 +41,7 @@ class Audit:
     disagreements: int = 0
     """Number of `answers` on which the two graders disagree."""
     unexplained: int = 0
-    """Number of `disagreements` of unknown kind."""
+    """Number of unexplained `disagreements`."""
     kinds: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Explained disagreements by kind: their `count`, `why` the library is wrong, and the first one as `example`."""
     dress: float = 0.0
@@ -111,7 +111,8 @@ def grader_name(task: str) -> str:
 
 
 def line(result: Audit) -> str:
-    """One line of the table under `HEADER`, followed by the best cheap replies and the kinds of disagreement.
+    """One line of the table under `HEADER`, followed by the rejected variants, the best replies and the kinds of
+    disagreement.
 
     A constant answer with an accuracy above `GUESSABLE` is marked with `*`.
     """

@@ -139,8 +139,8 @@ def matrix(answer: str, entry: Entry, config: Config) -> float:
 
 
 def game_of_life(answer: str, entry: Entry, config: Config) -> float:
-    """All cells of the final board; partial credit for right cells beyond those right in an empty board or in the
-    initial board."""
+    """All cells of the final board; partial credit for more correct cells than on an empty board or the initial
+    board."""
     board = entry["question"].rpartition("\n\n")[2].removesuffix(".")
     return common.grade_grid(answer, json.loads(entry["answer"]), json.loads(board))
 
@@ -151,8 +151,8 @@ def game_of_life_halting(answer: str, entry: Entry, config: Config) -> float:
 
 
 def pool_matrix(answer: str, entry: Entry, config: Config) -> float:
-    """All cells, correct to at least two decimal places; partial credit for right cells beyond those right in a
-    constant matrix."""
+    """All cells, correct to at least two decimal places; partial credit for more correct cells than in a constant
+    matrix."""
     return common.grade_grid(answer, entry["metadata"]["solution"], entry["metadata"]["matrix"], _is_near)
 
 
@@ -162,7 +162,7 @@ def _is_near(cell: str, value: float) -> bool:
 
 
 def spiral_matrix(answer: str, entry: Entry, config: Config) -> float:
-    """The numbers in spiral order; partial credit for right ones beyond those right in the matrix read row by row."""
+    """The numbers in spiral order; partial credit for more correct numbers than in the matrix read row by row."""
     return common.grade_line(answer, entry["metadata"]["solution"], common.flat(entry["metadata"]["matrix"]))
 
 
@@ -182,8 +182,8 @@ def graph_color(answer: str, entry: Entry, config: Config) -> float:
 def fit_by_chance(entry: Entry) -> float:
     """The probability that a fixed coloring with equally frequent colors solves a question of this size.
 
-    It is `C(N - m, e) / C(N, e)`, where e is the number of edges and m of the N vertex pairs have the same color,
-    divided by the number of possible vertex counts, because a coloring must name exactly the graph's vertices.
+    With e edges, and m of the N vertex pairs in the same color, it is `C(N - m, e) / C(N, e)` divided by the number of
+    possible vertex counts, because a coloring must name exactly the graph's vertices.
     """
     puzzle, (fewest, most) = entry["metadata"]["puzzle"], entry["metadata"]["difficulty"]["num_vertices"]
     vertices, edges, colors = len(puzzle["vertices"]), len(puzzle["edges"]), len(puzzle["color_options"])
@@ -193,7 +193,7 @@ def fit_by_chance(entry: Entry) -> float:
 
 
 def _colors(value: Any) -> dict[str, int | None] | None:
-    """A mapping from vertex to color; None if `value` is not one, or has a vertex twice, as `0` and as `"0"`."""
+    """A mapping from vertex to color; None if `value` is not one, or contains a vertex twice (as `0` and `"0"`)."""
     if not isinstance(value, dict):
         return None
     colors = {str(vertex).strip(): common.whole(str(color).strip()) for vertex, color in value.items()}
@@ -254,14 +254,14 @@ def caesar_cipher(answer: str, entry: Entry, config: Config) -> float:
 
 
 def letter_jumble(answer: str, entry: Entry, config: Config) -> float:
-    """The story's words in any letter case; partial credit for right words beyond those that the question leaves
-    unscrambled."""
+    """The story's words in any letter case; partial credit for correct words, not counting those that the question
+    leaves unscrambled."""
     return _in_place(answer.casefold().split(), entry["answer"], " ".join(entry["metadata"]["scrambled_words"]))
 
 
 def sentence_reordering(answer: str, entry: Entry, config: Config) -> float:
-    """The story's sentence in any letter case; partial credit for words in the right position beyond those already
-    there.
+    """The story's sentence in any letter case; partial credit for words in the right position, not counting those
+    already in position in the question.
 
     If a word occurs twice, the library stores both occurrences at the position of the first. The original sentence is
     also right.
@@ -303,8 +303,8 @@ def palindrome_generation(answer: str, entry: Entry, config: Config) -> float:
 
 
 def palindrome_partitioning(answer: str, entry: Entry, config: Config) -> float:
-    """All partitions into palindromes, in any order; partial credit for right ones minus wrong ones, beyond the trivial
-    one.
+    """All partitions into palindromes, in any order; partial credit for correct partitions minus wrong ones, not
+    counting the partition into single letters.
 
     The partitions are counted, not compared with the stored ones, because there can be thousands.
     """
@@ -332,8 +332,8 @@ def _partition_count(text: str) -> int:
 
 
 def group_anagrams(answer: str, entry: Entry, config: Config) -> float:
-    """The groups and their words in any order; partial credit for right groups if the answer has exactly the given
-    words."""
+    """The groups and their words in any order; partial credit for correct groups if the answer contains exactly the
+    given words."""
     found = None if too_long(answer, entry) else _word_lists(answer.casefold())
     if found is None:
         return 0.0
@@ -364,8 +364,8 @@ def word_sequence_reversal(answer: str, entry: Entry, config: Config) -> float:
 
 
 def word_sorting(answer: str, entry: Entry, config: Config) -> float:
-    """The sorted words, separated by commas or whitespace; partial credit for a longer correct prefix than the
-    question's.
+    """The sorted words, separated by commas or whitespace; partial credit for a correct prefix longer than the one in
+    the question.
 
     Letter case matters, because the order depends on it.
     """

@@ -83,7 +83,7 @@ def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _last_place(value: Fraction, digits: int) -> Fraction:
-    """One unit in the last of `digits` significant digits of `value` (not 0)."""
+    """One unit in the last of the `digits` significant digits of `value`, which must not be 0."""
     exponent = _CONTEXT.divide(Decimal(value.numerator), Decimal(value.denominator)).adjusted()
     return Fraction(10) ** (exponent - digits + 1)
 
@@ -145,8 +145,8 @@ def _without_unit(text: str, units: tuple[str, ...]) -> str:
 
 
 def number_format(answer: str, entry: Entry, config: Config) -> float:
-    """The requested candidate in any notation, rounded to at least three decimals. The answer must be closer to it than
-    to any other candidate."""
+    """The requested candidate in any notation, rounded to at least three decimal places. The answer must be closer to
+    it than to any other candidate."""
     value = forms.number(answer)
     metadata = entry["metadata"]
     if value is None:
@@ -178,7 +178,7 @@ def _rounded(value: Fraction, digits: int) -> set[Fraction]:
 
 
 def _scientific(text: str) -> Fraction | None:
-    r"""A number, also as `1.23 × 10^4`, `1.23 \times 10^{4}`, `1.23*10**4` or `10⁴`."""
+    r"""A number, which may be written as `1.23 × 10^4`, `1.23 \times 10^{4}`, `1.23*10**4` or `10⁴`."""
     if (value := forms.number(text)) is not None:
         return value
     match _factors(text):
@@ -316,9 +316,10 @@ def _readings(text: str) -> list[timedelta]:
 
 
 def advanced_geometry(answer: str, entry: Entry, config: Config) -> float:
-    """Coordinates, radius or angle: correct to three decimals, or exact, as fractions and (for a radius) square roots.
+    """Coordinates, radius or angle: correct to three decimal places, or exact, as fractions and (for a radius) square
+    roots.
 
-    An angle may have two decimals, like the stored one. A fraction must be exact.
+    An angle may have two decimal places, like the stored one. A fraction must be exact.
     """
     metadata = entry["metadata"]
     if metadata["task_type"] == "orthocenter":

@@ -149,7 +149,8 @@ def _finite(a: Ball) -> Ball:
 
 
 def _lifted(function: Callable[[float], float], spread: Callable[[float, float], float]) -> Callable[[Ball], Ball]:
-    """Lift `function` to balls. `spread` bounds its change within the ball, given midpoint and radius."""
+    """Lift `function` to balls. `spread` bounds the change in `function` within a ball, given the midpoint and the
+    radius."""
 
     def lifted(a: Ball) -> Ball:
         x, r = _finite(a)
@@ -166,8 +167,8 @@ def _log_spread(x: float, r: float) -> float:
 
 
 def _tan_spread(x: float, r: float) -> float:
-    """If `r (1 + |tan x|) < 1/4`, every point of the ball keeps at least two thirds of the distance of `x` to the pole.
-    The slope is `1 / sin^2` of the distance, and hence at most 2.25 times the slope at `x`."""
+    """If `r (1 + |tan x|) < 1/4`, every point of the ball is at least two thirds as far from the pole as `x` is. The
+    slope is `1 / sin^2` of the distance, and hence at most 2.25 times the slope at `x`."""
     middle = math.tan(x)
     if r * (1 + abs(middle)) >= 0.25:
         raise ValueError("the ball may contain a pole")
@@ -352,7 +353,7 @@ def _call(function: str, argument: Function) -> Function:
 
 
 def _size(node: Node) -> Callable[[Mapping[str, Dual]], float]:
-    """A function that returns the value's magnitude without cancellation between terms, the reference for rounding
+    """A function that returns the magnitude the value would have if no terms canceled, as a reference for rounding
     errors."""
     match node:
         case ("negative", operand):
@@ -404,7 +405,7 @@ def is_antiderivative(
     Values that differ by less than the rounding error of floats, relative to the integrand, count as equal.
 
     Args:
-        variables: all names of the variable of integration.
+        variables: all accepted names for the variable of integration.
         constants: names of constants of integration. Their values vary from point to point, so a constant left in the
             derivative (`C*x`) never matches by chance.
         seed: determines the sample points.
@@ -452,8 +453,8 @@ def _points(draw: random.Random) -> Iterator[float]:
 def _near_edges(tried: Mapping[float, bool], has_value: Callable[[float], bool]) -> Iterator[float]:
     """For each sign, points that approach the nearest edge of the domain, away from zero.
 
-    A series or quadrature of `asin(3*x)` about zero agrees with it to all digits in the middle of its domain; only
-    points close to an edge refute it.
+    A series expansion or quadrature of `asin(3*x)` about zero agrees with it to all digits in the middle of its domain;
+    only points close to an edge refute it.
     """
     for sign in (1, -1):
         for near, far in pairwise(sorted((point for point in tried if point * sign > 0), key=abs)):

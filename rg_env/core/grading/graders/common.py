@@ -1,7 +1,7 @@
 """The type `Grader`, and code that several tasks share: graders for text, words, numbers and grids.
 
-Partial credit for a grid is its fraction of right cells beyond those right in a copy of the input. Grids have
-few forms and may be long, so they are split, not parsed by `forms.literal`.
+A grid gets partial credit for more correct cells than in a copy of the input or a constant grid. Grids come in few
+formats and may be long, so they are split rather than parsed by `forms.literal`.
 """
 
 import operator
@@ -141,7 +141,7 @@ def is_whole(cell: str, value: object) -> bool:
 
 
 def grade_grid(answer: str, gold: Grid, given: Grid = (), matches: Matches = is_whole) -> float:
-    """The fraction of correct cells, not counting as many as are correct in a copy of `given` or in a constant grid."""
+    """Progress in correct cells beyond a copy of `given` or a constant grid, whichever has more correct cells."""
     found, shape = rows(answer, sum(map(len, gold))), list(map(len, gold))
     if found is None or list(map(len, found)) != shape:
         return 0.0

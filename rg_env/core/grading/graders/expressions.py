@@ -49,8 +49,8 @@ class _Refused(ValueError):
 def parse(text: str, variables: Collection[str] = (), *, bounded: bool = True) -> Node | None:
     """Parse a formula. A name in `variables` takes precedence over a constant or function of the same name.
 
-    Returns None for text longer than `MAX_CHARS` or `MAX_TOKENS` unless `bounded` is False. Use that only for text
-    whose length is limited elsewhere.
+    Returns None for an invalid formula and, unless `bounded` is False, for text longer than `MAX_CHARS` characters or
+    `MAX_TOKENS` tokens. Pass False only for text whose length is limited elsewhere.
     """
     if bounded and len(text) > MAX_CHARS:
         return None
@@ -104,7 +104,8 @@ def _token(variables: frozenset[str]) -> re.Pattern[str]:
 
 
 class _Parser:
-    """Recursive-descent parser with Python's precedence. Implicit products have the precedence of explicit ones."""
+    """Recursive-descent parser with Python's precedence. Implicit products have the same precedence as explicit
+    ones."""
 
     def __init__(self, tokens: list[str], variables: frozenset[str]) -> None:
         self.tokens = [*tokens, ""]

@@ -182,7 +182,7 @@ def tsumego(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _point(text: str, size: int) -> Point | None:
-    """Row and column, counted from the top left, of a point such as `C4`, where rows count from the bottom."""
+    """Row and column, counted from the top left, of a point such as `C4`, whose row number counts from the bottom."""
     match = _MOVE.fullmatch(forms.plain_digits(text.strip()))
     if match is None:
         return None
@@ -191,7 +191,8 @@ def _point(text: str, size: int) -> Point | None:
 
 
 def captures(board: list[list[str]]) -> dict[Point, int]:
-    """How many white stones each capturing move takes. A move takes the groups that have no other liberty."""
+    """The number of white stones captured by each capturing move. A move captures the white groups whose last
+    liberty it fills."""
     size = len(board)
     left = {(r, c) for r in range(size) for c in range(size) if board[r][c] == "O"}
     found: dict[Point, int] = {}

@@ -116,7 +116,7 @@ class Premises:
     """A propositional_logic question's premises."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
-        """Parse the premises. Raises `ValueError` if one cannot be parsed."""
+        """Parse the premises. Raises `ValueError` if a premise cannot be parsed."""
         self.variables: list[str] = sorted(metadata["variables"])
         self._formulas = [self._read(text) for text in metadata["premises"]]
         self._table = columns(self.variables)
@@ -125,7 +125,7 @@ class Premises:
         self._together = reduce(and_, self._columns, self._always)
 
     def lead_to(self, formula: Formula) -> bool:
-        """Whether `formula` is a conclusion. It may only use the question's variables."""
+        """Whether `formula` is a conclusion. It may use only the question's variables."""
         column = truth(formula, self._table)
         if column in (0, self._always) or self._together & ~column:
             return False
@@ -173,7 +173,7 @@ class Premises:
             yield f"¬{name}", self._always & ~column
 
     def _is_new(self, clause: int) -> bool:
-        """Like `lead_to`, for a clause given by its column. The only part of a clause is the clause itself."""
+        """Like `lead_to`, but for a clause given by its column. The only part of a clause is the clause itself."""
         implied = clause != self._always and not self._together & ~clause
         return implied and all(premise & ~clause for premise in self._columns)
 
@@ -224,7 +224,8 @@ def parse(text: str, variables: Collection[str], max_tokens: int = MAX_TOKENS) -
 
 
 def _binary(tokens: Sequence[tuple[str, str]], at: int, weakest: int, depth: int) -> tuple[Formula, int]:
-    """The longest formula at `at` whose operators bind at least as tightly as `weakest`, and the position after it."""
+    """The longest formula that starts at index `at` and whose operators bind at least as tightly as `weakest`, and the
+    position after it."""
     left, at = _unary(tokens, at, depth)
     while at < len(tokens) and _BINDING.get(tokens[at][0], 0) >= weakest:
         operator = tokens[at][0]
@@ -252,7 +253,7 @@ def _unary(tokens: Sequence[tuple[str, str]], at: int, depth: int) -> tuple[Form
 
 def columns(variables: Collection[str]) -> dict[str, int]:
     """Each variable's column in the truth table: bit i is the variable's value in row i. The first variable's column
-    alternates."""
+    alternates between 0 and 1."""
     if len(variables) > MAX_VARIABLES:
         raise ValueError(f"a truth table can have at most {MAX_VARIABLES} variables, not {len(variables)}")
     rows = 1 << len(variables)
