@@ -108,7 +108,7 @@ def _cause(path: str) -> str:
 
 
 def _has(module: str, name: str) -> bool:
-    """Whether the installed release has the name, even if another problem prevents its import."""
+    """Whether the installed Verifiers release has the name, even if another problem prevents its import."""
     try:
         return hasattr(import_module(module), name)
     except ImportError as error:

@@ -25,9 +25,9 @@ _NO_BUG = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 def run_command(main: Callable[[], Any]) -> None:
     """Run `main` as a program and exit with the code it returns. An `RGEnvError` or Ctrl-C prints one line to stderr.
 
-    If the reader of standard output closes the pipe (`| head`), the program exits quietly with 141, as after SIGPIPE.
-    A failed write (full disk) prints one line and exits with 1. Keys missing from the environment (`WANDB_API_KEY`,
-    `HF_TOKEN`) are read from `.env` in the working directory.
+    If the reader of standard output closes the pipe (`| head`), the program exits quietly with code 141, as after
+    SIGPIPE. A failed write (full disk) prints one line and exits with code 1. Keys missing from the environment
+    (`WANDB_API_KEY`, `HF_TOKEN`) are read from `.env` in the working directory.
     """
     try:
         load_keys()
@@ -59,8 +59,8 @@ def run_command(main: Callable[[], Any]) -> None:
 def _exit_from_process_group(code: int) -> None:
     """With several processes, exit without finalizing the interpreter, because gloo's threads could abort the process.
 
-    Such a thread may still have to release a Python tensor of the last collective operation, and then requests the
-    interpreter's lock. Python ends threads that do so during finalization, whereupon C++ calls `std::terminate`.
+    Such a thread may still have to release a Python tensor from the last collective operation, and acquires the
+    interpreter lock to do so. Python ends threads that do so during finalization, and C++ then calls `std::terminate`.
     Destroying the group would join the threads, but DistributedDataParallel keeps a reference to it.
     """
     distributed: Any = sys.modules.get("torch.distributed")
@@ -137,7 +137,7 @@ def positive(text: str) -> int:
 
 
 class Names(argparse.Action):
-    """An argparse action for `nargs="+"`: names separated by spaces or commas. Words with "=" are not split."""
+    """An argparse action for `nargs="+"`: names separated by spaces or commas. Arguments with "=" are not split."""
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
         parts = [[text] if "=" in text else text.split(",") for text in values]

@@ -12,7 +12,7 @@ TRL logs `accuracy`, the accuracy of each task in a mixture, and the rate of eac
 completion table has a `status` column. If a reward raises an exception, the run ends with a `RewardError`.
 
 This module does not import trl, torch or verifiers. Without `reward_weights`, TRL gives every reward the weight 1.
-TRL's experimental AsyncGRPOTrainer always does so, because it does not support weights.
+TRL's experimental `AsyncGRPOTrainer` always does so, because it does not support weights.
 """
 
 import inspect
@@ -73,7 +73,7 @@ load_environment.__signature__ = inspect.signature(ReasoningGym)  # type: ignore
 class RewardFunction:
     """A reward function that accepts TRL's keyword arguments and all columns of the dataset.
 
-    Picklable if its reward is, for trainers that score in a separate process.
+    It is picklable if its reward is, for trainers that score in a separate process.
     """
 
     def __init__(self, reward: WeightedReward, scorer: "Scorer") -> None:

@@ -6,12 +6,12 @@
 The parameters are those of `core.environment.ReasoningGym`, in the order of Verifiers' own `ReasoningGymEnv`.
 Differences between releases of v0 are handled by duck typing, not by version numbers.
 
-Rewards and metrics are wrapped in functions, and `vf.Rubric` passes arguments by parameter name. The first function
-that is called for a rollout scores it and stores it in `state` for the others.
+Rewards and metrics are wrapped in functions, to which `vf.Rubric` passes arguments by parameter name. The first
+function that is called for a rollout scores it and stores it in `state` for the others.
 
-`vf.Rubric` catches any exception that a reward function raises, logs it and continues with 0.0. It also includes NaN
-in the weighted sum. `watch(rubric)` wraps the functions of any rubric in place, and `raising_reward_errors()` raises
-their first error.
+`vf.Rubric` catches any exception that a reward function raises, logs it and continues with 0.0. It also includes NaN in
+the weighted sum. `watch(rubric)` wraps the functions of any rubric in place, and `raising_reward_errors()` re-raises
+the first error from one of them.
 
 `VerifiersEnvironment` lets `GRPOTrainer` train on the rows of a `vf.SingleTurnEnv`, scored by its rubric.
 """
@@ -41,7 +41,7 @@ from rg_env.errors import InputError, MissingExtraError, RewardError
 
 if not hasattr(vf, "SingleTurnEnv"):
     raise MissingExtraError(
-        f"vf.load_environment and the rest of Verifiers' v0 API are missing in verifiers {vf.__version__}: use "
+        f"vf.load_environment and the rest of Verifiers' v0 API are missing from verifiers {vf.__version__}: use "
         "rg_env.load_environment, which returns a v1 environment, or pip install 'verifiers<0.4'"
     )
 
@@ -62,7 +62,7 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
     """A single-turn environment for Reasoning Gym tasks, with training and evaluation rows that never share a problem.
 
     Args:
-        gym, num_train_examples, num_eval_examples and all others: as for `ReasoningGym`.
+        gym, num_train_examples, num_eval_examples and all others: the same as for `ReasoningGym`.
         parser: a `vf.Parser`, passed to reward functions.
         rubric: your own `vf.Rubric`. Its rewards replace the default ones and are added to `rewards`, if given.
             Accuracy and statuses remain as metrics.
@@ -121,7 +121,7 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         )
 
     def to_examples(self, rows: Sequence[DrawnRow]) -> list[dict[str, Any]]:
-        """Convert rows of `core.data` to examples with this environment's prompt and grading, as in its datasets."""
+        """Convert rows from `core.data` to examples with this environment's prompt and grading, as in its datasets."""
         return self.environment.to_examples(rows)
 
     # Synchronous up to 0.1.5 (alongside `a_generate`), asynchronous from 0.1.6.
@@ -344,7 +344,8 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rollout_in(arguments: Mapping[str, Any]) -> str:
-    """Describe the rollout from the function's arguments. Verifiers passes only the arguments in its signature."""
+    """Describe the rollout from the function's arguments. Verifiers passes only the arguments in the function's
+    signature."""
     state = arguments.get("state")
     known = {**(state if isinstance(state, Mapping) else {}), **arguments}
     completion, info = known.get("completion"), known.get("info")
@@ -474,7 +475,7 @@ async def _scored_rollouts(rubric: Any, states: Sequence[Any]) -> list[tuple[Any
 
 
 async def _scored_groups(rubric: Any, states: Sequence[Any]) -> list[tuple[Any, Mapping[str, Any]]]:
-    """Score with a later release's rubric, which scores a row's rollouts together."""
+    """Score with a rubric from Verifiers 0.1.7 or later, which scores a row's rollouts together."""
     groups = groupby(states, key=lambda state: (state["example_id"], repr(state["prompt"])))
     await asyncio.gather(*(rubric.score_group(list(group)) for _, group in groups))
     return [(state.get("reward"), state.get("metrics") or {}) for state in states]
@@ -490,7 +491,7 @@ def _check_single_turn(env: Any) -> None:
         why = f"overrides {', '.join(own)}"
     else:
         return
-    raise InputError(f"{name} {why}, but GRPOTrainer samples only single turns: train it with prime-rl")
+    raise InputError(f"{name} {why}, but GRPOTrainer samples only single turns: train on it with prime-rl")
 
 
 def _of_rubric(rubric: Any, name: str) -> list[Any]:
@@ -505,7 +506,7 @@ def _rows(env: Any, name: str, options: PromptOptions) -> list[dict[str, Any]]:
 
 
 def _row(row: Row) -> dict[str, Any]:
-    """Convert a dataset's row to a row of `Environment`. In datasets, keys that a message lacks are None."""
+    """Convert a dataset's row to a row of `Environment`. In a dataset, keys missing from a message are None."""
     prompt, answer, info = row.get("prompt"), row.get("answer"), row.get("info")
     if isinstance(prompt, list):
         prompt = [{key: value for key, value in message.items() if value is not None} for message in prompt]

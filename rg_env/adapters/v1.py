@@ -11,12 +11,12 @@
         episodes = [await env.run_episode(task, context) for task in env.taskset]
 
 Rows, prompts, graders and rewards are the same as in the v0 environment: the same options yield the same questions and
-scores in every release. Rows are built, or read from the cache, when the taskset is iterated. Differences between
+scores in every release. Rows are built, or read from the cache, when the taskset is iterated over. Differences between
 releases of v1 are handled by duck typing, not by version numbers.
 
-The harness sends one request from this process, without a sandbox, program or tools. Every request passes through the
-interception endpoint of Verifiers, so traces are complete. Other tasksets can use the harness by its id "rg-env" if
-their prompts are text.
+The harness sends one request from this process, without a sandbox, program or tools. Every request passes through
+Verifiers' interception endpoint, so traces are complete. Other tasksets can use the harness by its id "rg-env" if their
+prompts are text.
 """
 
 import functools
@@ -64,8 +64,8 @@ class ReasoningGymTaskConfig(vf.TaskConfig):
     """Task config without options: rewards are set on the taskset, which passes them on."""
 
     _rubric: str | Rubric = PrivateAttr('{"gym": "leg_counting"}')
-    """JSON for `_parsed`, because a config may be pickled for other processes, which import the user's code themselves.
-    Within a single process, this is the rubric itself."""
+    """The rubric as JSON (see `_parsed`), because a config may be pickled for other processes, which import the user's
+    code themselves. Within a single process, this is the `Rubric` itself."""
 
 
 class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskConfig]):
@@ -73,7 +73,7 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
 
     @property
     def key(self) -> str:
-        """A unique key for the question: the task, and a hash of the text."""
+        """A unique key for the question: the task, and a hash of its text."""
         return f"{self.data.info.get('rg_task')}:{question_hash(self.data.question)}"
 
     @vf.reward
@@ -333,7 +333,7 @@ if hasattr(vf, "SingleAgentEnv"):  # missing in 0.2, where the harness has its o
 
         Args:
             split: the split in `taskset`: "eval" or "train".
-            gym, num_train_examples, num_eval_examples and all others: as for `ReasoningGym`.
+            gym, num_train_examples, num_eval_examples and all others: the same as for `ReasoningGym`.
 
         Attributes:
             environment: the underlying `ReasoningGym` with both splits, used by `GRPOTrainer`. Its attributes
@@ -365,7 +365,7 @@ if hasattr(vf, "SingleAgentEnv"):  # missing in 0.2, where the harness has its o
             self.taskset = _RowsTaskset(taskset, env.train_rows if split == "train" else env.eval_rows)
 
         def to_examples(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
-            """Convert rows of `core.data` to examples with this environment's prompt and grading."""
+            """Convert rows from `core.data` to examples with this environment's prompt and grading."""
             return self.environment.to_examples(rows)
 
     load_environment = ReasoningGymEnv

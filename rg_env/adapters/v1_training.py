@@ -92,7 +92,7 @@ class TasksetEnvironment(Environment):
         return rows
 
     def _check(self, task: vf.Task) -> None:
-        """Record the rewards for this kind of task. Raises `InputError` if it needs anything unsupported."""
+        """Record the rewards for this type of task. Raises `InputError` if the task needs anything unsupported."""
         name, judges = type(task).__name__, task.plugged_judges()
         rewards, metrics = task.hooks("reward"), task.hooks("metric")
         if task.toolsets(task.config):
@@ -116,7 +116,7 @@ class TasksetEnvironment(Environment):
 
 
 def environment_of(env: Any) -> TasksetEnvironment:
-    """The training environment of a taskset, or of an `Env` with one agent.
+    """The training environment for a taskset, or for an `Env` with one agent.
 
     Raises:
         InputError: the env has several agents or runs its agent in a custom way, or `TasksetEnvironment` rejects its
@@ -138,7 +138,7 @@ def environment_of(env: Any) -> TasksetEnvironment:
 
 
 def _refuse(name: str, why: str) -> NoReturn:
-    raise InputError(f"{name} {why}, but GRPOTrainer samples only single turns: train it with prime-rl")
+    raise InputError(f"{name} {why}, but GRPOTrainer samples only single turns: train on it with prime-rl")
 
 
 def _row(task: vf.Task) -> dict[str, Any]:

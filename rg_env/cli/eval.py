@@ -106,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _take_overrides_out_of_lists(options: argparse.Namespace) -> None:
-    """Move `key=value` words to the overrides: argparse takes every word after `--models` as a name.
+    """Move `key=value` arguments to the overrides: argparse takes every argument after `--models` as a name.
 
     Raises:
         InputError: a list and an override of a single model or task are given, and one would replace the other.

@@ -17,7 +17,7 @@ def add(commands: Any) -> None:
         help="start a vLLM server and a training run that uses it; stop both at the end",
         usage="rg-env launch CONFIG [section.key=value ...] [options] [-- options of rg-env train]\n"
         "       rg-env launch SCRIPT --model NAME [options] [-- the script's own arguments]",
-        epilog="A script is passed --model, --engine vllm and --port. Without a GPU, both processes run on the CPU.",
+        epilog="A script receives --model, --engine vllm and --port. Without a GPU, both processes run on the CPU.",
         examples=[
             "rg-env launch configs/train/leg_counting_qwen7b.yaml --vllm-gpus 0 --gpus 1,2,3",
             "rg-env launch examples/train_minimal.py --model Qwen/Qwen2.5-1.5B-Instruct -- --num-generations 8",

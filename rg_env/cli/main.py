@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
     argparse.
 
     Raises:
-        InputError: the command or option does not exist; the message suggests the likely one.
+        InputError: the command or option does not exist; the message suggests a similar one.
     """
     parser, commands = make_parser()
     first = next(iter(arguments), "")

@@ -74,8 +74,8 @@ class CommandParser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Suggest the right name for a misnamed option, which may be why a required one is missing; otherwise
-        report argparse's error on one line."""
+        """If an option is misnamed, suggest the right name, because a required option may be missing only for this
+        reason; otherwise report argparse's error on one line."""
         for argument in self._arguments:
             if argument.startswith("--") and self._called(argument):
                 raise self.unknown(argument)
@@ -131,7 +131,7 @@ class CommandParser(argparse.ArgumentParser):
         return bool(self._called(argument) or self._elsewhere(argument.partition("=")[0]))
 
     def _elsewhere(self, flag: str) -> str | None:
-        """What to use instead of an option that starts several processes, for commands that start a run."""
+        """For commands that start a run: what to use instead of an option that starts several processes."""
         names = _candidates(flag) if self.prog.endswith((" train", " launch")) else ()
         return next((_ELSEWHERE[each] for each in names if each in _ELSEWHERE), None)
 
@@ -149,7 +149,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def request_of(kind: type[T], options: argparse.Namespace) -> T:
-    """Build the dataclass `kind` from the options named like its fields; lists become tuples."""
+    """Build the dataclass `kind` from the options with the names of its fields; lists become tuples."""
     given = {each.name: getattr(options, each.name) for each in fields(kind) if hasattr(options, each.name)}  # type: ignore[arg-type]
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 

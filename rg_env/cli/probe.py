@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
     option(
         "--max-tokens",
         type=positive,
-        help="maximum new tokens per answer; default: as in training, otherwise 1024 (or half the context, if less)",
+        help="maximum new tokens per answer; default: as in training, or 1024 (at most half the context length)",
     )
     option("--output-dir", metavar="DIR", help="output folder; default: a new one under outputs/")
     option("--resume", action="store_true", help="resume the probe in the output folder")

@@ -33,7 +33,7 @@ def add(commands: Any) -> None:
         "--optimizer-state",
         choices=["none", "full"],
         default="none",
-        help="whether to include the optimizer state, which is needed to resume training; default: none",
+        help="optimizer state to upload, which is needed to resume training; default: none",
     )
     option("--base", metavar="MODEL", help="base model, if the checkpoint lacks a config or tokenizer")
     option("--revision", metavar="BRANCH", help="branch, created if missing; default: main")

@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
         "--sort",
         choices=["category", "name", "levels", "draw", "constant"],
         default="category",
-        help="sort order of the list; numbers are sorted in ascending order",
+        help="column to sort the list by, in ascending order",
     )
     option("--json", action="store_true", help="print JSON instead of a table")
     option("--level", type=int, metavar="N", help="difficulty level of the task")
@@ -109,7 +109,7 @@ def table(found: Sequence[dict[str, Any]]) -> str:
 
 
 def one_task(name: str, level: int | None = None, show: int = 0, seed: int = 0) -> str:
-    """Describe one task: options, levels, audit figures and `show` example rows, at `level` if given.
+    """Describe one task: options, levels, audit results and `show` example rows, at `level` if given.
 
     Raises:
         UnknownNameError: the task does not exist.

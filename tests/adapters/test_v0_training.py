@@ -158,7 +158,7 @@ def _with_tools() -> Any:
 )
 def test_what_the_trainer_cannot_run_is_refused(env: Any, message: str) -> None:
     """By name, with the way."""
-    with pytest.raises(InputError, match=rf"{message}.*train it with prime-rl"):
+    with pytest.raises(InputError, match=rf"{message}.*train on it with prime-rl"):
         as_environment(env)
 
 

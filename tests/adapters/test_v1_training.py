@@ -286,7 +286,7 @@ IMAGE = [vf.UserMessage(content=[vf.ImageUrlContentPart(image_url=vf.ImageUrlSou
 )
 def test_what_the_trainer_cannot_run_is_refused(taskset: Any, message: str) -> None:
     """By name, with the way."""
-    with pytest.raises(InputError, match=rf"{message}.*train it with prime-rl"):
+    with pytest.raises(InputError, match=rf"{message}.*train on it with prime-rl"):
         as_environment(taskset)
 
 
@@ -359,7 +359,7 @@ def test_envs_that_run_in_a_way_of_their_own_are_refused() -> None:
         (Two(TwoConfig(taskset={"id": "rg-env"})), "Two is not a SingleAgentEnv: it may have several agents or turns"),
         (single(harness={"id": "bash"}), r"SingleAgentEnv has a harness with tools \(bash\)"),
     ):
-        with pytest.raises(InputError, match=rf"{message}.*train it with prime-rl"):
+        with pytest.raises(InputError, match=rf"{message}.*train on it with prime-rl"):
             as_environment(env)
 
 

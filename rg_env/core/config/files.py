@@ -91,7 +91,7 @@ def is_config_file(name: str) -> bool:
 
 
 def _nulls(path: Keys, value: Any) -> Iterator[Keys]:
-    """The paths of the nulls in a value at `path`, except those within lists."""
+    """The paths of the null values in a value at `path`, except those within lists."""
     if value is None:
         yield path
     elif isinstance(value, Mapping):
@@ -255,7 +255,8 @@ _COUNTERPARTS = {  # pattern of a path in another repository -> shipped config
 
 
 def counterpart(file: Path) -> str:
-    """A hint that names the shipped counterpart of another repository's config, by file name; empty if unknown."""
+    """A hint that names the shipped counterpart of a config from another repository, matched by file name; empty if
+    unknown."""
     for pattern, shipped in _COUNTERPARTS.items():
         if found := re.search(f"(?:^|/)(?:{pattern})$", file.with_suffix("").as_posix()):
             name = found.expand(shipped).replace("sukoku", "sudoku")

@@ -89,7 +89,7 @@ def parse_config(
     """Parse and validate a config.
 
     Args:
-        names: returns problems with names that the schema cannot check, such as task names. They are reported
+        names: returns the problems found in names that the schema cannot check, such as task names. They are reported
             together with the schema's own problems.
 
     Raises:
@@ -262,7 +262,7 @@ def problem_of(path: Keys, check: Callable[[], Any]) -> Iterator[Problem]:
 def problems_within(
     path: Keys, spec: Mapping[str, Any], check: Callable[[Any], Any], hint: str = ""
 ) -> Iterator[Problem]:
-    """All errors that `check` raises about `spec`, each at its key. After each error, `check` runs again without that
+    """All errors that `check` raises for `spec`, each at its key. After each error, `check` runs again without that
     key."""
     while True:
         try:

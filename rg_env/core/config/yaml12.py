@@ -1,7 +1,7 @@
 """YAML with plain values only, and with the scalars of YAML 1.2: `1e-6` is a number, and `on` is text.
 
 Uses PyYAML's parser with our own constructors: PyYAML reads YAML 1.1, and ruamel.yaml (tested: 0.19) accepts dates,
-underscored numbers, sets and non-text keys, and limits neither depth nor aliases. Here, keys and dates are text,
+numbers with underscores, sets and non-text keys, and limits neither depth nor aliases. Here, keys and dates are text,
 duplicate keys are errors, and both the depth and the number of values are limited. Every error is a one-line
 `ValueError` with its position. `load` reads back exactly the values that `to_yaml` wrote.
 """

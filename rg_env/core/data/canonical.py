@@ -13,7 +13,7 @@ This module also builds the forms of arithmetic and algebraic expressions in the
 
     expression("2*x - 1", "x")      # the same form as for "-1 + x*2", and for "2*y - 1" with "y"
 
-Sums and products are unordered, a sign belongs to its term, and names of variables do not matter. Nothing is computed:
+Sums and products are unordered, a sign belongs to its term, and variable names do not matter. Nothing is computed:
 `2 + 2` and `4` are different problems.
 """
 
@@ -42,7 +42,7 @@ class Bag(tuple[Any, ...]):
 
 
 def canonical(form: Any) -> str:
-    """A text that is the same for forms that differ only in names and the order within bags."""
+    """A string that is the same for forms that differ only in names and in the order within bags."""
     return _text(form, _labels(form))
 
 
@@ -70,7 +70,7 @@ def _labels(form: Any) -> dict[str, str]:
 
 
 def _statements(form: Any) -> Iterator[Any]:
-    """The parts that relate names: the form's own parts, and those in its bags, with their position."""
+    """The parts of the form, with a bag's parts listed individually, each with its position if the form is a tuple."""
     if isinstance(form, tuple) and not isinstance(form, Bag):
         for place, part in enumerate(form):
             yield from ((place, each) for each in part) if isinstance(part, Bag) else [(place, part)]

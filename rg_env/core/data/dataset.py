@@ -7,7 +7,7 @@ is under `rg_task` because verifiers 0.3 reads `info["task"]` itself and expects
 
 A row's problem decides its split (`core.data.splits`), so training and evaluation rows never share a problem,
 regardless of the seeds. Within a split, rows have distinct questions. The seed determines the first item of a task.
-From there on, distinct questions of the requested split are kept, in order, until there are enough
+Starting there, distinct questions of the requested split are kept, in order, until there are enough
 (`core.data.selection`). The same tasks, numbers of rows and seeds yield the same rows in any process and on any number
 of cores (`core.data.generation`). A repeated build reads the rows from disk (`core.data.row_cache`).
 """
@@ -128,7 +128,8 @@ def _load(described: Mapping[_Part, Mapping[str, Any]]) -> dict[_Part, list[Row]
 
 
 def _generate(mixture: Mixture, parts: list[_Part], by: SplitBy, processes: int | None) -> dict[_Part, list[Row]]:
-    """Generate the rows of each part. Parts with the same seed share one walk, so that no item is drawn twice."""
+    """Generate the rows of each part. Parts with the same seed share one walk through each task's items, so that no
+    item is drawn twice."""
     requests = []
     for seed in dict.fromkeys(part[2] for part in parts):
         counts = {split: mixture.counts(n) for split, n, own in parts if own == seed}

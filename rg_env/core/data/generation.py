@@ -282,7 +282,7 @@ class Generation:
         """The walk a process should work on next.
 
         Opening a task takes up to 3 s, so a process stays with its walk while draws remain. It then takes the longest
-        walk without a process, and shares another process's walk only if much is left to draw.
+        remaining walk without a process, and shares another process's walk only if much is left to draw.
         """
         taken = [other.walk for other in self.drawers if other.draws]
         long_s = self._limits.worth_a_process_s
