@@ -64,7 +64,7 @@ def repo_problem(repo_id: str) -> str | None:
 
 
 def revision_problem(revision: str) -> str | None:
-    """Why `revision` is not a writable branch; None if it is."""
+    """The reason `revision` does not name a writable branch; None if it does."""
     if not _BRANCH.fullmatch(revision) or ".." in revision or revision.endswith((".", ".lock")):
         return "is not a branch name: use letters, digits, '-', '_', '.' and '/'"
     if re.fullmatch(r"[0-9a-f]{40}", revision) or revision.startswith("refs/"):

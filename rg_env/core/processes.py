@@ -12,7 +12,7 @@
     child.kill()
 
 Every child runs in its own session: Ctrl-C in the terminal does not reach it, and its whole process group can be ended.
-No child outlives this process, even if this process is killed: a `ProcessGroup` receives SIGTERM (on Linux), and a
+Background children also end if this process is killed: a `ProcessGroup` receives SIGTERM (on Linux), and a
 `JsonProcess` sees the end of its standard input. Use `bare_environment` for code that needs nothing from the user's
 environment, and `environment_without` for programs. `core.child_process` contains the code that runs in the child.
 """
@@ -57,7 +57,7 @@ def world_size() -> int:
     """The number of training processes; 1 without a launcher.
 
     Raises:
-        InputError: a launcher's variable is not a number, which would later crash accelerate with a traceback.
+        InputError: an environment variable set by the launcher is not a valid number.
     """
     numbers = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_RANK": -1}
     for name, least in numbers.items():
@@ -125,7 +125,7 @@ class Finished:
 
     @property
     def reason(self) -> str:
-        """The signal that ended the program, or its last line of output, where Python names the exception."""
+        """The signal that ended the program, or its last line of output, in which Python names the exception."""
         if self.code is not None and self.code < 0:
             return f"ended by {signal_name(-self.code)}"
         lines = [line.strip() for line in f"{self.output}\n{self.errors}".splitlines() if line.strip()]
@@ -254,7 +254,7 @@ class ProcessGroup:
         return descendants(self._process, recursive=False)
 
     def interrupt(self) -> None:
-        """Send SIGINT to each worker, but only once per worker, even if called repeatedly.
+        """Send SIGINT to each worker, but only once per worker, even if this is called repeatedly.
 
         The launcher does not receive a signal: torch's launcher would kill the workers 30 seconds later, possibly
         during a large save.
@@ -429,7 +429,7 @@ class JsonProcess:
         self.send_line(json.dumps(value).encode(), deadline)
 
     def send_line(self, line: bytes, deadline: float = math.inf) -> None:
-        """Send already encoded JSON; raises like `send`."""
+        """Send JSON that is already encoded. Raises the same errors as `send`."""
         data = memoryview(line + b"\n")
         while data:
             try:
@@ -461,7 +461,7 @@ class JsonProcess:
         return [json.loads(line) for line in lines]
 
     def is_silent(self) -> bool:
-        """Whether there is nothing to read, neither a reply nor end of file."""
+        """Whether there is nothing to read: neither a reply nor an end of file."""
         return not self.unread and not self._readable.poll(0)
 
     def _chunk(self) -> bytes:
@@ -491,7 +491,7 @@ class JsonProcess:
 
     @property
     def end(self) -> str:
-        """A description of how the process ended, after `kill`: "exit code 3", "signal 9 (Killed)"."""
+        """How the process ended: "exit code 3" or "signal 9 (Killed)". Available after `kill`."""
         code = self._process.returncode
         return f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.strsignal(-code)})"
 

@@ -7,7 +7,7 @@
     rewards=[("correctness", 1.0), ("ends_well", 0.2), some_function,
              {"name": "length", "weight": 0.1, "when": "correct", "options": {"max_tokens": 256}}]
 
-Rewards are weighted and summed. A reward is a named function of a rollout that requests its inputs by parameter name:
+Rewards are weighted and summed. A reward is a named function of a rollout. It requests its inputs by parameter name:
 `rollout` (the whole `Rollout`, extracted and scored), or the names that Verifiers uses: prompt, completion, answer (the
 gold answer), state, task, info, parser. Other parameters must have defaults, and can be set with `options`. A reward
 returns a finite number, by convention in [0, 1]. It may be async; the rollouts of a batch are then scored concurrently,
@@ -19,8 +19,8 @@ the answers before it calls rewards:
     [scored] = rubric.score([rollout])
     scored.reward, scored.rewards, scored.metrics
 
-Length rewards use the number of tokens that the server reports. If the server does not report it, they estimate it with
-`CHARACTERS_PER_TOKEN`, except for `brevity`, which raises an error.
+Length rewards use the number of tokens that the server reports. If the server does not report this number, they
+estimate it with `CHARACTERS_PER_TOKEN`, except for `brevity`, which raises an error.
 """
 
 import asyncio
@@ -85,8 +85,8 @@ class WeightedReward(NamedTuple):
     def value(self, rollout: Rollout, available: Mapping[str, Any]) -> float:
         """The unweighted reward; 0.0 if the rollout does not meet the condition `when`.
 
-        `available` contains other arguments by their name in `PARAMETERS`. Raises `RewardError`, which names the reward
-        and the rollout, if the function raises an exception or does not return a finite number.
+        `available` contains the other arguments, keyed by their names in `PARAMETERS`. Raises `RewardError`, which
+        names the reward and the rollout, if the function raises an exception or does not return a finite number.
         """
         if not self._is_open(rollout):
             return 0.0
@@ -96,7 +96,7 @@ class WeightedReward(NamedTuple):
         return checked_value(self.name, value, where, self.function)
 
     async def avalue(self, rollout: Rollout, available: Mapping[str, Any]) -> float:
-        """Like `value`, for callers in an event loop."""
+        """The same as `value`, but for callers in an event loop."""
         if not self._is_open(rollout):
             return 0.0
         with _failing(self.name, rollout) as where:
@@ -348,7 +348,8 @@ def run_async(work: Awaitable[T]) -> T:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric that is 1 for rollouts with `status` and 0 for others; with `task`, only for rollouts of that task."""
+    """A metric that is 1 for rollouts with `status` and 0 for others; with `task`, it applies only to rollouts of that
+    task."""
 
     name: str
     """`accuracy`, `accuracy/<task>` or `status/<status>`."""
@@ -436,7 +437,8 @@ class Rubric:
         """Score rollouts; the results are in the same order.
 
         Raises:
-            RewardError: a reward raised or returned a non-finite value; the message names the reward and the rollout.
+            RewardError: a reward raised an exception or did not return a finite number; the message names the reward
+                and the rollout.
             InputError: a rollout's `info` is invalid.
         """
         self.grade(rollouts)
@@ -457,7 +459,8 @@ class Rubric:
 
 
 def offered(rollout: Rollout, completion: Any = None) -> dict[str, Any]:
-    """Arguments for rewards, keyed by name (`OFFERED`). `completion` replaces the rollout's messages, if given."""
+    """Arguments for rewards, keyed by name (`OFFERED`). If given, `completion` replaces the message made from the
+    rollout's text."""
     return {
         "prompt": rollout.prompt,
         "completion": [{"role": "assistant", "content": rollout.text}] if completion is None else completion,
@@ -499,7 +502,7 @@ def answer_format(rollout: Rollout) -> float:
 def think_format(rollout: Rollout, *, opened: bool = False) -> float:
     """1 for one <think> block followed by one non-blank <answer> block, else 0.
 
-    Only whitespace may precede or separate the blocks. Text may follow, but no further tag.
+    Only whitespace may precede or separate the blocks. Text may follow, but no more of these tags.
 
     `opened`: the chat template ends the prompt with <think>, as it does for R1-style models, so the completion starts
     inside the block.
@@ -516,7 +519,7 @@ def think_format(rollout: Rollout, *, opened: bool = False) -> float:
 def tag_count(rollout: Rollout, *, opened: bool = False) -> float:
     """0.25 for each of <think>, </think>, <answer> and </answer> that occurs exactly once, at any position.
 
-    `opened`: as in `think_format`.
+    `opened` has the same meaning as in `think_format`.
     """
     tags = [*(["<think>"] if opened else []), *_TAG.findall(rollout.text)]
     return sum(tags.count(tag) == 1 for tag in _THINK_THEN_ANSWER) / 4
@@ -558,10 +561,12 @@ def cosine(
     """Follows half a cosine wave from the `short` value at 0 tokens to the `long` value at `max_tokens`.
 
     Correct and wrong completions have separate values: by default, a short completion scores higher than a long one if
-    it is correct, and lower if it is wrong. At `max_tokens` and above, the value is `exceeded`; None keeps `long`.
+    it is correct, and lower if it is wrong. At `max_tokens` and above, the value is `exceeded`, or the `long` value if
+    `exceeded` is None.
 
     Source: Yeo et al., 2025, arXiv:2502.03373, where the five values are r_0^c, r_L^c, r_0^w, r_L^w and r_e. The paper
-    uses 2, 1, -10, 0 and -10. Here, only the last is the default; the others are within [-1, 1], like other rewards.
+    uses 2, 1, -10, 0 and -10. Only the last of these is also the default here; the other defaults are within [-1, 1],
+    like other rewards.
     """
     used = _used(rollout, max_tokens)
     if used == 1.0 and exceeded is not None:

@@ -3,7 +3,7 @@
     run = RunFolder(Path("outputs/RUN"))
     run.config()["model"], run.metrics()[-1], run.last_checkpoint()
 
-config.yaml           the resolved settings; config_from_step_N.yaml if the run resumed after step N with other settings
+config.yaml           the resolved settings; config_from_step_N.yaml if the run resumed after step N with new settings
 arguments.yaml        for runs from a config: the resolved training arguments, prompt and rewards
 manifest.json         versions, machine, and the rows of training and evaluation
 metrics.jsonl         one line per step, and one per evaluation
@@ -254,8 +254,8 @@ def is_missing_folder(model: str) -> bool:
 
 
 def model_path_problem(model: str, *, adapters: bool = False) -> str | None:
-    """Why no model can be loaded from a path: there is no such folder, or it contains no model (with `adapters`, no
-    LoRA adapters either). None for names on the Hub."""
+    """Why no model can be loaded from a path: the folder does not exist, or it contains no model (with `adapters`,
+    neither a model nor LoRA adapters). None for names on the Hub."""
     if is_missing_folder(model):
         return f"the folder {model} does not exist"
     files = ("config.json", "adapter_config.json") if adapters else ("config.json",)
@@ -272,13 +272,13 @@ def model_path_problem(model: str, *, adapters: bool = False) -> str | None:
 
 
 def checkpoint_step(folder: Path) -> int | None:
-    """N of checkpoint-N; None for any other name."""
+    """The N in checkpoint-N; None for any other name."""
     match = re.fullmatch(r"checkpoint-(\d+)", folder.name)
     return int(match[1]) if match else None
 
 
 def run_name(tasks: Sequence[str], label: str) -> str:
-    """A run's name from its `tasks`: the first three, and the number of others."""
+    """A run's name: the first three of its `tasks`, the number of others if any, and `label`."""
     more = f"-and-{len(tasks) - 3}-more" if len(tasks) > 3 else ""
     return cut_bytes(f"{cut_bytes('+'.join(tasks[:3]), 60)}{more}-{label}")
 

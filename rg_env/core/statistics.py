@@ -36,9 +36,9 @@ def mean_and_error(values_by_problem: Sequence[Sequence[float]]) -> tuple[float,
     """The mean over all values, and its standard error, clustered by problem.
 
     Answers to one problem resemble each other, so treating them as independent makes the error too small. The clustered
-    error (Liang and Zeger, 1986) adds the deviations within a problem before squaring them, with the usual
-    correction problems / (problems - 1). With one value per problem, this is the sample standard deviation divided by
-    sqrt(problems). With a single problem, the error is unknown, and 0 is returned.
+    error (Liang and Zeger, 1986) adds the deviations within a problem before squaring them, and applies the usual
+    correction factor, problems / (problems - 1). With one value per problem, this is the sample standard deviation
+    divided by sqrt(problems). With a single problem, the error is unknown, and 0 is returned.
 
     Raises:
         InputError: there are no values.
@@ -60,7 +60,7 @@ def mean_and_error(values_by_problem: Sequence[Sequence[float]]) -> tuple[float,
 def mean_interval(values_by_problem: Sequence[Sequence[float]]) -> Interval | None:
     """Confidence interval for a mean of arbitrary values, clustered by problem: Student's t times the standard error.
 
-    None for a single problem, because the deviation between problems is unknown.
+    None for a single problem, because the variation between problems is unknown.
 
     Raises:
         InputError: there are no values.
@@ -100,9 +100,9 @@ def share_interval(values_by_problem: Sequence[Sequence[float]]) -> tuple[float,
 def runs_interval(shares: Sequence[float], questions: int) -> Interval:
     """Confidence interval, within [0, 1], for the mean share over several runs, such as accuracies per seed.
 
-    Computed as in `share_interval`, with runs as the clusters: differences between runs determine the width, and the
-    interval is never narrower than Wilson's interval for all answers combined. If all runs agree, one run's number of
-    questions is used, because runs share their questions.
+    Uses the method of `share_interval`, with runs as the clusters: differences between runs determine the width, and
+    the interval is never narrower than Wilson's interval for all answers combined. If all runs agree, one run's number
+    of questions is used, because runs share their questions.
 
     Args:
         shares: one share per run.
@@ -115,7 +115,8 @@ def runs_interval(shares: Sequence[float], questions: int) -> Interval:
 
 
 def _clustered_share(values: Sequence[Sequence[float]], most: float, without_error: float) -> Interval:
-    """Wilson's interval with the effective sample size: at most `most`, or `without_error` if the error is 0."""
+    """Wilson's interval with the effective sample size, or with `without_error` if the error is 0; both are capped at
+    `most`."""
     mean, error = mean_and_error(values)
     if any(not 0 <= value <= 1 for of_problem in values for value in of_problem):
         raise InputError("a confidence interval for shares requires values between 0 and 1")
@@ -140,7 +141,7 @@ def wilson_interval(share: float, n: float) -> Interval:
 
 
 def error_interval(value: float, error: float | None, n: int) -> Interval | None:
-    """The 95% interval of a mean over `n` values, from its standard error; None if that is unknown.
+    """The 95% interval of a mean over `n` values, from its standard error; None if the error is unknown.
 
     A mean from 0 to 1 is treated as a share: its interval is Wilson's for the sample size that has this standard error.
     """
@@ -155,8 +156,8 @@ def error_interval(value: float, error: float | None, n: int) -> Interval | None
 def mean_of(means: Sequence[float], intervals: Sequence[Interval]) -> tuple[float, Interval]:
     """The unweighted mean of independent means (a macro average), with an interval derived from theirs.
 
-    Uses the method of variance estimates recovery (Zou and Donner, 2008): squared distances from the means to their
-    bounds add up, so the interval keeps the asymmetry of its parts.
+    Uses the method of variance estimates recovery (Zou and Donner, 2008): it adds the squared distances from the means
+    to their bounds, which preserves the asymmetry of their intervals.
 
     Raises:
         InputError: `means` is empty.
@@ -184,29 +185,30 @@ def difference_of(
 
 
 def guess_adjusted(accuracy: float, floor: float) -> float | None:
-    """`(accuracy - floor) / (1 - floor)`: 0 for the best constant answer, 1 for all right; None if the floor is 1."""
+    """`(accuracy - floor) / (1 - floor)`: 0 for the best constant answer, 1 if all answers are right; None if the floor
+    is 1."""
     return (accuracy - floor) / (1 - floor) if floor < 1 else None
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The comparison of two models on the same problems."""
+    """A comparison of two models on the same problems."""
 
     n: int
     """Number of problems that both models answered."""
     difference: float
-    """The first model's mean minus the second's. Problems of a task have equal weight, and so do tasks."""
+    """The first model's mean minus the second's. Problems within a task have equal weight, and so do the tasks."""
     interval: Interval
     p_value: float
 
 
 def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -> Difference:
-    """The difference between two models on the problems of each task that both answered.
+    """The difference between two models on the problems that both answered, task by task.
 
     The interval is Newcombe's for paired shares (1998, Statistics in Medicine 17, 2635, method 10). It is derived from
     the models' own intervals (`share_interval`) and the correlation between their results, with Newcombe's continuity
-    correction. Several tasks are combined as in `mean_of`. The p-value comes from a two-sided permutation test that
-    swaps the models' answers problem by problem. The test is exact if there are few problems; otherwise it uses
+    correction. Results for several tasks are combined by `mean_of`. The p-value comes from a two-sided permutation test
+    that swaps the models' answers problem by problem. The test is exact if there are few problems; otherwise it uses
     `RESAMPLES` random permutations, drawn with `seed`.
 
     Raises:
@@ -249,7 +251,7 @@ def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -
 def _newcombe(
     first: Sequence[Sequence[float]], second: Sequence[Sequence[float]], a: Sequence[float], b: Sequence[float]
 ) -> Interval:
-    """Newcombe's interval, from the answers to each problem and their means."""
+    """Newcombe's interval, from each problem's answers and their mean."""
     p, q = fmean(a), fmean(b)
     (p_low, p_high), (q_low, q_high) = share_interval(first), share_interval(second)
     products = [
@@ -277,7 +279,7 @@ def _stats() -> Any:
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """The probability that at least one of `k` answers is right, given `c` right ones among `n` samples.
+    """The probability that at least one of `k` answers is right, given `c` right answers among `n` samples.
 
     This is the unbiased estimator 1 - C(n-c, k) / C(n, k) (Chen et al., 2021, arXiv:2107.03374).
 

@@ -7,8 +7,8 @@ hash of each imported source is recorded, so that worker processes import the sa
 are not reused after the source has changed (`core.data.row_cache`).
 
 A .py file is imported as a module named after the file. Its folder is not added to `sys.path`: to share code between
-files, put it in an installed package or on PYTHONPATH. An already loaded file, such as the running script, is not
-loaded again.
+files, put it in an installed package or on PYTHONPATH. A file that is already loaded, such as the running script, is
+not loaded again.
 
 Tasks are datasets registered with Reasoning Gym by the user's module:
 
@@ -73,10 +73,11 @@ def sources() -> dict[str, str]:
 
 
 def import_same(expected: Mapping[str, str]) -> None:
-    """Import, in a child process, what `sources` returned in the parent.
+    """Import, in a child process, the modules and files that `sources` returned in the parent.
 
     Raises:
-        InputError: as in `import_user_code`, or a source has been edited since it was imported in the parent.
+        InputError: an import fails (see `import_user_code`), or a source has been edited since it was imported in the
+            parent.
     """
     for name, source in expected.items():
         import_user_code([name])
@@ -128,7 +129,7 @@ def _import_error(name: str, error: BaseException) -> InputError:
 
 
 def _loaded_from(path: str) -> ModuleType | None:
-    """The loaded module of this file, if any."""
+    """The module already loaded from this file, if any."""
     base = os.path.basename(path)
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
@@ -171,7 +172,8 @@ def register_new_tasks(source: str) -> None:
     """Add to the task table the tasks that the user's code in `source` registered with the library.
 
     Raises:
-        InputError: a task has a shipped task's name or an invalid one, or its config or curriculum cannot be read.
+        InputError: a task's name is invalid or already used by a library task, or the task's config or curriculum
+            cannot be read.
     """
     factory = sys.modules.get("reasoning_gym.factory")
     for task, classes in factory.DATASETS.items() if factory else ():

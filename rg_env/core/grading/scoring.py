@@ -3,8 +3,8 @@
 A `Rollout` is one completion for one row; it is the input to reward functions. Its answer is extracted and scored once,
 on first use.
 
-Wrong, missing, overlong, timed-out and ungradable answers each have their own status instead of raising an exception.
-Only an invalid `info` raises one.
+Wrong, missing, overlong, timed-out and ungradable answers do not raise an exception: each kind has its own status. Only
+an invalid `info` raises one.
 
 The `grading` key of a row's `info` sets the kind of grading:
 
@@ -71,7 +71,7 @@ class Score:
     detail: str = ""
     """Why the answer could not be graded; empty otherwise."""
     progress: float | None = None
-    """Value in [0, 1] returned by the user's own task, regardless of the grading; None for other tasks."""
+    """Value in [0, 1] returned by the grader of the user's own task, regardless of `grading`; None for other tasks."""
 
 
 def task_of(info: Mapping[str, Any]) -> str:
@@ -88,13 +88,13 @@ def score(completion: object, info: Mapping[str, Any] | str) -> Score:
 
 
 def score_extraction(extraction: Extraction, info: Mapping[str, Any] | str) -> Score:
-    """`score` for callers that have already extracted the answer."""
+    """The same as `score`, but for callers that have already extracted the answer."""
     row = _row(info)
     return _ungraded(extraction, row) or _graded(extraction.answer or "", row, row.grading)
 
 
 async def score_extraction_async(extraction: Extraction, info: Mapping[str, Any] | str) -> Score:
-    """`score_extraction` without blocking the event loop while a worker grades."""
+    """The same as `score_extraction`, but does not block the event loop while a worker grades the answer."""
     row = _row(info)
     if _ungraded(extraction, row) or not in_worker(row.task, row.grading):
         return score_extraction(extraction, info)
@@ -128,7 +128,8 @@ def in_worker(task: str, grading: Grading) -> bool:
 
 
 def partial_score(extraction: Extraction, info: Mapping[str, Any] | str) -> float:
-    """Partial credit in [0, 1] from our graders, or from the user's grader for their own tasks; 0.0 without an answer.
+    """Partial credit in [0, 1] from rg_env's graders, or from the user's grader for the user's own tasks; 0.0 if there
+    is no answer.
 
     Does not depend on the row's `grading`.
     """
@@ -157,7 +158,7 @@ class Rollout:
     truncated: bool | None = None
     """Whether the token limit ended the completion; None if unknown."""
     token_ids: Sequence[int] = ()
-    """Sampled tokens, including the end token; empty if unknown."""
+    """Sampled tokens, including the end-of-sequence token; empty if unknown."""
     logprobs: Sequence[float] = ()
     """Natural logarithms of the probabilities with which `token_ids` were sampled; empty if unknown."""
     row: Mapping[str, Any] = field(default_factory=dict, repr=False)

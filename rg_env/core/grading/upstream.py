@@ -32,13 +32,14 @@ def prepare(sources: Mapping[str, str]) -> None:
 
 
 def grade(task: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer: str) -> float:
-    """The library's score, computed by `_FORMULAS` where its own grader is unsafe. Errors in the grader propagate."""
+    """The library's score, computed by `_FORMULAS` where the library's own grader is unsafe. Errors in the grader
+    propagate."""
     formula = _FORMULAS.get(task)
     return float(formula(answer, entry, config)) if formula else library_grade(task, config, entry, answer)
 
 
 def library_grade(task: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer: str) -> float:
-    """The library's unmodified score of `answer`. Its errors propagate."""
+    """The library's unmodified score for `answer`. Its errors propagate."""
     if task in _TUPLES_WANTED:
         output = tuple(tuple(row) for row in entry["metadata"]["output"])
         entry = {**entry, "metadata": {**entry["metadata"], "output": output}}
@@ -55,8 +56,8 @@ def _dataset(task: str, config_json: str) -> Any:
 
 
 def _listed(right: Callable[[Mapping[str, Any]], list[str]], as_text: Callable[[Any], str], share: float) -> _Formula:
-    """A formula that returns 1.0 for one of the `right` texts, and `share` for a Python literal that `as_text` turns
-    into one of them."""
+    """A formula that returns 1.0 for one of the `right` texts, and `share` for a Python literal that `as_text` converts
+    to one of them."""
 
     def formula(answer: str, entry: Mapping[str, Any], config: Mapping[str, Any]) -> float:
         texts = right(entry)

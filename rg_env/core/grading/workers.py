@@ -1,4 +1,4 @@
-"""Run functions that are unsafe for untrusted text in worker processes, which the parent can kill.
+"""Run functions that are unsafe to call on untrusted text, in worker processes that the parent can kill.
 
     with WorkerPool("my_package.graders:grade", wall_s=1.0) as pool:
         outcome = pool.call("42", {"answer": "41"})
@@ -17,13 +17,13 @@ directory. An audit hook forbids writing, moving or deleting files, reading /pro
 processes, and using sockets.
 
 This protects against accidents and model output, not against a determined attacker: it is **not a sandbox**. Python
-code that deliberately bypasses the hook will succeed, and may then corrupt later calls in that worker. Limitations:
+code can deliberately bypass the hook, and then corrupt later calls in that worker. Limitations:
 - macOS: no memory limit, because the kernel does not support it; only the wall-time limit bounds memory use.
 - root (in most containers): the process limit and the folder's mode do not apply; the audit hook still does.
 - other users: the process limit is 0. On Linux, threads count as processes, so a target cannot start threads.
 - everywhere: files can be read; a child process that bypassed the hook and left the process group outlives its worker.
 If the parent is killed, idle workers exit immediately (when their input ends), and busy ones at most a second after
-their time limit. An empty folder remains in the temporary directory.
+their time limit. Their empty folder then remains in the temporary directory.
 """
 
 import atexit
@@ -101,7 +101,7 @@ class Worker:
         self._is_ready = True
 
     def call(self, request: bytes, wall_s: float) -> Outcome:
-        """Make a call. After any outcome except ok and raised, the process has been killed and reaped."""
+        """Make a call. After any outcome other than ok or raised, the process has been killed and reaped."""
         outcome = self._exchange(request, time.monotonic() + wall_s)
         return Outcome("timed_out", None, f"killed after {wall_s:g} s") if outcome.status == "timed_out" else outcome
 

@@ -35,10 +35,10 @@ def factory() -> ModuleType:
 
 
 def import_only(task: str, module: str) -> None:
-    """Import only the `module` for `task`, in tenths of a second instead of 2.5 s.
+    """Import only the `module` for `task`, in a few tenths of a second instead of 2.5 s.
 
     matplotlib (a dependency of one task) and sympy account for most of the full import time. Use this function only in
-    processes that just generate rows: it creates the packages without running their `__init__`, which would import
+    processes that only generate rows: it creates the packages without running their `__init__`, which would import
     everything. If that fails, the whole library is imported.
     """
     try:
@@ -75,13 +75,14 @@ def task_names() -> list[str]:
 
 
 def dataset_class(task: str) -> tuple[type[Any], type[Any]]:
-    """The library's dataset class and config class of `task`, which must exist."""
+    """The library's dataset class and config class for `task`, which must exist."""
     dataset_cls, config_cls = factory().DATASETS[task]
     return dataset_cls, config_cls
 
 
 def curriculum_levels(task: str) -> dict[str, list[dict[str, Any]]]:
-    """For each attribute of the task's curriculum, the options that each level sets; empty for a task without one."""
+    """For each attribute of the task's curriculum, the options that each level sets; empty if the task has no
+    curriculum."""
     module = factory()
     if not module.has_curriculum(task):
         return {}
@@ -129,7 +130,7 @@ def bad_options(task: str, config: Mapping[str, Any], error: BaseException) -> I
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress the library's side effects: prints (codeio), and changes to the global random states (list_functions
+    """Suppress the library's side effects: printing (codeio), and changes to the global random states (list_functions
     draws from Python's, pool_matrix seeds numpy's)."""
     state = random.getstate()
     numpy_random = sys.modules["numpy"].random if "numpy" in sys.modules else None

@@ -42,7 +42,7 @@ class TaskSpec(BaseModel):
     name: str
     """Name of a Reasoning Gym task."""
     weight: float = 1.0
-    """Share of rows relative to the mixture's other tasks; above 0."""
+    """Weight that determines the task's share of rows, relative to the mixture's other tasks; above 0."""
     config: dict[str, Any] = Field(default_factory=dict)
     """Options of the task in JSON form (dates as ISO text), including those set by levels, which explicit options
     override. Other options keep the library's default."""
@@ -102,7 +102,7 @@ class Mixture(BaseModel):
     def counts(self, n: int) -> list[int]:
         """How many of the `n` rows each task gets, by the largest-remainder method, with at least one row per task.
 
-        Raises `InputError` if `n` is above 0 and below the number of tasks: a task without rows would have no
+        Raises `InputError` if `n` is above 0 but below the number of tasks: a task without rows would have no
         meaningful accuracy.
         """
         if n == 0:

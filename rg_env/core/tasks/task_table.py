@@ -7,9 +7,9 @@
 own tasks (`core.user_code`) are added at run time.
 
 A level is shorthand for the options that the library's curriculum sets at that level. `level: 2` applies to all
-attributes of the task's curriculum, and `levels: {attribute: 2}` to individual ones; both can be combined. Other
-attributes stay at level 0, the library's default. If an attribute has fewer levels, its highest one is used, as in the
-library's `set_global_level`.
+attributes of the task's curriculum, and `levels: {attribute: 2}` to individual ones; the two can be combined. Other
+attributes stay at level 0, the library's default. If an attribute does not have the given level, its highest one is
+used, as in the library's `set_global_level`.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ def load_table() -> dict[str, TaskEntry]:
 
 @lru_cache(maxsize=1)
 def shipped_table() -> dict[str, TaskEntry]:
-    """The table as shipped with the package."""
+    """The table shipped with the package."""
     table: dict[str, TaskEntry] = json.loads(PATH.read_text(encoding="utf-8"))
     return table
 
@@ -70,7 +70,7 @@ def is_user_task(task: str) -> bool:
 
 
 def is_task_option(name: str) -> bool:
-    """Whether any task has an option `name`."""
+    """Whether any task has an option named `name`."""
     return any(name in entry["options"] for entry in load_table().values())
 
 
@@ -134,7 +134,7 @@ def resolve_levels(task: str, level: object, levels: object) -> dict[str, Any]:
 def working_levels(task: str, attributes: Collection[str] = ()) -> dict[int, dict[str, Any]]:
     """A task's levels in ascending order, with the options of each, excluding levels known to be broken.
 
-    The `attributes` (default: all) are set to the level, or to their highest level if they have fewer; the others stay
+    The `attributes` (default: all) are set to the level, or to their highest level if that is lower; the others stay
     at level 0. Raises `UnknownNameError` if an attribute is not in the task's curriculum.
     """
     steps = load_table()[task]["levels"]
@@ -150,8 +150,8 @@ def working_levels(task: str, attributes: Collection[str] = ()) -> dict[int, dic
 
 
 def level_options(attributes: Mapping[str, list[dict[str, Any]]], levels: Mapping[str, int]) -> dict[str, Any]:
-    """The options that the attributes set at the given levels. If an attribute has fewer levels, its highest one is
-    used."""
+    """The options that the attributes set at the given levels. If an attribute does not have its level, its highest one
+    is used."""
     options: dict[str, Any] = {}
     for attribute, steps in attributes.items():
         options.update(steps[min(levels[attribute], len(steps) - 1)])

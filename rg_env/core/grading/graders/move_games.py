@@ -1,4 +1,4 @@
-"""Graders for games whose answer is a list of moves. They play the moves on a board of their own, by the question's
+"""Graders for games whose answer is a list of moves. They replay the moves on their own board, following the question's
 rules.
 
 A list with an illegal move is wrong, except in sokoban, where walking into a wall does nothing. The library does not
@@ -77,7 +77,7 @@ def _shortest(
 def tower_of_hanoi(answer: str, entry: Entry, config: Config) -> float:
     """Any number of legal moves that bring all disks to the target peg; the question does not ask for the fewest.
 
-    Each move takes constant time. The length limit on answers bounds the number of moves.
+    Checking a move takes constant time, and the length limit on answers bounds the number of moves.
     """
     metadata = entry["metadata"]
     pegs: dict[int, list[int]] = {peg: [] for peg in range(1, metadata["num_pegs"] + 1)}
@@ -100,10 +100,11 @@ def tower_of_hanoi(answer: str, entry: Entry, config: Config) -> float:
 
 
 def knight_swap(answer: str, entry: Entry, config: Config) -> float:
-    """Any number of legal moves that swap the colors, alternating sides, or "No" if that is impossible.
+    """Any sequence of legal moves by alternating sides that swaps the colors, or "No" if that is impossible.
 
     According to the question, a legal move is a knight's move to an empty square. To make a puzzle impossible, the
-    library silently removes a move from the board; `graders.gold` solves such puzzles if they are still possible.
+    library forbids a move without mentioning it in the question; if the puzzle is still possible under the question's
+    rules, `graders.gold` provides a solution.
     """
     metadata = entry["metadata"]
     if answer.strip(" \t\r\n\"'[].").lower() == "no":
@@ -182,7 +183,7 @@ def sokoban(answer: str, entry: Entry, config: Config) -> float:
 @dataclass(frozen=True)
 class _Board:
     walls: int
-    """Bit mask of the cells that nothing may enter."""
+    """Bit mask of the walls."""
     masks: list[list[int]]
     """For each vehicle, bit masks of the cells that it occupies at each place on its line. The red car is first."""
     start: tuple[int, ...]
@@ -227,7 +228,7 @@ def read_board(description: str) -> _Board:
 def rush_hour(answer: str, entry: Entry, config: Config) -> float:
     """Any number of legal moves that bring the red car to the exit. The last one may drive it off the board.
 
-    A move through a vehicle, a wall or the edge is illegal. The library shortens such a move instead.
+    A move through a vehicle, a wall or the edge is illegal, although the library's own grader only shortens it.
     """
     board = read_board(entry["metadata"]["board_config"])
     moves = [_SLIDE.fullmatch(text) for text in forms.parts(forms.plain_digits(answer).upper())]
@@ -279,7 +280,7 @@ def solve_rush_hour(entry: Mapping[str, Any]) -> str | None:
 def boxnet(answer: str, entry: Entry, config: Config) -> float:
     """Any plan that matches all boxes, not only the shortest; partial credit is the share of matched boxes.
 
-    A plan with an impossible action is wrong. The library skips such actions.
+    A plan with an impossible action is wrong, although the library's own grader only skips the action.
     """
     steps = forms.literal(answer) if answer.lstrip().startswith("[") else None
     squares = {name: list(items) for name, items in entry["metadata"]["initial_state"].items()}
@@ -365,7 +366,7 @@ _STEPS = {"right": (0, 1), "down": (1, 0), "left": (0, -1), "up": (-1, 0)}
 
 
 def path_star(answer: str, entry: Entry, config: Config) -> float:
-    """The stored path, which is the only one, because the branches of a star do not meet."""
+    """The stored path, which is the only correct one, because the branches of a star do not meet."""
     return forms.parts(answer.casefold()) == str(entry["answer"]).split()
 
 
@@ -403,8 +404,8 @@ def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
 
     In the question, the light toggles "whenever you press a button". Taken literally, this includes a button for the
     other color, which leaves the number unchanged. The library's search never presses such a button, and its grader
-    ignores the press. Under the literal reading, the library's shortest sequence is also right. If there is a shorter
-    one (see `is_shortest_lock`), the question has two answers and is left out.
+    ignores such a press. Under the literal reading, the library's shortest sequence is also right. If there is a
+    shorter one (see `is_shortest_lock`), the question has two possible answers and is excluded.
     """
     metadata = entry["metadata"]
     buttons = {button["name"].casefold(): button for button in metadata["buttons"]}
@@ -419,7 +420,7 @@ def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _pressed(state: tuple[int, str], button: Mapping[str, Any]) -> tuple[int, str]:
-    """The number and the color of the light after a press."""
+    """The number, and the color of the light, after a press."""
     value, color = state
     if button["active_state"] in ("any", color):
         operand: int = button["value"]
