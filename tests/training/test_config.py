@@ -328,6 +328,8 @@ def test_the_default_warmup_fits_into_a_short_run(base: Path) -> None:
     assert load_train_config(base, ["training.max_steps=3"]).training.warmup_steps == 3
     assert (GRPOConfig(max_steps=3).warmup_steps, GRPOConfig(max_steps=30).warmup_steps) == (3, 10)
     assert GRPOConfig(max_steps=3, warmup_steps=0).warmup_steps == 0
+    epochs = GRPOConfig(num_train_epochs=0.5, rollouts_per_step=16, num_generations=8)
+    assert [epochs.for_rows(rows).warmup_steps for rows in (8, 400)] == [2, 10]
     with pytest.raises(ConfigError, match=r"warmup_steps = 4 .*more than the run's 3 steps"):
         load_train_config(base, ["training.max_steps=3", "training.warmup_steps=4"])
 

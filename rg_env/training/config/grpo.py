@@ -169,10 +169,13 @@ class GRPOConfig(Section):
 
     @model_validator(mode="after")
     def _warm_up_within_the_run(self) -> Self:
-        # `model_fields_set` stays as it is, because messages list the values that the user set.
-        if "warmup_steps" not in self.model_fields_set and self.lr_scheduler_type != "constant":
-            self.__dict__["warmup_steps"] = min(self.warmup_steps, self.max_steps)
+        self.__dict__["warmup_steps"] = self._warmup(self.max_steps)  # not an assignment: the user has not set it
         return self
+
+    def _warmup(self, steps: int) -> int:
+        """Number of warmup steps in a run of `steps` steps."""
+        given = "warmup_steps" in self.model_fields_set or self.lr_scheduler_type == "constant"
+        return self.warmup_steps if given else min(self.warmup_steps, steps)
 
     @field_validator("kl_reference")
     @classmethod
@@ -199,7 +202,9 @@ class GRPOConfig(Section):
             return self
         batches = self.num_train_epochs * (rows // max(1, self.prompts_per_step))
         steps = max(1, math.ceil(round(batches, 6))) * self.num_iterations
-        return self.model_copy(update={"max_steps": steps, "num_train_epochs": None})
+        return self.model_copy(
+            update={"max_steps": steps, "num_train_epochs": None, "warmup_steps": self._warmup(steps)}
+        )
 
     @property
     def max_seq_len(self) -> int:
