@@ -215,7 +215,7 @@ class EvalTask(TaskOptions):
     num_examples: Positive | None = None
     """Number of distinct questions; default: the evaluation's `num_examples`."""
     sampling: TaskSampling = TaskSampling()
-    """Overrides of `sampling` for this task."""
+    """Settings that override `sampling` for this task."""
 
 
 class PublishedRow(Section):

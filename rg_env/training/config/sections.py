@@ -174,7 +174,7 @@ class CurriculumConfig(Section):
 
 
 class LoggingConfig(Section):
-    """A run's console output, recorded rollouts and experiment trackers. metrics.jsonl is always written."""
+    """A run's console output, recorded rollouts and experiment trackers. `metrics.jsonl` is always written."""
 
     report_to: Annotated[
         list[Literal["tensorboard", "wandb", "trackio"]],
@@ -197,8 +197,8 @@ class LoggingConfig(Section):
 
 
 class HubConfig(Section):
-    """Uploads to the Hugging Face Hub. Like `rg-env push`, each upload includes a model card generated from the run's
-    files. A failed upload never ends a run: a one-line message gives the command that completes the upload."""
+    """Uploads to the Hugging Face Hub. As with `rg-env push`, each upload includes a model card generated from the
+    run's files. A failed upload never ends a run: a one-line message gives the command that completes the upload."""
 
     enabled: bool = False
     """Whether the model is uploaded at the end of training."""
