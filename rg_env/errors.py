@@ -1,20 +1,20 @@
-"""Errors that rg_env raises. All of them derive from `RGEnvError`, and each also from a matching built-in exception.
+"""Errors that rg_env raises. Each derives from `RGEnvError` and from a matching built-in exception.
 
     RGEnvError
     ├── InputError          (ValueError)       invalid user input; exit code 2
     │   ├── UnknownNameError (LookupError)     an unknown task, option, reward or column; suggests similar names
-    │   ├── TooFewQuestionsError               a task has fewer distinct questions than requested; reports the number
+    │   ├── TooFewQuestionsError               a task has fewer distinct questions than requested; reports how many
     │   ├── ConfigError                        invalid keys or values in a config; lists all of them, one per line
     │   └── OutputFolderError (OSError)        the output folder is not writable, or contains another run
-    ├── RewardError         (RuntimeError)     a reward function raised or returned a non-finite value; exit code 2
-    ├── GenerationError     (RuntimeError)     rows cannot be generated: a draw took too long, or a process died
+    ├── RewardError         (RuntimeError)     a reward function failed or returned a non-finite value; exit code 2
+    ├── GenerationError     (RuntimeError)     rows cannot be generated: one took too long, or a process died
     ├── EngineError         (RuntimeError)     generation failed inside the embedded engine
     ├── ServerError         (ConnectionError)  the inference server is unreachable or misconfigured; exit code 2
     │   └── RefusedError                       the server rejected a request (HTTP 4xx); a retry would fail too
     ├── ExportError         (RuntimeError)     the export differs from the trained model and was deleted
     ├── HubError            (ConnectionError)  an upload did not finish; the same command resumes it
     ├── TrainingError       (RuntimeError)     a run cannot continue
-    │   └── StoppedTogether                    the main process failed; raised on all processes at the same point
+    │   └── StoppedTogether                    the main process failed; raised in all processes at the same point
     └── MissingExtraError   (ImportError)      an optional dependency is missing; shows how to install it; exit code 2
 
 A message is one line (in `ConfigError`, one line per mistake) that states the problem, its location and a fix. Commands
@@ -66,13 +66,13 @@ class OutputFolderError(InputError, OSError):
 
 
 class RewardError(RGEnvError, RuntimeError):
-    """A reward function raised, or returned something other than a finite number."""
+    """A reward function raised an exception, or returned something other than a finite number."""
 
     exit_code = 2
 
 
 class GenerationError(RGEnvError, RuntimeError):
-    """Rows cannot be generated, because a draw took too long or a generation process died."""
+    """Rows cannot be generated, because one of them took too long, or a generation process died or did not start."""
 
 
 class EngineError(RGEnvError, RuntimeError):
@@ -102,7 +102,7 @@ class TrainingError(RGEnvError, RuntimeError):
 
 
 class StoppedTogether(TrainingError):
-    """The main process of a run failed. All processes raise it at the same point."""
+    """The main process of a run failed. All processes raise this error at the same point."""
 
     def __init__(self, message: str, exit_code: int = 1):
         super().__init__(message)
@@ -116,7 +116,7 @@ class MissingExtraError(RGEnvError, ImportError):
 
 
 def from_interrupt(error: BaseException) -> bool:
-    """Whether Ctrl-C caused `error`. Libraries that clean up after Ctrl-C may raise another error on top of it."""
+    """Whether Ctrl-C caused `error`. Libraries that clean up after Ctrl-C may raise another error while handling it."""
     chain: list[BaseException | None] = [error]
     seen: set[int] = set()  # exception chains can be circular
     while chain:
@@ -130,7 +130,7 @@ def from_interrupt(error: BaseException) -> bool:
 
 
 def installed_version(package: str) -> str:
-    """An installed package's version; "" if it is not installed."""
+    """Version of `package`; "" if it is not installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -183,8 +183,8 @@ _ALMOST_THE_SAME = 0.9
 
 
 def nearest(name: object, known: Iterable[str], cutoff: float = 0.65) -> list[str]:
-    """Up to three of the `known` names that are similar to `name`, most similar first; if some are almost equal, only
-    those.
+    """Up to three of the `known` names that are similar to `name`, most similar first; if some are almost identical
+    to it, only those.
 
     If none are similar, names that contain `name` as a word are returned, such as `batch_size` for `batch`.
     """

@@ -363,7 +363,7 @@ class EvalConfig(Section):
         return [*self.tasks, *([self.data_name] if self.data_name else [])]
 
     def count(self, name: str) -> int:
-        """Number of questions for the task `name`; for data, the maximum."""
+        """Number of questions for the task `name`; for `data`, the maximum number."""
         return (name in self.tasks and self.tasks[name].num_examples) or self.num_examples
 
     def sampling_of(self, name: str) -> SamplingConfig:
@@ -487,7 +487,7 @@ def _names(config: EvalConfig) -> Iterator[Problem]:
 
 
 def _take_held_out(document: Document) -> None:
-    """Treat tasks under `evaluation`, as in files of held-out tasks for training configs, like tasks under `tasks`."""
+    """Treat tasks under `evaluation` (in files of held-out tasks for training configs) like tasks under `tasks`."""
     held_out = document.get(("evaluation",))
     if not isinstance(held_out, dict) or [*held_out] != ["tasks"]:
         return

@@ -193,8 +193,8 @@ class Harness:
         ]
 
     def _descriptions(self) -> dict[str, str]:
-        """The training prompt for each benchmark that rg_env ships; empty if no prompt is set, because the benchmarks
-        then use the paper's prompt."""
+        """The configured prompt, for each benchmark that rg_env ships; empty if no prompt is configured, because the
+        benchmarks then use the paper's prompt."""
         prompt = self._config.prompt
         if "system_prompt" not in prompt.model_fields_set:
             return {}

@@ -175,7 +175,7 @@ class State:
 def manager_for(names: list[str], include: list[str], folders: dict[str, str]) -> TaskManager:
     """A `TaskManager` for the tasks and groups in `names`, and for the groups' tasks.
 
-    It indexes only the folders it needs, because indexing all 15,000 of lm-eval's files takes half a minute.
+    It indexes only the folders it needs, because indexing all 15,000 lm-eval files takes half a minute.
     """
     wanted = set(names)
     while True:

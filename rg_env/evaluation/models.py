@@ -1,12 +1,12 @@
 """Models in an evaluation: HTTP endpoints, vLLM servers on this machine, and models in this process.
 
     async with endpoint(model, config) as ready: await ready.reply(request)
-    async with serving("outputs/RUN/checkpoint-25", "0", folder, config) as (url, name): ...     # becomes an endpoint
+    async with serving("outputs/RUN/checkpoint-25", "0", folder, config) as (url, name): ...  # for use with `endpoint`
     async with embedded("tiny", config) as model: model.replies(requests)
 
 Calls to endpoints are retried with exponential backoff after temporary errors (429, 5xx), timeouts, broken connections
 and malformed replies. Permanent errors are not retried: an overlong prompt makes only its own call fail; a wrong key or
-an unknown model makes all calls fail. Replies are validated, and the endpoint's key is masked in them.
+an unknown model makes all calls fail. Replies are validated, and the endpoint's API key is masked in them.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class Reply:
     model: str | None = None
     """Name of the model, as reported by the server."""
     token_ids: Sequence[int] = ()
-    """Sampled tokens; only for models in this process."""
+    """IDs of the sampled tokens; only for models in this process."""
     logprobs: Sequence[float] = ()
     """Log-probabilities of the sampled tokens."""
     error: str | None = None
@@ -155,8 +155,8 @@ class Endpoint:
         return Reply(error=f"{problem} ({tries} tries)" if tries > 1 else problem)
 
     async def check_served(self) -> None:
-        """Raise `InputError` if the server provides a list of models, as most do, and the list shows that calls would
-        fail."""
+        """Raise `InputError` if the server does not answer, rejects the API key, or provides a list of models that does
+        not include this one."""
         address = self.url
         try:
             response = await self.client.get("models", timeout=_LIST_TIMEOUT_S)
@@ -179,8 +179,8 @@ class Endpoint:
             )
 
     def _json(self, response: httpx.Response) -> Any:
-        """The parsed JSON body; None for an error whose body is not JSON. The key, which some endpoints include in
-        errors, is masked."""
+        """The parsed JSON body; None for an error response whose body is not JSON. The API key, which some endpoints
+        include in error messages, is masked."""
         text = response.text
         if len(self.key) >= _SHORTEST_KEY:
             text = text.replace(self.key, "***")
@@ -232,7 +232,7 @@ def _tokens(value: Any) -> int | None:
 
 
 def _message_in(value: Any) -> str:
-    """The error message in a body, on one line, or an empty string."""
+    """The error message in a response body, on one line, or "" if the body has none."""
     body = value if isinstance(value, dict) else {}
     error = body.get("error")
     messages = (error.get("message") if isinstance(error, dict) else error, body.get("message"), body.get("detail"))

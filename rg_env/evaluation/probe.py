@@ -3,10 +3,10 @@
     found = judge(results, "tiny")            # from an evaluation of tasks at levels, with several answers per question
     starts(found)["maze"].level               # level to start with
 
-GRPO learns from groups with both right and wrong answers. A task that is always or never solved has no such groups, and
-a task that a constant answer solves just as often teaches the model that answer. Of the levels that are solved 10 to
-80% of the time, and more often than by the best constant answer, the one with the most such groups is the level to
-start with.
+GRPO learns from groups with both right and wrong answers (groups that teach). A task that is always or never solved has
+no such groups. If a constant answer is right just as often as the model's answers, the model may learn to give only
+that answer. Of the levels that are solved 10 to 80% of the time, and more often than by the best constant answer, the
+one with the most groups that teach is the level to start with.
 """
 
 import asyncio
@@ -96,12 +96,12 @@ def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, A
 def fitted(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     """The config without tasks whose prompts are too long for the model's context, and a line about each omitted task.
 
-    The token limit defaults to 1024, or to half the context length if that is less. If the model is an endpoint, the
-    longest prompt of each task is sent once, to see whether it is accepted.
+    The token limit defaults to 1024 or, for a local model, to half the context length if that is less. If the model is
+    an endpoint, the longest prompt of each task is sent once, to see whether it is accepted.
 
     Raises:
         InputError: the model cannot be loaded, an endpoint does not answer, or no task fits.
-        MissingExtraError: torch is not installed.
+        MissingExtraError: a package needed to load the model is not installed.
     """
     (model,) = config.models.values()
     drawn = {name: draw(config, name) for name in config.tasks}
@@ -155,7 +155,7 @@ async def _refusals(config: EvalConfig, prompts: Mapping[str, Any]) -> dict[str,
 
 
 def judge(results: Results, model: str) -> list[Probed]:
-    """Figures and verdict of `model` for each task and level."""
+    """Metrics and verdict for `model` on each task and level."""
     found = (_probed(name, task, model) for name, task in results.tasks.items())
     return sorted(found, key=lambda each: (each.task, each.level or 0))
 
@@ -220,7 +220,7 @@ def mixture(found: Sequence[Probed]) -> dict[str, Any]:
 
 
 def print_probed(found: Sequence[Probed], console: Console | None = None) -> None:
-    """Print the figures of each task and level, and mark the level to start with."""
+    """Print the metrics and verdict for each task and level, and mark the level to start with for each task."""
     console = console or TableConsole(highlight=False)
     chosen = starts(found).values()
 

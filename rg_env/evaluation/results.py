@@ -86,13 +86,13 @@ class Sampling(Record):
 
 
 class Accuracy(Record):
-    """A mean accuracy and the intervals of means."""
+    """A mean accuracy, and the intervals of this and other means."""
 
     accuracy: Share | None
     """None if the environment has no accuracy metric."""
     intervals: dict[str, Interval]
-    """Intervals of the means, by name. Means that are None have no interval, nor does the reward if there is only one
-    question."""
+    """Intervals of the means, by name. Means that are None have no interval. With a single question, mean rewards and
+    token counts have none either."""
 
     @property
     def measured(self) -> tuple[float, Interval]:
@@ -146,7 +146,7 @@ class Usage(Record):
     prompt_tokens: int | None
     completion_tokens: int | None
     cost: float | None
-    """Cost in the configured prices' currency; None without prices."""
+    """Cost in the currency of the configured prices; None without prices or token counts."""
 
 
 class ModelResult(Record):
@@ -352,10 +352,10 @@ class Results(Record):
         return {name: task.scores for name, task in self.tasks.items() if task.part == part}
 
     def summary(self) -> dict[str, Any]:
-        """A training run's evaluation figures, in the format of `train_results.json`.
+        """A training run's evaluation metrics, in the format of `train_results.json`.
 
-        The overall figures cover the training tasks. Figures for each task are under `tasks`, `held_out` and
-        `labelled`; `held_out` also has its own overall figures, and is None without held-out tasks.
+        The overall metrics cover the training tasks. Metrics for each task are under `tasks`, `held_out` and
+        `labelled`; `held_out` also has its own overall metrics, and is None without held-out tasks.
         """
 
         def plain(scores: Scores | None) -> dict[str, Any]:
@@ -406,7 +406,7 @@ def read_results(file: str | Path) -> Results:
     """Read a results file.
 
     Raises:
-        InputError: the file cannot be read, is not a results file, or has another format version.
+        InputError: the file cannot be read, is not a results file, or has a different format version.
     """
     try:
         content = Path(file).read_bytes()
@@ -424,7 +424,7 @@ def read_results(file: str | Path) -> Results:
 
 
 def newest_results(folder: Path) -> tuple[dict[Path, Results], bool]:
-    """The newest results in an evaluation's folder, by file; and whether there are older ones.
+    """The newest results in an evaluation folder, by file; and whether there are older ones.
 
     These are the results of all tasks or, if the evaluation ended before writing them, of each task. Raises
     the same errors as `read_results`.

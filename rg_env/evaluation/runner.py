@@ -4,7 +4,7 @@
     ask_local(model, works)                                # one local model, with its engine
 
 A `Work` is one model on a task's questions (`TaskWork`) or an external benchmark (`external.Benchmark`), with the
-answers so far. `rg-env eval` appends each answer's record to the work's file as soon as it is scored. Figures are
+answers so far. `rg-env eval` appends each answer's record to the work's file as soon as it is scored. Results are
 computed only from these records, so an interrupted evaluation can resume with the missing answers. Record format:
 
 {"model", "draw": "sampled" or "greedy", "part", "task": name or label, "level", "row": hash of the question, "problem":
@@ -125,7 +125,7 @@ class Work(ABC):
         return False
 
     def graded(self, replies: Mapping[Any, Reply]) -> list[Graded]:
-        """Do the slow part of `take`, which may run in a thread."""
+        """Do the slow part of `take`; this may run in a thread."""
         return [(key, reply, None) for key, reply in replies.items()]
 
     def take(self, graded: Sequence[Graded]) -> None:
@@ -257,7 +257,7 @@ class TaskWork(Work):
 
 
 def make_works(config: EvalConfig, drawn: Iterable[Questions]) -> list[TaskWork]:
-    """Combine all models with all questions, except those that a checkpoint was trained on."""
+    """Create a `TaskWork` for each model on each task, without the questions that the model was trained on."""
     tasks, works = list(drawn), []
     for name, model in config.models.items():
         trained = Trained() if model.url else trained_on(model.model)
@@ -278,7 +278,7 @@ def make_works(config: EvalConfig, drawn: Iterable[Questions]) -> list[TaskWork]
 @contextmanager
 def record_file(path: Path, works: Sequence[Work]) -> Iterator[int]:
     """Load a file's records into `works`, and append new records to the file. Yields the number of records that do not
-    belong to any of them. Only one process at a time may write to the file.
+    belong to any of the works. Only one process at a time may write to the file.
 
     Raises:
         InputError: the file cannot be opened, or is damaged.
@@ -364,7 +364,7 @@ Watch = Callable[[Outcome], Any]
 
 
 async def ask_all(config: EvalConfig, folder: Path, works: Sequence[Work], watch: Watch | None = None) -> Outcome:
-    """Generate all missing answers; new ones are appended to the files of the works in `folder`.
+    """Generate all missing answers; new ones are appended to the works' files in `folder`.
 
     Args:
         watch: called regularly with the outcome so far.

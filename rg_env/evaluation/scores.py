@@ -232,7 +232,7 @@ def _parts(model: str, works: Sequence[TaskWork]) -> dict[schema.Part, Scores]:
 
 
 def _comparisons(models: Sequence[str], tasks: Sequence[TaskResults]) -> list[Paired]:
-    """Compare each pair of models (later minus earlier), except pairs that share no questions on one of the tasks."""
+    """Compare each pair of models (later minus earlier), except pairs with a task on which they share no questions."""
     pairs = []
     for earlier, later in combinations(models, 2):
         answers = [(task.models[later].correct, task.models[earlier].correct) for task in tasks]

@@ -121,7 +121,7 @@ def markdown_table(heads: list[str], rows: Rows) -> list[str]:
 
 
 def figures_of(scores: Scores) -> dict[str, str]:
-    """Format a model's figures as table cells, by column name."""
+    """Format a model's scores as table cells, by column name."""
     return {
         "questions": str(scores.n),
         "accuracy": cell(scores.accuracy, scores.intervals.get("accuracy")),
@@ -144,7 +144,7 @@ def columns_of(rows: Sequence[Mapping[str, str]]) -> tuple[list[str], Rows]:
 
 
 def cell(value: float | None, interval: Interval | None = None) -> str:
-    """Format a figure with its interval, or as a dash if the figure is unknown."""
+    """Format a value with its interval, or as a dash if the value is unknown."""
     return _NOTHING if value is None else with_interval(value, interval)
 
 

@@ -1,4 +1,4 @@
-"""What an evaluation takes from a checkpoint's training run: settings such as the prompt, and the training questions.
+"""Settings and training questions that an evaluation takes from a checkpoint's training run.
 
     config, notes = as_trained(config)          # sets missing values from the training run of the first model
     trained_on(model).among(questions)          # questions to skip
@@ -73,7 +73,7 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
         notes += [f"{name}: evaluated as in its training run: {', '.join(alike)}"] if number == 0 and alike else []
         notes += [f"{name}: trained with other values: {', '.join(other)}"] if other else []
     if not config.names and not config.external.tasks:
-        raise InputError("tasks: is required, because the training runs of these models have no evaluation tasks")
+        raise InputError("tasks must be set, because the training runs of these models have no evaluation tasks")
     for name, each in models.items():
         if not each.url and name not in runs and (Path(each.model) / "resume.json").is_file():
             notes.append(
@@ -222,7 +222,8 @@ def trained_on(model: str) -> Trained:
 
 
 def _trained(run: RunFolder) -> Trained | None:
-    """Like `trained_on`; None if the run used the user's own data and that data can no longer be read."""
+    """Questions used for training in a run; None if the run used the user's own data and that data can no longer be
+    read."""
     rows = run.manifest().get("rows", "")
     if rows == "":
         return Trained()

@@ -233,7 +233,7 @@ def test_own_data_that_is_gone(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.yaml").write_text(text)
     _, notes = as_trained(_config(tmp_path / "e", {"base": "tiny", "ours": model}))
     assert notes == ["ours: its training data cannot be read, so its overlap with the questions is unknown"]
-    with pytest.raises(InputError, match="tasks: is required, because the training runs of these models"):
+    with pytest.raises(InputError, match="tasks must be set, because the training runs of these models"):
         as_trained(eval_config_of([f"models={json.dumps({'ours': model})}", f"output.dir={tmp_path / 'e'}"]))
 
 

@@ -58,7 +58,7 @@ def read_curve(file: Path, name: str) -> Curve:
     if not rows:
         raise InputError(f"{file} is empty: the run has not logged anything yet")
     if any("completion" in row or not is_count(row.get("step"), _MOST_STEPS) for row in rows):  # rollouts
-        raise InputError(f"{file} is not a run's metrics.jsonl: pass that file instead")
+        raise InputError(f"{file} is not a run's metrics.jsonl: pass the metrics.jsonl in the run folder")
     found = {
         metric: {row["step"]: float(row[metric]) for row in rows if _can_be_drawn(row.get(metric))}
         for metric in _PANELS
@@ -192,7 +192,8 @@ def _draw_crowd(axes: Axes, curves: Sequence[Curve], metric: str, window: int) -
 
 
 def _ends(curves: Sequence[Curve]) -> list[Curve]:
-    """Runs with the highest and lowest final accuracy, or reward if more runs have it; the other metric breaks ties."""
+    """Runs with the highest and lowest final accuracy, or final reward if more runs log the reward; the other metric
+    breaks ties."""
     first, second = sorted(_PANELS, key=lambda m: (-sum(m in curve.values for curve in curves), m == REWARD))
 
     def last(curve: Curve) -> list[float]:
@@ -203,7 +204,7 @@ def _ends(curves: Sequence[Curve]) -> list[Curve]:
 
 
 def smoothed(values: Sequence[float], window: int) -> list[float]:
-    """Moving mean over `window` (odd) values, or fewer near the ends."""
+    """Moving mean over `window` values (an odd number), or fewer near the ends."""
     reach = window // 2
     return [fmean(values[max(0, place - reach) : place + reach + 1]) for place in range(len(values))]
 
@@ -214,7 +215,7 @@ def smoothed(values: Sequence[float], window: int) -> list[float]:
 def plot_run(folder: Path, output: Path | None = None) -> Path | None:
     """Draw the learning curve of the run in `folder`: reward per step, and accuracy on the frozen problems.
 
-    If there are several tasks, the first and last accuracy on each of them are drawn below.
+    If there are several tasks, the first and last accuracies on each of them are drawn below.
 
     Returns:
         Path of the plot, by default `reward_curve.png` in the folder; None if there is nothing to draw yet.

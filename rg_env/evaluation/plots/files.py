@@ -29,8 +29,8 @@ def plot_files(
     rename: Sequence[str] = (),
     rename_file: Path | None = None,
 ) -> tuple[Path, list[str]]:
-    """Draw one plot of all `files`, which must be of the same kind. For a run's folder, its metrics are drawn; for an
-    evaluation's folder, its newest results.
+    """Draw one plot of all `files`, which must be of the same kind. For a run folder, its metrics are drawn; for an
+    evaluation folder, its newest results.
 
     Args:
         output: file of the plot, which is replaced if it exists; default: the first file's name with the suffix .png.
@@ -97,7 +97,7 @@ def _by_number(name: str) -> list[tuple[float, str]]:
 
 
 def _paths(results: Results) -> dict[str, str]:
-    """Each model's name by its folder, as passed to `rg-env eval`; folders that several models share are left out."""
+    """Each model's name by its folder, as passed to `rg-env eval`; folders that several models share are omitted."""
     found = {(model.source, name) for task in results.tasks.values() for name, model in task.models.items()}
     sources = [source for source, _ in found]
     return {source: name for source, name in found if sources.count(source) == 1}
@@ -121,7 +121,7 @@ def new_names(typed: Sequence[str], listed: Mapping[str, str], aliases: Mapping[
     Args:
         typed: entries "OLD=NEW".
         listed: new names by old name; unknown old names are ignored.
-        aliases: old names by accepted text, which is the old name itself or another text, such as a path.
+        aliases: mapping from each accepted text (an old name or an alternative, such as a path) to the old name.
         kind: noun for error messages, such as "model".
 
     Raises:

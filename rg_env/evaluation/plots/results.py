@@ -204,7 +204,7 @@ def _cells(axes: Axes, models: list[str], tasks: Tasks) -> None:
 
 
 def _caption(tasks: Tasks) -> str:
-    """Numbers of questions and rollouts, as ranges if tasks differ."""
+    """Numbers of questions and rollouts, as ranges if they differ between tasks."""
 
     def span(numbers: set[int]) -> str:
         return "-".join(str(each) for each in sorted({min(numbers), max(numbers)}))

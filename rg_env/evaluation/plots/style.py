@@ -1,4 +1,4 @@
-"""Shared parts of plots: colors, markers, short names, legends, intervals, and writing the file."""
+"""Shared parts of plots: colors, markers, short names, legends, intervals and file output."""
 
 import os
 import textwrap
@@ -40,7 +40,8 @@ def label_whole_steps(axes: Axes) -> None:
 def short_names(names: Sequence[str], most: int = 48) -> dict[str, str]:
     """Distinct labels for `names`, of at most `most` characters plus a number if necessary.
 
-    Long names are cut in the middle or, if they would then be equal, at the start, where they share a prefix.
+    Long names are shortened in the middle. If that would make names identical, most of their common prefix is removed
+    first.
     """
     labels: dict[str, str] = {}
     for name in names:
@@ -89,7 +90,7 @@ def error_bars(middle: Sequence[float], intervals: Sequence[tuple[float, float]]
 
 
 def draw_intervals(axes: Axes, rows: Sequence[tuple[float, Accuracy]], **look: Any) -> None:
-    """Draw accuracies with their intervals; `rows` are (height, accuracy)."""
+    """Draw accuracies with their intervals; `rows` are (height, accuracy) pairs."""
     means, intervals = zip(*(found.measured for _, found in rows), strict=True)
     bars = error_bars(means, intervals)
     axes.errorbar(means, [place for place, _ in rows], xerr=bars, **{"markersize": 4.5, "linestyle": "none", **look})
@@ -104,14 +105,14 @@ def label_rows(axes: Axes, labels: Sequence[str], grid: bool = True, size: float
 
 
 def share_axis(axes: Axes, caption: str, room: float = 0.02, **look: Any) -> None:
-    """Set up the x axis for accuracies."""
+    """Set up the x-axis for accuracies."""
     axes.set_xlim(-room, 1 + room)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"], **look)
     axes.set_xlabel(caption, fontsize=9)
 
 
 def titled(figure: Figure, title: str) -> None:
-    """Put `title` above everything else, wrapped into lines."""
+    """Put `title` above everything else, wrapped to fit."""
     if text := one_line(title, len(title)):
         (width, height), box = figure.get_size_inches(), figure.get_tightbbox()
         lines = textwrap.wrap(text, max(20, int(box.width / 0.1)))  # a character is about 0.1 inches wide

@@ -2,10 +2,10 @@
 
     report = write_report(Path("outputs/RUN"))        # outputs/RUN/report.html; also for evaluations
 
-It contains curves, tables, accuracies with intervals, and a rollout browser. Model output is never executed: the page
-embeds it as JSON, with HTML special characters escaped, and displays it as text. As a second line of defense, its
-content security policy allows only the page's own script (by hash), prevents text from being parsed as markup (Trusted
-Types), and blocks all network requests.
+The report contains curves, tables, accuracies with intervals, and a rollout browser. Model output is never executed:
+the page embeds it as JSON, with HTML special characters escaped, and displays it as text. As a second line of defense,
+the page's content security policy allows only its own script (by hash), prevents text from being parsed as markup
+(Trusted Types), and blocks all network requests.
 """
 
 import base64

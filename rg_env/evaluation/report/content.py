@@ -56,7 +56,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Series:
-    """A line of a chart, as points (x, estimate)."""
+    """A line in a chart, as (x, estimate) points."""
 
     name: str
     points: list[tuple[float, Estimate]]
@@ -71,7 +71,7 @@ class Chart:
     series: list[Series]
     note: str = ""
     share: bool = False
-    """Whether the axis goes from 0 to 1."""
+    """Whether the y-axis goes from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Page:
         self.facts += [(name, str(value)) for name, value in facts if value not in (None, "")]
 
     def add_scores(self, tasks: Iterable[tuple[BarGroup, Mapping[str, Scores]]], kind: str, note: str) -> None:
-        """Add bars for each task and a table of all figures, from the scores by model.
+        """Add each task's bars, and a table of the scores by task and model.
 
         Args:
             kind: "model", or "step" if the models are steps of a training run.
@@ -146,7 +146,7 @@ class Page:
             self.tables.append(Table("Tasks", *columns_of(rows), [note]))
 
     def add_results(self, results: Results, kind: str = "model") -> None:
-        """Add the summary tables and, for each task, its bars and a table row of its metrics."""
+        """Add the summary tables, each task's bars, and a table of the scores by task and model."""
         self.tables += [replace(table, title=table.title or "Summary") for table in tables_of(results)]
         tasks = []
         for name, task in results.tasks.items():
@@ -161,7 +161,7 @@ class Page:
 
 
 def _date(created: str | None) -> str:
-    """Format a time in ISO 8601 for display; empty if it is None."""
+    """Format an ISO 8601 time for display; empty if it is None."""
     return f"{datetime.fromisoformat(created).astimezone(UTC):%Y-%m-%d %H:%M} UTC" if created else ""
 
 
@@ -227,7 +227,7 @@ def _results(source: Path, notes: list[str]) -> Results | None:
 
 
 def _add_evaluation(page: Page, results: Results) -> None:
-    """Add title, facts and system prompts."""
+    """Add the title, facts and system prompts."""
     page.add_facts([("folder", page.title), ("date", _date(results.created))])
     page.title, tasks = results.title, results.tasks
     if first := next(iter(tasks.values()), None):
@@ -268,7 +268,7 @@ def _differences(tasks: Mapping[str, TaskResults], answers: Answers) -> list[str
 
 
 def _add_answers(page: Page, answers: Answers) -> None:
-    """Add accuracy and reward of each model on each task, computed from rollouts."""
+    """Add the accuracy and reward of each model on each task, computed from rollouts."""
     tasks: dict[str, dict[str, Scores]] = {}
     for (model, task), questions in sorted(answers.items()):
         tasks.setdefault(task, {})[model] = scores_from(list(questions.values()))

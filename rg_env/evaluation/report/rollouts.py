@@ -150,7 +150,7 @@ def _chosen(found: Iterable[_Found], limit: int, characters: int) -> set[str]:
 
 
 def _page_record(record: Record, texts: dict[str, int], variants: list[str], system: str | None) -> Record:
-    """The record for the report, with indices for shared texts and the variant."""
+    """The record for the report, with shared texts and the variant replaced by their indices."""
     shown = {name: record[name] for name in _SHOWN if record.get(name) is not None}
     if not isinstance(shown.get("answer", ""), str):  # gold answers of custom rows may be numbers or lists
         shown["answer"] = json.dumps(shown["answer"], ensure_ascii=False)
