@@ -128,8 +128,8 @@ def in_worker(task: str, grading: Grading) -> bool:
 
 
 def partial_score(extraction: Extraction, info: Mapping[str, Any] | str) -> float:
-    """Partial credit in [0, 1] from rg_env's graders, or from the user's grader for the user's own tasks; 0.0 if there
-    is no answer.
+    """Partial credit in [0, 1] from rg_env's graders, or from the user's grader for the user's own tasks; 0.0 if no
+    answer was found.
 
     Does not depend on the row's `grading`.
     """
