@@ -1,6 +1,6 @@
 """Select the files to publish, and keep secrets and local paths out of them.
 
-README.md, rg_env.json         model card, and marker of the run (see `repository`)
+README.md, rg_env.json         model card, and the run's marker (see `repository`)
 config.json, *.safetensors, …  model with its tokenizer, or adapters
 reward_curve.png               learning curve of the run
 run/                           files of the run; if the optimizer state is included, also rollouts.jsonl and the
@@ -8,8 +8,8 @@ run/                           files of the run; if the optimizer state is inclu
 checkpoint-N/                  another trainer's shards, unchanged, if the optimizer state is included
 
 Only files that match the patterns in this module are uploaded, so logs, tracker folders and programs are left out.
-Local folders are removed from configs. A link to a file outside the published folders is an error, and so is a text
-file that contains a key or token.
+Paths of local folders are removed from configs. A link to a file outside the published folders is an error, and so is a
+text file that contains a key or token.
 """
 
 import json
@@ -84,7 +84,7 @@ def check_secrets(files: Files, token: str | None = None) -> None:
 
 
 def publishable(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `values` of a config or of results, without local folders and without the `hub` section.
+    """Return the `values` of a config or of results, without paths of local folders and without the `hub` section.
 
     Other absolute paths are reduced to their last component. `hub` is removed so that others who train with the config
     do not publish to the author's repository.

@@ -244,7 +244,7 @@ def _finite(name: str, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if value.is_floating_point() and value.numel():
         low, high = torch.aminmax(value)
         if not (torch.isfinite(low) and torch.isfinite(high)):
-            raise ExportError(f"{name} has non-finite values in the checkpoint (NaN or infinity)")
+            raise ExportError(f"{name} has non-finite values (NaN or infinity) in the checkpoint")
         largest = max(-low.item(), high.item())
         if largest > torch.finfo(dtype).max:
             raise ExportError(f"{name} has values up to {largest:.3g}, too large for {_REMEDIES[dtype]}")
@@ -259,7 +259,7 @@ def _name(dtype: torch.dtype) -> str:
 
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
-    """Yield a temporary folder next to `out`. It is renamed to `out` at the end, or removed on an error.
+    """Yield a temporary folder next to `out`. It is renamed to `out` at the end, or removed if an error occurs.
 
     Raises:
         OutputFolderError: `out` exists or cannot be written.

@@ -134,7 +134,7 @@ class Architecture:
 
     @cached_property
     def model(self) -> Any:
-        """The model against which names and shapes of weights are checked."""
+        """Model for checking the names and shapes of weights."""
         return self.build()
 
     @property

@@ -5,7 +5,7 @@ upload. Data already on the Hub, for example from an interrupted upload, is not 
 single line and contains no token.
 
 `rg_env.json` (`Marker`) records the run that a repository belongs to and the files that were pushed. A later push uses
-the marker to decide whether it may write to the repository and which files it deletes.
+the marker to decide whether it may write to the repository and which files to delete.
 """
 
 import contextlib
@@ -72,7 +72,7 @@ class Remote:
     """Path -> Git hash."""
     marker: Marker | None
     is_copy: bool
-    """Whether all files are from the main branch, because the branch does not exist yet or has not been pushed to."""
+    """Whether all files are from the main branch, because this branch does not exist yet or has not been pushed to."""
 
 
 class Repository:
@@ -93,7 +93,9 @@ class Repository:
         self.token: str = token
         self.endpoint: str = constants.ENDPOINT  # HF_ENDPOINT, or the Hub's URL
         if "@" in urlsplit(self.endpoint).netloc:  # the user name would be sent instead of the token, and printed
-            raise InputError("HF_ENDPOINT contains a username (USER@): remove it, because the Hub uses the token")
+            raise InputError(
+                "HF_ENDPOINT contains a username (USER@), which would be sent instead of the token: remove it"
+            )
         self.repo_id, self.revision = repo_id, revision
         self.url = f"{self.endpoint}/{repo_id}" + (f"/tree/{revision}" if revision else "")
         self.api = HfApi(endpoint=self.endpoint, token=token, library_name="rg-env")

@@ -1,4 +1,4 @@
-"""Verify that an export has the tensors, the logits and the accuracy of the trained model.
+"""Verify that an export matches the trained model in its tensors, logits and accuracy.
 
 The exported folder is loaded with `from_pretrained`, as users would load it. The trained model is built in float32 from
 the checkpoint's weights. On fixed prompts, the logits of the two models may differ by at most the rounding error of the
@@ -82,7 +82,7 @@ def load(folder: Path, architecture: Architecture, dtype: torch.dtype) -> Any:
         raise ExportError(f"the exported model cannot be loaded: {reason_of(error)}") from error
     missing = [name for name in info["missing_keys"] if name not in architecture.aliases]
     if wrong := sorted(map(str, (*missing, *info["unexpected_keys"], *info["mismatched_keys"]))):
-        raise ExportError(f"{wrong[0]} in the exported model is missing, unexpected, or has the wrong shape")
+        raise ExportError(f"in the exported model, {wrong[0]} is missing or unexpected, or has the wrong shape")
     return model.eval()
 
 
@@ -167,7 +167,7 @@ def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: An
 
 
 def _greedy(results: Results) -> list[dict[str, Any]]:
-    """Records of the greedy answers to the first `PROBLEMS` problems; empty if one of them was not graded."""
+    """Records of the greedy answers to the first `PROBLEMS` problems; empty if any of them was not graded."""
     found = [each for each in results.rollouts if (each["part"], each["draw"]) == ("training", "greedy")]
     first = sorted(found, key=lambda each: each["problem"])[:PROBLEMS]
     return first if all(each["correct"] is not None for each in first) else []

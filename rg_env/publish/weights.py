@@ -1,9 +1,9 @@
-"""Read the weights of any trainer's checkpoint by name; tensors are read lazily.
+"""Read weights by name from a checkpoint in any supported format; tensors are read lazily.
 
 `plain`      safetensors or pytorch_model.bin, one file or several with an index
 `deepspeed`  ZeRO-1, 2 and 3, read with DeepSpeed's `zero_to_fp32`
 `distcp`     torch.distributed.checkpoint, as written by FSDP trainers, read with torch's loader
-`dtensor`    a file of DTensors per process (`model_world_size_N_rank_R.pt`), as written by verl
+`dtensor`    one file of DTensors per process (`model_world_size_N_rank_R.pt`), as written by verl
 `adapter`    LoRA adapters
 
 Files are memory-mapped; for ZeRO-1 and 2, DeepSpeed then assembles all weights in memory. Code in a checkpoint is never
@@ -153,7 +153,7 @@ def _weights_only() -> Iterator[None]:
 
 
 def _check_steps(contents: dict[Path, Any]) -> None:
-    """Raise `InputError` if files are from different steps, which their shapes would not reveal."""
+    """Raise `InputError` if files are from different steps; comparing shapes would not reveal this."""
     steps = {file: step for file, content in contents.items() if (step := _step(content)) is not None}
     for suffix in ("model_states.pt", "optim_states.pt"):
         same = {file: step for file, step in steps.items() if file.name.endswith(suffix)}

@@ -6,11 +6,10 @@
     model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, torch_dtype="float32")
     tokenizer = AutoTokenizer.from_pretrained(POLICY_DIR)
 
-It has the Llama architecture and fewer than a million parameters, and knows three arithmetic tasks of Reasoning Gym
-(`TASKS`). It either works out an answer step by step, which is nearly always correct, or guesses a number near the
-answer, which is mostly wrong. Before training, it mostly guesses. Training has to discover that working step by step
-earns more reward, so the reward curve rises within a dozen steps, and a wrong gradient in a trainer shows up just as
-quickly.
+It has the Llama architecture and fewer than a million parameters, and knows three arithmetic tasks from Reasoning Gym
+(`TASKS`). It either works out an answer step by step and is nearly always correct, or guesses a number near the answer
+and is usually wrong. Before training, it mostly guesses. Training has to discover that working step by step earns more
+reward, so the reward curve rises within a dozen steps, and a wrong gradient in a trainer shows up just as quickly.
 
 It is meant for demonstrations and tests, and is not a language model: it was trained only on questions from the
 training split of these tasks, with the single system prompt `SYSTEM_PROMPT`. `README.md` in this folder has the recipe

@@ -53,8 +53,8 @@ def same_everywhere(processes: Accelerator | PartialState, value: str, complaint
 
 
 def agree(accelerator: Accelerator, problem: str | None, cause: BaseException | None = None) -> None:
-    """If any process has a `problem`, raise the first one on all processes. The error is a `StoppedTogether`, or a
-    `TrainingError` if there is only one process."""
+    """If any process has a `problem`, raise an error on all processes, with the first problem as its message. The error
+    is a `StoppedTogether`, or a `TrainingError` if there is only one process."""
     if accelerator.num_processes == 1:
         if problem is not None:
             raise TrainingError(problem) from cause
@@ -83,9 +83,9 @@ STALE_S = 600.0
 
 
 def clear_stale_locks(root: Path) -> None:
-    """Remove locks left by processes that were killed while DeepSpeed was compiling into `root`, torch's folder for
-    compiled extensions. Otherwise, every later run would wait for these locks forever, without a message. All processes
-    of a run may call this function."""
+    """Remove locks left in `root`, torch's folder for compiled extensions, by processes that were killed while
+    DeepSpeed was compiling. Otherwise, every later run would wait for these locks forever, without a message. All
+    processes of a run may call this function."""
     now = time.time()
     with contextlib.suppress(OSError):  # the folder is missing or unreadable: torch reports that
         for lock in [*root.glob("*/lock"), *root.glob("*/*/lock")]:

@@ -200,7 +200,7 @@ def norm(model: Any, value: float) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     ("changed", "dtype", "words"),
     [
-        (lambda m: norm(m, torch.nan), None, f"{NORM} has non-finite values in the checkpoint"),
+        (lambda m: norm(m, torch.nan), None, rf"{NORM} has non-finite values \(NaN or infinity\) in the checkpoint"),
         (lambda m: norm(m, -1e6), "fp16", rf"{NORM} has values up to 1e\+06, too large for fp16: use bf16"),
         (lambda m: norm(m, 3.4e38), "bf16", r"up to 3\.4e\+38, too large for bf16: use fp32"),
         (

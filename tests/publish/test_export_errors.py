@@ -140,7 +140,7 @@ def test_mistakes_exit_with_2_and_failed_checks_with_1(rg_env: Command, saved: P
     torch.save(state, saved / "pytorch_model.bin")
     code, _, errors = rg_env("export", str(saved))
     assert code == 1
-    assert errors == "error: model.norm.weight has non-finite values in the checkpoint (NaN or infinity)\n"
+    assert errors == "error: model.norm.weight has non-finite values (NaN or infinity) in the checkpoint\n"
 
 
 def test_a_payload_is_one_line(rg_env: Command, make_model: Callable[..., Any], tmp_path: Path) -> None:

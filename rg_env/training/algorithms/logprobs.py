@@ -221,7 +221,8 @@ def completion_logps(
 
 
 def can_share_prompts(model: Any) -> bool:
-    """Whether `completion_logps` may share prompts: the model accepts 4-D masks, and only attention mixes tokens.
+    """Whether `completion_logps` may share prompts: the model accepts 4-D masks, and only attention passes
+    information between tokens.
 
     Always False on GPUs, where a custom mask prevents the use of fused attention kernels and the remaining gain has not
     been measured.

@@ -55,7 +55,8 @@ class Objective:
         """Log-probabilities `(B, L - 1) float32` of `ids (B, L)[:, 1:]` under `model`, 0 where `mask (B, L - 1)` is 0.
         See `completion_logps` for the result with `entropy`.
 
-        Rows are padded on the right. Causal attention never sees this padding, so no attention mask is needed.
+        Rows are padded on the right. With causal attention, other tokens never attend to this padding, so no attention
+        mask is needed.
         """
         arrangement: Arrangement = "in_order"
         if self._accelerator.num_processes == 1:

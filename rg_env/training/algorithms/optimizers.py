@@ -16,7 +16,7 @@ class OffloadedAdamW(torch.optim.Optimizer):
 
     A model in bfloat16 then needs 6 bytes per parameter on the GPU (for the weights, and for gradients in float32)
     instead of 16, plus 16 bytes in CPU memory. Each step updates the copies, in which changes too small for bfloat16
-    add up, and rounds them to the model's weights (Micikevicius et al., 2018, "Mixed Precision Training",
+    add up, and writes the rounded values to the model (Micikevicius et al., 2018, "Mixed Precision Training",
     arXiv:1710.03740, section 3.1).
     """
 
@@ -70,7 +70,7 @@ class OffloadedAdamW(torch.optim.Optimizer):
 
 
 def make_optimizer(args: GRPOConfig, model: Any) -> torch.optim.Optimizer:
-    """The optimizer that `args.optim` selects, without weight decay for biases and norms. Raises `InputError`."""
+    """The optimizer that `args.optim` selects, without weight decay for biases or norms. Raises `InputError`."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
         raise InputError("there is nothing to train: all weights of the model are frozen (requires_grad is False)")

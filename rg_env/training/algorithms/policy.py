@@ -29,7 +29,8 @@ LIGER = "liger_kernel.transformers.monkey_patch"
 
 
 def check_liger(args: GRPOConfig, device: torch.device) -> None:
-    """Raise if `use_liger_kernel` is set but cannot work here, so that the run does not fail in its first step.
+    """Raise an exception if `use_liger_kernel` is set but cannot work here, so that the run does not fail in its first
+    step.
 
     Raises:
         InputError: the run is not on a GPU, or liger-kernel is incompatible with the installed transformers.
@@ -76,7 +77,8 @@ def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any) -> Any:
 
 
 def reference_of(model: Any, args: GRPOConfig) -> Any:
-    """A copy of the initial model for a KL term; None if not needed, or if turning off adapters restores that model.
+    """A copy of the initial model for a KL term; None if it is not needed, or if turning off adapters restores that
+    model.
 
     Raises:
         InputError: the model is already sharded and cannot be loaded a second time.
@@ -99,7 +101,7 @@ def reference_of(model: Any, args: GRPOConfig) -> Any:
 
 
 def weights_file(process: int) -> str:
-    """Name of the checkpoint file with process `process`'s part of the previous policy."""
+    """Name of the checkpoint file with the part of the previous policy held by `process`."""
     return f"previous_policy_{process}.safetensors"
 
 
@@ -126,7 +128,7 @@ class PreviousPolicy:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Swap the previous weights into the model within this context. A collective operation."""
+        """Swap the previous weights into the model while this context is active. A collective operation."""
         self._swap()
         try:
             yield

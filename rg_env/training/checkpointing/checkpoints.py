@@ -55,7 +55,7 @@ added by DeepSpeed and `STATE` (whose size depends on the clock) are not include
 
 
 def state_file(process: int) -> str:
-    """Name of the file with process `process`'s state."""
+    """Name of the file with the state of `process`."""
     return f"resume_state_{process}.pt"
 
 
@@ -127,8 +127,8 @@ class Checkpoints:
         self._curriculum = ""
 
     def note(self) -> None:
-        """Record the state that `save` writes, at the end of each step and at the start of the run. If the next step is
-        interrupted, it has already used random numbers, so it must be repeated from this state."""
+        """Record the state that `save` writes, at the end of each step and at the start of the run. An interrupted step
+        has already used random numbers, so it must be repeated from this state."""
         trainer = self._trainer
         self._noted = {
             "random": random_numbers(),
@@ -231,7 +231,7 @@ class Checkpoints:
                 shutil.rmtree(old, ignore_errors=True)
 
     def _together(self, final: Path, act: Callable[[], Any]) -> None:
-        """Call `act()` on this process. A failure on any process raises an error on all."""
+        """Call `act()` on this process. A failure on any process raises an error on all of them."""
         problem, cause = None, None
         try:
             act()
@@ -279,10 +279,12 @@ def set_random_numbers(state: dict[str, Any]) -> None:
 
 
 def chosen(resume: str | Path, folder: Path) -> tuple[Path | None, list[str]]:
-    """The checkpoint selected by `resume` for a run in `folder`, and a line for each damaged checkpoint skipped.
+    """The checkpoint selected by `resume` for a run in `folder`, and a line for each damaged checkpoint that was
+    skipped.
 
     Raises:
-        InputError: `resume` is not a checkpoint, or `folder` has newer checkpoints, which would conflict with new ones.
+        InputError: `resume` is not a checkpoint, or `folder` has newer checkpoints, which would conflict with those of
+        the resumed run.
     """
     if str(resume) != AUTO:
         path = Path(resume)

@@ -15,7 +15,7 @@ from rg_env.errors import InputError
 
 
 def saved_step(folder: Path) -> int | None:
-    """The step in the trainer_state.json of `folder`; None if the file or the step is missing.
+    """The step recorded in trainer_state.json in `folder`; None if the file or the step is missing.
 
     Raises:
         InputError: the file is damaged or unreadable.

@@ -1,8 +1,8 @@
-"""`GRPOConfig`: the training settings of `GRPOTrainer`, and the section `training:` of a run's config.
+"""`GRPOConfig`: the training settings of `GRPOTrainer`, and the `training:` section of a run's config.
 
     args = GRPOConfig(output_dir="outputs/run", max_steps=200, learning_rate=1e-6, rollouts_per_step=128)
 
-Fields have the same names as in `vf.GRPOConfig` (verifiers 0.1.6). The batch is global: `rollouts_per_step`
+Settings that `vf.GRPOConfig` (Verifiers 0.1.6) also has keep their names. The batch is global: `rollouts_per_step`
 counts the rollouts of all processes, and gradient accumulation follows from the number of processes, so a config
 describes the same experiment on any number of GPUs.
 """
@@ -44,7 +44,7 @@ class GRPOConfig(Section):
     """Number of passes over the training rows, used instead of `max_steps`. Each pass leaves out the remaining rows
     that do not fill a whole step. Default: `max_steps` applies."""
     rollouts_as_steps: bool = False
-    """Whether every number of steps in the config counts rollouts instead of optimizer steps. Experiment trackers then
+    """Whether all step counts in the config are given in rollouts instead of optimizer steps. Experiment trackers then
     use the number of rollouts as the x-axis, too. This makes runs with different batch sizes comparable."""
     learning_rate: Above0 = 1e-6
     """Peak learning rate of the schedule."""
@@ -60,7 +60,7 @@ class GRPOConfig(Section):
     moments in CPU memory, for models in bfloat16 (`model.dtype`) that would not otherwise fit on the GPU; it does not
     work with ZeRO or FSDP2. The 8-bit optimizers need bitsandbytes."""
     weight_decay: From0 = 0.0
-    """Weight decay. It does not apply to biases and norms."""
+    """Weight decay. It does not apply to biases or norms."""
     adam_beta1: Share = 0.9
     """AdamW beta1, the decay rate of the first moment."""
     adam_beta2: Share = 0.999
@@ -212,7 +212,7 @@ class GRPOConfig(Section):
         return self.max_prompt_length + self.max_tokens
 
     def accumulation(self, processes: int) -> int:
-        """Number of micro-batches per step and process. Raises `InputError` unless it is a whole number."""
+        """Number of micro-batches per step on each process. Raises `InputError` unless it is a whole number."""
         check_batch(self, processes)
         return self.rollouts_per_step // (self.micro_batch(processes) * processes)
 

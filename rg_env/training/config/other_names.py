@@ -1,4 +1,4 @@
-"""Keys from other tools and earlier releases, each with the advice that the error message gives."""
+"""Keys from other tools and from earlier releases of rg-env, each with the advice given in the error message."""
 
 GRPO_KEYS = {
     "lr": "use learning_rate",

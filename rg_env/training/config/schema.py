@@ -134,7 +134,7 @@ class TrainConfig(Section):
         return environments
 
     def grpo_config(self, folder: Path | None = None) -> GRPOConfig:
-        """The section `training`, completed with the seed, the output folder and the save interval from other
+        """The `training` section, completed with the seed, the output folder and the save interval from other
         sections."""
         return self.training.model_copy(
             update={

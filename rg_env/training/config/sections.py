@@ -1,6 +1,6 @@
 """The sections of a training config. Each is a frozen schema with a docstring under every field.
 
-The section `training` is `grpo.GRPOConfig`, and the whole config is `schema.TrainConfig`.
+The `training` section is `grpo.GRPOConfig`, and the whole config is `schema.TrainConfig`.
 `docs/reference/configuration.md` is generated from these schemas. This module imports neither torch nor reasoning_gym.
 """
 
@@ -35,7 +35,8 @@ class ModelConfig(Section):
     attention: Literal["auto", "flash_attention_2", "sdpa", "eager"] = "auto"
     """Attention implementation. "auto" uses flash-attn if it works on this machine, and PyTorch's SDPA otherwise."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Data type of the weights. "bfloat16" is meant for LoRA, where it halves the memory for frozen weights."""
+    """Data type of the weights. "bfloat16" is meant for LoRA, where it halves the memory for frozen weights, and
+    for `training.optim: adamw_offload`."""
 
 
 class TaskConfig(TaskOptions):
@@ -62,7 +63,7 @@ class SplitsConfig(Section):
     by: SplitBy = "problem"
     """How questions are divided between training and evaluation. "problem" keeps all wordings of a problem in the same
     split. "question" assigns each question text independently, so the same problem can be in both splits; use it to
-    reproduce runs from earlier releases, or to get more rows from tasks with few problems."""
+    reproduce runs from earlier releases of rg-env, or to get more rows from tasks with few problems."""
     manifest: Text | None = None
     """Path of the manifest.json of an earlier run. The new run uses exactly the same rows, and fails if they cannot be
     reproduced."""
@@ -342,7 +343,7 @@ class MonitorsConfig(Section):
     window: Annotated[int, Field(ge=2, le=10_000)] = 10
     """Number of steps over which rules average the metrics. No rule fires before the first window is full."""
     off: list[str] = Field(default_factory=list)
-    """Rules to turn off. [all] turns off every rule."""
+    """Rules to turn off. `[all]` turns off every rule."""
     stop_on: list[str] = Field(default_factory=list)
     """Rules that end the run when they fire. The run still performs a final evaluation, saves a checkpoint and writes
     all results; its exit code is 1."""
