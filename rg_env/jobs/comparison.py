@@ -58,7 +58,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Run:
-    """One point of the sweep. Only finished runs have figures."""
+    """One point of the sweep. Only finished runs have metrics."""
 
     number: int
     """Position in the sweep, counting from 1."""
@@ -70,7 +70,7 @@ class Run:
     reason: str
     """Why the run failed or was stopped, or its progress; may be empty."""
     figures: dict[str, Figure] = field(default_factory=dict)
-    """Figures by name. `seconds` covers all steps and evaluations, even those before an interruption."""
+    """Metrics by name. `seconds` covers all steps and evaluations, even those before an interruption."""
     questions: int = 0
     """Number of questions in the last evaluation: those of training tasks or, if it has none, of held-out tasks."""
     evaluated: tuple[str, str] = ("", "")
@@ -85,7 +85,7 @@ class Group:
     """Swept key -> value, without the seed."""
     runs: tuple[Run, ...]
     figures: dict[str, Figure]
-    """Means over the finished runs, for figures that all of them have."""
+    """Means over the finished runs, for metrics that all of them have."""
 
     @property
     def finished(self) -> list[Run]:
@@ -123,7 +123,7 @@ class Comparison:
     def notes(self) -> list[str]:
         """Caveats, and the runs left out of the comparison."""
         notes = [
-            f"The runs were evaluated with different {cause}, so their figures differ for that reason too."
+            f"The runs were evaluated with different {cause}, so their results differ for that reason too."
             for part, cause in enumerate(("questions", "sampling settings"))
             if len({run.evaluated[part] for run in self.finished}) > 1
         ]
@@ -182,7 +182,7 @@ def _run(folder: Path, number: int, name: str, values: dict[str, Any]) -> Run:
 
 
 def _over_seeds(name: str, runs: Sequence[Run]) -> Figure:
-    """Mean over several runs, with `runs_interval` for proportions and Student's interval otherwise; two runs
+    """Mean over several runs, with `runs_interval` for proportions and Student's t-interval otherwise; two runs
     get no interval."""
     means = [run.figures[name].mean for run in runs]
     if len(means) < _LEAST_SEEDS:
@@ -208,7 +208,7 @@ def write_comparison(comparison: Comparison) -> list[str]:
     """Write comparison.md, comparison.json and, if a run has finished, comparison.png and curves.png.
 
     Returns:
-        Names of the files, which are in the sweep's folder.
+        Names of the files, which are in the sweep folder.
 
     Raises:
         OutputFolderError: a file cannot be written.
@@ -241,7 +241,7 @@ def print_comparison(comparison: Comparison) -> None:
 
 
 def _cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Table header and rows, without columns for figures that no group has."""
+    """Table header and rows, without columns for metrics that no group has."""
     names = [name for name in _HEADS if any(name in group.figures for group in comparison.groups)]
     columns = _columns(comparison)
     heads = [*columns, *(_HEADS[name] for name in names), "finished", "interval over"]

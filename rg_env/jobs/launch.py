@@ -102,7 +102,8 @@ class Commands:
 
 
 def launch(options: LaunchOptions) -> int:
-    """Run server and trainer until the trainer ends; returns its exit code, or 128 + N if signal N ended the run.
+    """Run the server and the trainer until the trainer ends; returns its exit code, or 128 + N if signal N ended the
+    run.
 
     Raises:
         InputError: the options cannot work; nothing was started.
@@ -285,7 +286,8 @@ def _undivided(heads: tuple[int, int] | None, size: int) -> str:
 
 
 def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, list[str]]:
-    """Return the model to serve, its context length in tokens (None: the model's own limit), and a config's plan."""
+    """Return the model to serve, its context length in tokens (None: the model's own limit), and lines that describe
+    the run."""
     if not is_config_file(options.script):
         if options.model is None:
             raise InputError("a script requires --model, because the server also needs it")

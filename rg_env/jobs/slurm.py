@@ -60,7 +60,7 @@ class SlurmJob:
     gpus: int
     """GPUs per node."""
     time: str
-    """Time limit in one of Slurm's forms: MINUTES, HOURS:MINUTES:SECONDS, DAYS-HOURS, ..."""
+    """Time limit in one of Slurm's formats: MINUTES, HOURS:MINUTES:SECONDS, DAYS-HOURS, ..."""
     overrides: tuple[str, ...] = ()
     """Config overrides: "key=value"."""
     nodes: int = 1
@@ -89,7 +89,7 @@ class SlurmJob:
 
     @property
     def name(self) -> str:
-        """Name of the job and its output folder."""
+        """Name of the job and of its output folder."""
         return self.job_name or re.sub(r"[^A-Za-z0-9_.+-]+", "-", Path(self.config).stem).lstrip("-.+")[:64] or "rg-env"
 
     @property

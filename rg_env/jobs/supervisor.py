@@ -75,7 +75,8 @@ class Supervisor:
                 self._programs.clear()
 
     def start(self, command: Command, log: Path, shown: Callable[[str], str | None]) -> ProcessGroup:
-        """Start a program with its output in `log`. `shown` maps an output line to its console line; None hides it."""
+        """Start a program and write its output to `log`. `shown` maps an output line to its console line; None hides
+        it."""
         program = ProcessGroup(command, log)
         self._programs.append((program, shown))
         return program
@@ -108,7 +109,7 @@ class Supervisor:
             self._tick()
 
     def say(self, line: str) -> None:
-        """Print a line. If the reader or terminal is gone, the run continues; its logs are on disk."""
+        """Print a line. If the pipe or terminal is closed, the run continues; its logs are on disk."""
         try:
             print(line, flush=True)
         except OSError:

@@ -136,7 +136,8 @@ def load_sweep(
 
 
 def parse_axes(words: Sequence[str]) -> Axes:
-    """Parse the swept keys in grid order: as given, with the seed last. Raises `InputError` like `load_sweep`."""
+    """Parse the swept keys in grid order: as given, with the seed last. Raises `InputError` if a word is invalid, a
+    key is swept twice, or there are too many points."""
     axes: Axes = {}
     for key, values in map(_axis, words):
         for other in axes:
@@ -158,7 +159,7 @@ def fixed_and_swept(overrides: Sequence[str], words: Sequence[str]) -> tuple[lis
         All overrides, and the words to sweep.
 
     Raises:
-        InputError: a word is invalid, a key is given before and after `--sweep`, or no key has several values.
+        InputError: a word is invalid, a key is given both before and after `--sweep`, or no key has several values.
     """
     fixed = [word for word in words if len(_axis(word)[1]) == 1]
     given = {each.partition("=")[0].strip() for each in overrides}
@@ -309,7 +310,8 @@ def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
     """Return the sweep's folder, checked but not yet created: `output.dir`, or a new one for `name`.
 
     Raises:
-        OutputFolderError: it is not writable, has files (without `resume`), or contains another sweep (with `resume`).
+        OutputFolderError: the folder is not writable, has files (without `resume`), or contains another sweep (with
+            `resume`).
     """
     folder = RunFolder.choose(sweep.configs[0].output.dir, f"{name}-sweep", "auto" if resume else None)
     if not _has_files(folder):
@@ -378,7 +380,7 @@ def _run_point(supervisor: Supervisor, sweep: Sweep, point: Point, folder: Path,
     head, place = f"[{point.number}/{len(sweep.points)}]", folder / point.name
     status, reason = status_of(folder, point.name)
     if status in ("finished", "stopped"):
-        supervisor.say(f"{head} {point.name} is already {' '.join([status, reason]).strip()}")
+        supervisor.say(f"{head} {point.name}: already {' '.join([status, reason]).strip()}")
         return status == "finished"
     failure, log = _failure_file(folder, point.name), folder / LOGS / f"{point.name}.log"
     failure.unlink(missing_ok=True)
@@ -415,7 +417,7 @@ def plan_lines(sweep: Sweep, folder: Path) -> list[str]:
 
 
 def notes(sweep: Sweep) -> list[str]:
-    """Describe keys that have no effect: one line per set of keys, with the points concerned."""
+    """Describe keys that have no effect: one line per set of keys, with the affected points."""
     found: dict[str, list[str]] = {}
     last, line = sweep.configs[0], without_effect(sweep.configs[0])
     for point, config in zip(sweep.points, sweep.configs, strict=True):

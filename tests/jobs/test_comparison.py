@@ -287,7 +287,7 @@ def test_runs_that_were_evaluated_differently_are_noted(make: Callable[..., Fold
     *found, too_few = compare(sweep.folder).notes
     assert too_few.startswith("Two seeds are too few")
     assert found == [
-        f"The runs were evaluated with different {kind}, so their figures differ for that reason too." for kind in kinds
+        f"The runs were evaluated with different {kind}, so their results differ for that reason too." for kind in kinds
     ]
 
 

@@ -245,7 +245,7 @@ APART = probe({}, {}, apart=[[0, 1]])
         (machine.check_shared_memory(planned(), 64 * MIB), "ok *67 MB"),
         (machine.check_shared_memory(VLLM, 8 * GIB), "ok *8.6 GB"),
         (machine.check_shared_memory(VLLM, None), "skipped *no /dev/shm"),
-        (machine.check_ports(planned()), "skipped *a single process does not need one"),
+        (machine.check_ports(planned()), "skipped *a single process does not need a port"),
     ],
 )  # fmt: skip
 def test_findings_and_fixes(check: Check, pattern: str) -> None:

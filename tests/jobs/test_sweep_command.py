@@ -155,7 +155,7 @@ def test_a_sweep_is_interrupted_and_goes_on(rg_env: Run, folder: Path) -> None:
     last = printed.splitlines()[-1]
     again = f"{entered('rg-env')} train run.yaml 'output.dir=\"my sweep #1\"' --sweep seed=0,1 --resume auto"
     assert last == f"the sweep was interrupted; resume it with: {again}"
-    assert lines[1] == "[1/2] seed=0 is already finished\n"
+    assert lines[1] == "[1/2] seed=0: already finished\n"
     (checkpoint,) = (folder / "my sweep #1" / "seed=1").glob("checkpoint-*")
     step = int(checkpoint.name.removeprefix("checkpoint-"))
     assert 1 <= step < 30
@@ -185,4 +185,4 @@ def test_a_sweep_is_interrupted_and_goes_on(rg_env: Run, folder: Path) -> None:
 
     code, printed, _ = rg_env(*shlex.split(again)[1:])  # nothing is left to run
     assert code == 0
-    assert "[1/2] seed=0 is already finished\n[2/2] seed=1 is already finished\nSweep my sweep #1\n" in printed
+    assert "[1/2] seed=0: already finished\n[2/2] seed=1: already finished\nSweep my sweep #1\n" in printed

@@ -114,12 +114,12 @@ def test_a_run_that_fails_does_not_end_the_sweep(folder: Path, started: Started)
     code, lines, _ = ended(started())
     assert code == 0
     assert lines == [
-        "[1/3] seed=0 is already finished",
+        "[1/3] seed=0: already finished",
         "[2/3] seed=1 resumes",
         "[2/3] seed 1 goes on",
         "[2/3] trained",
         "[2/3] seed=1 finished",
-        "[3/3] seed=2 is already finished",
+        "[3/3] seed=2: already finished",
     ]
     there = ["config.yaml", "logs", "seed=0", "seed=1", "seed=2", "sweep.yaml"]
     assert sorted(path.name for path in Path("sweep").iterdir()) == there
@@ -144,8 +144,8 @@ def test_a_run_that_a_monitor_stops_is_not_taken_for_a_finished_one(folder: Path
     code, lines, _ = ended(started("seed=0,1"))
     assert code == 1
     assert lines == [
-        "[1/2] seed=0 is already stopped by monitor kl_spike after 20 steps",
-        "[2/2] seed=1 is already finished",
+        "[1/2] seed=0: already stopped by monitor kl_spike after 20 steps",
+        "[2/2] seed=1: already finished",
     ]
 
 

@@ -87,7 +87,7 @@ def test_what_the_command_does_not_take(config: Path) -> None:
         evaluate_config(load_train_config(config, ["splits.num_eval_examples=0", "evaluation.tasks=null"]))
     Path("adapters").mkdir()
     Path("adapters/adapter_config.json").write_text("{}")
-    with pytest.raises(InputError, match="cannot load the adapters in adapters on tiny"):
+    with pytest.raises(InputError, match="cannot load the adapters in adapters into tiny"):
         evaluate_config(load_train_config(config), "adapters")
     with pytest.raises(InputError, match="cannot load the model 'nowhere'"):
         evaluate_config(load_train_config(config), "nowhere")

@@ -43,7 +43,7 @@ class Job:
     prompt: Sequence[int]
     sampling: Sampling
     seed: int | None = None
-    """Seed of this completion; None: use the engine's random generator."""
+    """Seed for this completion; None: use the engine's random generator."""
     watch: Watch | None = None
 
 
@@ -100,7 +100,7 @@ class EmbeddedEngine(Engine):
         return self.run([Job(prompt, sampling) for prompt in prompts])
 
     def run(self, jobs: Sequence[Job]) -> list[Completion]:
-        """Generate the completions of `jobs`, in order.
+        """Generate a completion for each of `jobs`, in order.
 
         Raises:
             InputError: a prompt leaves no room in the context for a completion.
@@ -269,7 +269,7 @@ def _watch(jobs: list[Job], *columns: torch.Tensor) -> torch.Tensor:
     """Call the `watch` callbacks of running jobs; returns a mask of the rows that they end.
 
     Args:
-        columns: job, whether it is running, token and log-probability of each row.
+        columns: for each row, the index of its job, whether it is running, the token and its log-probability.
     """
     rows = zip(*(column.tolist() for column in columns), strict=True)
     ends = [
@@ -296,10 +296,10 @@ class Sampler:
     """Draws one token per row and step, with separate settings per row.
 
     Args:
-        settings: sampling settings of each row.
+        settings: sampling settings for each row.
         prompts: token ids of each row's prompt.
         generator: random generator for rows without a seed.
-        seeds: seed of each row, or None for rows without a seed.
+        seeds: seed for each row; None for rows without one.
     """
 
     def __init__(

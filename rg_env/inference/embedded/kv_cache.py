@@ -86,7 +86,7 @@ def _grouped_sdpa(
     is_causal: bool | None = None,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """SDPA that, while decoding, treats the query heads of a shared key-value head as several queries of that head."""
+    """SDPA that, while decoding, treats the query heads that share a key-value head as several queries to that head."""
     batch, heads, length, dim = query.shape
     kv_heads = key.shape[1]
     if length != 1 or heads == kv_heads:

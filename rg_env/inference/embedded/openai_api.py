@@ -1,4 +1,4 @@
-"""OpenAI-compatible requests and responses of the embedded engine's server.
+"""OpenAI-compatible requests and responses for the embedded engine's server.
 
 Requests are the JSON bodies of `/v1/chat/completions` and `/v1/completions`, with vLLM's extensions. Unsupported
 fields are rejected with `BadRequest` (HTTP 400) rather than ignored.
@@ -92,7 +92,8 @@ class Choice:
         return min((at for stop in self.request.stops if (at := self.text.find(stop)) >= 0), default=None)
 
     def take(self) -> tuple[str, slice]:
-        """Return the text and tokens added since the last call. Text that may begin a stop string is held back."""
+        """Return the text and tokens added since the last call. Text that may be the start of a stop string is held
+        back."""
         held = 0 if self.finish_reason else max(0, self._longest_stop - 1)
         characters, tokens = self._taken
         self._taken = (max(characters, len(self.text) - held), len(self.ids))
@@ -229,7 +230,7 @@ class ChatRequest(Request):
 
     @property
     def chat(self) -> list[dict[str, str]]:
-        """The messages; text in several parts is joined."""
+        """The messages, with multi-part text joined."""
 
         def text(content: str | list[_TextPart]) -> str:
             return content if isinstance(content, str) else "".join(part.text for part in content)
@@ -275,7 +276,7 @@ class CompletionRequest(Request):
     @model_validator(mode="after")
     def _streamed_text_only(self) -> Self:
         if self.stream and (self.echo or self.logprobs is not None):
-            raise ValueError("echo and logprobs are not supported in a stream")
+            raise ValueError("echo and logprobs are not supported with stream=true")
         return self
 
     @property

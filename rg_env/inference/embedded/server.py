@@ -1,4 +1,4 @@
-"""HTTP server of the embedded engine, for any OpenAI client on this machine.
+"""HTTP server for the embedded engine, usable by any OpenAI client on this machine.
 
     rg-env serve --model outputs/my-run/checkpoint-25 --port 8000
     OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="EMPTY").chat.completions.create(model=..., messages=[...])

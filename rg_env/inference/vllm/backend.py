@@ -1,7 +1,7 @@
 """The weight-transfer backend `rg_env_shm`: vLLM's workers load new weights from memory shared with the trainer.
 
 It is used on CPUs, and when the server and the trainer share a GPU, which NCCL does not support. Nothing is unpickled:
-requests describe tensors by dtype, shape and offset in a file owned by this user in the memory file system.
+requests describe tensors by dtype, shape and offset in a file owned by this user in the in-memory file system.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from rg_env.inference.vllm.shared_weights import SHAPE, Entry, mapped, unpack, w
 
 @dataclass
 class SharedMemoryInitInfo(WeightTransferInitInfo):
-    """Body of `/init_weight_transfer_engine`."""
+    """Request body for `/init_weight_transfer_engine`."""
 
     path: str
     """File created by the trainer. It can be unlinked once it is mapped."""
@@ -24,7 +24,7 @@ class SharedMemoryInitInfo(WeightTransferInitInfo):
 
 @dataclass
 class SharedMemoryUpdateInfo(WeightTransferUpdateInfo):
-    """Body of `/update_weights`: one bucket of tensors."""
+    """Request body for `/update_weights`: one bucket of tensors."""
 
     start: int
     """Offset of the bucket in the file, in bytes."""
@@ -69,7 +69,7 @@ class SharedMemoryEngine(WeightTransferEngine[SharedMemoryInitInfo, SharedMemory
 
     def _copy_pending(self) -> None:
         """Copy the tensors that vLLM keeps until the rest of their layer arrives, because the shared memory is
-        overwritten before that."""
+        overwritten before then."""
         from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
 
         assert self._memory is not None

@@ -1,4 +1,4 @@
-"""Client of a vLLM server: the command that starts the server, and the trainer's HTTP requests to it."""
+"""Client for a vLLM server: the command that starts the server, and the trainer's HTTP requests to it."""
 
 import contextlib
 import json
@@ -85,7 +85,7 @@ class ServerInfo:
 
 
 class VllmServer:
-    """HTTP client of a vLLM server. Every request has a timeout; every failure is a `ServerError`."""
+    """HTTP client for a vLLM server. Every request has a timeout; every failure raises `ServerError`."""
 
     def __init__(self, host: str, port: int):
         self.host, self.port = host, port
@@ -97,7 +97,7 @@ class VllmServer:
         """Wait until `/health` succeeds; try at least once, then keep trying only while `still_wanted()` is true.
 
         Raises:
-            ServerError: the server is not healthy within `timeout_s`.
+            ServerError: the server did not become healthy in time.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -157,8 +157,8 @@ class VllmServer:
     def check_logprobs(self, model: str) -> None:
         """Raise `ServerError` unless the server reports log-probabilities of the distribution that it samples from.
 
-        Call it after setting up weight transfer: a trainer killed during an update leaves the server with an unusable
-        model.
+        Call this after setting up weight transfer, because a trainer killed during an earlier update may have left the
+        server with an unusable model.
         """
         # With top_k=1, the sampled distribution gives log-probability 0, unlike the model's own.
         (probe,) = self.complete(model, [[1]], Sampling(top_k=1, max_tokens=1), REQUEST_S)
@@ -230,10 +230,11 @@ class VllmServer:
         body: Any = None,
         timeout_s: float = REQUEST_S,
     ) -> T:
-        """Send a GET request, or a POST request if there is a `body`, and return `read` of the JSON response.
+        """Send a GET request, or a POST request if there is a `body`; pass the JSON response to `read`, and return the
+        result.
 
         Raises:
-            ServerError: no response arrived in time, or `read` failed on it; `RefusedError` if the status is 4xx.
+            ServerError: the request failed or timed out, or `read` failed; `RefusedError` if the status is 4xx.
         """
         import httpx
 

@@ -70,7 +70,7 @@ def check_system(system: str, release: str, folder: Path) -> Check:
 
 
 def python_here() -> Check:
-    """Check the running Python against rg-env's metadata, the only place that lists versions."""
+    """Check the running Python against rg-env's metadata, the only place that lists the supported versions."""
     own = metadata.metadata("rg-env")
     tested = [text.removeprefix(_PYTHON) for text in own.get_all("Classifier") or [] if text.startswith(_PYTHON)]
     return check_python(platform.python_version(), own["Requires-Python"] or "", tested)
@@ -85,7 +85,7 @@ def packages_here(planned: PlannedRun) -> Check:
 def check_packages(needs: Iterable[Requirement], extras: Sequence[str], installed: Callable[[str], str]) -> Check:
     """Check the versions of required packages and of those in `extras`; check other optional packages if installed.
 
-    The result is at worst a warning, because the import of the trainer shows whether training works anyway.
+    The result is at worst a warning, because `check_trainer` shows whether the trainer works with these packages.
     """
     missing, outside, present = set(), [], set()
     for requirement in needs:
@@ -114,7 +114,7 @@ def _applies(requirement: Requirement, *extras: str) -> bool:
 
 @dataclass(frozen=True)
 class Smi:
-    """Output of `nvidia-smi`. If there are neither GPUs nor a problem, the machine has no NVIDIA driver."""
+    """Output of `nvidia-smi`. If there are neither GPUs nor a problem, the machine has no NVIDIA driver or no GPU."""
 
     gpus: list[str] = field(default_factory=list)
     """One line per GPU: index, name, total and used memory, driver and MIG mode."""
@@ -247,7 +247,7 @@ def check_count(probe: dict[str, Any], smi: Smi, planned: PlannedRun, *, server_
 
 
 def check_peers(probe: dict[str, Any], p2p_disabled: bool = False) -> Check:
-    """Check that the GPUs can access each other's memory, as NCCL does unless NCCL_P2P_DISABLE=1."""
+    """Check that the GPUs can access each other's memory, as NCCL does unless NCCL_P2P_DISABLE=1 is set."""
     if len(probe["devices"]) < 2:
         return Check("skipped", "fewer than two GPUs")
     if not probe["apart"]:
@@ -266,7 +266,7 @@ def _vllm_is_for_cpus() -> bool:
 def check_vllm(planned: PlannedRun) -> Check:
     """Check that vLLM can be imported, but only if the run needs it: the import takes many seconds."""
     installed = importlib.util.find_spec("vllm") is not None
-    embedded = "engine.kind=embedded"
+    embedded = "use engine.kind=embedded"
     if not planned.uses_vllm:
         needed = "required only for engine.kind=vllm"
         return Check("skipped", f"{'' if installed else 'not '}installed; {needed}")
@@ -344,7 +344,7 @@ def check_server(planned: PlannedRun, model: str | None, tokens: int) -> Check:
 def check_ports(planned: PlannedRun, port: int = LAUNCH_PORT) -> Check:
     """Check that the processes' rendezvous port is free."""
     if planned.processes == 1:
-        return Check("skipped", "a single process does not need one")
+        return Check("skipped", "a single process does not need a port")
     if taken := port_problem(port):
         fix = "on several nodes, use another --main_process_port; on one node, any free port (--main-process-port 0)"
         return Check("warning", f"{port}: {taken}", fix)
@@ -370,7 +370,8 @@ def check_open_files(connections: int, limits: tuple[int, int] | None = None) ->
 
 
 def check_shared_memory(planned: PlannedRun, size: int | None) -> Check:
-    """Check /dev/shm, through which NCCL and vLLM's workers communicate. `size` is in bytes, None if missing."""
+    """Check /dev/shm, through which NCCL and vLLM's workers communicate. `size` is in bytes; None: there is no
+    /dev/shm."""
     if size is None:
         return Check("skipped", "this system has no /dev/shm")
     if size >= _SERVER_NEEDS_SHM or (not planned.uses_vllm and planned.processes == 1):
@@ -434,7 +435,9 @@ def check_hub(planned: PlannedRun) -> Check:
     if planned.config.hub.enabled:
         fix = "set HF_TOKEN in .env, run `hf auth login`, or set hub.enabled=false"
         return Check("failed", f"no token, but the run will be uploaded to {planned.config.hub.repo_id}", fix)
-    return Check("ok", "no token: public models only, no uploads (HF_TOKEN in .env, or `hf auth login`)")
+    return Check(
+        "ok", "no token: public models only, no uploads (to log in, set HF_TOKEN in .env, or run `hf auth login`)"
+    )
 
 
 def check_wandb(planned: PlannedRun) -> Check:
@@ -448,7 +451,8 @@ def check_wandb(planned: PlannedRun) -> Check:
 
 
 def _wandb_key() -> bool:
-    """Whether the environment or the netrc file has a key. No part of a token is ever shown."""
+    """Whether the environment or the netrc file contains a Weights & Biases API key. No part of a token is ever
+    shown."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     for name in (os.environ.get("NETRC") or "~/.netrc", "~/_netrc"):

@@ -59,7 +59,7 @@ class PromptLengths:
 
     @property
     def own(self) -> list[int]:
-        """All prompts of the training tasks, which `max_prompt_length` limits."""
+        """All prompts of the training tasks, to which `max_prompt_length` applies."""
         return [*self.training, *self.evaluation]
 
     @property
@@ -127,7 +127,7 @@ def is_cached(name: str) -> bool:
 
 
 def check_batch(planned: PlannedRun) -> Check:
-    """Check that a step's rollouts can be divided among groups, processes and micro-batches."""
+    """Check that a step's rollouts divide evenly among groups, processes and micro-batches."""
     args, processes = planned.config.training, planned.processes
     for key, message in batch_problems(args, processes):
         finding, _, sizes = message.partition("; try ")
@@ -237,7 +237,7 @@ def run_estimate(
 
 
 def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | None, free: int, place: str) -> Check:
-    """Check the memory estimate against `free`, the bytes available to one process, in the memory named by `place`."""
+    """Check the memory estimate against `free`, the bytes available to one process in the memory named by `place`."""
 
     def need(micro_batch: int, most: int | None = None) -> int:
         return run_estimate(planned, model, lengths, micro_batch, most).total
