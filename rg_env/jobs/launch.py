@@ -227,7 +227,8 @@ def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) 
     is the largest that the model's attention heads allow, or the largest power of two if the heads are unknown.
 
     Raises:
-        InputError: the product of the sizes is not the number of GPUs, or the heads are not divisible.
+        InputError: the product of the sizes is not the number of GPUs, or the heads are not divisible by the tensor
+            parallel size.
     """
     gpus, heads = gpus or 1, _heads(model)
     if tensor is None:

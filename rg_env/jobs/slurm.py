@@ -77,7 +77,7 @@ class SlurmJob:
     sweep: tuple[str, ...] = ()
     """Axes of a sweep ("key=value,value"); one job per point."""
     vllm_gpus: int | None = None
-    """Number of GPUs on the first node that vLLM uses; default: 1. A single GPU is shared with the trainer."""
+    """Number of GPUs that vLLM uses on the first node; default: 1. A single GPU is shared with the trainer."""
     job_name: str | None = None
     """Job name; default: the config's name."""
     gpu_type: str | None = None

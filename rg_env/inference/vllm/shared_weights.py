@@ -85,7 +85,7 @@ def reserve(name: str, num_bytes: int) -> Path:
 
 
 def mapped(path: str | Path) -> torch.Tensor:
-    """Map a file made by `reserve`, as a tensor `(bytes,) uint8`. Raises `ValueError` for any other file, because
+    """Map a file created by `reserve`, as a tensor `(bytes,) uint8`. Raises `ValueError` for any other file, because
     anyone who can reach the server's port can pass a path."""
     status = os.lstat(path)
     named = Path(path).parent == MEMORY and Path(path).name.startswith(PREFIX)

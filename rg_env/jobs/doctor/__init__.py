@@ -110,7 +110,8 @@ def _model(planned: PlannedRun, has_gpu: bool) -> "tuple[Check, PlannedRun, Mode
 
 
 def _free_memory(planned: PlannedRun, probe: dict[str, Any]) -> tuple[int, str]:
-    """Free memory per training process in bytes, and where it is: the run's GPU with the least free memory, or RAM."""
+    """Free memory per training process, in bytes, and its location: the run's GPU with the least free memory, or
+    RAM."""
     devices = [device for device in probe["devices"][: planned.processes] if device.get("free")]
     if devices:
         fullest = min(devices, key=lambda device: device["free"])

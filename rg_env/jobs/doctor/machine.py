@@ -148,7 +148,8 @@ def ask_torch() -> tuple[dict[str, Any] | None, str]:
 
 
 def probe_torch() -> dict[str, Any]:
-    """Torch's version, each CUDA device's free memory and any problem, and pairs of devices without peer access."""
+    """Report torch's version, each CUDA device's free memory and any problem with it, and pairs of devices without peer
+    access."""
     import torch
 
     found: dict[str, Any] = {"version": torch.__version__, "cuda": torch.version.cuda, "devices": [], "apart": []}
@@ -175,7 +176,7 @@ def probe_torch() -> dict[str, Any]:
 
 
 def check_driver(smi: Smi, planned: PlannedRun) -> Check:
-    """Check the GPUs that the driver reports. None are required, because the embedded engine can train on a CPU."""
+    """Check the GPUs that the driver reports. No GPU is required, because the embedded engine can train on a CPU."""
     if smi.problem:
         fix = "reinstall the NVIDIA driver or restart the machine until `nvidia-smi` lists the GPUs"
         if planned.uses_vllm:
