@@ -9,17 +9,17 @@ task's share of the prompts, and the evaluation do not change. A level rises by 
 `window` prompts at that level is above `success_threshold`, and falls by `step` when that accuracy is below
 `failure_threshold`. Alternatively, levels follow a `schedule`. Each change of level resets the window.
 
-The available levels are those from 0 to `highest` that work in Reasoning Gym. A change that would lead to a broken
-level continues to the next working level in the same direction. If a level turns out to have no questions, it is
-dropped together with all levels above it, a message is printed, and the task returns to the level below. If there is no
-lower level, the run ends.
+The available levels are those from 0 to `highest` that work in Reasoning Gym. If a change would lead to a level that
+does not work, the next working level in the same direction is used instead. If a level turns out to have no questions,
+it is dropped together with all levels above it, a message is printed, and the task returns to the level below. If no
+lower level exists, the run ends.
 
 Task options come from the environment's tasks, the level and `gym` (the user's own options), in order of increasing
-precedence. Without `gym`, all options of the environment's tasks are treated as the user's.
+precedence. Without `gym`, all options of the environment's tasks count as the user's own.
 
 All of this happens on the main process. The levels depend only on `state`, which is plain data and is saved with each
-checkpoint, so a resumed run continues as if it had never stopped. A sampled batch keeps its questions and counts toward
-the level it was sampled at.
+checkpoint, so a resumed run continues as if it had never stopped. A batch keeps the questions chosen for it; accuracy
+on them counts only if the task is still at their level.
 """
 
 import math
@@ -143,7 +143,7 @@ class CurriculumState(BaseModel):
     looked: NonNegativeInt = 0
     """Step of the last accuracy check."""
     prompted: dict[NonNegativeInt, list[CurriculumQuestion | None]] = {}
-    """Questions of each batch whose rollouts are still pending, by batch number; None for prompts of other tasks."""
+    """Questions in each pending batch, by batch number; None for prompts of other tasks."""
 
 
 class Curriculum:
@@ -152,9 +152,9 @@ class Curriculum:
     Args:
         config: the tasks whose levels change, and the rules for changing them.
         env: environment that builds the prompts and grades the answers.
-        seed: seed of the questions.
-        gym: tasks with the user's options (anything `Mixture.parse` accepts), which override those of the levels.
-            Default: all options of the environment's tasks.
+        seed: seed for generating the questions.
+        gym: tasks with the user's options (anything `Mixture.parse` accepts), which override the options set by the
+            levels. Default: all options of the environment's tasks.
 
     Raises:
         InputError: a task is not trained on or has no working level, or the user's options override everything that its
@@ -202,7 +202,7 @@ class Curriculum:
         )
 
     def facts(self) -> dict[str, Any]:
-        """Settings that a resumed run must share, as JSON values."""
+        """Settings that a resumed run must share with the original run, as JSON values."""
         options = {
             name: {str(level): options for level, options in by_level.items()}
             for name, by_level in self._options.items()
@@ -222,7 +222,7 @@ class Curriculum:
         """The rows of batch `number`, one per prompt, with new questions for curriculum tasks at their current levels.
 
         Raises:
-            InputError, GenerationError: a task has no question at any level up to its current one.
+            InputError, GenerationError: a task has no questions at its current level or below.
         """
         planned = self.state.prompted.get(number)  # chosen before the run was interrupted
         if planned is None:
@@ -318,10 +318,10 @@ class Curriculum:
 
 
 def _up(levels: Sequence[int], wanted: int) -> int:
-    """The lowest of `levels` (ascending) at or above `wanted`, or else the highest."""
+    """The lowest of `levels` (ascending) at or above `wanted`, or the highest if all are below it."""
     return next((level for level in levels if level >= wanted), levels[-1])
 
 
 def _down(levels: Sequence[int], wanted: int) -> int:
-    """The highest of `levels` (ascending) at or below `wanted`, or else the lowest."""
+    """The highest of `levels` (ascending) at or below `wanted`, or the lowest if all are above it."""
     return next((level for level in reversed(levels) if level <= wanted), levels[0])

@@ -1,4 +1,4 @@
-"""The fixed evaluation of a training run, which uses the same frozen questions each time.
+"""A training run's fixed evaluation, which uses the same frozen questions each time.
 
     unseen = load_environment("chain_sum", num_train_examples=0, num_eval_examples=50)
     plan = EvaluationPlan(every=20, rollouts_per_example=4, held_out=[unseen])
@@ -10,9 +10,9 @@ for training. Environments in `labelled` can contain anything, such as a trainin
 overall metrics (such as `eval/accuracy`) cover only the training tasks. The held-out tasks as a group, each task and
 each label have their own metrics (`eval/held_out/accuracy`, `eval/<task>/accuracy`, `eval/<label>/accuracy`).
 
-For every question, `evaluation.runner` samples answers (`accuracy`, `reward`) and generates a greedy one
-(`greedy_accuracy`) with the trainer's engine. `evaluate_only` reproduces the greedy answers of an evaluation during
-training and, with the embedded engine and the seed of that run, its sampled answers as well.
+For every question, `evaluation.runner` samples answers (for `accuracy` and `reward`) and generates a greedy one (for
+`greedy_accuracy`), using the trainer's engine. `evaluate_only` reproduces the greedy answers of an evaluation made
+during training and, with the embedded engine and that run's seed, its sampled answers as well.
 """
 
 from collections.abc import Callable, Sequence
@@ -179,7 +179,7 @@ def evaluate_only(
 
     Raises:
         InputError: the plan is invalid, there is nothing to evaluate, or several processes were launched.
-        OutputFolderError: `folder` already has this evaluation, or is not writable.
+        OutputFolderError: `folder` already contains this evaluation, or is not writable.
         RewardError: a reward raised an exception or did not return a finite number.
     """
     if trainer.accelerator.num_processes > 1:

@@ -47,8 +47,8 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
 
 
 def _checked_environment(config: TrainConfig, start: Start) -> "Environment":
-    """The environment to train on. Prompts and answers are checked first, because loading the weights can take
-    minutes. Raises `InputError` if any of them is too long."""
+    """The environment to train on. Prompt lengths and the evaluation's token limit are checked first, because loading
+    the weights can take minutes. Raises `InputError` if any of them is too large."""
     from rg_env.inference.models import describe_model
     from rg_env.inference.protocol import PromptEncoder, prompt_lengths
     from rg_env.training.trainer import check_prompts
@@ -77,7 +77,7 @@ def _check_context(config: TrainConfig, model_config: Any) -> None:
 
 
 def _environment(config: TrainConfig, start: Start) -> "Environment":
-    """The environment with the training tasks, or with the rows from the section `data`."""
+    """The environment with the training tasks, or with the rows from the `data` section."""
     from rg_env.core.environment import Environment, ReasoningGym
 
     if start.rows is not None:
@@ -86,8 +86,8 @@ def _environment(config: TrainConfig, start: Start) -> "Environment":
 
 
 def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Results":
-    """Run only the evaluation described by `config`, on its model or on a `checkpoint` (a model folder, or
-    adapters trained on that model).
+    """Run only the evaluation described by `config`, on the config's model or on a `checkpoint` (a model folder, or
+    adapters for the config's model).
 
     Raises:
         InputError: the checkpoint does not exist, or there is nothing to evaluate.
@@ -142,7 +142,7 @@ def make_trainer(config: TrainConfig, policy: "Policy", env: Any, folder: Path) 
 
 
 def evaluation_plan(config: TrainConfig) -> "EvaluationPlan":
-    """The plan from the section `evaluation`, with one environment for the held-out tasks and one for each label."""
+    """The plan from the `evaluation` section, with one environment for the held-out tasks and one for each label."""
     from rg_env.core.environment import ReasoningGym
     from rg_env.training.evaluation import EvaluationPlan
 
@@ -156,7 +156,7 @@ def evaluation_plan(config: TrainConfig) -> "EvaluationPlan":
 
 
 def lora(config: TrainConfig) -> Any:
-    """The `peft.LoraConfig` from the section `lora`; None if all weights are trained."""
+    """The `peft.LoraConfig` from the `lora` section; None if all weights are trained."""
     if config.lora is None:
         return None
     from peft import LoraConfig

@@ -2,7 +2,7 @@
 
 Each upload runs `rg-env push` in a child process, so that training never waits for the network. A failed upload does
 not end a run: a one-line message gives the command that completes the upload. During training, a hard-linked copy of
-the run is uploaded, because checkpoints may be deleted and more metrics written in the meantime.
+the run is uploaded, because checkpoints may be deleted and metrics appended in the meantime.
 """
 
 import atexit
@@ -31,10 +31,11 @@ _WORKSPACE = ".hub-upload"
 
 
 class Uploads(TrainerCallback):
-    """Callback that uploads a run. Add it after the recorder, and call `finish` once all files of the run are written.
+    """Callback that uploads a run. Add it after the recorder, and call `finish` once all of the run's files have been
+    written.
 
     Args:
-        folder: folder of the run.
+        folder: the run's folder.
         main: whether this is the main process; other processes do nothing.
         say: prints a line.
     """
@@ -73,7 +74,8 @@ class Uploads(TrainerCallback):
             self._fail(str(error.strerror or error))
 
     def finish(self, *, complete: bool) -> None:
-        """Wait for a running upload, then upload the final run. `complete` indicates whether training finished.
+        """If training finished (`complete`), wait for a running upload, then upload the whole run. Otherwise, end the
+        running upload and print the command that uploads the run.
 
         Raises `KeyboardInterrupt` on Ctrl-C, after ending the running upload.
         """
@@ -82,7 +84,9 @@ class Uploads(TrainerCallback):
         try:
             if not complete:
                 command = self._request(self._run.path).command
-                self._say(f"hub: the run was not uploaded, because training did not finish; to upload it: {command}")
+                self._say(
+                    f"hub: the run was not uploaded, because training did not finish; to upload it, run: {command}"
+                )
                 return
             self._report(followed=True)
             self._say(f"hub: uploading the run to {self._config.repo_id}; this can take a while")
@@ -122,8 +126,7 @@ class Uploads(TrainerCallback):
         """Wait for the running upload and report its outcome.
 
         `followed` indicates whether an upload of the whole run comes next. If so, the command that completes a failed
-        upload is not printed, because running it later would replace the uploaded run with an
-        earlier step.
+        upload is not printed, because running it later would replace the uploaded run with an earlier step.
         """
         if self._process is None:
             return
@@ -145,7 +148,7 @@ class Uploads(TrainerCallback):
     def _fail(self, reason: str) -> None:
         path = self._path if self._path.exists() else self._run.path
         command = self._request(path).command
-        self._say(f"hub: the upload failed ({reason}); the run is not affected. To complete the upload: {command}")
+        self._say(f"hub: the upload failed ({reason}); the run is not affected. To complete the upload, run: {command}")
 
 
 def _link_run(run: RunFolder, checkpoint: Path, copy: Path) -> None:

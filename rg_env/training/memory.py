@@ -101,7 +101,7 @@ def estimate(
         reference: whether there is a second model for the KL term (`beta` above 0).
         adapter_parameters: number of trained parameters with LoRA, where the weights are frozen; 0 without LoRA.
         frozen_bytes: bytes per frozen weight: 4 in float32, 2 in bfloat16 (see `load_policy`).
-        offloaded: whether `optim` is adamw_offload; each weight then takes `frozen_bytes`, and gradients are float32.
+        offloaded: whether `optim` is `adamw_offload`; each weight then takes `frozen_bytes`, and gradients are float32.
         cached_tokens: total number of tokens in the rollouts that the embedded engine decodes at once; 0 with a server.
     """
     element = 2 if bf16 else 4
@@ -126,5 +126,5 @@ def estimate(
 
 
 def largest_that_fits(room: int, largest: int, need: Callable[[int], int]) -> int | None:
-    """The largest proper divisor of the micro-batch size `largest` that fits into `room` bytes; None if none fits."""
+    """The largest proper divisor of `largest` at which a micro-batch fits into `room` bytes; None if none does."""
     return next((size for size in range(largest - 1, 0, -1) if largest % size == 0 and need(size) <= room), None)

@@ -8,8 +8,8 @@
     GRPOTrainer(..., callbacks=[MonitorCallback(MonitorsConfig(stop_on=["reward_hacking"]))])
 
 `train` adds a `MonitorCallback` to every run. A resumed run's monitors continue from the logs in its state, so earlier
-alarms are not reported again. A rule never fires if its metrics are not logged. Metrics are averaged over a window, and
-noise means their variation from step to step.
+alarms are not reported again. A rule never fires if its metrics are not logged. Metrics are averaged over a window;
+"noise" is their variation from step to step.
 """
 
 import math
@@ -56,17 +56,17 @@ class History:
         return self._values[name][-1] if name in self._values and self._steps[name][-1] == self.step else None
 
     def recent(self, name: str) -> list[float]:
-        """Values in the last window; empty until it is full."""
+        """Values in the last window; an empty list until the window is full."""
         values = self._values.get(name, [])
         return values[-self.window :] if len(values) >= self.window else []
 
     def earlier(self, name: str) -> list[float]:
-        """Values in the window before the last one; empty until both are full."""
+        """Values in the window before the last one; an empty list until both windows are full."""
         values = self._values.get(name, [])[-2 * self.window :]
         return values[: self.window] if len(values) == 2 * self.window else []
 
     def first(self, name: str) -> list[float]:
-        """Values in the first window; empty until a second window is full."""
+        """Values in the first window; an empty list until a second window is full."""
         return self._values[name][: self.window] if self.earlier(name) else []
 
     def mean(self, name: str) -> float | None:
@@ -87,7 +87,7 @@ def _number(value: object) -> float | None:
 
 
 def rise(old: list[float], new: list[float]) -> float:
-    """The mean's rise from `old` to `new`, in standard errors of the difference; negative if it falls."""
+    """The rise in the mean from `old` to `new`, in standard errors of the difference; negative if it falls."""
 
     def error(values: list[float]) -> float:
         return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
@@ -202,7 +202,7 @@ def entropy_collapse(history: History, part: float) -> str | None:
 
 
 def reward_hacking(history: History, least: float) -> str | None:
-    """The reward rises but accuracy does not. If accuracy falls, half of the threshold is enough. The last window is
+    """The reward rises but accuracy does not. If accuracy falls, half the threshold is enough. The last window is
     compared with the previous one and with the first one, because a policy can find an exploit quickly or slowly."""
     for before, when in ((history.earlier, ""), (history.first, "since the start")):
         old, new, accuracy = before("reward"), history.recent("reward"), history.recent("accuracy")
@@ -234,7 +234,7 @@ def kl_spike(history: History, factor: float) -> str | None:
 
 
 def ratio_spike(history: History, factor: float) -> str | None:
-    """Several updates on a batch move the policy away from the one that sampled the batch."""
+    """Several updates on a batch move the policy too far from the one that sampled the batch."""
     if spike := _spike(history, "policy_ratio/max", factor, RATIO_FLOOR):
         return f"{spike}: updates within a batch go too far: lower training.num_iterations or training.learning_rate"
     return None
@@ -271,7 +271,7 @@ RULES: dict[str, Callable[[History, float], str | None]] = {
 
 
 def _rises(values: list[float]) -> bool:
-    """Whether the second half's mean is above the first half's by more than noise."""
+    """Whether the second half's mean exceeds the first half's by more than noise."""
     half = len(values) // 2
     return half > 0 and rise(values[:half], values[-half:]) > 2 * _NOISE
 
@@ -284,7 +284,8 @@ def _improved(history: History, before: Window) -> bool:
 
 
 def _what_rose(history: History, before: Window) -> str | None:
-    """The reward, other than correctness, that rose the most relative to its noise; None if no reward rose clearly."""
+    """The reward, other than `correctness` and `partial`, that rose the most relative to its noise; None if no reward
+    rose clearly."""
     rises: dict[str, float] = {}
     for metric in history.names():
         name = metric.removeprefix("rewards/").removesuffix("/mean")

@@ -2,8 +2,8 @@
 
     check_start(config, resume="auto")      # raises InputError or ServerError if a check fails
 
-This module does not import torch. Checks that depend on the model or on a checkpoint's tensors are made when those are
-loaded.
+This module does not import torch. Checks that depend on the model or on a checkpoint's tensors are made later, when
+these are loaded.
 """
 
 import os
@@ -35,7 +35,7 @@ class Start:
     folder: Path | None = None
     """The output folder; None on all processes except the first."""
     rows: tuple[Rows, Rows] | None = None
-    """Training and evaluation rows from the section `data`; None without that section, or if the data has not been
+    """Training and evaluation rows from the `data` section; None without that section, or if the data has not been
     downloaded yet."""
     notes: list[str] = field(default_factory=list)
     """Messages about requirements that are not met yet, but must be met when the run starts."""
@@ -50,7 +50,7 @@ def check_start(
     config: TrainConfig, *, resume: str | None = None, checkpoint: str | None = None, wait: bool = True
 ) -> Start:
     """Check everything that a run of `config` needs, except the model itself. With several processes, only the first
-    one checks.
+    one performs the checks; the others only read the rows.
 
     Args:
         resume: checkpoint to resume from, or "auto".
@@ -59,7 +59,8 @@ def check_start(
             an unreachable server is only reported in `notes`.
 
     Raises:
-        InputError: the output folder, the model's folder, a checkpoint, the manifest, the data or a login is unusable.
+        InputError: the output folder, the model folder, a checkpoint, the manifest or the data is unusable, or a login
+            is missing.
         ServerError: the vLLM server does not respond.
     """
     data = config.data
@@ -82,7 +83,8 @@ def check_start(
 
 
 def own_rows(config: TrainConfig) -> tuple[Rows, Rows]:
-    """Training and evaluation rows from the section `data`. Raises `InputError`."""
+    """Training and evaluation rows from the `data` section. Raises `InputError` if the data is unusable or has too few
+    questions."""
     data = config.data
     assert data is not None
     train, evaluation = split_rows(data.rows(), config.splits.num_eval_examples, config.splits.eval_seed)

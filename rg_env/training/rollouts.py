@@ -10,11 +10,11 @@ The order of rows (`BatchOrder`) depends only on the seed and the batch number, 
 epoch is a permutation, divided into batches of prompts. Rows left over after the last full batch are not used in that
 epoch.
 
-`GroupFilter` replaces groups without a learning signal ("dynamic sampling", Yu et al., 2025, DAPO, arXiv:2503.14476,
-section 3.2), that is, groups with only right or only wrong answers. Other prompts are sampled, in rounds, until the
-batch consists of mixed groups or the rounds are used up. Any unmixed groups that remain are left out of the loss.
-Groups are filtered by accuracy alone. Rewards for format or length nearly always vary within a group, so filtering by
-total reward would keep groups from which a policy learns only format or length.
+`GroupFilter` replaces groups without a learning signal, that is, groups with only right or only wrong answers ("dynamic
+sampling", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.2). Other prompts are sampled, in rounds, until the batch
+consists of mixed groups or the rounds are used up. Any unmixed groups that remain are left out of the loss. Groups are
+filtered by accuracy alone. Rewards for format or length nearly always vary within a group, so filtering by total reward
+would keep groups from which a policy learns only format or length.
 """
 
 import math
@@ -57,7 +57,7 @@ class TokenBatch:
         return sum(map(sum, self.loss_masks))
 
     def entropy(self) -> float:
-        """Mean entropy per token of the sampling distribution, in nats: `-mean(log p(token))`.
+        """Mean per-token entropy of the sampling distribution, in nats: `-mean(log p(token))`.
 
         This estimate from samples (Cover & Thomas, 2006, section 2.1) is unbiased, but noisy with few rollouts.
         """
@@ -66,7 +66,7 @@ class TokenBatch:
 
     def tensors(self, rows: slice, *, pad_token: int, device: Any) -> dict[str, torch.Tensor]:
         """Rows as tensors, padded on the right: `input_ids (B, L) int64`, `loss_mask (B, L - 1) bool` and
-        `sampler_logps (B, L - 1) float32`, the last two for `input_ids[:, 1:]`."""
+        `sampler_logps (B, L - 1) float32`, where the last two correspond to `input_ids[:, 1:]`."""
         ids, masks, logps = [], [], []
         for i in range(len(self.prompt_ids))[rows]:
             prompt, completion = self.prompt_ids[i], self.completion_ids[i]
@@ -147,7 +147,7 @@ class Rollouts:
         )
 
     def records(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """Records of the first `limit` rollouts as JSON values: prompt, answer, completion, reward and status."""
+        """Records of the first `limit` rollouts as JSON values (see `record_of`)."""
         return [record_of(*each) for each in zip(self.rollouts[:limit], self.scored[:limit], strict=True)]
 
 
@@ -162,7 +162,7 @@ class BatchOrder:
     Args:
         rows: number of rows.
         prompts: number of prompts per batch, over all processes.
-        seed: seed of the permutations; None keeps the order of the rows.
+        seed: seed for the permutations; None keeps the order of the rows.
 
     Raises:
         InputError: a batch has more prompts than there are rows.
@@ -188,7 +188,7 @@ class BatchOrder:
     def more(self, number: int, round_: int, prompts: int) -> list[int]:
         """Indices of random rows outside batch `number`, one per prompt. The same arguments always give the same rows.
 
-        Returns all such rows if there are fewer than `prompts`, or rows of the batch if it contains every row.
+        Returns all such rows if there are fewer than `prompts`, or rows from the batch itself if it contains every row.
         """
         taken = set(self.batch(number))
         others = [row for row in range(self._rows) if row not in taken] or sorted(taken)
@@ -208,8 +208,9 @@ class RolloutSampler:
     """Samples and scores rollouts of an environment. Used on the main process only.
 
     Args:
-        engine: the engine. If batches are sampled ahead and groups are replaced, two threads can call `generate` at
-            once. Only one thread scores at a time, so that reward functions need not be thread-safe.
+        engine: engine that generates the completions. If batches are sampled ahead and groups are replaced, two threads
+            can call `generate` at once. Only one thread scores at a time, so that reward functions need not be
+            thread-safe.
     """
 
     def __init__(self, env: Environment, engine: Engine, encoder: PromptEncoder) -> None:
@@ -295,7 +296,7 @@ class Filtered:
 
 
 class GroupFilter:
-    """Replaces the unmixed groups of a batch.
+    """Replaces the unmixed groups in a batch.
 
     Args:
         num_generations: number of rollouts in a group.
@@ -306,14 +307,14 @@ class GroupFilter:
         self._size, self._rounds, self._empty_batches = num_generations, rounds, 0
 
     def __call__(self, batch: Rollouts, sample: Callable[[int, int], Rollouts]) -> Filtered:
-        """Replace the unmixed groups of `batch`.
+        """Replace the unmixed groups in `batch`.
 
         Args:
-            sample: called with the number of the round (from 0) and the number of prompts wanted; returns rollouts of
-                at most that many prompts.
+            sample: called with the round number (from 0) and the number of prompts wanted; returns rollouts for at most
+                that many prompts.
 
         Raises:
-            TrainingError: the last `EMPTY_BATCHES` batches had no mixed group.
+            TrainingError: the last `EMPTY_BATCHES` batches had no mixed groups.
         """
         own = self._groups(batch)
         mixed = [group for group in own if _is_mixed(group)]

@@ -320,7 +320,7 @@ def _noting_with(failure: Exception | None) -> Iterator[None]:
 
 
 def _resume_command(folder: Path, config: TrainConfig | None, settings: dict[str, Any]) -> str:
-    """The command that resumes a run started from a config, or from a script with --resume among its options
+    """The command that resumes a run started from a config, or from a script with `--resume` among its options
     (`settings`)."""
     if config is not None:
         command = [entered("rg-env"), "train", str(folder / "config.yaml"), f"output.dir={folder}"]
@@ -414,11 +414,11 @@ TOGETHER_S = 1.0
 
 
 class _Interruption(TrainerCallback):
-    """Ends a run on SIGINT and SIGTERM with `KeyboardInterrupt`, but not in the middle of an update.
+    """Ends a run with `KeyboardInterrupt` on SIGINT or SIGTERM, but not in the middle of an update.
 
-    A second signal ends the run at once; if it arrives in the middle of an update, nothing is saved. Several processes
-    end together after the current step. Otherwise, each would stop at a different point and wait for the others
-    forever.
+    A second signal ends the run at once; if it arrives in the middle of an update, nothing is saved. If there are
+    several processes, they end together after the current step. Otherwise, each would stop at a different point and
+    wait for the others forever.
     """
 
     def __init__(self, trainer: GRPOTrainer) -> None:

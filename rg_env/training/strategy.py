@@ -97,8 +97,8 @@ class DataParallel:
 
     def step(self, loss_of: LossOf, parts: list[Any], rates: Sequence[float], updating: Updating) -> StepResult:
         """Take one optimizer step on the micro-batches `parts`. `rates` contains the learning rate of each parameter
-        group. The context `updating()` surrounds the update itself. Nothing changes if a loss or the gradient is not
-        finite."""
+        group. The context manager `updating()` wraps the update itself. Nothing changes if a loss or the gradient is
+        not finite."""
         for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
         losses = [self._backward(loss_of, part, updating, number == len(parts)) for number, part in enumerate(parts, 1)]
@@ -127,11 +127,11 @@ class DataParallel:
         return norm, not math.isfinite(norm)
 
     def gathered(self, parameters: list[Any]) -> AbstractContextManager[Any]:
-        """Context manager that unshards these parameters on all processes."""
+        """Context manager that unshards `parameters` on all processes."""
         return nullcontext()
 
     def whole(self, parameter: Any) -> torch.Tensor:
-        """The unsharded tensor of a parameter. Call it within `gathered`."""
+        """The unsharded tensor of a parameter. Call this within `gathered`."""
         return parameter.data
 
     def state_dict(self) -> Any:
@@ -329,8 +329,8 @@ def check_engine(engine: EngineConfig, sharding: Sharding) -> None:
     """Raise `InputError` if the engine cannot sample from a model with this kind of sharding."""
     if engine.kind == "embedded" and sharding in SHARDED_WEIGHTS:
         raise InputError(
-            f"the embedded engine cannot generate from the shards of {SHARDED_WEIGHTS[sharding]}: start a vLLM server "
-            "and use engine.kind=vllm (in Python: engine='vllm'), or train with configs/ddp.yaml"
+            f"the embedded engine cannot generate from weights sharded with {SHARDED_WEIGHTS[sharding]}: start a vLLM "
+            "server and use engine.kind=vllm (in Python: engine='vllm'), or train with configs/ddp.yaml"
         )
 
 
@@ -367,7 +367,7 @@ class StepGuard:
         return [self.skipped, self._in_a_row]
 
     def set_counts(self, counts: list[int]) -> None:
-        """Restore the result of `counts()`."""
+        """Restore the counts that `counts()` returned."""
         self.skipped, in_a_row = counts
         self._in_a_row = in_a_row % MOST_IN_A_ROW  # if the guard ended the run, the count starts over
 
@@ -388,7 +388,7 @@ class StepGuard:
             )
 
     def end_if_hopeless(self, model: Any, step: int) -> None:
-        """Raise after `MOST_IN_A_ROW` consecutive skipped steps, or if the weights are not finite.
+        """Raise an exception after `MOST_IN_A_ROW` consecutive skipped steps, or if the weights are not finite.
 
         Raises:
             StoppedTogether, TrainingError: training cannot continue; raised on all processes.

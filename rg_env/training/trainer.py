@@ -4,16 +4,16 @@
     trainer = GRPOTrainer(model, env, GRPOConfig(output_dir="outputs/run"), tokenizer, engine="embedded")
     trainer.train()
 
-The constructor has the parameters of `vf.GRPOTrainer` (verifiers 0.1.6), plus `engine` and `curriculum`. The whole
+The constructor has the parameters of `vf.GRPOTrainer` (Verifiers 0.1.6), plus `engine` and `curriculum`. The whole
 algorithm can be read from top to bottom, starting with `train`. A trainer has an engine that samples
 (`inference.protocol`), a sampler that turns rows into scored rollouts (`rollouts`), an objective that computes their
 loss (`objective`), a strategy that distributes the model over processes and takes the optimizer steps (`strategy`),
-checkpoints (`checkpointing`) and transformers callbacks. `run.train` adds evaluations, files, trackers and the handling
-of Ctrl-C.
+checkpoints (`checkpointing`) and transformers callbacks. `run.train` adds evaluations, files, trackers and Ctrl-C
+handling.
 
 Callbacks receive every event except `on_predict` and `on_prediction_step`; `on_evaluate` receives an evaluation's
-metrics. Of the flags in `control`, only `should_training_stop` and `should_save` have an effect. Both must be equal on
-all processes.
+metrics. Of the flags in `control`, only `should_training_stop` and `should_save` have an effect. Each must be the same
+on all processes.
 """
 
 import dataclasses
@@ -165,7 +165,7 @@ class GRPOTrainer:
         self.notify("on_init_end")
 
     def _reset(self) -> None:
-        """Set the state of a run before its first step."""
+        """Reset the trainer's state for the start of a run."""
         args, main, local = self.args, self.accelerator.is_main_process, self.accelerator.is_local_main_process
         self.state = TrainerState(is_world_process_zero=main, is_local_process_zero=local)
         self.control = TrainerControl()
@@ -218,7 +218,8 @@ class GRPOTrainer:
         return self._micro_batches
 
     def _next_batch(self, number: int) -> TokenBatch:
-        """Batch `number` of rollouts, sampled now or earlier (`num_batches_ahead`). Called on the main process only."""
+        """The tokens of batch `number`, sampled now or earlier (`num_batches_ahead`). Called on the main process
+        only."""
         if self.curriculum is not None:
             self.curriculum.update_levels(self.state.global_step)
         self._batch_tokens = 0
@@ -260,7 +261,7 @@ class GRPOTrainer:
         return self._counted(self.sampler.sample(repeated(rows, self.args.num_generations), self.sampling))
 
     def _counted(self, rollouts: Rollouts) -> Rollouts:
-        """Count the tokens of `rollouts` and return them."""
+        """Add the tokens in `rollouts` to the token counts, and return `rollouts`."""
         tokens = sum(map(len, rollouts.prompt_ids)) + sum(len(rollout.token_ids) for rollout in rollouts.rollouts)
         self._batch_tokens += tokens
         self.state.num_input_tokens_seen += tokens
@@ -293,7 +294,8 @@ class GRPOTrainer:
         return self.objective(part)
 
     def _learning_rates(self) -> list[float]:
-        """Learning rates of the optimizer's groups for the next update. Skipped steps do not advance the schedule."""
+        """Learning rates of the optimizer's parameter groups for the next update. Skipped steps do not advance the
+        schedule."""
         if self.scheduler is not None:
             return [float(rate) for rate in self.scheduler.get_last_lr()]
         rate = learning_rate(self.args, self.state.global_step - self.guard.skipped)
@@ -379,15 +381,15 @@ class GRPOTrainer:
 
     @property
     def rollouts_so_far(self) -> int:
-        """Number of rollouts that have been trained on so far, over all processes."""
+        """Number of rollouts trained on so far, across all processes."""
         return self.state.global_step * self.args.rollouts_per_step // self.args.num_iterations
 
     def save_checkpoint(self) -> Path:
-        """Save the current step; see `Checkpoints.save`."""
+        """Save a checkpoint at the current step; see `Checkpoints.save`."""
         return self.checkpoints.save()
 
     def batch_in_use(self) -> list[dict[str, Any]] | None:
-        """Micro-batches of the next update; None if it needs a new batch."""
+        """Micro-batches for the next update; None if it needs a new batch."""
         return self._micro_batches if self.state.global_step % self.args.num_iterations else None
 
     def use_batch(self, parts: list[dict[str, Any]]) -> None:
@@ -489,7 +491,7 @@ def check_options(args: GRPOConfig, engine: EngineConfig, env: Environment, curr
 
 
 def check_prompts(lengths: dict[str, list[int]], limit: int) -> None:
-    """Raise `InputError` if a prompt has more than `limit` tokens. `lengths` has the prompts' lengths by split."""
+    """Raise `InputError` if a prompt has more than `limit` tokens. `lengths` contains the prompt lengths by split."""
     for split, of_split in lengths.items():
         if too_long := sum(length > limit for length in of_split):
             raise InputError(
@@ -499,7 +501,8 @@ def check_prompts(lengths: dict[str, list[int]], limit: int) -> None:
 
 
 def on_this_machine(args: GRPOConfig) -> GRPOConfig:
-    """The same arguments with machine-dependent defaults resolved: `use_cpu` without a GPU, `bf16` with one."""
+    """The same arguments with machine-dependent defaults resolved: `use_cpu` is True if there is no GPU, and `bf16` is
+    True unless `use_cpu` is."""
     cpu = not torch.cuda.is_available() if args.use_cpu is None else args.use_cpu
     return args.model_copy(update={"use_cpu": cpu, "bf16": not cpu if args.bf16 is None else args.bf16})
 

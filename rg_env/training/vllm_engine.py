@@ -20,7 +20,7 @@ import torch
 from accelerate import Accelerator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from rg_env.core.text import reason_of
+from rg_env.core.text import counted, reason_of
 from rg_env.errors import RefusedError, ServerError, TrainingError
 from rg_env.inference.embedded.engine import end_ids
 from rg_env.inference.protocol import Completion, Engine, Sampling
@@ -45,7 +45,7 @@ class Vllm(Engine):
     operation.
 
     Args:
-        proof: token ids of the probe prompt `messages`, to check the server's tokenizer and weights.
+        proof: token ids of the probe prompt `messages`, used to check the server's tokenizer and weights.
         longest: maximum number of tokens in a prompt and its completion together.
 
     Raises:
@@ -140,7 +140,9 @@ class Vllm(Engine):
                 if attempt == RETRIES or isinstance(error, RefusedError):
                     problem = self.server.health_problem(timeout_s=10.0)
                     state = f" (the vLLM server at {self.server}: {problem})" if problem else ""
-                    raise TrainingError(f"sampling failed after {attempt + 1} attempts: {error}{state}") from error
+                    raise TrainingError(
+                        f"sampling failed after {counted(attempt + 1, 'attempt')}: {error}{state}"
+                    ) from error
                 time.sleep(min(self.pause_s * 2**attempt, 8.0))
         raise AssertionError("unreachable")
 
@@ -167,7 +169,7 @@ class Vllm(Engine):
 
     def _prove(self, failure: Exception | None, ours: torch.Tensor) -> float:
         """Mean absolute difference between the server's log-probabilities of the probe prompt and `ours`. Raises
-        `TrainingError` if the difference is too large, or if sending ended with a `failure`."""
+        `TrainingError` if the difference is too large, or if sending the weights failed (`failure`)."""
         if failure is not None:
             problem = self.server.health_problem(timeout_s=5.0)
             state = f"; the server: {problem}" if problem else ""
@@ -208,8 +210,7 @@ class Vllm(Engine):
 
 
 def model_logprobs(model: Any, ids: list[int], device: torch.device) -> torch.Tensor:
-    """Log-probabilities (L - 1,) float32 of `ids` (L,)[1:], each given the preceding ids; on the CPU, at temperature
-    1."""
+    """Log-probabilities of `ids[1:]` at temperature 1, each given the preceding ids: a float32 tensor on the CPU."""
     tokens = torch.tensor([ids], device=device)
     training = model.training
     model.eval()

@@ -136,7 +136,7 @@ def _untied(model: Any) -> bool:
 
 
 def server_name(name: str) -> str:
-    """Name of a parameter in the model before PEFT wrapped it."""
+    """Name that a parameter had before PEFT wrapped the model."""
     for part in ("base_model.model.", ".base_layer", "modules_to_save.default."):
         name = name.replace(part, "")
     return name
@@ -169,8 +169,8 @@ def buckets(found: Sequence[Source], num_bytes: int = BUCKET_BYTES) -> Iterator[
 class Weights:
     """The weights of a model, ready to be sent, with the interface of vLLM's `WeightSource`.
 
-    Iteration is a collective operation if weights are sharded. If the consumer fails, `drain` completes the iteration,
-    so the other processes do not wait forever.
+    Iteration is a collective operation if the weights are sharded. If the consumer fails, `drain` completes the
+    iteration, so the other processes do not wait forever.
     """
 
     def __init__(self, model: PreTrainedModel, strategy: DataParallel):
@@ -184,7 +184,7 @@ class Weights:
         return self._model.config.get_text_config(decoder=True)
 
     def metadata(self) -> list[Source]:
-        """Name, data type and shape of all tensors, in order, without gathering the weights."""
+        """Names, data types and shapes of all tensors, in order, without gathering the weights."""
         return sources(self._model)
 
     def largest_bucket(self) -> int:
@@ -199,7 +199,7 @@ class Weights:
             yield from bucket
 
     def buckets(self) -> Iterator[list[tuple[str, torch.Tensor]]]:
-        """Buckets of names and tensors. A bucket is valid until the next one is requested."""
+        """Buckets of (name, tensor) pairs. A bucket is valid until the next one is requested."""
         self._running = self._buckets()
         return self._running
 
@@ -239,10 +239,10 @@ class Routes:
 
 
 class SharedMemoryTransfer:
-    """Transfer through this machine's shared memory. Weights are copied only twice: into and out of it.
+    """Transfer through this machine's shared memory. Weights are copied only twice: once into it and once out of it.
 
     Raises:
-        ServerError: there is not enough memory, or the server has another backend or another model.
+        ServerError: there is not enough shared memory, or the server uses another backend or serves another model.
     """
 
     def __init__(self, routes: Routes, weights: Weights):
@@ -279,7 +279,7 @@ class SharedMemoryTransfer:
         self._slots = [memory[start : start + size] for start in self._starts]
 
     def send(self, weights: Weights) -> None:
-        """Update the server's weights. Raises `ServerError` or `RuntimeError`."""
+        """Update the server's weights. Raises `ServerError` or `RuntimeError` if the update fails."""
         self._routes.start_weight_update()
         executor = ThreadPoolExecutor(1, "rg-env-weights")
         loading: Future[None] | None = None
@@ -336,7 +336,7 @@ class NcclTransfer:
 def open_transfer(
     server: VllmServer, info: ServerInfo, weights: Weights, timeout_s: float
 ) -> SharedMemoryTransfer | NcclTransfer:
-    """A transfer with the server's backend. Shared memory is tried first, because a server with another backend
+    """A transfer that uses the server's backend. Shared memory is tried first, because a server with another backend
     refuses it immediately.
 
     Raises:

@@ -88,7 +88,7 @@ def test_an_upload_that_fails_is_a_line(hub: HubServer, tmp_path: Path, capsys: 
     line = capsys.readouterr().out.splitlines()[-1]
     assert line.startswith("hub: the upload failed (the token may not write to me/legs (403: ")
     command = f"{entered('rg-env')} push {tmp_path / 'run'} --repo-id me/legs"
-    assert line.endswith(f"; the run is not affected. To complete the upload: {command}")
+    assert line.endswith(f"; the run is not affected. To complete the upload, run: {command}")
     assert CANARY not in line
     hub.tokens[CANARY] = ("me", True)
     assert rg_env(*command.split()[1:])[0] == 0
@@ -142,7 +142,7 @@ def test_a_run_waits_but_not_for_ever(hub: HubServer, uploads: Any, run: Path, m
     with hub.lock:
         made.finish(complete=True)
     assert made.lines[1:] == [
-        "hub: the upload failed (it took more than 0.5 s); the run is not affected. To complete the upload: "
+        "hub: the upload failed (it took more than 0.5 s); the run is not affected. To complete the upload, run: "
         f"{entered('rg-env')} push {run} --repo-id me/legs"
     ]
     assert made._process is None
@@ -196,7 +196,7 @@ def test_a_run_that_did_not_come_to_its_end_is_not_published(hub: HubServer, upl
         made.finish(complete=False)
     assert process.code is not None
     assert made.lines == [
-        "hub: the run was not uploaded, because training did not finish; to upload it: "
+        "hub: the run was not uploaded, because training did not finish; to upload it, run: "
         f"{entered('rg-env')} push {run} --repo-id me/legs --optimizer-state full"
     ]
     assert not (run / ".hub-upload").exists()

@@ -134,7 +134,7 @@ def test_a_folder_that_cannot_be_written_is_reported_before_training(make_traine
     trainer = make_trainer()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "tensorboard").touch()
-    with pytest.raises(InputError, match=r"cannot report to tensorboard: .*leave it out of report_to"):
+    with pytest.raises(InputError, match=r"cannot report to tensorboard: .*remove tensorboard from report_to"):
         train(trainer, logging=TENSORBOARD)
     assert trainer.state.global_step == 0
 

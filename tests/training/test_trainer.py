@@ -275,9 +275,9 @@ def test_the_embedded_engine_refuses_sharded_weights() -> None:
     check_engine(EngineConfig(), "none")
     check_engine(EngineConfig(), "zero2")
     check_engine(EngineConfig(kind="vllm"), "zero3")
-    with pytest.raises(InputError, match="cannot generate from the shards of ZeRO-3"):
+    with pytest.raises(InputError, match="cannot generate from weights sharded with ZeRO-3"):
         check_engine(EngineConfig(), "zero3")
-    with pytest.raises(InputError, match="cannot generate from the shards of FSDP2"):
+    with pytest.raises(InputError, match="cannot generate from weights sharded with FSDP2"):
         check_engine(EngineConfig(), "fsdp2")
 
 

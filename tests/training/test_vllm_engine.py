@@ -203,7 +203,7 @@ def test_a_failed_request_is_retried_unless_it_is_refused(
     engine = connect(server)
     server.fails_at, server.status = COMPLETIONS, status
     before = server.asked.count(COMPLETIONS)
-    with pytest.raises(TrainingError, match=f"sampling failed after {attempts} attempts: .* returns {status}"):
+    with pytest.raises(TrainingError, match=f"sampling failed after {attempts} attempts?: .* returns {status}"):
         engine.generate([[1]], Sampling())
     assert server.asked.count(COMPLETIONS) - before == attempts
 

@@ -127,7 +127,7 @@ def shorten(text: str, length: int) -> str:
 
 
 def _printable(text: str, stream: TextIO) -> str:
-    """Replace characters missing from the stream's encoding, which would raise an error."""
+    """Replace characters that the stream's encoding does not support, because writing them would raise an error."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "replace").decode(encoding)
 
@@ -221,8 +221,8 @@ def print_summary(
 
 
 def examples_of(before: Results, after: Results) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Up to `SAMPLES` pairs of answers to the same question, before and after training: one that became right, one that
-    became wrong and one that did not change, if there are any, and then more in the same order."""
+    """Up to `SAMPLES` pairs of answers to the same question, before and after training. One improved, one worsened and
+    one unchanged pair come first, where available, followed by more pairs in the same order."""
 
     def value(record: dict[str, Any]) -> float:
         return float(record["reward"] if record["correct"] is None else record["correct"])

@@ -119,7 +119,7 @@ class Trackers(TrainerCallback):
             raise
         except Exception as error:
             raise InputError(
-                f"cannot report to {name}: {reason_of(error)} (fix this, or leave it out of report_to)"
+                f"cannot report to {name}: {reason_of(error)} (fix this, or remove {name} from report_to)"
             ) from error
         self._running[name] = tracker
 
