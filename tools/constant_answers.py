@@ -115,7 +115,7 @@ def short_formulas(golds: Sequence[str]) -> Iterator[str]:
 
 
 def climb(answer: str, rows: GradedRows, stop: int) -> dict[str, Paid]:
-    """Improve an answer by changing one token at a time until no change helps; returns the score after each step."""
+    """Improve an answer by changing one token at a time until no change helps, and return the score after each step."""
     best = rows.paid([answer] * len(rows))
     steps = {answer: best}
     alternatives = _alternatives(rows.golds)

@@ -239,7 +239,8 @@ def train(
 
 
 def backward(model: LlamaForCausalLM, examples: Sequence[Example], wanted_tokens: int) -> float:
-    """Accumulate the gradient of these examples' part of the mean loss of `wanted_tokens` tokens; returns that part."""
+    """Accumulate the gradient of these examples' part of the mean loss of `wanted_tokens` tokens, and return that
+    part."""
     ids, labels = collate(examples, model.config.pad_token_id)
     # Causal attention never attends to padding on the right, so no attention mask is needed. Only the positions that
     # predict a completion go through the output layer.

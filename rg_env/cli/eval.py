@@ -72,7 +72,7 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run `rg-env eval`; returns the exit code."""
+    """Run `rg-env eval` and return the exit code."""
     from rg_env.core.config.files import is_config_file
     from rg_env.core.config.yaml12 import to_yaml
     from rg_env.evaluation.config import eval_config_of, load_eval_config

@@ -97,7 +97,7 @@ def _gpus(text: str) -> tuple[str, ...]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run `rg-env launch`; returns the exit code."""
+    """Run `rg-env launch` and return the exit code."""
     require("psutil", "train")
     from rg_env.jobs.launch import LaunchOptions, dry_run, launch
 

@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def make_parser() -> "tuple[CommandParser, argparse._SubParsersAction[CommandParser]]":
-    """Build the parser of `rg-env`; returns it with its subparsers action."""
+    """Build the parser of `rg-env` and return it with its subparsers action."""
     description = "Reasoning Gym environment and GRPO training."
     parser = CommandParser(prog="rg-env", description=description, examples=_EXAMPLES)
     parser.add_argument("--version", action="store_true", help="print the version")
@@ -53,7 +53,7 @@ def make_parser() -> "tuple[CommandParser, argparse._SubParsersAction[CommandPar
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one subcommand; returns the exit code. Invalid arguments end the process with exit code 2, as in
+    """Run one subcommand and return the exit code. Invalid arguments end the process with exit code 2, as in
     argparse.
 
     Raises:

@@ -44,7 +44,7 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run `rg-env plot`; returns the exit code."""
+    """Run `rg-env plot` and return the exit code."""
     require("matplotlib", "eval")
     from rg_env.evaluation.plots.files import plot_files
 

@@ -32,7 +32,7 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until Ctrl-C; returns the exit code."""
+    """Serve until Ctrl-C and return the exit code."""
     from rg_env.core.text import shortened
     from rg_env.evaluation.config import eval_config_of
     from rg_env.evaluation.models import base_model

@@ -48,7 +48,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run a sweep; returns the exit code."""
+    """Run a sweep and return the exit code."""
     from rg_env.core.processes import world_size
     from rg_env.jobs.sweep import fixed_and_swept, load_sweep, notes, plan_lines, run_sweep, sweep_folder
 
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def compare_runs(folder: Path) -> int:
-    """Write and print the comparison for the sweep in `folder`; returns the exit code."""
+    """Write and print the comparison for the sweep in `folder`, and return the exit code."""
     for package in _COMPARING:
         require(package, "eval")
     from rg_env.jobs.comparison import compare, print_comparison, write_comparison

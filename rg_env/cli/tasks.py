@@ -45,7 +45,7 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run `rg-env tasks`; returns the exit code: 1 if the audit found problems."""
+    """Run `rg-env tasks` and return the exit code: 1 if the audit found problems."""
     if options.audit:
         return 0 if show_audit(options.name) else 1
     if len(options.name) > 1:
@@ -142,7 +142,7 @@ def one_task(name: str, level: int | None = None, show: int = 0, seed: int = 0) 
 
 
 def show_audit(tasks: Sequence[str] = ()) -> bool:
-    """Print the shipped audit of `tasks` (default: all), one line per task; returns whether all of them pass.
+    """Print the shipped audit of `tasks` (default: all), one line per task. Returns whether all of them pass.
 
     Raises:
         UnknownNameError: a task does not exist.

@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run `rg-env train`; returns the exit code."""
+    """Run `rg-env train` and return the exit code."""
     from rg_env.jobs.sweep import refuse_sweep
     from rg_env.training.config.load import load_train_config
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def evaluate(
     models: Sequence[str] | Mapping[str, Any], tasks: Sequence[str] | Mapping[str, Any], **sections: Any
 ) -> "tuple[Results, Path]":
-    """Evaluate models on tasks, like `rg-env eval`; returns the results and the output folder.
+    """Evaluate models on tasks, like `rg-env eval`, and return the results and the output folder.
 
     Args:
         models, tasks: lists of names, or mappings by name, as in an evaluation config.

@@ -51,7 +51,7 @@ _NAMED = re.compile(r"""^["']?(?:task|group)["']?[ ]*:[ ]*["']?([^\s"'#]+)""", r
 
 
 def check_tasks(config: EvalConfig) -> dict[str, str]:
-    """Check the names in `external.tasks` without importing lm-eval; returns the folder of each task that comes with
+    """Check the names in `external.tasks` without importing lm-eval, and return the folder of each task that comes with
     lm-eval.
 
     Raises:

@@ -43,7 +43,7 @@ _MOST_BARS = 30
 
 
 def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results, Path]:
-    """Evaluate all models and write all files; returns the results and the output folder.
+    """Evaluate all models, write all files, and return the results and the output folder.
 
     Args:
         resume: continue the evaluation in `config.output.dir`; failed calls are repeated.

@@ -456,7 +456,7 @@ def local_engine(config: EvalConfig) -> Literal["embedded", "vllm"]:
 
 @asynccontextmanager
 async def serving(name: str, gpu: str | None, folder: Path, config: EvalConfig) -> AsyncIterator[tuple[str, str]]:
-    """Run a vLLM server for the model `name` on `gpu` (None: CPU); yields its URL and the model's name in requests.
+    """Run a vLLM server for the model `name` on `gpu` (None: CPU), and yield its URL and the model's name in requests.
 
     LoRA adapters are served with their base model.
 

@@ -143,7 +143,8 @@ class Work(ABC):
 
     @abstractmethod
     def put(self, record: Record) -> bool:
-        """Add a record, replacing any earlier one for the same answer; returns False if it is not part of this work."""
+        """Add a record, replacing any earlier one for the same answer. Returns False if it is not part of this
+        work."""
 
 
 class TaskWork(Work):

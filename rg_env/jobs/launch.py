@@ -102,7 +102,7 @@ class Commands:
 
 
 def launch(options: LaunchOptions) -> int:
-    """Run the server and the trainer until the trainer ends; returns its exit code, or 128 + N if signal N ended the
+    """Run the server and the trainer until the trainer ends, and return its exit code, or 128 + N if signal N ended the
     run.
 
     Raises:
@@ -445,7 +445,8 @@ def _log_folder(given: str | None, name: str) -> Path:
 
 
 def supervise(commands: Commands, options: LaunchOptions, folder: Path, healthy: Callable[[], bool]) -> int:
-    """Run the server and, once it is `healthy`, the trainer. Logs go to `folder`; returns the exit code of `launch`."""
+    """Run the server and, once it is `healthy`, the trainer. Logs go to `folder`. Returns the exit code of
+    `launch`."""
     supervisor = Supervisor(options.save_timeout)
     with supervisor.noting_signals(), supervisor.ending_programs():
         shown = "[vllm] {}".format if options.verbose else lambda line: None
@@ -469,7 +470,8 @@ def supervise(commands: Commands, options: LaunchOptions, folder: Path, healthy:
 
 
 def _is_ready(supervisor: Supervisor, server: ProcessGroup, healthy: Callable[[], bool], timeout_s: float) -> bool:
-    """Wait until the server is healthy; returns False if a signal came first. On failure, prints the end of the log."""
+    """Wait until the server is healthy. Returns False if a signal came first. On failure, prints the end of the
+    log."""
     start, shown = time.monotonic(), 0.0
     while supervisor.wait_until(lambda: server.code is not None, HEALTH_EVERY_S):
         seconds, problem = time.monotonic() - start, ""

@@ -82,7 +82,7 @@ class Supervisor:
         return program
 
     def wait_until(self, done: Callable[[], bool], most_s: float = math.inf) -> bool:
-        """Show output until `done()` is true, for at most `most_s` seconds; returns False if a signal came first."""
+        """Show output until `done()` is true, for at most `most_s` seconds. Returns False if a signal came first."""
         deadline = time.monotonic() + most_s
         while not done() and time.monotonic() < deadline:
             self._tick()

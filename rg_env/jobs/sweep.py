@@ -376,7 +376,7 @@ def run_sweep(sweep: Sweep, folder: Path, *, again: str, command: CommandLine = 
 
 
 def _run_point(supervisor: Supervisor, sweep: Sweep, point: Point, folder: Path, command: CommandLine) -> bool:
-    """Run a point until it ends or a signal ends it; returns False if it failed or was stopped by a monitor."""
+    """Run a point until it ends or a signal ends it. Returns False if it failed or was stopped by a monitor."""
     head, place = f"[{point.number}/{len(sweep.points)}]", folder / point.name
     status, reason = status_of(folder, point.name)
     if status in ("finished", "stopped"):

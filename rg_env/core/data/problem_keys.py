@@ -179,7 +179,7 @@ def power_function(entry: Entry) -> Any:
 
 
 def simple_equations(entry: Entry) -> Any:
-    """The equation, with its sides, the terms of sums and the factors of products in any order, ignoring the variable
+    """A form of the equation that does not depend on the order of its sides, of terms and factors, or on the variable
     name."""
     return equation(entry["metadata"]["equation"], [entry["metadata"]["variable"]])
 

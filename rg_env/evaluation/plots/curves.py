@@ -180,7 +180,7 @@ def _draw_line(axes: Axes, curve: Curve, metric: str, window: int, color: int) -
 
 
 def _draw_crowd(axes: Axes, curves: Sequence[Curve], metric: str, window: int) -> bool:
-    """Draw all runs in gray, and their mean over common steps; returns whether there are common steps."""
+    """Draw all runs in gray, and their mean over common steps. Returns whether there are common steps."""
     found = [curve.values[metric] for curve in curves if metric in curve.values]
     lines = [dict(zip(each, smoothed(list(each.values()), window), strict=True)) for each in found]
     for line in lines:

@@ -266,7 +266,7 @@ class EmbeddedEngine(Engine):
 
 
 def _watch(jobs: list[Job], *columns: torch.Tensor) -> torch.Tensor:
-    """Call the `watch` callbacks of running jobs; returns a mask of the rows that they end.
+    """Call the `watch` callbacks of running jobs, and return a mask of the rows that they end.
 
     Args:
         columns: for each row, the index of its job, whether it is running, the token and its log-probability.

@@ -62,7 +62,7 @@ class Choice:
         self._taken = (0, 0)  # number of characters and of tokens already returned by `take`
 
     def put(self, token: int, logprob: float) -> bool:
-        """Add a token; returns whether a stop string ends the completion."""
+        """Add a token and return whether a stop string ends the completion."""
         self.ids.append(token)
         self.logprobs.append(logprob)
         ended = token in self._ends

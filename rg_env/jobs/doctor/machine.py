@@ -140,7 +140,7 @@ def parse_smi(finished: Finished) -> Smi:
 
 
 def ask_torch() -> tuple[dict[str, Any] | None, str]:
-    """Run `probe_torch` in a subprocess; returns its result, or None and the reason."""
+    """Run `probe_torch` in a subprocess and return its result, or None and the reason."""
     program = f"import json; from {__name__} import probe_torch; print(json.dumps(probe_torch()))"
     finished = run_python(TORCH_S, "-c", program)
     lines = finished.output.strip().splitlines()

@@ -77,7 +77,7 @@ def prefix(given: Sequence[object], gold: Sequence[object]) -> int:
 
 
 def in_order(given: Sequence[Any], gold: Sequence[Any], start: Callable[[], Sequence[Any]]) -> float:
-    """Progress of the list `given` beyond `start`, the question's list; 0.0 if its items differ from those of
+    """How far the list `given` has progressed from `start`, the question's list; 0.0 if its items differ from those of
     `gold`."""
     if given == gold:
         return 1.0

@@ -291,7 +291,7 @@ def boxnet(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _do(step: dict[Any, Any], squares: _Squares) -> bool:
-    """Perform all actions of a step simultaneously; False if one is impossible."""
+    """Perform all actions of a step simultaneously. Returns False if one is impossible."""
     acted = set()
     arrivals = []
     for agent, action in step.items():
