@@ -13,7 +13,7 @@ The critic's loss is not backpropagated into the trunk: it would change the poli
 to the policy's loss. Features are therefore constant while the critic is fitted, and a hundred critic updates cost less
 than one policy update.
 
-Sampled accuracy on the 200 frozen problems, with the first command and seeds 0, 1 and 2: 0.33-0.36 before,
+Sampled accuracy on the 200 frozen questions, with the first command and seeds 0, 1 and 2: 0.33-0.36 before,
 0.79-0.85 after 3 steps, 0.94-0.96 after 15. Without a critic: 0.51-0.56 after 3 steps, 0.69-0.88 after 15.
 """
 

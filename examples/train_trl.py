@@ -8,7 +8,7 @@
 
 In another project, this needs rg-env (docs/index.md: Install) and trl 1.16 or later.
 
-Sampled accuracy on the 200 frozen problems, with the first command and seeds 0, 1 and 2: 0.215-0.260 before,
+Sampled accuracy on the 200 frozen questions, with the first command and seeds 0, 1 and 2: 0.215-0.260 before,
 0.935-0.985 after 25 steps.
 """
 

@@ -20,7 +20,7 @@ def add_option(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="key=a,b",
-        help="train once for each combination of values: training.learning_rate=1e-6,2e-6 seed=0,1,2; "
+        help="train once for each combination of values, for example training.learning_rate=1e-6,2e-6 seed=0,1,2; "
         "a key with a single value applies to all runs, whether before or after --sweep",
     )
 

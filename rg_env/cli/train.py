@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.training.config.load import load_train_config
 
     if options.resume is not None and options.eval_only:
-        raise InputError("--resume is for training: pass the checkpoint to evaluate as --checkpoint")
+        raise InputError("--resume is for training: to evaluate a checkpoint, use --checkpoint")
     if options.checkpoint is not None and not options.eval_only:
         raise InputError("--checkpoint requires --eval-only; use --resume to continue training")
     if options.sweep:

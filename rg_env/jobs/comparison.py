@@ -205,7 +205,7 @@ def _without_seed(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_comparison(comparison: Comparison) -> list[str]:
-    """Write comparison.md, comparison.json and, if a run has finished, comparison.png and curves.png.
+    """Write comparison.md, comparison.json and, if any run has finished, comparison.png and curves.png.
 
     Returns:
         Names of the files, which are in the sweep folder.
@@ -307,7 +307,7 @@ def _plot(comparison: Comparison, output: Path) -> bool:
             axes.plot(each, [row + 0.22] * len(each), color=GREY, marker="|", linestyle="none")
     ticks = [f"{label}\n{'no ' if group.too_few else ''}interval over {group.over}" for label, group in drawn]
     label_rows(axes, ticks, size=8)
-    axes.set(xlabel=f"{kind}, sampled, on the frozen problems (gray: each seed)")
+    axes.set(xlabel=f"{kind}, sampled, on the frozen questions (gray: each seed)")
     if kind == "accuracy":
         axes.set_xlim(-0.02, 1.02)
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize=8)

@@ -4,7 +4,7 @@ The exported folder is loaded with `from_pretrained`, as users would load it. Th
 the checkpoint's weights. On fixed prompts, the logits of the two models may differ by at most the rounding error of the
 export's dtype.
 
-A run's `eval_results/eval_step_N.json` records, for each frozen problem, whether the greedy answer after step N was
+A run's `eval_results/eval_step_N.json` records, for each frozen question, whether the greedy answer after step N was
 correct. The first 20 problems of the training tasks are rebuilt from the run's files and checked against the recorded
 hash. The exported model answers them, and the numbers of correct answers are compared. Code that a run's config imports
 is not executed, so the answers of such a run are not compared.
@@ -161,9 +161,9 @@ def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: An
     if abs(right - before) > slack:
         rounding = f"; rounding may change up to {slack} answers; --dtype fp32 avoids rounding" if slack else ""
         raise ExportError(
-            f"the export solves {right} of {n} frozen problems, but the run recorded {before} in {file}{rounding}"
+            f"the export solves {right} of {n} frozen questions, but the run recorded {before} in {file}{rounding}"
         )
-    return f"verified: {right} of {n} frozen problems right, answered greedily; the run recorded {before}"
+    return f"verified: {right} of {n} frozen questions right, answered greedily; the run recorded {before}"
 
 
 def _greedy(results: Results) -> list[dict[str, Any]]:

@@ -63,14 +63,14 @@ def test_the_recorded_accuracy_is_found_again(kind: str, request: pytest.Fixture
     records = greedy(json.loads((run / EVALUATION).read_text()))[:20]
     right, n = sum(each["correct"] for each in records), len(records)
     out, lines = exported(run)
-    assert f"verified: {right} of {n} frozen problems right, answered greedily; the run recorded {right}" in lines
+    assert f"verified: {right} of {n} frozen questions right, answered greedily; the run recorded {right}" in lines
     shutil.rmtree(out)
 
     def flip(values: dict[str, Any]) -> None:
         greedy(values)[0]["correct"] ^= True
 
     edited(run, flip)
-    with pytest.raises(ExportError, match=f"the export solves {right} of {n} frozen problems, but the run") as found:
+    with pytest.raises(ExportError, match=f"the export solves {right} of {n} frozen questions, but the run") as found:
         exported(run)
     assert "differ by rounding" not in str(found.value)
     assert not out.exists()
@@ -83,7 +83,7 @@ def test_other_weights_are_found(config_run: Path, exported: Export) -> None:
     state = load_file(file)
     state["model.norm.weight"].mul_(-1)
     save_file(state, file, metadata={"format": "pt"})
-    with pytest.raises(ExportError, match=r"the export solves 0 of \d+ frozen problems, but the run recorded [1-9]"):
+    with pytest.raises(ExportError, match=r"the export solves 0 of \d+ frozen questions, but the run recorded [1-9]"):
         exported(config_run)
 
 

@@ -152,7 +152,7 @@ def test_a_refusal_comes_before_an_export(hub: HubServer, pushed: Pushed, run: P
         pushed(run)
     _, lines = pushed(run, repo_id="me/other", optimizer_state="full")
     assert any("exporting" in line for line in lines)
-    assert any("frozen problems" in line for line in lines), "the export is checked against the run"
+    assert any("frozen questions" in line for line in lines), "the export is checked against the run"
     files = hub.repos["me/other"].files()
     assert b"after 4 steps" in files["README.md"]
     assert {"model.safetensors", "run/checkpoint-4/optimizer.pt", "run/checkpoint-4/pytorch_model.bin"} <= set(files)

@@ -82,7 +82,7 @@ def test_two_processes_with_shards_learn(
     server: RunningServer, tmp_path: Path, config: str, exported_from: str
 ) -> None:
     """Rewards rise by what a broken loss or stale weights would not reach, and what is saved can be loaded; it is
-    exported, and what comes out answers the frozen problems as the run recorded."""
+    exported, and what comes out answers the frozen questions as the run recorded."""
     launcher = [str(PYTHON.with_name("accelerate")), "launch", "--config-file", str(REPOSITORY / "configs" / config)]
     process = start(tmp_path, server, *launcher, max_steps=6)
     output = finish(process)
@@ -95,7 +95,7 @@ def test_two_processes_with_shards_learn(
     exported = AutoModelForCausalLM.from_pretrained(export(ExportRequest(tmp_path / "run"), told.append))
     assert told[0].endswith(f"checkpoint-6: {exported_from}")
     assert told[-1].startswith("verified: ")
-    assert " of 8 frozen problems right" in told[-1]
+    assert " of 8 frozen questions right" in told[-1]
     for name, parameter in saved.named_parameters():
         assert torch.equal(exported.get_parameter(name), parameter), name
 

@@ -39,7 +39,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_the_policy_learns_to_reason(main_job: tuple[Path, str]) -> None:
-    """Sampled accuracy on the frozen problems rises by at least 0.35, greedy accuracy and length rise too."""
+    """Sampled accuracy on the frozen questions rises by at least 0.35, greedy accuracy and length rise too."""
     results = results_of(main_job[0])
     before, after = results["eval_before"], results["eval_after"]
     assert before["n"] == after["n"] >= 200

@@ -4,7 +4,7 @@ A `Selection` receives a task's items in index order, and its decisions depend o
 therefore depend neither on the process that drew an item nor on the number of rows: a larger split starts with the same
 rows.
 
-In the tasks of `BALANCED`, a constant answer would be right on up to 90% of the rows as the library draws them. There,
+In the tasks in `BALANCED`, a constant answer would be right on up to 90% of the rows as the library draws them. There,
 a row with a frequent answer waits until other answers have caught up. In tasks with two answers, both are then equally
 frequent. In tasks with open-ended answers, no answer is right on more than one row in five, which takes 1.0
 (binary_alternation) to 1.5 (maze) draws per row. The exception is self_reference, with one in four: its answer is 1, 2,

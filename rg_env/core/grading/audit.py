@@ -29,7 +29,7 @@ class Audit:
     problem_keys: int = 0
     """Number of distinct problems among `items`, ignoring irrelevant wording, names and order."""
     left_out: int = 0
-    """Number of excluded draws, such as questions with two answers; `library_fixes.LEFT_OUT` has the reasons."""
+    """Number of excluded draws, such as questions with two answers; `library_fixes.LEFT_OUT` lists the reasons."""
     corrected: int = 0
     """Number of questions with a wrong stored answer, which `graders.gold.corrected` replaces."""
     without_gold: int = 0

@@ -25,7 +25,7 @@ from rg_env.evaluation.plots import style
 from rg_env.evaluation.results import Interval, Results, read_evaluations
 
 REWARD, ACCURACY = "reward", "eval/accuracy"
-_PANELS = {REWARD: "reward, training batch", ACCURACY: "accuracy, sampled, on the frozen problems"}
+_PANELS = {REWARD: "reward, training batch", ACCURACY: "accuracy, sampled, on the frozen questions"}
 """Metrics compared between runs, with their labels."""
 _MOST, _MOST_STEPS = 1e100, 2**53
 """Maximum absolute value and maximum step that axes can show; diverged runs may log larger values."""
@@ -43,7 +43,7 @@ class Curve:
     intervals: dict[int, Interval] = field(default_factory=dict)
     """95% interval of the accuracy by step; empty if the run's evaluations are missing."""
     questions: int | None = None
-    """Number of frozen problems; None if unknown."""
+    """Number of frozen questions; None if unknown."""
     asked: object = None
     """Identifies the problems, prompts, sampling and grading of the run's evaluations; None if unknown."""
 
@@ -213,7 +213,7 @@ def smoothed(values: Sequence[float], window: int) -> list[float]:
 
 
 def plot_run(folder: Path, output: Path | None = None) -> Path | None:
-    """Draw the learning curve of the run in `folder`: reward per step, and accuracy on the frozen problems.
+    """Draw the learning curve of the run in `folder`: reward per step, and accuracy on the frozen questions.
 
     If there are several tasks, the first and last accuracies on each of them are drawn below.
 
@@ -261,7 +261,7 @@ def _draw_run(axes: Axes, steps: list[dict[str, Any]], evaluations: Sequence[Res
         ]
         if points:
             at, accuracies, intervals = zip(*points, strict=True)
-            text = f"{label} ({measured[0][1].n} frozen problems)"
+            text = f"{label} ({measured[0][1].n} frozen questions)"
             look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 5, "linewidth": 1.6, "label": text}
             axes.errorbar(at, accuracies, yerr=style.error_bars(accuracies, intervals), capsize=3, **look)
     axes.set(xlabel="optimizer step", ylabel="reward, accuracy (bars: 95% intervals)")
@@ -305,5 +305,5 @@ def _draw_tasks(axes: Axes, evaluations: Sequence[Results], tasks: Sequence[str]
             style.draw_intervals(axes, [(row, each)], **look, elinewidth=1, capsize=2, label=label)
         labelled.add(part)
     style.label_rows(axes, tasks, size=8)
-    style.share_axis(axes, "accuracy, sampled, on the frozen problems of each task, with 95% intervals")
+    style.share_axis(axes, "accuracy, sampled, on the frozen questions of each task, with 95% intervals")
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)

@@ -326,7 +326,7 @@ def _add_run(page: Page, run: RunFolder, evaluations: Sequence[Results]) -> None
         sampling, count = last.sampling, sum(each.n for each in last.environments)
         answers = counted(sampling.rollouts_per_example, "answer")
         how = f"{answers} per problem, temperature {sampling.temperature:g}, at most {sampling.max_tokens} tokens"
-        page.add_facts([("evaluations", f"{len(evaluations)}, on {count} frozen problems"), ("sampling", how)])
+        page.add_facts([("evaluations", f"{len(evaluations)}, on {count} frozen questions"), ("sampling", how)])
 
 
 def _add_metrics(page: Page, run: RunFolder) -> None:
@@ -345,7 +345,7 @@ def _add_metrics(page: Page, run: RunFolder) -> None:
 
 
 def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
-    """Add charts of accuracy on the frozen problems, and of reward and length in training."""
+    """Add charts of accuracy on the frozen questions, and of reward and length in training."""
     lines: dict[str, list[tuple[float, Estimate]]] = {}
     for each in evaluations:
         overall, labels = each.overall(), list(each.scores("labelled").items())[:_LABELS_DRAWN]
@@ -358,7 +358,7 @@ def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
     if lines:
         drawn = [Series(name, points, name not in ("sampled", "greedy")) for name, points in lines.items()]
         note = "Mean and 95% interval, clustered by problem"
-        page.charts.append(Chart("Accuracy on the frozen problems", drawn, note, share=True))
+        page.charts.append(Chart("Accuracy on the frozen questions", drawn, note, share=True))
     for title, names in _CHARTS.items():
         drawn = [
             Series(label, [(x, Estimate(y)) for x, y in zip(*page.metrics.values[name], strict=True)], number > 0)

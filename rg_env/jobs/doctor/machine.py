@@ -55,7 +55,8 @@ def check_python(version: str, required: str, tested: Sequence[str]) -> Check:
 
 
 def check_system(system: str, release: str, folder: Path) -> Check:
-    """Check the operating system by its name and release from `platform`. `folder` is the working directory."""
+    """Check the operating system by its name and release, as reported by `platform`. `folder` is the working
+    directory."""
     if system != "Linux" or "microsoft" not in release.lower():
         return Check("ok", {"Darwin": "macOS"}.get(system, system))
     if "wsl2" not in release.lower():

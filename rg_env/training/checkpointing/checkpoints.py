@@ -14,8 +14,8 @@ A failure to write a checkpoint on any process ends the run on all processes and
 run that is resumed from a checkpoint continues as if it had never stopped; on a CPU, the results are bit-identical.
 
 `chosen` selects the checkpoint to resume from, and `check_fit` compares it with the trainer. Code in a checkpoint is
-never executed. Pickles are read by torch's restricted reader. Those that DeepSpeed and torch.distributed.checkpoint
-load without that reader are first checked for unexpected classes.
+never executed. Pickles are read with torch's restricted unpickler (`weights_only=True`). Those that DeepSpeed and
+torch.distributed.checkpoint load without it are first checked for unexpected classes.
 """
 
 import random

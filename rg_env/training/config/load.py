@@ -111,7 +111,8 @@ def contradictions(training: GRPOConfig, engine: EngineConfig, curriculum: objec
 
 
 def curriculum_problems(curriculum: CurriculumConfig, tasks: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the problems of a curriculum. `tasks` are the training tasks by name, each with `level` and `levels`."""
+    """Yield the problems found in a curriculum's configuration. `tasks` are the training tasks by name, each with
+    `level` and `levels`."""
     if not curriculum.tasks:
         yield Problem(("curriculum", "tasks"), "is empty: name a task, such as {spell_backward: {start: 0}}")
     if curriculum.failure_threshold >= curriculum.success_threshold:

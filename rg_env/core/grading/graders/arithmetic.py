@@ -319,7 +319,7 @@ def advanced_geometry(answer: str, entry: Entry, config: Config) -> float:
     """Coordinates, radius or angle: correct to three decimal places, or exact, as fractions and (for a radius) square
     roots.
 
-    An angle may have two decimal places, like the stored one. A fraction must be exact.
+    Two decimal places are enough for an angle, as in the stored answer. A fraction must be exact.
     """
     metadata = entry["metadata"]
     if metadata["task_type"] == "orthocenter":

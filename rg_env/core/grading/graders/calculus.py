@@ -2,7 +2,8 @@
 
 Derivatives are computed by forward-mode automatic differentiation with dual numbers (Clifford 1873; Griewank and
 Walther, *Evaluating Derivatives*, chapter 3): each node of the tree yields its value and its derivative, by the chain
-rule. Only rational constants are simplified, so any way of writing the answer works, and formulas never grow.
+rule. The check does not depend on how a formula is written, so formulas are not simplified, except for rational
+constants, and never grow.
 
 Values and derivatives are balls, so rounding errors never affect the result. A formula is refuted at a point if its
 derivative provably differs from the integrand, confirmed if both provably agree to ten digits or more, and undecided if
