@@ -200,9 +200,9 @@ def load_keys() -> None:
 def prepare_process() -> None:
     """Set up the process before torch, transformers and verifiers are imported.
 
-    OpenMP threads spin only briefly, and library messages are silenced. A closed standard output (`>&-`) is replaced by
-    the null device, because Python sets it to None, which would fail later. Characters outside the output's encoding
-    are printed as escapes, as on standard error.
+    OpenMP threads spin only briefly, and library messages are silenced. If standard output is closed (`>&-`), it is
+    replaced with the null device, because Python sets it to None, and later uses of it would fail. Characters outside
+    the output's encoding are printed as escapes, as on standard error.
     """
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115

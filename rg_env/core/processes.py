@@ -237,12 +237,12 @@ class ProcessGroup:
 
     @property
     def code(self) -> int | None:
-        """The program's exit code as in a shell: 128 + N after signal N. None while it runs."""
+        """The program's exit code as in a shell: 128 + N after signal N. None while it is running."""
         code = self._root.poll()
         return 128 - code if code is not None and code < 0 else code
 
     def wait(self, timeout_s: float) -> int | None:
-        """Wait for the program and return its exit code; None if it still runs after `timeout_s` seconds."""
+        """Wait for the program and return its exit code; None if it is still running after `timeout_s` seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._root.wait(timeout_s)
         return self.code

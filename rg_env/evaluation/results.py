@@ -236,7 +236,7 @@ class TaskResults(Record):
 
     @property
     def in_overall(self) -> bool:
-        """Whether the task counts in macro averages."""
+        """Whether the task counts toward macro averages."""
         return self.part in (None, "training")
 
 

@@ -148,7 +148,7 @@ class Work(ABC):
 
 
 class TaskWork(Work):
-    """One model on a task's questions, with answers by (draw, question index, answer index).
+    """The work of one model on a task's questions, with answers by (draw, question index, answer index).
 
     Args:
         times: number of sampled answers per question.

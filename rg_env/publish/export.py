@@ -69,7 +69,7 @@ def export(request: ExportRequest, say: Say = print) -> Path:
 
     Raises:
         InputError: the checkpoint cannot be read or is incomplete, or the output folder exists or is not writable.
-        ExportError: a check failed, and the output folder was removed.
+        ExportError: a check failed, and nothing was written to the output folder.
     """
     checkpoint = find_checkpoint(request.path, best=request.best, base=request.base)
     if request.merge_lora and checkpoint.kind != "adapter":

@@ -126,5 +126,6 @@ def estimate(
 
 
 def largest_that_fits(room: int, largest: int, need: Callable[[int], int]) -> int | None:
-    """The largest proper divisor of `largest` at which a micro-batch fits into `room` bytes; None if none does."""
+    """The largest proper divisor of `largest` for which a micro-batch of that size fits into `room` bytes; None if none
+    does."""
     return next((size for size in range(largest - 1, 0, -1) if largest % size == 0 and need(size) <= room), None)

@@ -172,7 +172,7 @@ class GRPOTrainer:
         self.updating = False
         """True while a step mutates state that must stay consistent: interrupts are deferred until it is False."""
         self.consistent = True
-        """Whether weights, step and random numbers match. After an interrupted update, they do not match, and the state
+        """Whether weights, step and random state match. After an interrupted update, they do not match, and the state
         cannot be saved."""
         filters = args.filter_groups
         self._group_filter = GroupFilter(args.num_generations, args.filter_groups_rounds) if filters else None

@@ -390,7 +390,7 @@ def manipulate_matrix(entry: Entry) -> Any:
 
 
 def maze(entry: Entry) -> Any:
-    """The grid, ignoring its symbols and which end is the start."""
+    """The grid, ignoring which symbols it uses and which end is the start."""
     wall, path, start, goal, grid = _fields(entry, "wall path start goal grid")
     signs = {wall: "#", path: ".", start: "@", goal: "@"}
     return [[signs.get(sign, sign) for sign in row] for row in grid]
@@ -583,7 +583,7 @@ _FIELDS = {
 
 
 def _key(form: Callable[[Entry], Any]) -> Key:
-    """A key that uses `form` and is described by the first paragraph of its docstring."""
+    """A key that uses `form`, with the first paragraph of `form`'s docstring as its description."""
     asks = " ".join((inspect.getdoc(form) or "").partition("\n\n")[0].split()).rstrip(".")
     return Key(asks[:1].lower() + asks[1:], form)
 

@@ -68,7 +68,7 @@ def _without_middle(text: str, most: int) -> str:
 
 
 def legend(axes: Axes, handles: Sequence[Any], labels: Sequence[str], **options: Any) -> None:
-    """Add a legend that shows labels literally, even with dollar signs (not as formulas) or a leading underscore."""
+    """Add a legend that shows labels literally, even if they contain dollar signs or start with an underscore."""
     made = axes.legend(handles, ["-"] * len(handles), frameon=False, **options)
     for text, label in zip(made.get_texts(), labels, strict=True):
         text.set_parse_math(False)

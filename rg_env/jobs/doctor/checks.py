@@ -31,7 +31,8 @@ class PlannedRun:
         return cls(parse_config(overridden(document, overrides), TrainConfig), processes, frozenset(given))
 
     def with_model(self, name: str) -> "PlannedRun":
-        """Return the run with the model `name`. Its training defaults apply to fields that no option sets."""
+        """Return a copy of this run that uses the model `name`. The model's training defaults apply to fields that no
+        option sets."""
         model = self.config.model.model_copy(update={"name": name})
         defaults = default_fields(name == "tiny") | self.config.training.model_dump(exclude_unset=True)
         training = self.config.training.model_copy(update=defaults)

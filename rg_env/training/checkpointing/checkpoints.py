@@ -169,7 +169,7 @@ class Checkpoints:
         return final
 
     def load(self, checkpoint: Path) -> None:
-        """Restore weights, optimizer, random numbers and step from a checkpoint that `check_fit` has
+        """Restore the weights, optimizer, random state and step from a checkpoint that `check_fit` has
         accepted."""
         trainer, process = self._trainer, self._trainer.accelerator.process_index
         trainer.state = TrainerState.load_from_json(str(checkpoint / STATE))

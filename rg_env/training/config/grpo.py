@@ -76,8 +76,8 @@ class GRPOConfig(Section):
     """Maximum number of rollouts per micro-batch on each process. A process that has fewer rollouts per step handles
     all of them at once. This setting affects memory use and speed, but not the number of rollouts per step."""
     num_generations: Annotated[int, Field(ge=2)] = 8
-    """Number of rollouts per prompt. Advantages are relative to this group (Shao et al., 2024,
-    arXiv:2402.03300)."""
+    """Number of rollouts per prompt. They form a group, and advantages are computed relative to their group (Shao et
+    al., 2024, arXiv:2402.03300)."""
     num_iterations: Positive = 1
     """Number of optimizer steps per batch of rollouts."""
     loss_type: Literal["bnpo", "grpo", "dr_grpo", "dapo"] = "bnpo"

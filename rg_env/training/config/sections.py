@@ -286,7 +286,7 @@ class EvaluationSettings(Section):
 
 
 class EvaluationTask(TaskOptions):
-    """One evaluation task. Its key in `tasks` is the task's name or a label."""
+    """An evaluation task. Its key in `tasks` is the task's name or a label."""
 
     task: Text | None = None
     """Name of the task if the key is a label. Default: the key."""

@@ -1,4 +1,4 @@
-"""Graders of the algebra tasks, and the parser of expanded polynomials."""
+"""Graders for the algebra tasks, and the parser of expanded polynomials."""
 
 import importlib
 import re

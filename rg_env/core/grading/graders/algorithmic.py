@@ -1,4 +1,4 @@
-"""Graders of the algorithmic tasks, which are about numbers, strings of symbols, matrices, processes, words and
+"""Graders for the algorithmic tasks, which are about numbers, strings of symbols, matrices, processes, words and
 letters."""
 
 import csv
@@ -238,7 +238,7 @@ def _jug_moves(answer: str) -> list[str]:
     return [" ".join(part.casefold().split()) for part in bare]
 
 
-# Graders of the algorithmic tasks involving words and letters.
+# Graders for the algorithmic tasks involving words and letters.
 
 _QUOTES = "'\"`‘’“”"
 _AS_JSON = str.maketrans("'()", '"[]')  # no word has an apostrophe

@@ -1,4 +1,4 @@
-"""Graders of the arithmetic, probability and geometry tasks."""
+"""Graders for the arithmetic, probability and geometry tasks."""
 
 import re
 from collections import Counter

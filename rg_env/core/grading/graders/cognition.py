@@ -1,4 +1,4 @@
-"""Graders of the cognition, code, induction and ARC tasks.
+"""Graders for the cognition, code, induction and ARC tasks.
 
 rubiks_cube treats turns of a cube of any size as permutations of stickers. A sticker is a point: the cube's center is
 the origin, x points right, y up and z toward the front, and layers are 2 apart, so a cube of size n has stickers at ±n

@@ -1,7 +1,7 @@
 """The type `Grader`, and code that several tasks share: graders for text, words, numbers and grids.
 
-A grid gets partial credit for more correct cells than in a copy of the input or a constant grid. Grids come in few
-formats and may be long, so they are split rather than parsed by `forms.literal`.
+A grid gets partial credit only if it has more correct cells than a copy of the input or a constant grid would have.
+Grids come in few formats and may be long, so they are split rather than parsed by `forms.literal`.
 """
 
 import operator

@@ -1,4 +1,4 @@
-"""Graders of the logic tasks, a parser for propositional formulas, and a check of which conclusions follow.
+"""Graders for the logic tasks, a parser for propositional formulas, and a check of which conclusions follow.
 
 A formula is a tuple: `("var", name)`, `("not", f)`, or `(operator, left, right)` with `and`, `or`, `implies`, `iff`. As
 in the library, negation binds most tightly, followed by `and`, `or`, `implies` and `iff`; chained implications

@@ -435,7 +435,7 @@ def _pressed(state: tuple[int, str], button: Mapping[str, Any]) -> tuple[int, st
 
 
 def is_shortest_lock(entry: Entry) -> bool:
-    """Whether no sequence is shorter than the stored one, even if every press of a button toggles the light."""
+    """Whether the stored sequence is a shortest solution, even if every button press toggles the light."""
     metadata = entry["metadata"]
     target = metadata["target_value"]
     edge = {(metadata["initial_value"], metadata["initial_state"])}
