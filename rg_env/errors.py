@@ -140,7 +140,7 @@ def installed_version(package: str) -> str:
 
 
 def install_command(extra: str) -> str:
-    """The shell command that adds `extra` to this installation, from the same source: a folder, wheel, git repository
+    """The shell command that adds `extra` to this installation, from the same source: a folder, wheel, Git repository
     or index."""
     import json
     import shlex

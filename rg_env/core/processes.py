@@ -125,7 +125,8 @@ class Finished:
 
     @property
     def reason(self) -> str:
-        """The signal that ended the program, or its last line of output, in which Python names the exception."""
+        """The signal that ended the program, its last line of output (where Python names the exception), or its exit
+        code."""
         if self.code is not None and self.code < 0:
             return f"ended by {signal_name(-self.code)}"
         lines = [line.strip() for line in f"{self.output}\n{self.errors}".splitlines() if line.strip()]
@@ -195,7 +196,7 @@ class Command:
     """Whether the program only launches the processes that do the work, as `accelerate launch` does."""
 
     def shell(self) -> str:
-        """The command as shell input."""
+        """The command as you would enter it in a shell."""
         variables = [f"{name}={shlex.quote(value)}" for name, value in self.environment.items()]
         return " ".join([*variables, shlex.join(self.arguments)])
 
@@ -207,7 +208,7 @@ class ProcessGroup:
         environment: base environment, to which the command's own variables are added; default: this process's own.
         pass_fds: file descriptors inherited by the program.
 
-    Create it in a thread that outlives the program: the kernel signals the program when that thread ends.
+    Create a `ProcessGroup` in a thread that outlives the program: the kernel signals the program when that thread ends.
     """
 
     def __init__(
@@ -237,7 +238,7 @@ class ProcessGroup:
 
     @property
     def code(self) -> int | None:
-        """The program's exit code as in a shell: 128 + N after signal N. None while it is running."""
+        """The program's exit code, following the shell convention: 128 + N after signal N. None while it is running."""
         code = self._root.poll()
         return 128 - code if code is not None and code < 0 else code
 
@@ -281,7 +282,7 @@ class ProcessGroup:
             self._root.wait(timeout=5)
 
     def new_lines(self) -> list[str]:
-        """Lines of output since the last call; each update of a progress bar counts as a line."""
+        """Lines of output written since the last call; each update of a progress bar counts as a line."""
         fresh = self._log_from(self._read)
         self._read += len(fresh)
         *lines, self._rest = re.split(rb"[\r\n]+", self._rest + fresh)
@@ -322,7 +323,7 @@ def descendants(process: "psutil.Process | None" = None, *, recursive: bool = Tr
 
 
 def end_all(find: "Callable[[], Iterable[psutil.Process]]", grace_s: Callable[[], float]) -> None:
-    """Send SIGTERM to the processes that `find` returns, then SIGKILL to those it returns after `grace_s()` seconds.
+    """Send SIGTERM to the processes from `find` and, `grace_s()` seconds later, SIGKILL to those that it then returns.
 
     Both functions are called repeatedly, because new processes may appear and the grace period may shrink.
     """

@@ -364,8 +364,9 @@ class Metric:
         """The metric's value for frameworks that average every metric over all rollouts, including those of other
         tasks.
 
-        A NaN would spoil their weighted sums (0 * NaN is NaN), so a correct rollout counts as 1 divided by the task's
-        share of rows. The mean over a whole dataset is exact. Over a batch, the mean is unbiased and may exceed 1.
+        NaN for rollouts of other tasks would make the weighted sums NaN, because 0 * NaN is NaN. These rollouts
+        therefore count as 0, and a correct rollout of the task counts as 1 divided by the task's share of rows. The
+        mean over a whole dataset is exact. Over a batch, the mean is unbiased and may exceed 1.
         """
         if not self.of(rollout):
             return 0.0
@@ -419,7 +420,7 @@ class Rubric:
         return cls(rewards, metrics if all(row["answer"] for row in rows) else [])
 
     def grade(self, rollouts: Sequence[Rollout]) -> None:
-        """Grade all rollouts, in parallel if workers are used. `Rollout.score` is cached afterwards.
+        """Grade all rollouts, in parallel if workers are used. `Rollout.score` is then cached.
 
         Raises `InputError` if a rollout's `info` is invalid.
         """
@@ -502,7 +503,7 @@ def answer_format(rollout: Rollout) -> float:
 def think_format(rollout: Rollout, *, opened: bool = False) -> float:
     """1 for one <think> block followed by one non-blank <answer> block, else 0.
 
-    Only whitespace may precede or separate the blocks. Text may follow, but no more of these tags.
+    Only whitespace may precede or separate the blocks. Text may follow, but it must not contain any of these tags.
 
     `opened`: the chat template ends the prompt with <think>, as it does for R1-style models, so the completion starts
     inside the block.

@@ -237,7 +237,7 @@ class RunFolder:
 
 @lru_cache(maxsize=1)
 def installed_commit() -> str | None:
-    """The git commit of this code, if it was installed from git or is a checkout; None if unknown."""
+    """The Git commit of this code, if it was installed from Git or is a checkout; None if unknown."""
     with contextlib.suppress(OSError, ValueError, LookupError, metadata.PackageNotFoundError):
         source = json.loads(metadata.distribution("rg-env").read_text("direct_url.json") or "{}")
         if "vcs_info" in source:

@@ -101,8 +101,8 @@ def runs_interval(shares: Sequence[float], questions: int) -> Interval:
     """Confidence interval, within [0, 1], for the mean share over several runs, such as accuracies per seed.
 
     Uses the method of `share_interval`, with runs as the clusters: differences between runs determine the width, and
-    the interval is never narrower than Wilson's interval for all answers combined. If all runs agree, one run's number
-    of questions is used, because runs share their questions.
+    the interval is never narrower than Wilson's interval for all answers combined. If all runs agree, the sample
+    size is one run's number of questions, because all runs use the same questions.
 
     Args:
         shares: one share per run.
@@ -141,7 +141,7 @@ def wilson_interval(share: float, n: float) -> Interval:
 
 
 def error_interval(value: float, error: float | None, n: int) -> Interval | None:
-    """The 95% interval of a mean over `n` values, from its standard error; None if the error is unknown.
+    """The 95% interval for a mean of `n` values, computed from its standard error; None if the error is unknown.
 
     A mean from 0 to 1 is treated as a share: its interval is Wilson's for the sample size that has this standard error.
     """

@@ -104,7 +104,7 @@ def _is_users(file: str) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """Whether `value` is a valid number in a config: not a boolean, and within float range."""
+    """Whether `value` is a valid number in a config: not a boolean, and within the range of a float."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     try:
@@ -165,7 +165,7 @@ def short_keys(keys: Iterable[str], separator: str = ".") -> dict[str, str]:
 
 
 def shown(value: object) -> str:
-    """A config value in one short line. Different values may look the same."""
+    """A config value as short text on one line. Different values may look the same."""
     if isinstance(value, list):
         return "+".join(map(shown, value))
     if isinstance(value, dict):

@@ -18,9 +18,9 @@ Such a task needs
 
 - a config dataclass with the fields `seed` and `size`, and with a default for every field;
 - items that depend only on (config, seed + index), so that the same spec yields the same rows on every machine.
-  Generate each item on demand, because datasets are built with 20,000 items;
-- a `score_answer(answer, entry)` that accepts the entry after a round trip through JSON, in which tuples become lists
-  and keys become strings. It runs in a worker process with a time limit of `core.grading.scoring.UPSTREAM_WALL_S`
+  Generate each item on demand, because datasets are created with a `size` of 20,000;
+- a `score_answer(answer, entry)` method that accepts the entry after a round trip through JSON, in which tuples become
+  lists and keys become strings. It runs in a worker process with a time limit of `core.grading.scoring.UPSTREAM_WALL_S`
   seconds; on the first call, the limit includes the dataset's `__init__`.
 """
 

@@ -8,7 +8,7 @@ an invalid `info` raises one.
 
 The `grading` key of a row's `info` sets the kind of grading:
 
-- "hardened" (the default): right or wrong, by the project's own graders;
+- "hardened" (the default): right or wrong, as judged by rg_env's own graders;
 - "partial": the same graders, with partial credit for real progress;
 - "upstream": the library's own formulas, for comparison with published numbers. They run in worker processes that can
   be killed.

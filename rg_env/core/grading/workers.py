@@ -12,7 +12,7 @@ replaces the worker. If something else kills a worker, such as the kernel when m
 once. The overhead of a call is 0.1 to 0.2 ms.
 
 Workers are confined: they have a minimal environment without API keys; no output except their value; limits on memory,
-CPU time, file size (0), open files, processes and core dumps; and a read-only empty folder as home and working
+CPU time, file size (0), open files, processes and core dumps; and a read-only, empty folder as the home and working
 directory. An audit hook forbids writing, moving or deleting files, reading /proc, starting processes, signaling other
 processes, and using sockets.
 
@@ -66,9 +66,9 @@ class Outcome:
     the worker was killed at the wall-time limit. died: the worker ended or violated the protocol during the call
     (twice, if it was killed externally), or no worker could be started."""
     value: Any = None
-    """The target's value after a round trip through JSON; None unless ok. Untrusted: check its type."""
+    """The target's value after a round trip through JSON; None unless `status` is ok. Untrusted: check its type."""
     detail: str = ""
-    """The reason on one line of at most a few hundred characters; empty if ok."""
+    """The reason on one line of at most a few hundred characters; empty if `status` is ok."""
 
 
 class Worker:
@@ -101,7 +101,7 @@ class Worker:
         self._is_ready = True
 
     def call(self, request: bytes, wall_s: float) -> Outcome:
-        """Make a call. After any outcome other than ok or raised, the process has been killed and reaped."""
+        """Make a call. After any outcome other than `ok` or `raised`, the process has been killed and reaped."""
         outcome = self._exchange(request, time.monotonic() + wall_s)
         return Outcome("timed_out", None, f"killed after {wall_s:g} s") if outcome.status == "timed_out" else outcome
 

@@ -1,7 +1,7 @@
-"""The type `Grader`, and code that several tasks share: graders for text, words, numbers and grids.
+"""The `Grader` type, and code that several tasks share: graders for text, words, numbers and grids.
 
 A grid gets partial credit only if it has more correct cells than a copy of the input or a constant grid would have.
-Grids come in few formats and may be long, so they are split rather than parsed by `forms.literal`.
+Grids come in only a few formats and may be long, so they are split rather than parsed by `forms.literal`.
 """
 
 import operator
@@ -36,7 +36,7 @@ def text(answer: str, entry: Entry, config: Config) -> float:
 
 
 def word(answer: str, entry: Entry, config: Config) -> float:
-    """The stored answer in any letter case and spacing."""
+    """The stored answer in any letter case and with any spacing."""
     return answer.casefold().split() == str(entry["answer"]).casefold().split()
 
 
@@ -141,7 +141,7 @@ def is_whole(cell: str, value: object) -> bool:
 
 
 def grade_grid(answer: str, gold: Grid, given: Grid = (), matches: Matches = is_whole) -> float:
-    """Progress in correct cells beyond a copy of `given` or a constant grid, whichever has more correct cells."""
+    """Progress beyond a copy of `given` or a constant grid, whichever has more correct cells."""
     found, shape = rows(answer, sum(map(len, gold))), list(map(len, gold))
     if found is None or list(map(len, found)) != shape:
         return 0.0

@@ -50,7 +50,7 @@ def parse(text: str, variables: Collection[str] = (), *, bounded: bool = True) -
     """Parse a formula. A name in `variables` takes precedence over a constant or function of the same name.
 
     Returns None for an invalid formula and, unless `bounded` is False, for text longer than `MAX_CHARS` characters or
-    `MAX_TOKENS` tokens. Pass False only for text whose length is limited elsewhere.
+    `MAX_TOKENS` tokens. Pass `bounded=False` only for text whose length is limited elsewhere.
     """
     if bounded and len(text) > MAX_CHARS:
         return None

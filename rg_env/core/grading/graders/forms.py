@@ -76,8 +76,8 @@ _FRACTION = re.compile(r"([+-]?)\s*\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 def candidates(answer: str, *, label: bool = False, quotes: bool = True, brackets: bool = True) -> list[str]:
     """Distinct texts for a grader to try: the answer as is, without its wrapping, and without optional parts.
 
-    Optional parts are a final period; with `quotes`, quotes around the whole answer; with `brackets`, the brackets of a
-    one-element list; with `label`, a preceding `The answer is`.
+    The optional parts are a final period; with `quotes`, quotes around the whole answer; with `brackets`, the brackets
+    of a one-element list; with `label`, a preceding `The answer is`.
     """
     text = _stripped(answer)
     if text and text[0] not in _OPENING and text[-1] != "." and not (label and _LABEL.match(text)):  # nearly all
@@ -101,7 +101,7 @@ def candidates(answer: str, *, label: bool = False, quotes: bool = True, bracket
 
 
 def unwrap(text: str) -> str:
-    r"""`text` without surrounding whitespace, code fences, `\boxed{}`, `\text{}`, `$...$`, bold or italic marks."""
+    r"""`text` without surrounding whitespace, code fences, `\boxed{}`, `\text{}`, `$...$`, or bold or italic marks."""
     text = _stripped(text)
     for _ in range(_MAX_LAYERS):
         inner = _unwrapped(text)
@@ -187,7 +187,7 @@ def _lines(text: str) -> list[str]:
 
 
 def plain_digits(text: str) -> str:
-    """`text` with decimal digits of any script and all minus signs converted to ASCII. Superscripts are kept.
+    """`text` with decimal digits from any script and all minus signs converted to ASCII. Superscripts are kept.
 
     Text with more than `_MAX_SIGNS` distinct non-ASCII digits and signs is returned unchanged, because no real answer
     contains that many.
@@ -216,8 +216,8 @@ def ungrouped(text: str) -> str:
 
 
 def number(text: str) -> Fraction | None:
-    """The value of a decimal number such as `-1,234.50`, `.5` or `2e3`; None for NaN, infinity, numbers of over 1,000
-    digits and any other text."""
+    """The value of a decimal number such as `-1,234.50`, `.5` or `2e3`; None for NaN, infinity, numbers with
+    more than 1,000 digits and any other text."""
     text = text.strip()
     if len(text) > _MAX_DIGITS:
         return None
@@ -243,7 +243,7 @@ def integer(text: str) -> int | None:
 
 
 def plain_fraction(text: str) -> str:
-    r"""`text` with a fraction in LaTeX (`\frac{3}{4}`) or with a Unicode slash rewritten as `3/4`."""
+    r"""`text` with a LaTeX fraction (`\frac{3}{4}`), or a fraction with a Unicode slash, rewritten as `3/4`."""
     text = text.strip().translate(str.maketrans("\N{FRACTION SLASH}\N{DIVISION SLASH}", "//"))
     latex = _FRACTION.fullmatch(text)
     return "{}{}/{}".format(*latex.groups()) if latex else text
@@ -264,9 +264,9 @@ def literal(text: str) -> Any:
     number, a boolean or None. Digits may be in any script.
 
     Returns `INVALID` for anything else: other syntax, NaN, infinity, duplicate keys, brackets nested more than
-    `MAX_DEPTH` deep, and numbers of over 1,000 digits.
+    `MAX_DEPTH` deep, and numbers with more than 1,000 digits.
 
-    `ast.literal_eval` is not used because it takes 0.25 s for some texts of 10,000 characters.
+    `ast.literal_eval` is not used, because it takes 0.25 s for some texts of 10,000 characters.
     """
     tokens = _LITERAL_TOKEN.finditer(plain_digits(text).strip())
     try:
@@ -361,6 +361,6 @@ def parts(text: str) -> list[str]:
 
 
 def unbracketed(text: str) -> str:
-    """`text` without surrounding whitespace and without one pair of surrounding brackets."""
+    """`text` without surrounding whitespace and without one surrounding pair of brackets, if present."""
     text = text.strip()
     return text[1:-1].strip() if text[:1] + text[-1:] in ("[]", "()", "{}") else text

@@ -44,8 +44,8 @@ def _sudoku(answer: str, entry: Entry, side: int) -> float:
 def futoshiki(answer: str, entry: Entry, config: Config) -> float:
     """A grid with each number once per row and column that satisfies all inequalities.
 
-    The answer must either repeat all signs between the cells or omit all of them. Changing a sign scores 0, as does
-    changing a given.
+    The answer must either repeat all signs between the cells or omit all of them. An answer that changes a sign or a
+    given scores 0.
     """
     metadata = entry["metadata"]
     text = answer.translate(_SIGNS)
@@ -182,7 +182,8 @@ def tsumego(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _point(text: str, size: int) -> Point | None:
-    """Row and column, counted from the top left, of a point such as `C4`, whose row number counts from the bottom."""
+    """Row and column, counted from the top left, of a point such as `C4`, whose row number is counted from the
+    bottom."""
     match = _MOVE.fullmatch(forms.plain_digits(text.strip()))
     if match is None:
         return None

@@ -42,8 +42,8 @@ def _aiw(entry: Entry, config: Config) -> str:
     """The number of Matilda's female colleagues. She belongs to two circles: the count includes the woman at the center
     of the first one, but not Matilda herself.
 
-    The library counts Matilda as her own colleague in the first circle. It ignores the second, although according to
-    the question the members of each circle are all colleagues of each other.
+    The library counts Matilda as her own colleague in the first circle. It ignores the second, although, according to
+    the question, the members of each circle are all colleagues of each other.
     """
     women = re.findall(r"\b(\d+) female colleagues", entry["question"])
     if len(women) != 2:

@@ -70,7 +70,7 @@ def knights_knaves(answer: str, entry: Entry, config: Config) -> float:
 
 def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, bool] | None:
     """The role of each name in the text; None if the text contradicts itself or contains a negation. Other words
-    are ignored."""
+    are ignored, but only words in `_LINKS` may come between a name and its role."""
     claims: dict[str, bool] = {}
     pending: list[str] = []  # names still without a role
     plural = False
@@ -125,7 +125,7 @@ class Premises:
         self._together = reduce(and_, self._columns, self._always)
 
     def lead_to(self, formula: Formula) -> bool:
-        """Whether `formula` is a conclusion. It may use only the question's variables."""
+        """Whether `formula`, which may use only the question's variables, is a conclusion."""
         column = truth(formula, self._table)
         if column in (0, self._always) or self._together & ~column:
             return False
@@ -159,7 +159,7 @@ class Premises:
 
     def conclusion(self) -> str | None:
         """The shortest conclusion that is a literal or a disjunction of two literals; None if none exists, or if the
-        premises contradict each other and thus imply anything."""
+        premises contradict each other and thus imply everything."""
         if not self._together:
             return None
         literals = list(self._literals())

@@ -404,8 +404,8 @@ def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
 
     In the question, the light toggles "whenever you press a button". Taken literally, this includes a button for the
     other color, which leaves the number unchanged. The library's search never presses such a button, and its grader
-    ignores such a press. Under the literal reading, the library's shortest sequence is also right. If there is a
-    shorter one (see `is_shortest_lock`), the question has two possible answers and is excluded.
+    ignores such a press. The library's shortest sequence is right under the literal reading, too. If that
+    reading allows a shorter one (see `is_shortest_lock`), the question has two possible answers and is excluded.
     """
     metadata = entry["metadata"]
     buttons = {button["name"].casefold(): button for button in metadata["buttons"]}
