@@ -4,7 +4,7 @@
     curriculum = Curriculum(config, env, seed=0)
     trainer = GRPOTrainer(model=model, env=env, args=args, processing_class=tokenizer, curriculum=curriculum)
 
-Each prompt of a curriculum task is replaced with a new question of that task at its current level. Other tasks, each
+Each prompt of a curriculum task is replaced with a new question from that task at its current level. Other tasks, each
 task's share of the prompts, and the evaluation do not change. A level rises by `step` when the accuracy over the last
 `window` prompts at that level is above `success_threshold`, and falls by `step` when that accuracy is below
 `failure_threshold`. Alternatively, levels follow a `schedule`. Each change of level resets the window.
@@ -19,7 +19,7 @@ precedence. Without `gym`, all options of the environment's tasks count as the u
 
 All of this happens on the main process. The levels depend only on `state`, which is plain data and is saved with each
 checkpoint, so a resumed run continues as if it had never stopped. A batch keeps the questions chosen for it; accuracy
-on them counts only if the task is still at their level.
+on those questions counts only if the task is still at the same level.
 """
 
 import math
@@ -147,7 +147,7 @@ class CurriculumState(BaseModel):
 
 
 class Curriculum:
-    """Changes the levels of some of an environment's tasks, and provides questions at these levels.
+    """Changes the levels of some of an environment's tasks, and provides questions at the current levels.
 
     Args:
         config: the tasks whose levels change, and the rules for changing them.
@@ -312,7 +312,7 @@ class Curriculum:
         return self._pools[name, level]
 
     def _put(self, row: dict[str, Any], name: str, level: int, number: int) -> dict[str, Any]:
-        """Replace `row` with the question, but keep the row's share."""
+        """Replace `row` with the question, but keep the row's `share`."""
         question = self._question(name, level, number)
         return {**row, **question, "info": {**question["info"], "share": row["info"]["share"], LEVEL: str(level)}}
 

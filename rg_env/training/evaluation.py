@@ -11,8 +11,8 @@ overall metrics (such as `eval/accuracy`) cover only the training tasks. The hel
 each label have their own metrics (`eval/held_out/accuracy`, `eval/<task>/accuracy`, `eval/<label>/accuracy`).
 
 For every question, `evaluation.runner` samples answers (for `accuracy` and `reward`) and generates a greedy one (for
-`greedy_accuracy`), using the trainer's engine. `evaluate_only` reproduces the greedy answers of an evaluation made
-during training and, with the embedded engine and that run's seed, its sampled answers as well.
+`greedy_accuracy`), using the trainer's engine. `evaluate_only` reproduces the greedy answers from an evaluation during
+training and, with the embedded engine and that run's seed, its sampled answers as well.
 """
 
 from collections.abc import Callable, Sequence
@@ -174,7 +174,7 @@ def evaluate_only(
 
     Args:
         trainer: trainer with the model and the engine. With a vLLM server, the model's weights are sent to it first.
-        plan: questions and sampling; the schedule is ignored. Default: the same as in `train`.
+        plan: questions and sampling; the schedule is ignored. Default: the default plan of `train`.
         step: the N in the file name. Default: the step of the checkpoint that the model was loaded from, or 0.
 
     Raises:

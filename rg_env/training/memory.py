@@ -4,7 +4,7 @@
     estimate(shape, micro_batch=8, tokens=2048, logit_tokens=1024).total
 
 The estimates depend only on the sizes of the model and the batch. They do not include fragmentation or the few hundred
-megabytes that CUDA itself and libraries use. This module does not import torch.
+megabytes that CUDA and other libraries use. This module does not import torch.
 """
 
 from collections.abc import Callable

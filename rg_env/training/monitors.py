@@ -7,9 +7,9 @@
 
     GRPOTrainer(..., callbacks=[MonitorCallback(MonitorsConfig(stop_on=["reward_hacking"]))])
 
-`train` adds a `MonitorCallback` to every run. A resumed run's monitors continue from the logs in its state, so earlier
-alarms are not reported again. A rule never fires if its metrics are not logged. Metrics are averaged over a window;
-"noise" is their variation from step to step.
+`train` adds a `MonitorCallback` to every run. When a run is resumed, its monitors continue from the metrics logged up
+to the checkpoint, so earlier alarms are not reported again. A rule never fires if its metrics are not logged. Metrics
+are averaged over a window; "noise" is their variation from step to step.
 """
 
 import math
@@ -362,7 +362,8 @@ class Monitors:
 
 
 class MonitorCallback(TrainerCallback):
-    """Applies the monitors of `config` to logged metrics. Adds `monitor/RULE` to a step's metrics when a rule fires.
+    """Applies the monitors configured by `config` to logged metrics. Adds `monitor/RULE` to a step's metrics when a
+    rule fires.
 
     Args:
         config: rules and thresholds. Default: all rules with their default thresholds.

@@ -2,8 +2,8 @@
 
     check_start(config, resume="auto")      # raises InputError or ServerError if a check fails
 
-This module does not import torch. Checks that depend on the model or on a checkpoint's tensors are made later, when
-these are loaded.
+This module does not import torch. Checks that depend on the model or on a checkpoint's tensors run later, when those
+are loaded.
 """
 
 import os
@@ -49,7 +49,7 @@ class Start:
 def check_start(
     config: TrainConfig, *, resume: str | None = None, checkpoint: str | None = None, wait: bool = True
 ) -> Start:
-    """Check everything that a run of `config` needs, except the model itself. With several processes, only the first
+    """Check everything that a run with `config` needs, except the model itself. With several processes, only the first
     one performs the checks; the others only read the rows.
 
     Args:

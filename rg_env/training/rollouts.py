@@ -12,9 +12,9 @@ epoch.
 
 `GroupFilter` replaces groups without a learning signal, that is, groups with only right or only wrong answers ("dynamic
 sampling", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.2). Other prompts are sampled, in rounds, until the batch
-consists of mixed groups or the rounds are used up. Any unmixed groups that remain are left out of the loss. Groups are
-filtered by accuracy alone. Rewards for format or length nearly always vary within a group, so filtering by total reward
-would keep groups from which a policy learns only format or length.
+consists only of mixed groups (those with both right and wrong answers) or the rounds are used up. Any unmixed groups
+that remain are left out of the loss. Groups are filtered by accuracy alone. Rewards for format or length nearly always
+vary within a group, so filtering by total reward would keep groups from which a policy learns only format or length.
 """
 
 import math
@@ -209,8 +209,8 @@ class RolloutSampler:
 
     Args:
         engine: engine that generates the completions. If batches are sampled ahead and groups are replaced, two threads
-            can call `generate` at once. Only one thread scores at a time, so that reward functions need not be
-            thread-safe.
+            can call its `generate` method at once. Only one thread scores at a time, so that reward functions need not
+            be thread-safe.
     """
 
     def __init__(self, env: Environment, engine: Engine, encoder: PromptEncoder) -> None:

@@ -192,7 +192,8 @@ def train(
         resume: checkpoint to continue from as if the run had never stopped. "auto" selects the newest complete
             checkpoint in the output folder, if there is one.
         logging: console output, and experiment trackers that receive the metrics (see `trackers`).
-        monitors: rules that warn or end the run (see `monitors`). Default: all rules warn, and none ends the run.
+        monitors: rules that print a warning or end the run (see `monitors`). Default: all rules print a warning, and
+            none ends the run.
         hub: uploads of the run (see `hub_uploads`). Default: no uploads.
 
     Returns:

@@ -8,8 +8,8 @@ accelerate, torch and deepspeed are used.
 A step with a non-finite loss or gradient is skipped: weights, optimizer state and learning rate stay unchanged.
 `StepGuard` reports and counts skipped steps; three in a row end the run. All processes skip together, because a
 non-finite value on one process makes the shared gradient non-finite on all. DeepSpeed's ZeRO optimizers and the fp16
-loss scaler skip such steps themselves. The scaler does this to find its scale, so its skipped steps count only if the
-loss itself is not finite.
+loss scaler skip such steps themselves. The scaler does this to find its scale, so the steps it skips count toward the
+three in a row only if the loss itself is not finite.
 """
 
 import copy

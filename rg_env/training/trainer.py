@@ -12,8 +12,8 @@ checkpoints (`checkpointing`) and transformers callbacks. `run.train` adds evalu
 handling.
 
 Callbacks receive every event except `on_predict` and `on_prediction_step`; `on_evaluate` receives an evaluation's
-metrics. Of the flags in `control`, only `should_training_stop` and `should_save` have an effect. Each must be the same
-on all processes.
+metrics. Of the flags in `control`, only `should_training_stop` and `should_save` have an effect. Each must have the
+same value on all processes.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
 """The engine that samples the trainer's rollouts from a vLLM server.
 
-The trainer sends new weights to the server after each step. It then compares the server's log-probabilities of a fixed
-prompt with the model's. Wrong, missing or misplaced weights end the run instead of silently degrading it. The server
-keeps running when the trainer ends.
+The trainer sends its current weights to the server before each new batch and each evaluation. It then compares the
+server's log-probabilities of a fixed prompt with the model's. Wrong, missing or misplaced weights end the run instead
+of silently degrading it. The server keeps running when the trainer ends.
 """
 
 import fcntl
@@ -111,7 +111,8 @@ class Vllm(Engine):
         return info
 
     def generate(self, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[Completion]:
-        """Send one request for all prompts. Raises `TrainingError` if the server fails, dies or takes too long."""
+        """Send one request for all prompts. Raises `TrainingError` if the server fails, becomes unhealthy or takes too
+        long."""
         request = _in_daemon_thread(lambda: self._request(prompts, sampling))
         deadline, sick_since = time.monotonic() + self._config.generation_timeout, None
         while True:

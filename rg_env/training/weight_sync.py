@@ -60,7 +60,7 @@ class Source:
 
 
 def sources(model: nn.Module, whole: Callable[[Any], torch.Tensor] = lambda tensor: tensor.data) -> list[Source]:
-    """All weights of `model`; tied weights are included under each name.
+    """All weights of `model`. Tied weights are included under each name, except for an LM head that vLLM would reject.
 
     Args:
         whole: returns the unsharded tensor of a parameter (`DataParallel.whole`).
@@ -94,7 +94,7 @@ def _merged(base: nn.Parameter, layer: Any, whole: Callable[[Any], torch.Tensor]
 
 
 def check_sendable(model: Any) -> None:
-    """Raise `InputError` if a plain model's weights cannot represent `model`."""
+    """Raise `InputError` if `sources` cannot represent `model` (see `unmergeable`)."""
     if reason := unmergeable(model):
         raise InputError(f"the vLLM engine cannot serve the trained model: {reason}")
 
@@ -239,10 +239,12 @@ class Routes:
 
 
 class SharedMemoryTransfer:
-    """Transfer through this machine's shared memory. Weights are copied only twice: once into it and once out of it.
+    """Transfer through this machine's shared memory. Weights are copied only twice: once into shared memory and once
+    out of it.
 
     Raises:
-        ServerError: there is not enough shared memory, or the server uses another backend or serves another model.
+        ServerError: there is not enough shared memory, or the server uses another backend or serves quantized weights
+            or another model.
     """
 
     def __init__(self, routes: Routes, weights: Weights):
@@ -337,7 +339,7 @@ def open_transfer(
     server: VllmServer, info: ServerInfo, weights: Weights, timeout_s: float
 ) -> SharedMemoryTransfer | NcclTransfer:
     """A transfer that uses the server's backend. Shared memory is tried first, because a server with another backend
-    refuses it immediately.
+    rejects the request immediately.
 
     Raises:
         ServerError: the server cannot receive these weights.

@@ -2,8 +2,8 @@
 
     config = load_train_config("configs/train/tiny.yaml", ["training.learning_rate=2e-6"])
 
-All checks that do not need the model are made here, including those of task and reward names and of conflicting values.
-Imports neither torch nor reasoning_gym.
+Performs all checks that do not need the model, including checks for unknown task and reward names and for conflicting
+values. Imports neither torch nor reasoning_gym.
 """
 
 import os
@@ -31,7 +31,8 @@ def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, proces
     started).
 
     Raises:
-        InputError: a file cannot be read, or `processes` is not given and the launcher's value is not a number.
+        InputError: a file cannot be read, or `processes` is not given and an environment variable set by the launcher
+            is not a valid number.
         ConfigError: invalid keys, types, ranges, names or combinations, all reported in one error; or an entry of
             `imports` cannot be imported.
     """
@@ -55,8 +56,8 @@ def checked_config(document: Document, *, processes: int | None = None) -> Train
 
 
 def _names(config: TrainConfig) -> Iterator[Problem]:
-    """Yield unknown names, and invalid options of known names. The config's imports run first, because they can
-    register names."""
+    """Yield the problems caused by unknown names or by invalid options of known names. The config's imports run first,
+    because they can register names."""
     try:
         import_user_code(config.imports)
     except InputError as error:
@@ -70,7 +71,8 @@ def _names(config: TrainConfig) -> Iterator[Problem]:
 
 
 def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
-    """Yield values that are invalid for `processes` training processes, individually or in combination."""
+    """Yield the problems caused by values that are invalid for `processes` training processes, individually or in
+    combination."""
     yield from _batch(config, processes)
     yield from _rows(config)
     yield from _hub(config)
@@ -95,7 +97,8 @@ def _batch(config: TrainConfig, processes: int) -> Iterator[Problem]:
 
 
 def contradictions(training: GRPOConfig, engine: EngineConfig, curriculum: object) -> Iterator[Problem]:
-    """Yield values of `training` and `engine` that conflict with each other or with a `curriculum`, if any."""
+    """Yield the problems caused by values of `training` and `engine` that conflict with each other or with
+    `curriculum`."""
     if training.filter_groups and curriculum is not None:
         yield Problem(
             ("training", "filter_groups"), "samples prompts other than the curriculum's: use only one of the two"

@@ -91,7 +91,7 @@ class TrainConfig(Section):
 
     @property
     def trained_on(self) -> list[str]:
-        """Names of the training tasks, or of the data file, for the run's name."""
+        """Names of the training tasks, or of the data file, to use in the run's name."""
         return [self.data.name] if self.data else list(self.tasks)
 
     def prompt_arguments(self) -> dict[str, Any]:
@@ -152,8 +152,8 @@ class TrainConfig(Section):
         return values
 
     def in_updates(self, own_rows: int | None = None) -> "TrainConfig":
-        """The same config with all numbers of steps converted from rollouts to updates (`training.rollouts_as_steps`),
-        rounded up, and `training.num_train_epochs` converted to steps.
+        """The same config with all step counts given in rollouts (`training.rollouts_as_steps`) converted to updates,
+        rounded up, and with `training.num_train_epochs` converted to steps.
 
         Args:
             own_rows: number of training rows in `data`. Without it, epochs over `data` are not converted.

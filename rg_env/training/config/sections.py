@@ -326,7 +326,7 @@ class EvaluationConfig(EvaluationSettings):
 
 
 def evaluation_steps(every: int | None, max_steps: int) -> int:
-    """Steps between evaluations: `every`, or a fifth of the run if it is None. 0: no evaluations during training."""
+    """Number of steps between evaluations: `every`, or a fifth of the run if `every` is None. 0 turns them off."""
     return max(1, max_steps // 5) if every is None else every
 
 

@@ -222,7 +222,8 @@ def print_summary(
 
 def examples_of(before: Results, after: Results) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Up to `SAMPLES` pairs of answers to the same question, before and after training. One improved, one worsened and
-    one unchanged pair come first, where available, followed by more pairs in the same order."""
+    one unchanged pair come first, where available, followed by the other improved, worsened and unchanged pairs, in
+    that order."""
 
     def value(record: dict[str, Any]) -> float:
         return float(record["reward"] if record["correct"] is None else record["correct"])

@@ -26,7 +26,7 @@ from rg_env.training.rollouts import Rollouts
 
 
 class StepMetrics:
-    """Collects metrics, and the time spent in each phase, since the last `take`."""
+    """Collects metrics, and the time spent in each phase, since the last call to `take`."""
 
     def __init__(self) -> None:
         self._values: defaultdict[str, list[float]] = defaultdict(list)
@@ -78,7 +78,7 @@ def hardware(processes: int) -> dict[str, Any]:
 
 
 def step_costs(seconds: float, tokens: int) -> dict[str, float]:
-    """Time, speed and memory of a step that took `seconds`, with a batch of `tokens` tokens (0 if unknown)."""
+    """Time, speed and memory use of a step that took `seconds`, with a batch of `tokens` tokens (0 if unknown)."""
     import resource  # not available on Windows
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
