@@ -23,11 +23,12 @@ _NO_BUG = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def run_command(main: Callable[[], Any]) -> None:
-    """Run `main` as a program and exit with the code it returns. An `RGEnvError` or Ctrl-C prints one line to stderr.
+    """Run `main` as a program and exit with the code it returns. On an `RGEnvError` or Ctrl-C, print one line to
+    stderr.
 
     If the reader of standard output closes the pipe (`| head`), the program exits quietly with code 141, as after
-    SIGPIPE. A failed write (full disk) prints one line and exits with code 1. Keys missing from the environment
-    (`WANDB_API_KEY`, `HF_TOKEN`) are read from `.env` in the working directory.
+    SIGPIPE. If a write fails (for example, because the disk is full), the program prints one line and exits with code
+    1. Keys missing from the environment (`WANDB_API_KEY`, `HF_TOKEN`) are read from `.env` in the working directory.
     """
     try:
         load_keys()
@@ -156,7 +157,7 @@ def seed(text: str) -> int:
 
 def take_overrides_anywhere(parser: argparse.ArgumentParser) -> None:
     """Accept `section.key=value` overrides anywhere on the command line; argparse accepts them only directly after the
-    first positional."""
+    first positional argument."""
     parse = parser.parse_known_args
 
     def parse_known_args(*given: Any) -> tuple[argparse.Namespace, list[str]]:
@@ -171,7 +172,7 @@ def require(package: str, extra: str) -> None:
     """Check early that `package`, which the extra `extra` installs, is available.
 
     Raises:
-        MissingExtraError: it is not installed; the message has the install command.
+        MissingExtraError: it is not installed; the message contains the install command.
     """
     if find_spec(package) is None:
         raise MissingExtraError(f"{package} is required but not installed: {how_to_install(extra)}")

@@ -11,8 +11,8 @@
         episodes = [await env.run_episode(task, context) for task in env.taskset]
 
 Rows, prompts, graders and rewards are the same as in the v0 environment: the same options yield the same questions and
-scores in every release. Rows are built, or read from the cache, when the taskset is iterated over. Differences between
-releases of v1 are handled by duck typing, not by version numbers.
+scores with every release of Verifiers. Rows are built, or read from the cache, when the taskset is iterated over.
+Differences between releases of the v1 API are handled by duck typing, not by version checks.
 
 The harness sends one request from this process, without a sandbox, program or tools. Every request passes through
 Verifiers' interception endpoint, so traces are complete. Other tasksets can use the harness by its id "rg-env" if their
@@ -53,7 +53,7 @@ class ReasoningGymTaskData(vf.TaskData):
     """One question, in the format sent between processes and stored in traces."""
 
     question: str = ""
-    """Only the question, without the answer format."""
+    """The question alone, without instructions for the answer format."""
     answer: str = ""
     """The gold answer; empty if the library does not store one."""
     info: dict[str, str] = Field(default_factory=dict)
@@ -80,7 +80,7 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
     async def rubric(self, trace: vf.Trace) -> dict[str, float]:
         """Compute all rewards and the environment's metrics, then record them, each reward with its own weight.
 
-        Raises `RewardError`, which Verifiers stores as the trace's error.
+        Raises `RewardError` if a reward fails; Verifiers stores it as the trace's error.
         """
         rubric = _rubric_of(self.config._rubric)
         rollout = await self._rollout(trace)
@@ -117,8 +117,8 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
 
     task: ReasoningGymTaskConfig = ReasoningGymTaskConfig()
     gym: str | dict[str, Any] | list[Any] = "leg_counting"
-    """A task, or a mixture: names, and mappings with name, weight, config, level and levels. On the
-    command line, pass it as JSON."""
+    """A task, or a mixture: a list whose items are names or mappings with name, weight, config, level and levels. On
+    the command line, pass it as JSON."""
     split: Literal["train", "eval"] = "eval"
     """Split of the questions; use `train` for training. A problem is never in both splits, regardless of the seeds."""
     num_train_examples: int = Field(2000, ge=0)
@@ -250,7 +250,7 @@ class SingleTurnHarnessConfig(vf.HarnessConfig):
     """Options of `SingleTurnHarness`."""
 
     request_timeout: float | None = Field(3600.0, gt=0, allow_inf_nan=False)
-    """Maximum time for one completion in seconds; None: unlimited."""
+    """Maximum time for one completion, in seconds; None: unlimited."""
     max_retries: int = Field(2, ge=0)
     """Maximum number of retries by the `openai` client after a temporary failure."""
 
@@ -320,10 +320,10 @@ if hasattr(vf, "SingleAgentEnv"):  # missing in 0.2, where the harness has its o
         """Config of an environment whose only agent runs in this process."""
 
         agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
-        """Agent runtime. Verifiers' default would rent a sandbox, which needs a login; here nothing is executed."""
+        """Agent runtime. Verifiers' default would rent a sandbox, which needs a login; here, nothing is executed."""
 
     class SingleTurnEnv(vf.SingleAgentEnv, vf.Env[SingleTurnEnvConfig]):
-        """The environment that Verifiers uses to evaluate the taskset by name."""
+        """The environment in which Verifiers evaluates the taskset when the taskset is loaded by id."""
 
     class ReasoningGymEnv(SingleTurnEnv):
         """A single-turn environment for Reasoning Gym tasks, with disjoint problems for training and evaluation.

@@ -36,8 +36,8 @@ _HOOKS = ("setup", "finalize", "stage_verifier")
 class TasksetEnvironment(Environment):
     """Prompts, rewards and metrics of v1 tasksets.
 
-    If a reward raises an exception or returns None, scoring raises a `RewardError`. A reward or metric named `accuracy`
-    marks correct rollouts, for curricula and filters.
+    If a reward or metric raises an exception, or returns None or a non-finite number, scoring raises a `RewardError`. A
+    reward or metric named `accuracy` marks correct rollouts, for curricula and filters.
 
     Args:
         train_taskset, eval_taskset: the tasks to train and to evaluate on.
@@ -173,7 +173,7 @@ async def _score(rollout: Rollout) -> Scored:
 
 
 def _watched(task: vf.Task, where: str) -> vf.Task:
-    """A copy of the task whose rewards, metrics and judges raise a `RewardError` that names them.
+    """A copy of the task in which any reward, metric or judge that fails raises a `RewardError` with its name.
 
     Verifiers would name only the task.
     """

@@ -274,7 +274,7 @@ class ReasoningGym(Environment):
         self.train_rows, self.eval_rows = self.to_examples(train), self.to_examples(evaluation)
 
     def to_examples(self, rows: Sequence[DrawnRow]) -> list[dict[str, Any]]:
-        """Rows of `core.data.dataset` with this environment's prompt and grading."""
+        """Convert rows from `core.data.dataset` to examples with this environment's prompt and grading."""
         return self.prompt_options.to_examples(rows)
 
 

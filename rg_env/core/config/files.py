@@ -78,7 +78,8 @@ class Document:
 
 
 def without_key(values: Mapping[str, Any], path: Keys) -> dict[str, Any]:
-    """A copy of nested mappings without the value at `path`, or without the deepest existing value on that path."""
+    """A copy of nested mappings without the value at `path`. If an earlier value on the path is not a mapping, that
+    value is removed instead."""
     rest = {key: value for key, value in values.items() if key != path[0]}
     if path[1:] and isinstance(values.get(path[0]), Mapping):
         rest[path[0]] = without_key(values[path[0]], path[1:])
@@ -187,8 +188,8 @@ def _open_lists(document: Document, path: Keys, shown: str) -> None:
     Also turn a section given as plain text into a mapping.
 
     Raises:
-        InputError: the override would replace plain text, a list that does not contain this name, or a list of other
-            values.
+        InputError: the override would replace plain text, a list of names that does not contain the override's key, or
+            a list with items that are not names.
     """
     for length in range(1, len(path)):
         above = path[:length]

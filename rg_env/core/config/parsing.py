@@ -175,7 +175,7 @@ def _given(problem: Problem, values: Mapping[str, Any]) -> str:
 
 
 def problems_in(schema: type[BaseModel], error: ValidationError, *, kind: str = "section") -> Iterator[Problem]:
-    """The problems that `schema` found. `kind`: what messages call an unknown top-level field."""
+    """The problems that validation against `schema` found. `kind`: what messages call an unknown top-level field."""
     for found in error.errors(include_url=False):
         path = tuple(str(key) for key in found["loc"] if key != "[key]")
         if found["type"] == "extra_forbidden":

@@ -40,7 +40,8 @@ class Limits:
 
     draw_cpu_s: int = 60
     """CPU time limit per draw, in seconds. The first draw includes importing the task. A longer draw is an error:
-    skipping it would make rows depend on the machine. CPU time is used because a busy machine slows every draw."""
+    skipping it would make rows depend on the machine. The limit is on CPU time, not elapsed time, because draws take
+    longer on a busy machine."""
     silence_s: float = 600.0
     """Seconds without a reply after which a process counts as stuck. A draw can also block without using CPU time."""
     max_chunk: int = 1000
@@ -207,7 +208,7 @@ class Drawer:
 
 
 class Generation:
-    """Schedules the draws of `requests` over at most `processes` processes (default: one per core)."""
+    """Schedules the draws for `requests` across at most `processes` processes (default: one per core)."""
 
     def __init__(self, requests: Sequence[Request], processes: int | None = None, limits: Limits | None = None) -> None:
         self.drawers: list[Drawer] = []

@@ -4,8 +4,8 @@
     build_splits("maze", 2000, 200, seed=1, manifest="outputs/RUN/manifest.json")    # those rows, or an InputError
 
 A manifest contains versions, hashes of the user's code for custom tasks, the tasks, `split_by`, and, for each split,
-the seed, the size and an ordered list of question hashes and problem keys. Entries are not hashed, because the rest
-of the manifest determines them for a given version of reasoning-gym.
+the seed, the size, and ordered lists of question hashes and problem keys. Entries are not hashed, because the rest of
+the manifest determines them for a given version of reasoning-gym.
 """
 
 import hashlib
@@ -136,7 +136,7 @@ def _difference(wanted: Manifest, found: Manifest) -> str:
 
 
 def _causes(manifest: Manifest) -> Iterator[tuple[str, Any]]:
-    """The inputs that determine the rows, the most informative first."""
+    """The inputs that determine the rows, most informative first."""
     yield "version of reasoning-gym", manifest["versions"]["reasoning-gym"]
     yield "split_by (splits.by in a config)", manifest["split_by"]
     yield "list of tasks", [task.get("name") for task in manifest["tasks"]]

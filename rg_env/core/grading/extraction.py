@@ -1,7 +1,8 @@
 """Extraction of the answer from a completion.
 
-The answer is the last well-formed `<answer>...</answer>` outside the thinking. Well-formed means an opening tag and the
-next closing tag, without `<answer>` between them, so the innermost of several opening tags counts. Thinking is
+The answer is the last well-formed `<answer>...</answer>` outside any thinking section. Well-formed means an opening tag
+and the next closing tag, with no `<answer>` between them, so the innermost of several opening tags counts. A thinking
+section is
 
 - everything after a `<think>`, up to the next `</think>`, or to the end of a truncated completion;
 - everything before a `</think>` that no `<think>` precedes, because many chat templates put the opening tag into the
@@ -11,9 +12,9 @@ A `<think>` inside an answer is part of the answer's text. Nothing else in the c
 tags have no alternative spellings: `<thinking>`, `<THINK>` and `<answer >` are plain text. A single pass over the tags
 takes linear time for any text.
 
-Limitation: if `<think>` is in the prompt and the completion is truncated during the thinking, the completion has no
-thinking tag at all, so an `<answer>` in the thinking counts. A server with a reasoning parser avoids this by separating
-the thinking from the answer.
+Limitation: if `<think>` is in the prompt and the completion is truncated while the model is still thinking, the
+completion has no thinking tag at all, so an `<answer>` in the thinking section counts. A server with a reasoning parser
+avoids this by separating the thinking from the answer.
 """
 
 import re

@@ -192,7 +192,7 @@ def polynomial_equations(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _values(answer: str, variable: str) -> list[Fraction] | None:
-    """The numbers in a list such as `-0.5, 1/3`, `x = 1 or x = 2`, `[1, 2]`, in ascending order; empty for no roots."""
+    """The numbers in a list such as `-0.5, 1/3`, `x = 1 or x = 2` or `[1, 2]`, sorted; empty for no roots."""
     text = answer.strip().strip("[](){}").strip()
     if text.rstrip(".").lower() in _NO_ROOTS:
         return []
@@ -211,7 +211,7 @@ def _values(answer: str, variable: str) -> list[Fraction] | None:
 
 
 def _all_matched(values: list[Fraction], n_roots: Callable[[Fraction, Fraction], int]) -> bool:
-    """Whether each value, in order, can be assigned a different root that rounds to it.
+    """Whether the sorted `values` can be matched with distinct roots that round or truncate to them.
 
     `n_roots` counts the distinct roots in a closed interval.
     """

@@ -87,7 +87,7 @@ def number_filtering(answer: str, entry: Entry, config: Config) -> float:
 
 
 def number_sorting(answer: str, entry: Entry, config: Config) -> float:
-    """The question's numbers, sorted; partial credit for the length of the correct prefix."""
+    """The question's numbers, sorted; partial credit for a correct prefix longer than the one in the question."""
     metadata = entry["metadata"]
     gold = _exact(metadata["sorted_numbers"])
     return in_order(_numbers(answer, len(gold)) or [], gold, lambda: _exact(metadata["original_numbers"]))
@@ -139,7 +139,7 @@ def matrix(answer: str, entry: Entry, config: Config) -> float:
 
 
 def game_of_life(answer: str, entry: Entry, config: Config) -> float:
-    """All cells of the final board; partial credit for more correct cells than on an empty board or the initial
+    """All cells of the final board; partial credit only if more cells are correct than on an empty board or the initial
     board."""
     board = entry["question"].rpartition("\n\n")[2].removesuffix(".")
     return common.grade_grid(answer, json.loads(entry["answer"]), json.loads(board))
@@ -151,8 +151,8 @@ def game_of_life_halting(answer: str, entry: Entry, config: Config) -> float:
 
 
 def pool_matrix(answer: str, entry: Entry, config: Config) -> float:
-    """All cells, correct to at least two decimal places; partial credit for more correct cells than in a constant
-    matrix."""
+    """All cells, correct to at least two decimal places; partial credit only if more cells are correct than in the best
+    constant matrix."""
     return common.grade_grid(answer, entry["metadata"]["solution"], entry["metadata"]["matrix"], _is_near)
 
 
@@ -162,7 +162,8 @@ def _is_near(cell: str, value: float) -> bool:
 
 
 def spiral_matrix(answer: str, entry: Entry, config: Config) -> float:
-    """The numbers in spiral order; partial credit for more correct numbers than in the matrix read row by row."""
+    """The numbers in spiral order; partial credit only if more numbers are correct than in the matrix read row by
+    row."""
     return common.grade_line(answer, entry["metadata"]["solution"], common.flat(entry["metadata"]["matrix"]))
 
 
@@ -246,8 +247,8 @@ _INNER_LIST = re.compile(r"\[([^\[\]]*)\]")
 
 
 def caesar_cipher(answer: str, entry: Entry, config: Config) -> float:
-    """The stored text in any letter case and spacing, or the decrypted text, which may differ: the library encrypts `Ë`
-    as if it were one of the letters A to Z."""
+    """The stored text in any letter case and with any spacing, or the decrypted text, which may differ: the library
+    encrypts `Ë` as if it were one of the letters A to Z."""
     shift, cipher = entry["metadata"]["rotation"], entry["metadata"]["cipher_text"]
     plain = "".join(chr((ord(sign) - 65 - shift) % 26 + 65) if "A" <= sign <= "Z" else sign for sign in cipher)
     return max(word(answer, entry, config), word(answer, {"answer": plain}, config))

@@ -300,8 +300,8 @@ def _elapsed(entry: Entry) -> timedelta:
 def _readings(text: str) -> list[timedelta]:
     """The durations that `text` may mean; empty if it is not a duration.
 
-    There are two if it starts with a minus sign and days: `-1 days, 22:00` means minus two hours to the library and
-    Python, and minus 46 hours to others.
+    There are two if it starts with a minus sign and a number of days: `-1 days, 22:00` means minus two hours to the
+    library and Python, and minus 46 hours to others.
     """
     text = " ".join(forms.plain_digits(text).casefold().split())
     match = _CLOCK.fullmatch(text) or _WORDS.fullmatch(text)
@@ -346,8 +346,7 @@ def _is_near(value: Fraction | None, right: Fraction | float, tolerance: Fractio
 def _surd(text: str) -> calculus.Ball | None:
     r"""Sums of whole numbers and their square roots, divided by whole numbers: `3√5/2`, `\frac{\sqrt{5} - 1}{2}`.
 
-    Nothing else is accepted, especially not roots in denominators: a formula with the question's numbers is not an
-    answer.
+    Nothing else is accepted, not even roots in denominators: a formula with the question's numbers is not an answer.
     """
     text = re.sub(r"\s|\\left|\\right|\\,", "", forms.plain_digits(text))
     text = re.sub(r"\\cdot|\\times|[×·⋅]", "*", text)

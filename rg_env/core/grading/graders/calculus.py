@@ -97,7 +97,7 @@ def of_fraction(value: Fraction) -> Ball:
 
 
 def around(middle: float) -> Ball:
-    """The ball of a real number, such as pi, from its closest float."""
+    """The ball of a real number, such as pi, given the closest float."""
     return middle, _ROUNDING * abs(middle)
 
 

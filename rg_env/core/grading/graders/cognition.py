@@ -78,7 +78,7 @@ def rubiks_cube(answer: str, entry: Entry, config: Config) -> float:
 def turned(size: int, moves: list[str], start: State | None = None) -> State | None:
     """The original face of each sticker, 0 to 5, after `moves` on a solved cube, or on one in state `start`.
 
-    None if the cube does not have one of the moves.
+    None if a move does not exist on a cube of this size.
     """
     state = start or tuple(face for face in range(6) for _ in range(size * size))
     for move in moves:
@@ -183,7 +183,8 @@ def _stored(answer: str) -> Any:
 
 
 def _same(value: Any, gold: Any) -> bool:
-    """Whether the values are equal in structure. Recursion stops at the depth of `gold`, however deep `value` is."""
+    """Whether the values are equal, with floats compared to nine digits. Recursion stops at the depth of `gold`,
+    however deep `value` is."""
     if isinstance(gold, dict):
         if not isinstance(value, dict) or len(value) != len(gold):
             return False
