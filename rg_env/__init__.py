@@ -1,4 +1,4 @@
-"""Reasoning Gym's tasks as a Verifiers environment, with composable rewards, and GRPO training on it.
+"""Reasoning Gym's tasks as a Verifiers environment with composable rewards, and a GRPO trainer.
 
     env = rg_env.load_environment("leg_counting")                # same arguments and rows with any Verifiers release
     env = vf.load_environment("rg-env", gym="leg_counting")      # the same object, through Verifiers up to 0.3.1

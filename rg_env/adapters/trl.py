@@ -147,8 +147,8 @@ class Scorer:
     ) -> list[Rollout]:
         """The scored rollouts of `completions`.
 
-        The first reward function to call this scores the batch and logs metrics and statuses; the others reuse the
-        result. An identical batch in a later step is scored and logged again.
+        The first call for a batch scores it and logs metrics and statuses; later calls by the other reward functions
+        reuse the result. An identical batch in a later step is scored and logged again.
         """
         with self._lock:
             if completions is not self._completions or rollouts != self._last:
@@ -168,7 +168,7 @@ class Scorer:
 
 
 def _text(completion: Any) -> str:
-    """The completion's text as the model wrote it. Reasoning that TRL has split off is put back."""
+    """The completion's text as the model wrote it. Reasoning that TRL has split off is restored."""
     text = completion_text(completion)
     message = completion[-1] if isinstance(completion, list | tuple) and completion else completion
     if isinstance(message, Mapping) and message.get("role") == "assistant":

@@ -126,21 +126,21 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
 
     # Synchronous up to 0.1.5 (alongside `a_generate`), asynchronous from 0.1.6.
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the parent's method, then raise the first error of a reward function, if any."""
+        """Call the parent's method, then raise the first error from a reward function, if any."""
         return _checked(super().generate, *args, **kwargs)
 
     def a_generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the parent's method, if it exists, then raise the first error of a reward function, if any."""
+        """Call the parent's method, if it exists, then raise the first error from a reward function, if any."""
         return _checked(super().a_generate, *args, **kwargs)
 
     # Since 0.1.9, these two methods run parts of a batch. The server that runs the environment for `vf-eval` calls no
     # others (0.1.10), and `generate` saves their results before it returns.
     async def run_rollout(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the parent's method, then raise the first error of a reward function, if any."""
+        """Call the parent's method, then raise the first error from a reward function, if any."""
         return await _checked(super().run_rollout, *args, **kwargs)
 
     async def run_group(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the parent's method, if it exists, then raise the first error of a reward function, if any."""
+        """Call the parent's method, if it exists, then raise the first error from a reward function, if any."""
         return await _checked(super().run_group, *args, **kwargs)
 
 
@@ -344,8 +344,8 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rollout_in(arguments: Mapping[str, Any]) -> str:
-    """Describe the rollout from the function's arguments. Verifiers passes only the arguments in the function's
-    signature."""
+    """Describe the rollout in an error message, using the function's arguments. Verifiers passes only the arguments in
+    the function's signature."""
     state = arguments.get("state")
     known = {**(state if isinstance(state, Mapping) else {}), **arguments}
     completion, info = known.get("completion"), known.get("info")
