@@ -343,8 +343,8 @@ class EvalConfig(Section):
         return value
 
     def gym(self, name: str) -> dict[str, Any]:
-        """A task in the form that `Mixture.parse` accepts. If the tiny policy is evaluated, its tasks default to the
-        problem sizes that it was made for."""
+        """A task in the form that `Mixture.parse` accepts. If the tiny policy is evaluated, tasks default to the
+        problem sizes that it was designed for."""
         entry = self.tasks[name]
         options = entry.model_dump(exclude={"task", "num_examples", "sampling"})
         task = entry.task or name
@@ -428,7 +428,7 @@ def checked_eval_config(document: Document) -> EvalConfig:
 
 
 def _by_name(tasks: Any) -> dict[str, Any] | None:
-    """Convert a value of `tasks` to entries by name; None if the schema will reject the value."""
+    """Convert a `tasks` section to entries by name; return None if the schema will reject it."""
     try:
         entries = _BY_NAME(tasks)
     except ValueError:
@@ -452,7 +452,7 @@ def _select(document: Document, tasks: Any) -> None:
 
 
 def _replaced(document: Document, section: str = "tasks") -> bool:
-    """Whether the command line sets the whole section."""
+    """Whether the command line sets `section` as a whole."""
     return document.origins.get((section,)) == COMMAND_LINE
 
 

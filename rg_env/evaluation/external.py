@@ -6,10 +6,10 @@
         results = [harness.score(each, folder) for each in benchmarks]
 
 lm-eval prepares the requests and grades the answers, in its own process (`lm_eval_process`). It does not call models,
-because its client for chat endpoints sends stop sequences and seeds that servers reject, ends the evaluation at the
-first call that fails permanently, and cannot resume. Instead, rg_env calls the models, with the same retries and API
-keys as for its own tasks, and appends each answer to `external/answers.jsonl` immediately. lm-eval then truncates the
-answers at the task's stop sequences.
+because its client for chat endpoints sends stop sequences and seeds that some servers reject, ends the evaluation at
+the first call that fails permanently, and cannot resume. Instead, rg_env calls the models, with the same retries and
+API keys as for its own tasks, and appends each answer to `external/answers.jsonl` immediately. lm-eval then truncates
+the answers at the task's stop sequences.
 """
 
 import json
@@ -194,7 +194,7 @@ class Harness:
 
     def _descriptions(self) -> dict[str, str]:
         """The configured prompt, for each benchmark that rg_env ships; empty if no prompt is configured, because the
-        benchmarks then use the paper's prompt."""
+        benchmarks then use the prompt from the Reasoning Gym paper's training runs."""
         prompt = self._config.prompt
         if "system_prompt" not in prompt.model_fields_set:
             return {}

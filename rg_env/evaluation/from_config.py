@@ -129,7 +129,7 @@ def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, l
 
 
 def _drawn(config: EvalConfig) -> Iterator[Questions]:
-    """Yield the questions of each task, and print progress now and then, because generating them can take minutes."""
+    """Yield the questions for each task, printing progress occasionally, because generating them can take minutes."""
     last = time.monotonic()
     for number, name in enumerate(config.names):
         if time.monotonic() - last >= _LINE_EVERY_S:
@@ -165,7 +165,7 @@ def _check_complete(outcome: Outcome, folder: Path) -> None:
 
 
 def _resume(folder: Path) -> str:
-    """Options of `rg-env eval` and `rg-env probe` that resume the evaluation."""
+    """Options that make `rg-env eval` or `rg-env probe` resume the evaluation."""
     return f"--resume --output-dir {shlex.quote(str(folder))}"
 
 

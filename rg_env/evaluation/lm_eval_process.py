@@ -43,7 +43,7 @@ class Refused(Exception):
 
 
 class _Requests(Exception):
-    """Raised to stop lm-eval's first run; carries its requests."""
+    """Raised to stop lm-eval's first run; contains the requests from that run."""
 
 
 class _Model(LM):

@@ -371,7 +371,7 @@ class LocalModel:
 
 @asynccontextmanager
 async def embedded(name: str, config: EvalConfig) -> AsyncIterator[LocalModel]:
-    """Load a local model into the embedded engine; generation is stopped on exit.
+    """Load a local model into the embedded engine, and stop generation on exit.
 
     Raises:
         InputError: the model cannot be loaded.
@@ -447,7 +447,8 @@ def folds_system(name: str) -> bool:
 
 
 def local_engine(config: EvalConfig) -> Literal["embedded", "vllm"]:
-    """Engine for models without a URL; "auto" means vLLM if it is installed and there is a GPU."""
+    """Engine for models without a URL; "auto" means vLLM if it is installed and there is a GPU, otherwise the embedded
+    engine."""
     if config.serving.kind != "auto":
         return config.serving.kind
     machine = Machine.here()

@@ -121,11 +121,11 @@ def record_of(rollout: Rollout, scored: Scored) -> dict[str, Any]:
 
 
 def draw(config: EvalConfig, name: str) -> Questions:
-    """Questions for the entry `name` in `tasks`, or from `data` if that is its name; they are the same on every
+    """Questions for the entry `name` in `tasks`, or from `data` if `name` is its name; they are the same on every
     machine.
 
     Raises:
-        InputError: the library rejects the options, the task has too few questions, or the data cannot be read.
+        InputError: Reasoning Gym rejects the options, the task has too few questions, or the data cannot be read.
         GenerationError: generating a row takes too long.
     """
     how: dict[str, Any] = {

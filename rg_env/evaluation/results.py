@@ -89,10 +89,10 @@ class Accuracy(Record):
     """A mean accuracy, and the intervals of this and other means."""
 
     accuracy: Share | None
-    """None if the environment has no accuracy metric."""
+    """Mean accuracy; None if the environment has no accuracy metric."""
     intervals: dict[str, Interval]
-    """Intervals of the means, by name. Means that are None have no interval. With a single question, mean rewards and
-    token counts have none either."""
+    """Intervals of the means, by name. Means that are None have no interval. For a single question, mean rewards and
+    token counts also have no interval."""
 
     @property
     def measured(self) -> tuple[float, Interval]:
@@ -204,8 +204,8 @@ class PublishedFigure(Record):
     """Interval of the difference, given the sizes of both samples."""
     tolerance: Share
     verdict: Verdict
-    """Whether the difference is within the tolerance, within chance (larger, but its interval contains 0), or beyond
-    both."""
+    """Whether the difference is within the tolerance, within chance (larger than the tolerance, but its interval
+    contains 0), or beyond both."""
 
 
 class TaskResults(Record):
@@ -279,9 +279,9 @@ class ModelSummary(Accuracy):
     under a label."""
 
     guess_adjusted: float | None
-    """Mean over the tasks that have a floor."""
+    """Mean of the tasks' `guess_adjusted`, over those that have a floor."""
     categories: dict[str, Share]
-    """Macro average of each category."""
+    """Macro average by category."""
     usage: Usage
     failed: int
     parts: dict[Part, Scores] = Field(default_factory=dict)
@@ -311,7 +311,7 @@ class Results(Record):
     external: list[ExternalResult] = Field(default_factory=list)
     """Results of all models on all external benchmarks."""
     rollouts: list[dict[str, Any]] = Field(default_factory=list)
-    """Training run only: a record of each answer; other evaluations store them in rollouts.jsonl."""
+    """Training run only: records of the answers; other evaluations store them in rollouts.jsonl."""
 
     @model_validator(mode="after")
     def _something(self) -> Self:
@@ -355,7 +355,7 @@ class Results(Record):
         """A training run's evaluation metrics, in the format of `train_results.json`.
 
         The overall metrics cover the training tasks. Metrics for each task are under `tasks`, `held_out` and
-        `labelled`; `held_out` also has its own overall metrics, and is None without held-out tasks.
+        `labelled`; `held_out` also has its own overall metrics, and is None if there are no held-out tasks.
         """
 
         def plain(scores: Scores | None) -> dict[str, Any]:
@@ -424,7 +424,7 @@ def read_results(file: str | Path) -> Results:
 
 
 def newest_results(folder: Path) -> tuple[dict[Path, Results], bool]:
-    """The newest results in an evaluation folder, by file; and whether there are older ones.
+    """The newest results in an evaluation folder, by file, and whether there are older ones.
 
     These are the results of all tasks or, if the evaluation ended before writing them, of each task. Raises
     the same errors as `read_results`.

@@ -143,7 +143,7 @@ class Work(ABC):
 
     @abstractmethod
     def put(self, record: Record) -> bool:
-        """Add a record, replacing any earlier one for the same answer. Returns False if it is not part of this
+        """Add a record, replacing any earlier one for the same answer. Returns False if the record is not part of this
         work."""
 
 
@@ -283,7 +283,7 @@ def record_file(path: Path, works: Sequence[Work]) -> Iterator[int]:
 
     Raises:
         InputError: the file cannot be opened, or is damaged.
-        OutputFolderError: the file was removed while records were appended.
+        OutputFolderError: the file was removed while records were being appended.
         OSError: the disk is full.
     """
 

@@ -1,6 +1,6 @@
 """Tables of evaluation results, for the console and `summary.md`.
 
-A training run prints its evaluations in the same tables, in which "before" and "after" are two models.
+A training run prints its evaluations in the same tables, in which "before" and "after" appear as two models.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

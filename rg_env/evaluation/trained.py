@@ -3,9 +3,10 @@
     config, notes = as_trained(config)          # sets missing values from the training run of the first model
     trained_on(model).among(questions)          # questions to skip
 
-A model belongs to a run if it is the run's folder, one of its checkpoints, or an export next to them. All models are
-evaluated with the same settings, so that they can be compared. The notes list the settings taken from the run, and any
-other settings that a model was trained with.
+A model belongs to a run if it is the run's folder, one of its checkpoints, an export next to them, or a model that
+`rg-env push` published with the run's files. All models are evaluated with the same settings, so that they can be
+compared. The notes list the settings taken from the run and, for each model, any different settings that it was trained
+with.
 """
 
 import json
@@ -36,12 +37,13 @@ _OF_TRAINING = ("prompt.", "grading", "rewards.", "sampling.max_tokens", "tasks.
 
 def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     """Fill in missing config values from the training run of the first model that has one: prompt, grading, rewards,
-    sampling, seeds and task options. If the config has neither tasks nor benchmarks, the tasks are filled in as well.
+    sampling, seeds and task options. If the config has no tasks, data or benchmarks, the run's evaluation tasks and
+    data are filled in as well.
 
     A run folder is replaced by its last checkpoint.
 
     If a model was trained on the user's own data and that data can no longer be read, a note names the model, because
-    it is not known which questions it was trained on.
+    its training questions are unknown.
 
     Raises:
         InputError: a model's folder is missing, a run's file is damaged, or neither the config nor a run has evaluation

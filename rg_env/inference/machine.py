@@ -1,4 +1,4 @@
-"""Resources of this machine: GPUs, vLLM, programs and ports. This module runs no program other than `nvidia-smi`."""
+"""Resources of this machine: GPUs, vLLM, programs and ports. This module runs no programs other than `nvidia-smi`."""
 
 import contextlib
 import errno
@@ -27,7 +27,7 @@ class Machine:
     vllm: str | None
     """Version of the installed vLLM; None: not installed."""
     programs: Path
-    """Folder of the environment's executables."""
+    """Folder with the Python environment's executables."""
     misfit: str | None = None
     """Reason why the installed transformers does not work with the installed vLLM; None if it does."""
 

@@ -38,12 +38,13 @@ class Policy:
     is_tiny: bool = False
 
     def mixture(self, gym: Any) -> Mixture:
-        """Parse `gym` as a mixture. The tiny policy uses its own task sizes for options that `gym` does not set."""
+        """Parse `gym` as a mixture. The tiny policy uses its own problem sizes for options that `gym` does not set."""
         return tiny_mixture(gym) if self.is_tiny else Mixture.parse(gym)
 
 
 def load_policy(model: str | None = None, *, attention: Attention = "auto", dtype: Dtype = "auto") -> Policy:
-    """Load `model`: a folder, a name on the Hub, or "tiny". If None, load this machine's default and print its name.
+    """Load `model`: a folder, a name on the Hub, or "tiny". If it is None, load the default model for this machine and
+    print its name.
 
     Args:
         attention: "auto" uses flash-attn if possible (see `flash_attention_problem`), otherwise PyTorch's SDPA.

@@ -32,7 +32,7 @@ class Sampling:
 
     @property
     def is_plain(self) -> bool:
-        """Whether tokens are sampled from the model's own distribution, disregarding temperature."""
+        """Whether tokens are sampled from the model's own distribution, apart from temperature."""
         return (self.top_p, max(self.top_k, 0), self.min_p) == (1.0, 0, 0.0) and not self.penalized
 
     @property
@@ -47,7 +47,7 @@ class Completion:
     token_ids: list[int]
     """Token ids, including the end-of-sequence token if it was sampled."""
     logprobs: list[float]
-    """Natural-log probabilities of `token_ids` in the distribution that they were sampled from."""
+    """Log-probabilities (natural log) of `token_ids` in the distribution that they were sampled from."""
     finish_reason: Literal["stop", "length"]
 
 
@@ -92,7 +92,7 @@ class Engine(ABC):
         """Restore a state returned by `random_state`."""
 
     def aside(self) -> AbstractContextManager[Any]:
-        """Context manager within which sampling does not advance the random state of training."""
+        """Context manager within which sampling does not advance training's random state."""
         return nullcontext()
 
     def metrics(self) -> dict[str, float]:

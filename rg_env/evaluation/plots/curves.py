@@ -284,8 +284,8 @@ def _draw_run(axes: Axes, steps: list[dict[str, Any]], evaluations: Sequence[Res
 
 
 def _draw_tasks(axes: Axes, evaluations: Sequence[Results], tasks: Sequence[str]) -> None:
-    """Draw one row per task, with a hollow marker for the accuracy in the first evaluation and a filled one for the
-    last."""
+    """Draw one row per task, with a hollow marker for the first evaluation's accuracy and a filled one for the last
+    evaluation's."""
     looks = {"held_out": ("held out, ", _PURPLE, "^"), "labelled": ("label, ", _GREEN, "D")}
     last, labelled = evaluations[-1].step, set[str]()
     for row, task in enumerate(tasks):

@@ -3,8 +3,8 @@
     plot_files([Path("results_maze_20250101-120000.json")])                  # results_maze_20250101-120000.png
     plot_files(list(Path("outputs").glob("*/metrics.jsonl")), output=Path("curves.svg"))
 
-Results are comparable if questions, sampling, grading and system prompt are the same. Otherwise, an error names the
-first difference.
+Results are comparable if they have the same questions, sampling, grading and system prompt. Otherwise, the error names
+the first difference.
 """
 
 import json
@@ -97,7 +97,8 @@ def _by_number(name: str) -> list[tuple[float, str]]:
 
 
 def _paths(results: Results) -> dict[str, str]:
-    """Each model's name by its folder, as passed to `rg-env eval`; folders that several models share are omitted."""
+    """Model names by source, such as a folder, as passed to `rg-env eval`; sources shared by several models are
+    omitted."""
     found = {(model.source, name) for task in results.tasks.values() for name, model in task.models.items()}
     sources = [source for source, _ in found]
     return {source: name for source, name in found if sources.count(source) == 1}

@@ -69,7 +69,7 @@ def _next_to(axes: Axes, notes: Iterable[str], points: float) -> None:
 
 
 def _bars(task: TaskResults) -> Figure:
-    """Draw one bar per model, the best on top, and the best constant answer as a dashed line."""
+    """Draw one bar per model, with the best on top, and the best constant answer as a dashed line."""
     models = sorted(task.models.items(), key=lambda item: -item[1].scores.measured[0] if item[1].scores.n else 1.0)
     labels = list(style.short_names([name for name, _ in models]).values())
     scores, n = [model.scores for _, model in models], task.questions.n

@@ -25,8 +25,8 @@ SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def panels(width: float, height: float, rows: int = 1, columns: int = 1, **grid: Any) -> tuple[Figure, Any]:
-    """A figure with an array (rows, columns) of panels, which fill `width` x `height` inches. Labels, legends and
-    titles are placed outside this area; `save` includes them in the image."""
+    """A figure and its array (rows, columns) of panels, which together fill `width` x `height` inches. Labels, legends
+    and titles are placed outside this area; `save` includes them in the image."""
     figure = Figure(figsize=(width, height))
     grid = {"left": 0, "right": 1, "bottom": 0, "top": 1, **grid}
     return figure, figure.subplots(rows, columns, squeeze=False, gridspec_kw=grid)
@@ -90,14 +90,14 @@ def error_bars(middle: Sequence[float], intervals: Sequence[tuple[float, float]]
 
 
 def draw_intervals(axes: Axes, rows: Sequence[tuple[float, Accuracy]], **look: Any) -> None:
-    """Draw accuracies with their intervals; `rows` are (height, accuracy) pairs."""
+    """Draw accuracies with their intervals; `rows` are (y position, accuracy) pairs."""
     means, intervals = zip(*(found.measured for _, found in rows), strict=True)
     bars = error_bars(means, intervals)
     axes.errorbar(means, [place for place, _ in rows], xerr=bars, **{"markersize": 4.5, "linestyle": "none", **look})
 
 
 def label_rows(axes: Axes, labels: Sequence[str], grid: bool = True, size: float = 9) -> None:
-    """Set up one row per label, the first on top."""
+    """Set up one row per label, with the first on top."""
     axes.set_yticks(range(len(labels)), labels, fontsize=size, parse_math=False)
     axes.set_ylim(len(labels) - 0.4, -0.6)
     if grid:
@@ -121,7 +121,7 @@ def titled(figure: Figure, title: str) -> None:
 
 
 def check_suffix(output: Path) -> Path:
-    """Return `output`; raises `InputError` unless it ends in one of `SUFFIXES`."""
+    """Return `output`, or raise `InputError` if it does not end in one of `SUFFIXES`."""
     if output.suffix.lower() not in SUFFIXES:
         raise InputError(f"{output} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
     return output

@@ -103,7 +103,7 @@ def render(page: Page) -> str:
 
 def as_script_data(values: Any) -> str:
     """JSON for `<script type="application/json">`: ASCII with `<`, `>` and `&` escaped, so that text cannot end the
-    script, start a comment or form an entity. Parsing returns the original text."""
+    script, start a comment or form an entity. Parsing the JSON returns the original values."""
     text = json.dumps(values, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

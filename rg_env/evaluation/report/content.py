@@ -212,8 +212,8 @@ def results_page(source: Path, limit: int) -> Page:
 
 
 def _results(source: Path, notes: list[str]) -> Results | None:
-    """Results of all tasks or, if that file is missing, merged results of individual tasks; the newest if there are
-    several."""
+    """Results in the file `source`; for a folder, the newest results of all tasks or, if missing, of individual
+    tasks, merged."""
     if source.is_file():
         return read_results(source)
     shown, several = newest_results(source)

@@ -39,7 +39,7 @@ class Rollouts:
     records: list[Record] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
-    """Steps of a run, or models, whose answers to a question can be compared; in display order."""
+    """Steps of a run, or models, in display order; their answers to a question can be compared."""
     found: int = 0
     """Total number of rollouts, including omitted ones."""
 
@@ -136,7 +136,8 @@ def _identity(record: Record, number: int) -> tuple[Any, ...]:
 
 
 def _chosen(found: Iterable[_Found], limit: int, characters: int) -> set[str]:
-    """Questions that fit within the limits, in hash order, which is independent of their content."""
+    """Questions that fit within the limits, selected in hash order, so that the selection is not biased by their
+    content."""
     sizes: dict[str, list[int]] = {}
     for each in found:
         sizes.setdefault(each.question, []).append(each.characters)

@@ -51,7 +51,7 @@ class EmbeddedEngine(Engine):
     """Generates completions with `model`.
 
     Args:
-        model: a transformers causal language model, on one device. PEFT-wrapped models work.
+        model: a transformers causal language model, on one device. PEFT-wrapped models are supported.
         tokenizer: the model's tokenizer, with a chat template.
         model_name: model name required in HTTP requests; default: the model's own name.
         max_context: maximum number of tokens in prompt plus completion; default: the model's position limit.
@@ -121,8 +121,8 @@ class EmbeddedEngine(Engine):
     def score(self, tokens: Sequence[int], top: int = 0) -> list[tuple[float, dict[int, float]]]:
         """Score `tokens` without temperature or penalties.
 
-        Returns, for each token after the first, its natural-log probability and those of the `top` most likely tokens
-        at its position.
+        Returns, for each token after the first, its log-probability (natural log) and those of the `top` most likely
+        tokens at its position.
 
         Raises:
             EngineError: the model failed.
@@ -340,7 +340,7 @@ class Sampler:
             self.own = {new: self.own[old] for new, old in enumerate(rows.tolist()) if old in self.own}
 
     def draw(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sample tokens `(B,) int64` from `logits (B, V)`; also returns their log-probabilities `(B,) float32`."""
+        """Sample tokens `(B,) int64` from `logits (B, V)`; return them and their log-probabilities `(B,) float32`."""
         logits = self._truncate(self._penalize(logits.float()))
         logprobs = torch.log_softmax(logits, dim=-1)
         # Inverse-CDF sampling needs one random number per row instead of one per vocabulary entry.

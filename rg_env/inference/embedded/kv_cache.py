@@ -29,7 +29,7 @@ class GrowingLayer(DynamicLayer):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, cache_kwargs: dict[str, Any] | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Append `(B, kv_heads, new, head_dim)` states; return all states so far, as views."""
+        """Append `(B, kv_heads, new, head_dim)` states, and return all states so far, as views."""
         end = self.length + key_states.shape[-2]
         if not self.is_initialized:
             self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
@@ -113,7 +113,8 @@ def attends_everything(config: PretrainedConfig) -> bool:
 
 @contextmanager
 def decoding_attention(config: PretrainedConfig) -> Iterator[bool]:
-    """Decode with grouped attention if it is exact for the model. Yields whether 4-D masks may be passed."""
+    """Decode with grouped attention if it is exact for the model. Yields whether 4-D masks may be passed to the
+    model."""
     before = config._attn_implementation
     fast = before == "sdpa" and attends_everything(config)
     try:

@@ -146,7 +146,7 @@ class Request(_Body, ABC):
 
     @classmethod
     def parse(cls, body: object) -> Self:
-        """Validate the JSON `body` of a request; raises `BadRequest` for anything the engine does not support."""
+        """Validate the JSON `body` of a request. Raises `BadRequest` for anything the engine does not support."""
         try:
             return cls.model_validate(body)
         except ValidationError as error:
@@ -171,7 +171,7 @@ class Request(_Body, ABC):
         return Sampling(**{name: getattr(self, name) for name in names}, max_tokens=self.limit)
 
     def head(self, *, chunk: bool = False) -> dict[str, Any]:
-        """Fields common to all chunks of a response."""
+        """Fields common to a complete response and the chunks of a streamed one."""
         number = f"{self.kinds[2]}-{uuid.uuid4().hex}"
         return {"id": number, "object": self.kinds[chunk], "created": int(time.time()), "model": self.model}
 

@@ -234,7 +234,7 @@ def make_app(engine: EmbeddedEngine, prepare: Prepare = list) -> Starlette:
 
 
 def with_prompt(prompt: PromptConfig, messages: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Add `prompt` to the first user message of a chat, unless the chat has a system message or already contains the
+    """Insert `prompt` at the first user message of a chat, unless the chat has a system message or already contains the
     prompt's text."""
     text = prompt.system_prompt
     if any(each["role"] == "system" or (text and text in each["content"]) for each in messages):
