@@ -1,11 +1,11 @@
-"""Compare the runs of a sweep: their metrics, and means over seeds with intervals, as a table and plots.
+"""Compare the runs of a sweep in a table and plots: their metrics, and means over seeds with intervals.
 
     comparison = compare(Path("outputs/tiny-sweep-20250101-120000"))
     comparison.groups[0].figures["accuracy_after"]      # Figure(mean=0.97, interval=(0.94, 0.99))
     write_comparison(comparison)                        # comparison.md, .json and .png, curves.png
 
 A group consists of the runs that differ only in their seed. Runs that failed, have not finished, or were stopped by a
-monitor are listed, but excluded from the means.
+monitor are listed but excluded from the means.
 """
 
 import json
@@ -72,7 +72,8 @@ class Run:
     figures: dict[str, Figure] = field(default_factory=dict)
     """Metrics by name. `seconds` covers all steps and evaluations, even those before an interruption."""
     questions: int = 0
-    """Number of questions in the last evaluation: those of training tasks or, if it has none, of held-out tasks."""
+    """Number of questions in the last evaluation, from training tasks if it included any, otherwise from held-out
+    tasks."""
     evaluated: tuple[str, str] = ("", "")
     """The last evaluation's questions and sampling settings, as text."""
 

@@ -164,7 +164,7 @@ def longest_sequence(config: TrainConfig, prompts: Iterable[int] | None = None) 
 
     Args:
         prompts: token counts of prompts for held-out and labeled tasks, to which `max_prompt_length` does not apply.
-            Default: measured here; if the tokenizer cannot be loaded, checking them is left to the trainer.
+            By default, they are measured here; if the tokenizer cannot be loaded, only the trainer checks them.
     """
     training, new_tokens = config.training, config.evaluation.max_tokens or config.training.max_tokens
     trained = training.max_prompt_length + max(training.max_tokens, new_tokens)
@@ -223,12 +223,13 @@ def split_gpus(
 
 
 def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) -> tuple[int, int]:
-    """Return tensor and data parallel sizes for a server on `gpus` GPUs (0: CPU). By default, the tensor parallel size
-    is the largest that the model's attention heads allow, or the largest power of two if the heads are unknown.
+    """Return the tensor and data parallel sizes for a server on `gpus` GPUs (0: CPU). By default, the tensor parallel
+    size is the largest that the model's attention heads allow, or the largest power of two if the number of heads is
+    unknown.
 
     Raises:
-        InputError: the product of the sizes is not the number of GPUs, or the heads are not divisible by the tensor
-            parallel size.
+        InputError: the product of the sizes is not the number of GPUs, or the number of heads is not divisible by the
+            tensor parallel size.
     """
     gpus, heads = gpus or 1, _heads(model)
     if tensor is None:
@@ -251,7 +252,8 @@ def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) 
 
 
 def guessed_sizes(model: str, gpus: int) -> list[str]:
-    """Warning that `parallel_sizes` has to guess, if the model's configuration is not on this machine."""
+    """A warning that the sizes are guesses, if there are several GPUs and the model's configuration is not on this
+    machine."""
     if gpus < 2 or _heads(model):
         return []
     tensor, data = parallel_sizes(None, None, gpus, model)
@@ -262,7 +264,7 @@ def guessed_sizes(model: str, gpus: int) -> list[str]:
 
 
 def _heads(model: str) -> tuple[int, int] | None:
-    """Number of attention heads and of key-value heads (0: not given) in config.json, from a folder or the Hub
+    """Numbers of attention heads and key-value heads (0 if not given) in config.json, read from a folder or the Hub
     cache; None if the file is not on this machine."""
     model = str(POLICY_DIR) if model == "tiny" else model
     path: object = Path(model) / "config.json"
@@ -279,7 +281,8 @@ def _heads(model: str) -> tuple[int, int] | None:
 
 
 def _undivided(heads: tuple[int, int] | None, size: int) -> str:
-    """Describe the heads that are not divisible by `size`; empty if all are divisible, or if they are unknown."""
+    """Describe the kind of heads whose number is not divisible by `size`; empty if both numbers are divisible or
+    unknown."""
     attention, groups = heads or (0, 0)
     if attention % size:
         return f"{attention} attention heads"
@@ -314,13 +317,14 @@ def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, lis
 
 
 def _script_batch(arguments: Sequence[str], processes: int) -> list[str]:
-    """Check that a script's rollouts per step, from an option or the run to resume, are divisible by `processes`.
+    """Check that a script's number of rollouts per step (from an option or the run to resume) is divisible by
+    `processes`.
 
     Returns:
-        A note if they are unknown and there are several processes.
+        A note if the number is unknown and there are several processes.
 
     Raises:
-        InputError: they are not divisible by the number of processes.
+        InputError: the number is not divisible by `processes`.
     """
     words = [word for argument in arguments for word in argument.split("=", 1)]
     given = {name: value for name, value in itertools.pairwise(words) if name.startswith("--")}

@@ -119,7 +119,7 @@ class SlurmJob:
             raise InputError("--array sets the seed of each job: omit seed=...")
 
     def processes(self, *, embedded: bool) -> int:
-        """Number of training processes over all nodes.
+        """Number of training processes across all nodes.
 
         Raises:
             InputError: there are not enough GPUs, or the embedded engine does not support the options.

@@ -75,8 +75,8 @@ class Supervisor:
                 self._programs.clear()
 
     def start(self, command: Command, log: Path, shown: Callable[[str], str | None]) -> ProcessGroup:
-        """Start a program and write its output to `log`. `shown` maps an output line to its console line; None hides
-        it."""
+        """Start a program and write its output to `log`. `shown` maps an output line to the line shown on the console,
+        or to None to hide it."""
         program = ProcessGroup(command, log)
         self._programs.append((program, shown))
         return program

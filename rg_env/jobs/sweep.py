@@ -102,7 +102,7 @@ def load_sweep(
 
     Raises:
         InputError: a file cannot be read; a word is not "key=value,value"; a value is repeated; a key is both swept
-            and overridden; there are too many points; two points would be published to one repository.
+            and overridden; there are too many points; two points would be published to the same repository.
         ConfigError: the configs of some points are invalid; the message has one line per mistake.
     """
     axes = parse_axes(words)
@@ -205,7 +205,7 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 
 
 def some_of(names: Sequence[str], points: int) -> str:
-    """Format the names of some points, shortened; `points` is the total number of points."""
+    """Format the names of some points as a short phrase; `points` is the total number of points."""
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return "every point" if 1 < len(names) == points else f"{names[0]}{more}"
 
@@ -340,7 +340,7 @@ CommandLine = Callable[[Point, Path, bool], list[str]]
 
 
 def train_command(point: Point, folder: Path, resumes: bool) -> list[str]:
-    """Command line that trains a point in this interpreter; `-P` prevents imports from the working directory."""
+    """Command line that trains a point with this interpreter; `-P` prevents imports from the working directory."""
     settings = [str(folder.parent / CONFIG_FILE), *point.overrides, override("output.dir", str(folder))]
     resume = ["--resume", "auto"] if resumes else []
     return [sys.executable, "-P", "-m", "rg_env.cli.main", "train", *settings, *resume]

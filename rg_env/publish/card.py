@@ -122,7 +122,7 @@ def card(request: PushRequest, checkpoint: Checkpoint, license: Values, paths: S
 
 
 def _own_data(config: Values) -> str | None:
-    """The user's own data that a run was trained on: the name of a file or dataset, or the number of rows. None for
+    """The user's own data that a run used for training: the name of a file or dataset, or the number of rows. None for
     Reasoning Gym tasks."""
     data, environment = config.get("data"), config.get("environment") or {}
     if isinstance(data, dict):

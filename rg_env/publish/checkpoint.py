@@ -266,8 +266,8 @@ def _checkpoint(folder: Path, base: str | None, note: str | None) -> Checkpoint:
 
 def _parts_in(folder: Path) -> dict[Kind, Path]:
     """Folders with weights, by format, in order of priority. Adapters come first, because they contain all trained
-    weights. Shards come before the whole weights next to them, which are less precise and which ZeRO-3 may have left
-    empty."""
+    weights. Shards come before the gathered weights next to them, which are less precise and may have been left empty
+    by ZeRO-3."""
     found: dict[Kind, Path] = {}
     adapter = folder / "lora_adapter" if (folder / "lora_adapter").is_dir() else folder  # verl's
     if (adapter / "adapter_config.json").is_file() or has_weights(adapter, ADAPTER):
@@ -285,7 +285,7 @@ def _parts_in(folder: Path) -> dict[Kind, Path]:
 
 
 def has_weights(folder: Path, *names: str) -> bool:
-    """Whether `folder` has one of these files, either whole or as an index of several files."""
+    """Whether `folder` has one of these weights files, either as a single file or as an index of several."""
     return any((folder / file).is_file() for name in names for file in (name, f"{name}.index.json"))
 
 

@@ -56,7 +56,7 @@ class Marker(BaseModel):
     """Identifier of the run or the weights (see `push`)."""
     step: int | None
     card: str
-    """Git hash of the pushed card; a card with another hash was edited on the Hub."""
+    """Git hash of the pushed card; a card with a different hash has been edited on the Hub."""
     files: list[str]
     """Pushed paths."""
     format: Literal["rg_env.pushed/1"] = "rg_env.pushed/1"

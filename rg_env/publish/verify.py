@@ -50,7 +50,7 @@ def prompt_ids(tokenizer: Any, vocabulary: int) -> torch.Tensor:
     """Concatenated token ids of the fixed prompts, `(1, L) int64`.
 
     Raises:
-        ExportError: the tokenizer has ids without an embedding in the model.
+        ExportError: the tokenizer has token ids without an embedding in the model.
     """
     rows = [tokenizer(prompt, add_special_tokens=False)["input_ids"][:PROMPT_TOKENS] for prompt in PROMPTS]
     ids = torch.tensor([[token for row in rows for token in row]], dtype=torch.long)
@@ -133,10 +133,10 @@ def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: An
 
     Args:
         load: loads the model; called only if the model is needed.
-        lossless: whether no weight was rounded.
+        lossless: whether the export neither merged adapters nor rounded weights.
 
     Raises:
-        ExportError: the number of correct answers differs from the recorded one.
+        ExportError: the number of correct answers differs from the recorded one by more than the tolerance.
         InputError: a file of the run is damaged.
     """
     run, step = checkpoint.run, checkpoint.step
@@ -200,7 +200,8 @@ def _environment(run: RunFolder, recorded: Environment) -> ReasoningGym:
 
 
 def _is_exact(run: RunFolder) -> bool:
-    """Whether answers are reproducible here, because the embedded engine generated them in float32 on a CPU."""
+    """Whether the run's answers are reproducible on a CPU, because the embedded engine generated them there in
+    float32."""
     training, outcome = run.arguments()["training"], run.results() or {}
     on_cpu = outcome.get("engine") == "embedded" and training.get("use_cpu")
     return bool(on_cpu and not (training.get("bf16") or training.get("fp16")))

@@ -65,7 +65,7 @@ TRAINING: dict[str, Any] = {
     "gradient_checkpointing": False,
     "bf16": False,
 }
-"""Values for the `training` section of a config, tuned for a visible result in a minute."""
+"""Values for the `training` section of a config, tuned for a visible improvement in about a minute."""
 
 
 def tiny_mixture(gym: Any) -> "Mixture":

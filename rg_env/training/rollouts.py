@@ -161,7 +161,7 @@ class BatchOrder:
 
     Args:
         rows: number of rows.
-        prompts: number of prompts per batch, over all processes.
+        prompts: number of prompts per batch, across all processes.
         seed: seed for the permutations; None keeps the order of the rows.
 
     Raises:

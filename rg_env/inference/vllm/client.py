@@ -61,7 +61,7 @@ def vllm_command(model: str, options: Sequence[str], gpus: int) -> tuple[dict[st
 
     `--logprobs-mode processed_logprobs` makes the server report the log-probabilities of the distribution that it
     samples from; `--generation-config vllm` keeps the model's generation config from changing that distribution.
-    Weights are sent with NCCL if there are several GPUs, otherwise through shared memory. `options` come last and
+    Weights are sent with NCCL if there are several GPUs, and through shared memory otherwise. `options` come last and
     override the rest.
     """
     model = str(POLICY_DIR) if model == "tiny" else model
@@ -157,8 +157,8 @@ class VllmServer:
     def check_logprobs(self, model: str) -> None:
         """Raise `ServerError` unless the server reports log-probabilities of the distribution that it samples from.
 
-        Call this after setting up weight transfer, because a trainer killed during an earlier update may have left the
-        server with an unusable model.
+        Call this after setting up weight transfer, which first finishes any update that a killed trainer left
+        incomplete; until then, the server's model may be unusable.
         """
         # With top_k=1, the sampled distribution gives log-probability 0, unlike the model's own.
         (probe,) = self.complete(model, [[1]], Sampling(top_k=1, max_tokens=1), REQUEST_S)

@@ -1,4 +1,4 @@
-"""vLLM plugin: the entry point `vllm.general_plugins`, which vLLM calls in each process.
+"""vLLM plugin in the entry point group `vllm.general_plugins`; vLLM calls it in each process.
 
 It only registers the weight-transfer backend `rg_env_shm`. Servers without `--weight-transfer-config` and vLLM releases
 without weight transfer are not affected.

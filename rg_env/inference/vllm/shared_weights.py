@@ -1,7 +1,6 @@
 """Tensors in memory shared by two processes on one machine: layout and backing file.
 
-The file is in the in-memory file system and is unlinked as soon as both sides have mapped it, so that it never outlives
-the processes.
+The file is in `/dev/shm` and is unlinked as soon as both sides have mapped it, so that it never outlives the processes.
 """
 
 import json
@@ -70,8 +69,8 @@ def unpack(entries: Sequence[Entry], flat: torch.Tensor) -> list[tuple[str, torc
 
 
 def reserve(name: str, num_bytes: int) -> Path:
-    """Create a shared-memory file of `num_bytes`, accessible only to this user. Raises `OSError` if there is not enough
-    memory."""
+    """Create a shared-memory file of `num_bytes` bytes, accessible only to this user. Raises `OSError` if there is not
+    enough memory."""
     path = MEMORY / f"{PREFIX}{name}"
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
@@ -85,7 +84,7 @@ def reserve(name: str, num_bytes: int) -> Path:
 
 
 def mapped(path: str | Path) -> torch.Tensor:
-    """Map a file created by `reserve`, as a tensor `(bytes,) uint8`. Raises `ValueError` for any other file, because
+    """Map a file created by `reserve` into a tensor `(bytes,) uint8`. Raises `ValueError` for any other file, because
     anyone who can reach the server's port can pass a path."""
     status = os.lstat(path)
     named = Path(path).parent == MEMORY and Path(path).name.startswith(PREFIX)

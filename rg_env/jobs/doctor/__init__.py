@@ -4,10 +4,10 @@
         print(check.line())
 
 The doctor does not train, downloads only a model's configuration and tokenizer, and writes only the row cache. It
-checks that tokens exist and never shows them. "failed" means that the run would not start. A missing `train` extra
-is a failure only if options or a config describe a run, because the environment itself does not need it.
+checks that access tokens exist, but never shows them. "failed" means that the run would not start. A missing `train`
+extra is a failure only if options or a config describe a run, because the environment itself does not need it.
 
-Importing this module is cheap: modules that need torch are imported after a subprocess has shown that torch works.
+Importing this module is cheap: modules that need torch are imported only after a subprocess has shown that torch works.
 """
 
 import os
@@ -92,7 +92,8 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
 
 
 def _model(planned: PlannedRun, has_gpu: bool) -> "tuple[Check, PlannedRun, Model | None]":
-    """Check the model. Also returns the run with the model that it would use, and the model's properties if known."""
+    """Check the model. Also return `planned`, with the default model filled in if none was given, and the model's
+    properties if known."""
     from rg_env.inference.models import DEFAULT_GPU_MODEL
     from rg_env.jobs.doctor.model import check_model
     from rg_env.tiny import TINY

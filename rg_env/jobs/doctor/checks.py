@@ -49,7 +49,7 @@ class PlannedRun:
 
     @property
     def zero3(self) -> bool:
-        """Whether processes shard the model's state as in `configs/zero3.yaml`; only with a server, because the
+        """Whether processes shard the model's state as in `configs/zero3.yaml`. This requires a server, because the
         embedded engine cannot generate from shards."""
         return self.uses_vllm and self.processes > 1
 

@@ -115,7 +115,7 @@ def _applies(requirement: Requirement, *extras: str) -> bool:
 
 @dataclass(frozen=True)
 class Smi:
-    """Output of `nvidia-smi`. If there are neither GPUs nor a problem, the machine has no NVIDIA driver or no GPU."""
+    """Output of `nvidia-smi`. If `gpus` and `problem` are both empty, the machine has no NVIDIA driver or no GPU."""
 
     gpus: list[str] = field(default_factory=list)
     """One line per GPU: index, name, total and used memory, driver and MIG mode."""
@@ -233,7 +233,7 @@ def check_torch(
 
 
 def check_count(probe: dict[str, Any], smi: Smi, planned: PlannedRun, *, server_runs: bool) -> Check:
-    """Check that there is a GPU per training process, and one more for a server on this machine."""
+    """Check that there is one GPU per training process, and one more for a server on this machine."""
     seen, processes = len(probe["devices"]), planned.processes
     if not seen:
         if processes > 1 and smi.gpus:

@@ -271,8 +271,8 @@ def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
 
 
 def preset_for(config: TrainConfig, free: int, folder: Path = Path("configs/models")) -> list[Path]:
-    """Return the best preset in `folder` for `free` bytes of GPU memory; a preset for another model is preceded by that
-    model's config.
+    """Return the best preset in `folder` for `free` bytes of GPU memory; if it is for another model, that model's
+    config comes first. The list is empty if no preset fits.
 
     Prefers presets for the same model, then those that train adapters if and only if `config` does, then those for
     larger GPUs.

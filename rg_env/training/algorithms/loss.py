@@ -123,13 +123,13 @@ def off_policy_rows(
 def sampler_weights(log_ratio: torch.Tensor, cap: float) -> torch.Tensor:
     """Truncated importance weights `min(p_train / p_sampler, cap)` (B, T) for `log(p_train / p_sampler)` (B, T).
 
-    The sampler (vLLM, possibly one step behind) never matches the policy being trained exactly (Yao et al., 2025, "Your
+    The sampler (vLLM, possibly one step behind) never exactly matches the policy being trained (Yao et al., 2025, "Your
     Efficient RL Framework Secretly Brings You Off-Policy RL Training").
     """
     return torch.exp(log_ratio).clamp(max=cap)
 
 
 def kl_terms(logps: torch.Tensor, reference_logps: torch.Tensor) -> torch.Tensor:
-    """The non-negative estimate of KL(policy || reference) at each token (B, T)."""
+    """A non-negative estimate of KL(policy || reference) at each token (B, T)."""
     difference = reference_logps - logps
     return torch.exp(difference) - difference - 1

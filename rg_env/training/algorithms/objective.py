@@ -81,7 +81,7 @@ class Objective:
         return self.logps(self._model, tensors["input_ids"], tensors["loss_mask"], max_rows=rows)
 
     def look_back(self, micro_batches: list[dict[str, Any]]) -> None:
-        """Before an update, add the previous policy's log-probabilities to its micro-batches."""
+        """Before an update, add the previous policy's log-probabilities to the update's micro-batches."""
         for part in micro_batches:
             part["reference_logps"] = None
         if self._previous is None or not self._previous.known:

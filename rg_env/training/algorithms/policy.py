@@ -123,7 +123,7 @@ class PreviousPolicy:
         self._candidate = {name: held(parameter).clone() for name, parameter in self._parameters.items()}
 
     def advance(self) -> None:
-        """Use the weights from the last `keep` as the previous policy."""
+        """Use the weights from the last call to `keep` as the previous policy."""
         self._kept, self._candidate = self._candidate, {}
 
     @contextmanager
@@ -161,7 +161,7 @@ class PreviousPolicy:
 
 
 def held(parameter: Any) -> torch.Tensor:
-    """This process's part of a parameter: its shard with ZeRO-3 and FSDP2, otherwise the whole parameter."""
+    """This process's part of a parameter: its shard with ZeRO-3 or FSDP2, otherwise the whole parameter."""
     found: torch.Tensor = parameter.ds_tensor if hasattr(parameter, "ds_tensor") else parameter.data
     return found.to_local() if isinstance(found, DTensor) else found
 

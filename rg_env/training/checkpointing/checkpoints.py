@@ -127,7 +127,7 @@ class Checkpoints:
         self._curriculum = ""
 
     def note(self) -> None:
-        """Record the state that `save` writes, at the end of each step and at the start of the run. An interrupted step
+        """At the start of the run and at the end of each step, record the state that `save` writes. An interrupted step
         has already used random numbers, so it must be repeated from this state."""
         trainer = self._trainer
         self._noted = {

@@ -30,7 +30,8 @@ def load(file: Path) -> Any:
     """The contents of `file`, with memory-mapped tensors.
 
     Raises:
-        InputError: the file is missing or damaged, or contains anything except tensors, plain values and known classes.
+        InputError: the file is missing or damaged, or contains anything other than tensors, plain values and known
+        classes.
     """
     try:
         with torch.serialization.safe_globals(safe_classes()):

@@ -2,9 +2,9 @@
 
     args = GRPOConfig(output_dir="outputs/run", max_steps=200, learning_rate=1e-6, rollouts_per_step=128)
 
-Settings that `vf.GRPOConfig` (Verifiers 0.1.6) also has keep their names. The batch is global: `rollouts_per_step`
-counts the rollouts of all processes, and gradient accumulation follows from the number of processes, so a config
-describes the same experiment on any number of GPUs.
+Settings that also exist in `vf.GRPOConfig` (Verifiers 0.1.6) have the same names here. The batch is global:
+`rollouts_per_step` counts the rollouts of all processes, and gradient accumulation follows from the number of
+processes, so a config describes the same experiment on any number of GPUs.
 """
 
 import math
@@ -41,7 +41,7 @@ class GRPOConfig(Section):
     max_steps: Positive = 200
     """Number of optimizer steps."""
     num_train_epochs: Above0 | None = None
-    """Number of passes over the training rows, used instead of `max_steps`. Each pass leaves out the remaining rows
+    """Number of passes over the training rows, used instead of `max_steps`. Each pass leaves out any remaining rows
     that do not fill a whole step. Default: `max_steps` applies."""
     rollouts_as_steps: bool = False
     """Whether all step counts in the config are given in rollouts instead of optimizer steps. Experiment trackers then
@@ -70,8 +70,8 @@ class GRPOConfig(Section):
     max_grad_norm: From0 = 0.2
     """Maximum gradient norm; larger gradients are clipped. 0 turns clipping off."""
     rollouts_per_step: Positive = 128
-    """Number of rollouts per optimizer step, over all processes: prompts times `num_generations`. It must be divisible
-    by `num_generations`, and must divide evenly into micro-batches on each process."""
+    """Number of rollouts per optimizer step, across all processes: prompts times `num_generations`. It must be
+    divisible by `num_generations`, and must divide evenly into micro-batches on each process."""
     per_device_train_batch_size: Positive = 8
     """Maximum number of rollouts per micro-batch on each process. A process that has fewer rollouts per step handles
     all of them at once. This setting affects memory use and speed, but not the number of rollouts per step."""
@@ -125,7 +125,7 @@ class GRPOConfig(Section):
     """Nucleus sampling: sample only from the smallest set of most likely tokens whose total probability is at least
     this value. 1 turns it off."""
     top_k: Count = 0
-    """Top-k sampling: sample only from this number of the most likely tokens. 0 turns it off."""
+    """Top-k sampling: sample only from the `top_k` most likely tokens. 0 turns it off."""
     min_p: Share = 0.0
     """Tokens whose probability is below this fraction of the most likely token's probability are excluded. 0 turns this
     off."""
@@ -153,7 +153,7 @@ class GRPOConfig(Section):
     output_dir: Text | None = None
     """Output folder. In a config file, set `output.dir` instead."""
     save_steps: Count = 0
-    """Number of steps between checkpoints. 0 saves at the end only. In a config file, set `output.save_every`
+    """Number of steps between checkpoints. 0 saves only at the end. In a config file, set `output.save_every`
     instead."""
     save_total_limit: Positive | None = None
     """Maximum number of checkpoints to keep. Default: all. In a config file, set `output.save_total_limit` instead."""
@@ -193,7 +193,7 @@ class GRPOConfig(Section):
 
     @property
     def prompts_per_step(self) -> int:
-        """Number of prompts per optimizer step, over all processes."""
+        """Number of prompts per optimizer step, across all processes."""
         return self.rollouts_per_step // self.num_generations
 
     def for_rows(self, rows: int) -> "GRPOConfig":
@@ -272,8 +272,9 @@ def default_config(policy: "Policy", output_dir: str | Path, **overrides: Any) -
     """A `GRPOConfig` with good starting values for `policy`. `overrides` are fields of `GRPOConfig`; None keeps the
     default.
 
-    The values for the tiny policy were found by experiment and give a visible result in a minute. The others are common
-    starting points for fine-tuning an instruction-tuned model on one GPU (16 prompts x 8 rollouts per step).
+    The values for the tiny policy were found by experiment and lead to a visible improvement in about a minute. The
+    others are common starting points for fine-tuning an instruction-tuned model on one GPU (16 prompts x 8 rollouts per
+    step).
     """
     given = {name: value for name, value in overrides.items() if value is not None}
     return GRPOConfig(**{**default_fields(policy.is_tiny), "output_dir": str(output_dir), **given})
