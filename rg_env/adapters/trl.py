@@ -24,9 +24,10 @@ from typing import Any
 from datasets import Dataset
 
 from rg_env.core.environment import ReasoningGym, Row
+from rg_env.core.event_loop import run_each
 from rg_env.core.grading.extraction import completion_text
 from rg_env.core.grading.scoring import Rollout
-from rg_env.core.rewards import Rubric, WeightedReward, offered, run_each
+from rg_env.core.rewards import Rubric, WeightedReward, offered
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import shortened
 from rg_env.errors import InputError

@@ -32,10 +32,11 @@ from datasets import Dataset
 
 from rg_env.core.data.selection import Row as DrawnRow
 from rg_env.core.environment import Environment, PromptOptions, ReasoningGym, Row, prompted_rows, unknown_parameters
+from rg_env.core.event_loop import run_async
 from rg_env.core.grading.extraction import completion_text, extract
 from rg_env.core.grading.scoring import UNNAMED_TASK, Rollout, score_extraction_async
 from rg_env.core.prompts import SYSTEM_PROMPT
-from rg_env.core.rewards import PARAMETERS, Rubric, Scored, checked_value, describe, offered, run_async
+from rg_env.core.rewards import PARAMETERS, Rubric, Scored, checked_value, describe, offered
 from rg_env.core.text import shortened, user_error
 from rg_env.errors import InputError, MissingExtraError, RewardError
 

@@ -19,8 +19,9 @@ from verifiers.v1.state import state_cls
 
 from rg_env.adapters.v1 import chat_of
 from rg_env.core.environment import Environment, PromptOptions, prompted_rows
+from rg_env.core.event_loop import run_each
 from rg_env.core.grading.scoring import Rollout
-from rg_env.core.rewards import Scored, checked_value, describe, run_each
+from rg_env.core.rewards import Scored, checked_value, describe
 from rg_env.core.text import user_error
 from rg_env.errors import InputError, MissingExtraError, RewardError
 

@@ -28,22 +28,19 @@ import functools
 import inspect
 import math
 import numbers
-import os
 import re
-import threading
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple, TypeVar, get_args, overload
 
+from rg_env.core.event_loop import is_canceled, run_async, run_each
 from rg_env.core.grading.scoring import Grading, Rollout, Status, in_worker, partial_score, threads
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import definition_line, is_number, shortened, user_error
 from rg_env.errors import InputError, RewardError, unknown_name
 
-A = TypeVar("A")
-T = TypeVar("T")
 RewardFunction = Callable[..., Any]
 _F = TypeVar("_F", bound=RewardFunction)
 
@@ -60,12 +57,6 @@ GATES: dict[str, Callable[[Rollout], bool]] = {
 """Conditions by name; a gated reward is 0 for rollouts that do not meet its condition."""
 _KEYS = ("name", "weight", "when", "options")
 _AT_LEAST_0 = ("max_tokens", "margin", "ngram")
-
-AT_ONCE = 64
-"""Maximum number of concurrent calls in `run_each`; each call may query a judge model."""
-_lock = threading.Lock()
-_loops: dict[int, asyncio.AbstractEventLoop] = {}
-"""Event loops by process id, because a forked child does not inherit its parent's threads."""
 
 
 class WeightedReward(NamedTuple):
@@ -273,7 +264,9 @@ def _failing(name: str, rollout: Rollout) -> Iterator[str]:
         yield where
     except RewardError as error:
         raise RewardError(f"reward {name!r}: {error}; {where}") from error
-    except Exception as error:
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError) and is_canceled():
+            raise  # the caller has canceled the scoring
         raise RewardError(f"reward {name!r} raised {user_error(error)}; {where}") from error
 
 
@@ -304,43 +297,6 @@ def _name_of(function: Any) -> str:
 
 def _origin(function: Any) -> str:
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__name__)}"
-
-
-# Async rewards
-
-
-def run_each(call: Callable[[A], Awaitable[T]], items: Sequence[A]) -> list[T]:
-    """The results of `call` for each item, in order. Raises the first exception after all calls have ended."""
-    gate = asyncio.Semaphore(AT_ONCE)
-
-    async def one(item: A) -> T:
-        async with gate:
-            return await call(item)
-
-    async def main() -> list[T | BaseException]:
-        return await asyncio.gather(*map(one, items), return_exceptions=True)
-
-    results = run_async(main())
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
-    return [result for result in results if not isinstance(result, BaseException)]
-
-
-def run_async(work: Awaitable[T]) -> T:
-    async def main() -> T:
-        return await work
-
-    with _lock:
-        if (loop := _loops.get(os.getpid())) is None:
-            loop = _loops[os.getpid()] = asyncio.new_event_loop()
-            threading.Thread(target=loop.run_forever, name="rg-env-scoring", daemon=True).start()
-    future = asyncio.run_coroutine_threadsafe(main(), loop)
-    try:
-        return future.result()
-    except KeyboardInterrupt:
-        future.cancel()
-        raise
 
 
 # Rubrics
@@ -487,9 +443,12 @@ def correctness(rollout: Rollout) -> float:
 
 @reward
 def partial(rollout: Rollout) -> float:
-    """Partial credit in [0, 1] for real progress, such as correct cells in a sudoku, independent of `grading`."""
+    """Partial credit in [0, 1] for real progress, such as correct cells in a sudoku, independent of `grading`. For your
+    own data, the same as `correctness`."""
     if rollout.score.progress is not None:
         return rollout.score.progress
+    if "rg_task" not in rollout.info:  # the user's own data
+        return correctness(rollout)
     return partial_score(rollout.extraction, rollout.info)
 
 

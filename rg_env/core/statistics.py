@@ -9,9 +9,9 @@
     pass_at_k(n=4, c=3, k=2)                                      # 1.0: of four answers, three were right
     with_interval(0.5, (0.4, 0.6))                                # "0.500 [0.400, 0.600]"
 
-Every interval that rg_env reports is computed here: a 95% confidence interval, within [0, 1] for shares. Shares are
-shown as fractions, and differences are later minus earlier (trained minus base). Intervals and tests need scipy
-(installed by the extras "eval" and "train"); the rest needs only the standard library.
+All intervals that rg_env reports are computed here. They are 95% confidence intervals; those of proportions lie within
+[0, 1]. Proportions are shown as fractions, and differences are later minus earlier (trained minus base). Intervals and
+tests need scipy (installed by the extras "eval" and "train"); the rest needs only the standard library.
 """
 
 import math
@@ -119,7 +119,7 @@ def _clustered_share(values: Sequence[Sequence[float]], most: float, without_err
     `most`."""
     mean, error = mean_and_error(values)
     if any(not 0 <= value <= 1 for of_problem in values for value in of_problem):
-        raise InputError("a confidence interval for shares requires values between 0 and 1")
+        raise InputError("a confidence interval for proportions requires values between 0 and 1")
     effective = without_error
     if error:
         effective = mean * (1 - mean) / error**2 * (_Z / t_critical(len(values) - 1)) ** 2
@@ -127,10 +127,10 @@ def _clustered_share(values: Sequence[Sequence[float]], most: float, without_err
 
 
 def wilson_interval(share: float, n: float) -> Interval:
-    """Wilson's score interval (1927), within [0, 1], for a share of `n` independent values.
+    """Wilson's score interval (1927), within [0, 1], for a proportion of `n` independent values.
 
     Raises:
-        InputError: the share is outside [0, 1], or `n` is below 1.
+        InputError: `share` is outside [0, 1], or `n` is below 1.
     """
     if not 0 <= share <= 1 or not n >= 1:
         raise InputError(f"share={share} must be between 0 and 1, and n={n} must be at least 1")
@@ -143,7 +143,8 @@ def wilson_interval(share: float, n: float) -> Interval:
 def error_interval(value: float, error: float | None, n: int) -> Interval | None:
     """The 95% interval for a mean of `n` values, computed from its standard error; None if the error is unknown.
 
-    A mean from 0 to 1 is treated as a share: its interval is Wilson's for the sample size that has this standard error.
+    A mean from 0 to 1 is treated as a proportion: its interval is the Wilson interval for the sample
+    size that would give this standard error.
     """
     if error is None or (not error and not 0 <= value <= 1):
         return None

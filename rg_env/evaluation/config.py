@@ -232,7 +232,7 @@ class PublishedRow(Section):
 
 
 class PublishedTable(Section):
-    """A table has accuracies from one source; its tasks and models must be part of the evaluation."""
+    """Each table contains the accuracies from a single source; its tasks and models must be part of the evaluation."""
 
     source: Text
     """Where the accuracies were published, such as a paper's title or URL."""

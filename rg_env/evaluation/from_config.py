@@ -91,7 +91,8 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
 def _removed_if_unanswered(folder: Path) -> Iterator[None]:
     """On an error before the first answer, remove the new files, so that the corrected command can use the folder.
 
-    Nothing is removed if the folder already had files or contains other new ones, such as a server's log.
+    Nothing is removed if the folder contained files beforehand, or if anything else was written to it since, such as a
+    server's log.
     """
     had_files = any(folder.iterdir())
     try:

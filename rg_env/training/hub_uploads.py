@@ -77,7 +77,7 @@ class Uploads(TrainerCallback):
         """If training finished (`complete`), wait for a running upload, then upload the whole run. Otherwise, end the
         running upload and print the command that uploads the run.
 
-        Raises `KeyboardInterrupt` on Ctrl-C, after ending the running upload.
+        Raises `KeyboardInterrupt` on Ctrl-C, after stopping the upload in progress.
         """
         if not self._active:
             return

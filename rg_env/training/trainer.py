@@ -344,7 +344,7 @@ class GRPOTrainer:
     # --- supporting methods -------------------------------------------------------------------------------------------
 
     def sync_weights(self) -> None:
-        """Update the engine to the model's current weights, at most once per step. A collective operation."""
+        """Update the engine with the model's current weights, at most once per step. A collective operation."""
         if self._synced_at == self.state.global_step:
             return
         on_main(self.accelerator, self.sampler.wait_idle)  # so that no group mixes two policies

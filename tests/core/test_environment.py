@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.environment import Environment, ReasoningGym
+from rg_env.core.event_loop import run_async
 from rg_env.core.grading.extraction import extract
 from rg_env.core.grading.scoring import Rollout, score_match
 from rg_env.core.prompts import SYSTEM_PROMPT
 from rg_env.errors import InputError, RewardError, UnknownNameError
 
 CHAT = [{"role": "user", "content": "1 + 1?"}]
+ROWS = [{"question": f"{n} + 0?", "answer": str(n)} for n in range(1, 4)]
 
 
 def test_rows_of_every_form() -> None:
@@ -127,6 +129,52 @@ def test_rewards_are_weighted_and_see_the_row() -> None:
     statuses = {"status/wrong": 0.0, "status/no_answer": 0.0, "status/too_long": 0.0}
     assert right.metrics == {"accuracy": 1.0, **statuses}
     assert wrong.metrics == {"accuracy": 0.0, **statuses, "status/wrong": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("error", "words"), [(SystemExit("no key"), "SystemExit: no key"), (asyncio.CancelledError(), "CancelledError")]
+)
+@pytest.mark.parametrize("concurrent", [False, True])
+def test_a_reward_that_exits_or_is_canceled_is_an_error(error: BaseException, words: str, concurrent: bool) -> None:
+    """It neither ends the process nor hangs the event loop, which serves later calls."""
+
+    async def later(rollout: Rollout) -> float:
+        raise error
+
+    def now(rollout: Rollout) -> float:
+        raise error
+
+    async def fine(rollout: Rollout) -> float:
+        await asyncio.sleep(0)
+        return 1.0
+
+    for rewards in ([later], [fine, now] if concurrent else [now]):
+        env = Environment(ROWS, ROWS, rewards=rewards)
+        with pytest.raises(RewardError, match=rf"reward '(later|now)' raised {words}"):
+            env.score([env.rollout(row, "<answer>1</answer>") for row in env.train_rows])
+    env = Environment(ROWS, ROWS, rewards=[fine])
+    assert [each.reward for each in env.score([env.rollout(env.train_rows[0], "x")])] == [1.0]
+
+
+def test_an_interrupt_in_a_coroutine_reaches_the_caller() -> None:
+    """The loop goes on."""
+
+    async def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    async def one() -> int:
+        return 1
+
+    with pytest.raises(KeyboardInterrupt):
+        run_async(interrupted())
+    assert run_async(one()) == 1
+
+
+def test_partial_credit_for_own_rows_is_correctness() -> None:
+    env = Environment(ROWS, ROWS, rewards=["partial", "correctness"])
+    for text in (f"<answer>{env.train_rows[0]['answer']}</answer>", "<answer>no</answer>", ""):
+        [scored] = env.score([env.rollout(env.train_rows[0], text)])
+        assert scored.rewards["partial"] == scored.rewards["correctness"]
 
 
 def test_async_rewards_of_a_batch_wait_together() -> None:

@@ -175,7 +175,8 @@ def _given(problem: Problem, values: Mapping[str, Any]) -> str:
 
 
 def problems_in(schema: type[BaseModel], error: ValidationError, *, kind: str = "section") -> Iterator[Problem]:
-    """The problems that validation against `schema` found. `kind`: what messages call an unknown top-level field."""
+    """The problems that validation against `schema` found. `kind`: the term for an unknown top-level field in error
+    messages."""
     for found in error.errors(include_url=False):
         path = tuple(str(key) for key in found["loc"] if key != "[key]")
         if found["type"] == "extra_forbidden":
@@ -394,7 +395,7 @@ class RewardConfig(Section):
     weight: Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)] = 1.0
     """Weight of the reward in the sum. A negative weight makes the reward a penalty; with 0, it is only logged."""
     when: Literal["answered", "correct", "not_correct"] | None = None
-    """Restricts the reward to answered, correct or incorrect completions. Null: all completions."""
+    """Restricts the reward to one kind of completion: answered, correct or incorrect. Null: all completions."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the reward function."""
 

@@ -36,8 +36,8 @@ _Place = str
 
 
 class DataConfig(Section):
-    """Source of your own rows. `data: FILE` is short for `data: {path: FILE}`. An answer is correct if it equals the
-    row's answer as a number or as text."""
+    """`data: FILE` is short for `data: {path: FILE}`. An answer is correct if it equals the row's answer as a number or
+    as text."""
 
     short = "path"
     renamed: ClassVar = {

@@ -44,7 +44,7 @@ class Model:
     context: int
     """Context length in tokens (prompt plus completion)."""
     adapter_width: int = 0
-    """Number of LoRA parameters per rank, with adapters on all linear layers except the head."""
+    """Number of LoRA parameters per unit of LoRA rank, with adapters on all linear layers except the head."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ def equal_rewards(groups: torch.Tensor) -> torch.Tensor:
 
 
 def group_advantages(rewards: torch.Tensor, num_generations: int, scale: Scale) -> torch.Tensor:
-    """Advantages `A = (r - mean of the group) / s`, `(N,)`, of `rewards (N,)`. Consecutive rows form a group.
+    """Advantages `A = (r - mean of the group) / s`, with shape `(N,)`, computed from `rewards (N,)`. Consecutive rows
+    form a group.
 
     `scale` selects `s`: the standard deviation of the "group" (Shao et al., 2024, arXiv:2402.03300), that of all
     rewards in the "batch" (Liu et al., 2025, "Tricks or Traps?", arXiv:2508.08221; prompts that are nearly always or

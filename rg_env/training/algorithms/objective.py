@@ -31,7 +31,8 @@ class Objective:
         metrics: receives the metrics of each micro-batch, and the duration of forward passes.
         reference: the initial model, for the KL term. None with LoRA, where the adapter is turned off instead.
         previous: the policy before the last update, if `args.kl_reference` is "previous".
-        sampler_cap: upper bound of the importance weights that correct for the sampler; None for no correction.
+        sampler_cap: upper bound on the importance weights that correct for differences between the sampler and the
+            policy; None for no correction.
     """
 
     def __init__(

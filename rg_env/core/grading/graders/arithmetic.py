@@ -18,7 +18,11 @@ _PICK_TOLERANCE = Fraction(1, 2000)
 """Tolerance of number_format: candidates have three decimals, some with floating-point noise."""
 _MAX_EXPONENT = 400
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-_DAY_UNITS = ("business days", "days", "day", "times", *(f"{name}s" for name in _WEEKDAYS), "th", "st", "nd", "rd")
+_DAY_UNITS = (
+    *("business days", "business day", "weekdays", "weekday", "days", "day", "times", "time"),
+    *(name + plural for name in _WEEKDAYS for plural in ("s", "")),
+    *("th", "st", "nd", "rd"),
+)
 _CURRENCIES = ("$", "€", "£", "¥", "₹")
 _PLACES, _MOST_PLACES = 4, 10
 """Minimum number of decimal places, and maximum number checked, because the stored answer has no more."""
@@ -139,9 +143,15 @@ def count_bits(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _without_unit(text: str, units: tuple[str, ...]) -> str:
-    """`text` in lower case, without a trailing unit (the first match in `units`)."""
+    """`text` in lower case, without the first of `units` that it ends in. The end of a longer word or number, as in
+    "sundays" or "21 bits", is not a unit."""
     text = text.strip().casefold()
-    return text.removesuffix(next(filter(text.endswith, units), "")).rstrip()
+    for unit in units:
+        if (rest := text.removesuffix(unit)) != text:
+            before = rest[-1:]
+            if not before.isalnum() or before.isdigit() != unit[0].isdigit():
+                return rest.rstrip()
+    return text
 
 
 def number_format(answer: str, entry: Entry, config: Config) -> float:
@@ -270,8 +280,8 @@ def _right(entry: Entry) -> set[timedelta]:
 
 
 def elapsed_time(entry: Entry) -> str:
-    """The stored duration, or the right one in the same format if the stored one is wrong: the library's may be a
-    millisecond short, ignore the time of day after `(Monday)`, or be negative if midnight is between the times."""
+    """The stored duration or, if it is wrong, the right one in the same format. The stored duration may be a
+    millisecond short, ignore the time of day after `(Monday)`, or be negative if midnight falls between the times."""
     stored = str(entry["answer"])
     if not _right(entry).isdisjoint(_readings(stored)[:1]):
         return stored

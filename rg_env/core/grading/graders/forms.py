@@ -125,7 +125,8 @@ def _unwrapped(text: str) -> str | None:
     for start, end in _MATH:
         if text.startswith(start) and text.endswith(end) and len(text) > len(start) + len(end):
             inner = text[len(start) : -len(end)]
-            return inner.strip() or None if start not in inner and end not in inner else None
+            unescaped = inner.replace(r"\$", "")
+            return inner.strip() or None if start not in unescaped and end not in unescaped else None
     for mark in _MARKS:
         inner = text[len(mark) : -len(mark)].strip()
         if inner and text.startswith(mark) and text.endswith(mark):

@@ -3,7 +3,7 @@ contains the graders for games whose answer is a list of moves.
 
 Any grid that keeps the givens and obeys all rules is right, even if it is not the stored solution. Any other grid that
 keeps the givens gets partial credit: the share of empty cells that it fills correctly, minus the share that the best
-constant filling would get right, but at least 0. A grid that changes a given scores 0.
+constant filling would get right, but at least 0. A grid that changes any of the givens scores 0.
 """
 
 import re
@@ -42,7 +42,7 @@ def _sudoku(answer: str, entry: Entry, side: int) -> float:
 
 
 def futoshiki(answer: str, entry: Entry, config: Config) -> float:
-    """A grid with each number once per row and column that satisfies all inequalities.
+    """A grid that satisfies all inequalities and has each number once per row and column.
 
     The answer must either repeat all signs between the cells or omit all of them. An answer that changes a sign or a
     given scores 0.
@@ -75,8 +75,8 @@ def kakurasu(answer: str, entry: Entry, config: Config) -> float:
 
 
 def survo(answer: str, entry: Entry, config: Config) -> float:
-    """A grid in which the last cell of each row and column is the sum of the others, and each given number fills one
-    empty cell."""
+    """A grid in which the last cell of each row and column is the sum of the others, and each candidate number fills
+    exactly one empty cell."""
     metadata = entry["metadata"]
     puzzle, size = metadata["puzzle"], metadata["board_size"]
 

@@ -1,0 +1,73 @@
+"""An event loop on a background thread, for the user's async rewards.
+
+It also works while the caller's own loop runs, as in a notebook, and keeps connections to judge models open.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+AT_ONCE = 64
+"""Maximum number of concurrent calls in `run_each`; each call may query a judge model."""
+_lock = threading.Lock()
+_loops: dict[int, asyncio.AbstractEventLoop] = {}
+"""Event loops by process id, because a forked child does not inherit its parent's threads."""
+
+
+def run_each(call: Callable[[A], Awaitable[T]], items: Sequence[A]) -> list[T]:
+    """The results of `call` for each item, in order. Raises the first exception after all calls have ended."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(item: A) -> T:
+        async with gate:
+            return await call(item)
+
+    async def main() -> list[T | BaseException]:
+        return await asyncio.gather(*map(one, items), return_exceptions=True)
+
+    results = run_async(main())
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in results if not isinstance(result, BaseException)]
+
+
+def run_async(work: Awaitable[T]) -> T:
+    """Wait for the result of `work`, which runs in the loop on the background thread."""
+
+    async def main() -> T:
+        return await work
+
+    with _lock:
+        if (loop := _loops.get(os.getpid())) is None:
+            loop = _loops[os.getpid()] = asyncio.new_event_loop()
+            threading.Thread(target=_run_forever, args=(loop,), name="rg-env-scoring", daemon=True).start()
+    future = asyncio.run_coroutine_threadsafe(main(), loop)
+    try:
+        return future.result()
+    except KeyboardInterrupt:
+        future.cancel()
+        raise
+
+
+def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop, even after a KeyboardInterrupt or SystemExit in a coroutine: asyncio passes both to the caller of
+    the coroutine, and also ends the loop."""
+    while True:
+        with suppress(BaseException):
+            loop.run_forever()
+
+
+def is_canceled() -> bool:
+    """Whether the task that runs this has been canceled from outside; False if there is no event loop."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return False
+    return task is not None and task.cancelling() > 0
