@@ -63,6 +63,15 @@ def reason_of(error: BaseException, most: int = 300) -> str:
     return one_line(reason, most) or type(error).__name__
 
 
+def json_problem(error: ValueError | RecursionError) -> str:
+    """The problem that `json.loads` raised an error for, as a predicate: "is not JSON: ..."."""
+    if isinstance(error, RecursionError):
+        return "is nested too deeply"
+    if type(error) is ValueError:  # its subclasses report syntax and encoding
+        return f"has a number with more than {sys.get_int_max_str_digits():,} digits"
+    return f"is not JSON: {one_line(error)}"
+
+
 def user_error(error: BaseException) -> str:
     """An error from the user's code on one line: "TYPE: MESSAGE (FILE, line N)"."""
     try:

@@ -1,5 +1,6 @@
 """The user's own questions and answers: files of each kind, and every defect with its location."""
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ def as_lines(*rows: Any) -> str:
 def test_files_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str) -> None:
     """Each kind; answers become text, other columns are ignored, and repeated questions are counted."""
     import pyarrow
-    from pyarrow import csv, parquet
+    from pyarrow import csv as arrow_csv
+    from pyarrow import parquet
 
     rows = [{"id": i, "question": f"{i % 5} + 1, say", "answer": i % 5 + 1} for i in range(8)]
     path = tmp_path / f"data.{suffix}"
@@ -29,7 +31,7 @@ def test_files_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], suff
     elif suffix == "json":
         path.write_text(json.dumps(rows, indent=1), encoding="utf-8-sig")
     else:
-        {"csv": csv.write_csv, "parquet": parquet.write_table}[suffix](pyarrow.Table.from_pylist(rows), str(path))
+        {"csv": arrow_csv.write_csv, "parquet": parquet.write_table}[suffix](pyarrow.Table.from_pylist(rows), str(path))
     assert load_rows(str(path)) == [{"question": f"{i} + 1, say", "answer": str(i + 1)} for i in range(5)]
     assert "data." in (said := capsys.readouterr().out)
     assert said.endswith(": 3 of 8 rows left out: repeated questions\n")
@@ -57,11 +59,22 @@ def test_columns_and_answers_can_be_named() -> None:
         ("a.jsonl", as_lines({"Question": "1", "Answer": "2"}), "line 1 has no column 'question'; it has 'Question'"),
         ("a.jsonl", as_lines(*GOOD) + '{"question": "cut', "line 2 is not JSON: Unterminated string"),
         ("a.jsonl", as_lines(*GOOD, 7), "line 2 is not a JSON object, but 7"),
+        ("a.jsonl", as_lines(*GOOD, None), "line 2 is not a JSON object, but null"),
+        ("a.json", "[true]", "a.json: row 1 is not a JSON object, but true"),
+        ("a.jsonl", as_lines(*GOOD) + '{"question": "1", "answer": "#### 2", "answer": "#### 3"}',
+         "a.jsonl: line 2 has the key 'answer' twice: remove one of them"),
+        ("a.json", '[\n{"question": "1", "question": "2", "answer": "#### 3"}]', "row 1 has the key 'question' twice"),
+        ("a.jsonl", '{"question": "1", "answer": 1e999}', "line 1: answer is not a finite number"),
+        ("a.jsonl", as_lines({"question": "1", "answer": "#### <answer>2</answer>"}),
+         "line 1: answer contains the tag <answer> or </answer>, .* keep only the text between"),
+        ("a.jsonl", as_lines(*GOOD) + "1" * 5000, "a.jsonl: line 2 has a number with more than 4,300 digits$"),
+        ("a.json", "[\n" + "1" * 5000 + "]", "a.json has a number with more than 4,300 digits$"),
         ("a.jsonl", as_lines(*GOOD) + '{"question": "x", "answer": \n', "line 2 is not JSON: Expecting value"),
         ("a.jsonl", "<html>", "line 1 is not JSON"),
-        ("a.jsonl", "[" * 100_000, "line 1 is not JSON"),
+        ("a.jsonl", "[" * 100_000, "line 1 is nested too deeply$"),
         ("a.json", '[\n{"question": "1", "answer": "2"},\n{]', "line 3 is not JSON"),
-        ("a.json", "[1]", "row 1 is not a mapping"),
+        ("a.json", "[1]", "row 1 is not a JSON object, but 1"),
+        ("a.csv", "question,answer,answer\n1,2,3\n", "a.csv: line 1 has the column 'answer' twice: rename"),
         ("a.csv", 'question,answer\n"2\n3",#### 4\n1, 1,#### 2\n', "line 4 has 3 columns, but the header has 2"),
         ("a.csv", "question,answer\nalone\n", "line 2 has 1 column, but the header has 2: quote text"),
         ("a.csv", "question,answer\n1,#### 2\n2,\n", "line 3: answer is blank"),
@@ -79,6 +92,19 @@ def test_a_defect_is_reported_with_its_place(tmp_path: Path, name: str, text: st
     with pytest.raises(InputError, match=words) as caught:
         load_rows(str(tmp_path / name), answer_after="####")
     assert "\n" not in str(caught.value)
+
+
+def test_equal_answers_are_repeats() -> None:
+    """Whatever the grader accepts as equal; a question kept twice could be in both splits."""
+    rows = [{"question": "1 + 0", "answer": answer} for answer in ("1.0", 1, " $1$ ", "2/2")]
+    assert load_rows(rows) == [{"question": "1 + 0", "answer": "1.0"}]
+
+
+def test_long_fields_and_unnamed_columns_of_csv(tmp_path: Path) -> None:
+    limit, question = csv.field_size_limit(), "7" * 200_000
+    (tmp_path / "a.csv").write_text(f"question,answer,,\n{question},7,,\n")
+    assert load_rows(str(tmp_path / "a.csv")) == [{"question": question, "answer": "7"}]
+    assert csv.field_size_limit() == limit
 
 
 def test_text_that_is_not_utf8(tmp_path: Path) -> None:

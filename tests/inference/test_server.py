@@ -294,6 +294,14 @@ def test_malformed_bodies_get_a_400(server: LoopbackServer, data: bytes) -> None
     assert body["error"]["type"] == "BadRequestError"
 
 
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [(b"1" * 5000, "has a number with more than 4,300 digits"), (b"[" * 100_000, "is nested too deeply")],
+)
+def test_messages_about_bodies_are_not_those_of_python(server: LoopbackServer, data: bytes, words: str) -> None:
+    assert post(server, data)[1]["error"]["message"] == f"the body {words}"
+
+
 @pytest.mark.parametrize("reset", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
 def test_clients_that_disconnect_do_not_disturb_others(

@@ -105,6 +105,9 @@ def test_a_config_with_own_data_is_checked(doctor: Run, config: str, tmp_path: P
     code, text, errors = doctor(config, *own, "data=own.jsonl")
     assert (code, errors) == (0, ""), text
     assert "all 30 within 60 tokens" in by_name(text)["prompts"]
+    code, text, _ = doctor(config, *own, "data=own.jsonl", "training.max_prompt_length=2")
+    assert "fix: set training.max_prompt_length=" in (line := by_name(text)["prompts"])
+    assert line.endswith(", or shorten these questions")
     (tmp_path / "own.jsonl").write_text("{")
     code, text, _ = doctor(config, *own, "data=own.jsonl")
     assert code == 1

@@ -225,8 +225,8 @@ APART = probe({}, {}, apart=[[0, 1]])
         (memory(planned(), 208, *MANY), "failed *engine's cache in evaluations 120 GB)*engine.max_batch_size=256 "),
         # prompts against their limit, and with the completion against the model's context
         (prompts(128, [20], [50]), "ok *all 2 within 50 tokens; the longest has 50"),
-        (prompts(128, [20, 51]), "failed *1 of 2 are longer*training.max_prompt_length=51"),
-        (prompts(128, [20], [51]), "failed *1 of 2 are longer*training.max_prompt_length=51"),
+        (prompts(128, [20, 51]), "failed *1 of 2 is longer*training.max_prompt_length=51"),
+        (prompts(128, [20], [51]), "failed *1 of 2 is longer*training.max_prompt_length=51"),
         (prompts(70, [20, 50]), "failed *exceeds *context of 70*training.max_tokens=20"),
         (prompts(128, [20], [50], [10, 98]), "ok *has 50; 2 more in evaluations; the longest has 98"),
         (prompts(127, [20], [50], [10, 98]), "failed *98 tokens; with 30 new*evaluation.max_tokens=29,"),

@@ -12,6 +12,7 @@ by pyarrow, and datasets on the Hub by `datasets`.
 import csv
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -20,9 +21,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rg_env.core.config.parsing import Section, Text
+from rg_env.core.grading.graders.forms import same_value
 from rg_env.core.processes import print_once
 from rg_env.core.tasks.task_table import load_table
-from rg_env.core.text import counted, file_part, one_line, reason_of, shortened
+from rg_env.core.text import counted, file_part, json_problem, one_line, reason_of, shortened
 from rg_env.errors import InputError
 
 FILES = (".csv", ".json", ".jsonl", ".parquet")
@@ -133,6 +135,11 @@ def load_rows(
                 if not marker or not answer.strip():
                     what = "has nothing after" if marker else "does not contain"
                     raise InputError(f"{where}: {answer_column} {what} {answer_after!r}: {shortened(before or answer)}")
+            if "<answer>" in answer or "</answer>" in answer:
+                raise InputError(
+                    f"{where}: {answer_column} contains the tag <answer> or </answer>, so it cannot match any reply: "
+                    f"keep only the text between the tags: {shortened(answer)}"
+                )
             yield where, question, {"question": question, "answer": answer.strip()}
 
     if not (found := distinct(located(), name)):
@@ -167,6 +174,8 @@ def own_text(value: object, where: str, *, numbers: bool = False) -> str:
     """
     if value is None or value != value:
         raise InputError(f"{where} is missing")
+    if value in (math.inf, -math.inf):
+        raise InputError(f"{where} is not a finite number (quote it if it is meant as text)")
     if numbers and isinstance(value, int | float | Decimal) and not isinstance(value, bool):
         return str(value)
     if not isinstance(value, str):
@@ -178,7 +187,8 @@ def own_text(value: object, where: str, *, numbers: bool = False) -> str:
 
 
 def distinct(rows: Iterable[tuple[str, str, dict[str, Any]]], name: str) -> list[dict[str, Any]]:
-    """The user's own rows without exact repeats; prints the number of repeats.
+    """The user's own rows without repeats, which may have equal answers in another form (`1` and `1.0`); prints the
+    number of repeats.
 
     Args:
         rows: for each row, its location (for messages), its question, and the row itself.
@@ -191,12 +201,12 @@ def distinct(rows: Iterable[tuple[str, str, dict[str, Any]]], name: str) -> list
     rows = list(rows)
     for where, question, row in rows:
         earlier, first = known.setdefault(question, (row["answer"], where))
-        if earlier != row["answer"]:
+        if earlier != row["answer"] and not same_value(row["answer"], earlier):
             raise InputError(
                 f"{where} asks the same question as {first.removeprefix(f'{name}: ')} but has a different "
                 f"answer ({shortened(row['answer'])} and {shortened(earlier)}): remove one of them"
             )
-        kept.setdefault((question, repr({**row, "example_id": None})), row)
+        kept.setdefault((question, repr({**row, "answer": earlier, "example_id": None})), row)
     if repeated := len(rows) - len(kept):
         print_once(f"{name}: {repeated} of {counted(len(rows), 'row')} left out: repeated questions")
     return list(kept.values())
@@ -231,7 +241,13 @@ def _read(name: str, config: str | None, split: str) -> Iterator[tuple[_Place, M
     except Exception as error:  # pyarrow's parser raises various errors
         raise InputError(f"cannot read {shortened(name)}: {reason_of(error)}") from error
     lines = _decoded(text, name)
-    return _csv_rows(lines, name) if kind == ".csv" else _json_rows(lines, name)
+    if kind != ".csv":
+        return _json_rows(lines, name)
+    default = csv.field_size_limit(len(text))
+    try:
+        return iter(list(_csv_rows(lines, name)))  # all rows, because the limit is global
+    finally:
+        csv.field_size_limit(default)
 
 
 def _numbered(rows: Sequence[Any]) -> Iterator[tuple[_Place, Mapping[str, Any]]]:
@@ -260,6 +276,8 @@ def _csv_rows(lines: list[str], name: str) -> Iterator[tuple[_Place, Mapping[str
     number = 1
     try:
         header = next(reader, [])
+        if repeated := [column for column in header if column.strip() and header.count(column) > 1]:
+            raise InputError(f"{name}: line 1 has the column {shortened(repeated[0])} twice: rename or remove one")
         while True:
             number = reader.line_num + 1
             fields = next(reader, None)
@@ -279,27 +297,40 @@ def _csv_rows(lines: list[str], name: str) -> Iterator[tuple[_Place, Mapping[str
 def _json_rows(lines: list[str], name: str) -> Iterator[tuple[_Place, Mapping[str, Any]]]:
     """Rows of JSON Lines, or of a JSON list."""
     first = next((line.lstrip() for line in lines if line.strip()), "")
+    rows: Iterable[tuple[_Place, Any]]
     if first.startswith("["):
-        rows = _json("".join(lines), name, 1)
-        yield from _numbered(rows)
-        return
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            # If the line break were kept, an error at the end of a line would be reported on the next line.
-            row = _json(line.rstrip(), name, number)
-            if not isinstance(row, dict):
-                raise InputError(f"{name}: line {number} is not a JSON object, but {shortened(row)}")
-            yield f"line {number}", row
+        rows = ((f"row {number}", row) for number, row in enumerate(_json("".join(lines), name, 1), 1))
+    else:
+        # If the line break were kept, an error at the end of a line would be reported on the next line.
+        numbered = ((number, line.rstrip()) for number, line in enumerate(lines, 1) if line.strip())
+        rows = ((f"line {number}", _json(line, name, number)) for number, line in numbered)
+    for place, row in rows:
+        if not isinstance(row, _Object):
+            shown = one_line(json.dumps(row, ensure_ascii=False), 80)
+            raise InputError(f"{name}: {place} is not a JSON object, but {shown}")
+        if row.repeated is not None:
+            raise InputError(f"{name}: {place} has the key {shortened(row.repeated)} twice: remove one of them")
+        yield place, row
+
+
+class _Object(dict[str, Any]):
+    """A JSON object. `repeated` is a key that appears more than once; None if all keys differ."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        keys = [key for key, _ in pairs] if len(self) < len(pairs) else []
+        self.repeated = next((key for key in keys if keys.count(key) > 1), None)
 
 
 def _json(text: str, name: str, line: int) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_Object)
     except json.JSONDecodeError as error:
         line += error.lineno - 1
         raise InputError(f"{name}: line {line} is not JSON: {error.msg} at column {error.colno}") from error
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{name}: line {line} is not JSON: {one_line(error)}") from error
+        where = name if "\n" in text else f"{name}: line {line}"
+        raise InputError(f"{where} {json_problem(error)}") from error
 
 
 def _from_hub(name: str, config: str | None, split: str) -> Sequence[Mapping[str, Any]]:

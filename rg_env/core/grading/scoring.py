@@ -32,7 +32,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from rg_env.core.data.user_rows import OWN_TASK
 from rg_env.core.grading.extraction import Extraction, extract
 from rg_env.core.grading.graders import fault_of, grade
-from rg_env.core.grading.graders.forms import candidates, rational, unwrap
+from rg_env.core.grading.graders.forms import same_value
 from rg_env.core.grading.workers import WorkerPool
 from rg_env.core.tasks.task_table import is_user_task, load_table
 from rg_env.core.text import shortened
@@ -102,11 +102,7 @@ async def score_extraction_async(extraction: Extraction, info: Mapping[str, Any]
 
 
 def score_match(extraction: Extraction, gold: str) -> Score:
-    """Score an answer to the user's own question.
-
-    The answer is right if it equals `gold` as a number (`1,000`, `0.5`, `1/2`), or as text, ignoring case, spacing and
-    the wrapping that `forms.unwrap` removes.
-    """
+    """Score an answer to the user's own question: it is right if it has the `same_value` as `gold`."""
     answer = extraction.answer
     if answer is None:
         return Score(0.0, None, "no_answer", UNNAMED_TASK)
@@ -114,11 +110,8 @@ def score_match(extraction: Extraction, gold: str) -> Score:
         return Score(0.0, answer, "ungradable", UNNAMED_TASK, "the row has no answer")
     if too_long := _too_long(answer, gold, UNNAMED_TASK):
         return too_long
-    value = rational(gold)
-    wanted = unwrap(gold).casefold().split()
-    for text in candidates(answer):
-        if (value is not None and rational(text) == value) or text.casefold().split() == wanted:
-            return Score(1.0, answer, "correct", UNNAMED_TASK)
+    if same_value(answer, gold):
+        return Score(1.0, answer, "correct", UNNAMED_TASK)
     return Score(0.0, answer, "wrong", UNNAMED_TASK)
 
 

@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 from rg_env.core.config.parsing import PromptConfig
 from rg_env.core.prompts import build_messages
-from rg_env.core.text import reason_of
+from rg_env.core.text import json_problem, reason_of
 from rg_env.errors import InputError, RGEnvError
 from rg_env.inference.embedded.engine import EmbeddedEngine, Job
 from rg_env.inference.embedded.openai_api import BadRequest, ChatRequest, Choice, CompletionRequest, Request
@@ -213,7 +213,7 @@ async def _body(request: HTTPRequest) -> object:
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:  # RecursionError for deeply nested brackets
-        raise BadRequest(f"the body is not JSON: {error}") from error
+        raise BadRequest(f"the body {json_problem(error)}") from error
 
 
 def make_app(engine: EmbeddedEngine, prepare: Prepare = list) -> Starlette:

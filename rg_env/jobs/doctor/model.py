@@ -173,8 +173,10 @@ def judge_prompts(planned: PlannedRun, context: int, lengths: PromptLengths) -> 
     training = planned.config.training
     limit, longest = training.max_prompt_length, max(lengths.own)
     if too_long := sum(length > limit for length in lengths.own):
-        finding = f"{too_long} of {len(lengths.own)} are longer than {limit} tokens; the longest has {longest}"
-        fix = f"set training.max_prompt_length={longest}, or configure tasks with shorter prompts"
+        verb = "is" if too_long == 1 else "are"
+        finding = f"{too_long} of {len(lengths.own)} {verb} longer than {limit} tokens; the longest has {longest}"
+        other = "configure tasks with shorter prompts" if planned.config.data is None else "shorten these questions"
+        fix = f"set training.max_prompt_length={longest}, or {other}"
         return Check("failed", finding, fix)
     limits = [("", "training.max_tokens", longest, training.max_tokens)]
     if lengths.evaluated:

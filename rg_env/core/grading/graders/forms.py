@@ -178,6 +178,17 @@ def _balanced(text: str) -> bool:
     return min(accumulate(1 if brace == "{" else -1 for brace in re.findall(r"[{}]", text)), default=0) >= 0
 
 
+def same_value(answer: str, gold: str) -> bool:
+    """Whether the answer equals `gold` as a number (`1,000`, `0.5`, `1/2`), or as text, ignoring case, spacing and the
+    wrapping that `unwrap` removes."""
+    value = rational(gold)
+    wanted = unwrap(gold).casefold().split()
+    return any(
+        (value is not None and rational(text) == value) or text.casefold().split() == wanted
+        for text in candidates(answer)
+    )
+
+
 def same_text(answer: str, gold: str) -> bool:
     """Whether the texts are equal except for whitespace at line ends and around the text."""
     return _lines(answer) == _lines(gold)
