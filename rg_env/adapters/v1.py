@@ -73,7 +73,7 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
 
     @property
     def key(self) -> str:
-        """A unique key for the question: the task, and a hash of its text."""
+        """A unique key for the question: the task's name and a hash of the question's text."""
         return f"{self.data.info.get('rg_task')}:{question_hash(self.data.question)}"
 
     @vf.reward

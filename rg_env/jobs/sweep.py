@@ -91,7 +91,7 @@ class Sweep:
         return values
 
     def described(self) -> dict[str, Any]:
-        """Content of sweep.yaml as plain values: the values of each swept key, and the points."""
+        """Contents of sweep.yaml as plain values: the values of each swept key, and the points."""
         return {"swept": self.axes, "points": {point.name: point.values for point in self.points}}
 
 

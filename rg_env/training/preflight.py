@@ -42,7 +42,7 @@ class Start:
 
     @property
     def train_rows(self) -> int | None:
-        """Number of training rows; None if they are not known."""
+        """Number of training rows; None if unknown."""
         return len(self.rows[0]) if self.rows else None
 
 

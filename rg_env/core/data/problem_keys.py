@@ -99,7 +99,8 @@ def numbered(text: Iterable[str]) -> list[int]:
 def _fields(entry: Entry, paths: str) -> tuple[Any, ...]:
     """The form of the metadata fields in `paths` (separated by spaces), in that order.
 
-    `puzzle.target` is a nested field; the items of `numbers*` are unordered.
+    A dot selects a nested field (`puzzle.target`); a trailing `*` means that the order of the items does not matter
+    (`numbers*`).
     """
     found = []
     for path in paths.split():

@@ -212,8 +212,8 @@ def results_page(source: Path, limit: int) -> Page:
 
 
 def _results(source: Path, notes: list[str]) -> Results | None:
-    """Results in the file `source`; for a folder, the newest results of all tasks or, if missing, of individual
-    tasks, merged."""
+    """Results in the file `source`. For a folder: the newest file with the results of all tasks or, without such a
+    file, the newest results of each task, merged."""
     if source.is_file():
         return read_results(source)
     shown, several = newest_results(source)

@@ -1,8 +1,9 @@
 """The grader of each task, which grades one answer against one entry. Callers should use `core.grading.scoring`.
 
 All graders here are the project's own. They never evaluate the model's text, and take time linear in its length: a few
-milliseconds for `scoring.MAX_ANSWER_CHARS` characters. They return real progress in [0, 1]: 1.0 for an answer that a
-user would call right, and less only for measurable partial progress. `core.grading.upstream` has the library's graders.
+milliseconds for `scoring.MAX_ANSWER_CHARS` characters. They return a score in [0, 1]: 1.0 for an answer that a user
+would call right, 0.0 for a wrong one, and values in between only for measurable progress. `core.grading.upstream` has
+the library's graders.
 """
 
 from collections.abc import Mapping

@@ -77,8 +77,8 @@ def prefix(given: Sequence[object], gold: Sequence[object]) -> int:
 
 
 def in_order(given: Sequence[Any], gold: Sequence[Any], start: Callable[[], Sequence[Any]]) -> float:
-    """How far the list `given` has progressed from `start`, the question's list; 0.0 if its items differ from those of
-    `gold`."""
+    """Progress of the list `given` from `start` (the question's list) toward `gold`; 0.0 if `given` does not have the
+    items of `gold`, in any order."""
     if given == gold:
         return 1.0
     return progress(prefix(given, gold), prefix(start(), gold), len(gold)) if sorted(given) == sorted(gold) else 0.0
