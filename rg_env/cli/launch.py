@@ -1,6 +1,7 @@
 """Options of `rg-env launch`, implemented in `rg_env.jobs.launch`."""
 
 import argparse
+import re
 import shlex
 from typing import Any
 
@@ -8,6 +9,8 @@ from rg_env.cli.parser import request_of
 from rg_env.commands import positive, require
 from rg_env.core.config.files import is_config_file
 from rg_env.errors import InputError
+
+_GPU = re.compile(r"[0-9]+|(GPU|MIG)-[\w/-]+", re.ASCII)
 
 
 def add(commands: Any) -> None:
@@ -86,13 +89,18 @@ def parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Nam
 
 
 def _words(text: str) -> tuple[str, ...]:
-    return tuple(shlex.split(text))
+    try:
+        return tuple(shlex.split(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} has an unclosed quote or ends with a backslash") from None
 
 
 def _gpus(text: str) -> tuple[str, ...]:
     names = tuple(name for part in text.split(",") if (name := part.strip()))
     if not names:  # such as an empty shell variable
         raise argparse.ArgumentTypeError(f"{text!r} does not name a GPU")
+    if wrong := [name for name in names if not _GPU.fullmatch(name)]:
+        raise argparse.ArgumentTypeError(f"{wrong[0]!r} is neither a GPU's index nor its UUID (GPU-... or MIG-...)")
     return names
 
 

@@ -1,6 +1,6 @@
-"""Requests to publish on the Hugging Face Hub, and checks of repository and branch names.
+"""Requests to publish on the Hugging Face Hub, checks of repository and branch names, and whether the Hub answers.
 
-Does not import huggingface_hub, because configs import this module.
+Importing this module does not import huggingface_hub, because configs import it.
 """
 
 import re
@@ -51,6 +51,24 @@ class PushRequest:
     def command(self) -> str:
         """The equivalent shell command."""
         return join([entered("rg-env"), *self.arguments])
+
+
+def hub_answers() -> bool:
+    """Whether the Hub can be reached. Libraries would retry each file and take almost a minute to fail."""
+    from urllib.error import HTTPError
+    from urllib.request import Request, urlopen
+
+    from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
+
+    if HF_HUB_OFFLINE:
+        return False
+    try:
+        urlopen(Request(ENDPOINT, method="HEAD"), timeout=5).close()
+    except HTTPError:
+        return True  # any HTTP response will do
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def repo_problem(repo_id: str) -> str | None:

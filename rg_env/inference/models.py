@@ -6,15 +6,13 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, get_args
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import torch
 from accelerate import PartialState
-from huggingface_hub.constants import ENDPOINT, HF_HUB_OFFLINE
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import is_flash_attn_2_available, logging
 
+from rg_env.core.hub import hub_answers
 from rg_env.core.processes import print_once
 from rg_env.core.prompts import require_chat_template
 from rg_env.core.run_folder import is_missing_folder
@@ -186,8 +184,7 @@ def describe_model(name: str) -> ModelDescription:
         raise InputError(f"cannot load the model {shown!r}: {reason}") from error
     if on_disk and not (Path(name) / "config.json").is_file():
         raise InputError(f"{name} is not a model folder: config.json and safetensors files are required")
-    # Check the Hub once, because transformers would retry each file and take almost a minute to fail.
-    no_hub = not on_disk and not _hub_answers()
+    no_hub = not on_disk and not hub_answers()
     logging.disable_progress_bar()
     part = "config.json"
     options: dict[str, Any] = {"local_files_only": no_hub, "trust_remote_code": False}
@@ -225,18 +222,6 @@ def best_device() -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
-def _hub_answers() -> bool:
-    if HF_HUB_OFFLINE:
-        return False
-    try:
-        urlopen(Request(ENDPOINT, method="HEAD"), timeout=5).close()
-    except HTTPError:
-        return True  # any HTTP response will do
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 TIMEOUT = timedelta(hours=12)

@@ -303,6 +303,8 @@ def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, lis
     if "--sweep" in options.script_arguments:
         raise InputError("launch starts a single run: use `rg-env train --sweep` or `rg-env slurm --sweep`")
     overrides = [argument for argument in options.script_arguments if is_override(argument)]
+    if other := [each for each in overrides if each.startswith("engine.kind=") and each != "engine.kind=vllm"]:
+        raise InputError(f"{other[0]}: launch starts a vLLM server (engine.kind=vllm): omit it, or use `rg-env train`")
     config = load_train_config(options.script, [*overrides, *_engine_overrides(options)], processes=processes)
     prompts = () if options.max_model_len else _evaluation_prompts(config, download=not options.dry_run)
     length = options.max_model_len or longest_sequence(config, prompts or ())

@@ -139,3 +139,14 @@ def test_evaluation_rows_stay_when_rows_are_added() -> None:
     assert len([row for row in more if row in evaluation]) >= 9
     with pytest.raises(InputError, match=r"50 evaluation questions would .*the data has 50, so use at most 49"):
         split_rows(rows, 50)
+
+
+def test_a_dataset_that_cannot_be_reached_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Without the retries of the library, and their lines."""
+    monkeypatch.setattr("rg_env.core.data.user_rows.hub_answers", lambda: False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="cannot read the dataset 'nofile': it is not a local file, the Hub cannot"):
+        load_rows("nofile")
+    assert capfd.readouterr() == ("", "")

@@ -224,12 +224,12 @@ def test_what_is_not_supported_is_refused(field: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("body", "error", "words"),
     [
-        ({"max_tokens": 10_000}, openai.BadRequestError, "too large"),
+        ({"max_tokens": 10_000}, openai.BadRequestError, r"too large: the prompt has \d+ tokens, and"),
         ({"max_completion_tokens": 4}, openai.BadRequestError, "max_tokens and max_completion_tokens differ"),
         ({"extra_body": {"guided_json": {}}}, openai.BadRequestError, "'guided_json' is not supported"),
         ({"model": "gpt-4"}, openai.NotFoundError, "this engine serves 'tiny'"),
         ({"messages": [{"role": "user", "content": "12 " * 2000}]}, openai.BadRequestError, "longer than the model's"),
-        ({"messages": [{"role": "user", "content": "x y " * 10**6}]}, openai.BadRequestError, "4000000 characters"),
+        ({"messages": [{"role": "user", "content": "x y " * 10**6}]}, openai.BadRequestError, "4,000,000 characters"),
         ({"stream": True, "max_tokens": 10_000}, openai.BadRequestError, "too large"),
     ],
 )
@@ -300,6 +300,27 @@ def test_malformed_bodies_get_a_400(server: LoopbackServer, data: bytes) -> None
 )
 def test_messages_about_bodies_are_not_those_of_python(server: LoopbackServer, data: bytes, words: str) -> None:
     assert post(server, data)[1]["error"]["message"] == f"the body {words}"
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("completions", '"prompt": "a\\ud800"'),
+        ("completions", '"prompt": ["a", "\\ud800"]'),
+        ("completions", '"prompt": "a", "stop": ["\\ud800"]'),
+        ("chat/completions", '"messages": [{"role": "user", "content": "a\\ud800"}]'),
+    ],
+)
+def test_text_that_is_not_unicode_gets_a_plain_400(server: LoopbackServer, path: str, fields: str) -> None:
+    """JSON can escape half of a character, which tokenizers cannot read."""
+    answer = httpx.post(f"{server.address}/v1/{path}", content=f'{{"model": "", {fields}}}', timeout=30)
+    words = "the body contains text that is not valid Unicode: unpaired surrogate '\\ud800'"
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, words)
+
+
+def test_one_token_is_singular(complete: Ask) -> None:
+    with pytest.raises(openai.BadRequestError, match="the prompt has 1 token, and the context length is"):
+        complete(prompt=[5], max_tokens=10_000)
 
 
 @pytest.mark.parametrize("reset", [False, True])

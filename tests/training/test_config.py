@@ -420,6 +420,8 @@ def test_a_dry_run_imports_nothing_heavy(base: Path) -> None:
         (["splits.num_train_examples=30"], ["questions   30 to train on, 3200 prompts: 200 epochs"]),
         (["curriculum={tasks: [spell_backward, chain_sum]}"],
          ["questions   drawn for each of 3200 prompts, at its task's level"]),
+        (["evaluation.every=200"],
+         ["evaluation  200 questions, answers: 1 sampled and 1 greedy for each; before, after"]),
         (["output.save_every=200"], ["output      a fresh folder under outputs/, one checkpoint"]),
         ([*UPLOADED, "hub.private=true", "hub.every=100", "hub.optimizer_state=full"],
          ["upload      me/legs on the Hugging Face Hub (private), every 100 steps and at the end, with the optimizer "
@@ -451,6 +453,8 @@ UNUSED: list[tuple[list[str], str, str, str]] = [
      "tasks.maze={}"),
     ([*NEVER, "evaluation.temperature=0.5"], "evaluation.temperature",
      "evaluation.before: false, evaluation.after: false, evaluation.every: 0", "evaluation.after=true"),
+    (["evaluation.every=200"], "evaluation.every", "the run has no more steps than evaluation.every",
+     "training.max_steps=201"),
     ([SCHEDULE], "curriculum.step", "curriculum.schedule", "curriculum.schedule=null"),
     (["logging.project=p"], "logging.project", "logging.report_to names neither wandb nor trackio",
      "logging.report_to=[tensorboard, wandb]"),

@@ -81,7 +81,7 @@ def test_the_default_without_a_gpu_is_reported(
     assert load_policy().is_tiny
     assert capsys.readouterr().out == "No GPU found: using the tiny policy included in rg_env.\n"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr("rg_env.inference.models._hub_answers", lambda: False)
+    monkeypatch.setattr("rg_env.inference.models.hub_answers", lambda: False)
     policy = load_policy()
     assert isinstance(policy, Policy)
     assert policy.is_tiny

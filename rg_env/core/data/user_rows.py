@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 from rg_env.core.config.parsing import Section, Text
 from rg_env.core.grading.graders.forms import same_value
+from rg_env.core.hub import hub_answers
 from rg_env.core.processes import print_once
 from rg_env.core.tasks.task_table import load_table
 from rg_env.core.text import counted, file_part, json_problem, one_line, reason_of, shortened
@@ -337,11 +338,18 @@ def _from_hub(name: str, config: str | None, split: str) -> Sequence[Mapping[str
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise InputError(f"there is no file {name}")
     try:
-        from datasets import load_dataset
+        import datasets
 
-        return list(load_dataset(name, config, split=split))
+        offline = datasets.config.HF_HUB_OFFLINE
+        datasets.config.HF_HUB_OFFLINE = offline or not hub_answers()  # only the cache is read, without retries
+        try:
+            return list(datasets.load_dataset(name, config, split=split))
+        finally:
+            datasets.config.HF_HUB_OFFLINE = offline
     except Exception as error:  # its parsers raise various errors
         cause: BaseException = error
         while cause.__cause__:  # `datasets` wraps the actual error
             cause = cause.__cause__
-        raise InputError(f"cannot read the dataset {shortened(name)}: {reason_of(cause)}") from error
+        unreachable = "it is not a local file, the Hub cannot be reached, and the dataset is not in the cache"
+        reason = unreachable if isinstance(error, ConnectionError) else reason_of(cause)
+        raise InputError(f"cannot read the dataset {shortened(name)}: {reason}") from error

@@ -25,7 +25,7 @@ from starlette.routing import Route
 
 from rg_env.core.config.parsing import PromptConfig
 from rg_env.core.prompts import build_messages
-from rg_env.core.text import json_problem, reason_of
+from rg_env.core.text import counted, json_problem, reason_of
 from rg_env.errors import InputError, RGEnvError
 from rg_env.inference.embedded.engine import EmbeddedEngine, Job
 from rg_env.inference.embedded.openai_api import BadRequest, ChatRequest, Choice, CompletionRequest, Request
@@ -129,7 +129,7 @@ class Api:
 
     def _check_length(self, characters: int) -> None:
         if characters > _CHARACTERS_PER_TOKEN * self.engine.max_context:  # tokenizing megabytes would take seconds
-            raise self._too_long(f"{characters} characters")
+            raise self._too_long(counted(characters, "character"))
 
     def _too_long(self, length: str) -> BadRequest:
         # Verifiers recognizes this wording, which resembles vLLM's, and treats the rollout as truncated.
@@ -147,10 +147,10 @@ class Api:
         for prompt in prompts:
             room = engine.max_context - len(prompt)
             if room <= 0:
-                raise self._too_long(f"{len(prompt)} tokens")
+                raise self._too_long(counted(len(prompt), "token"))
             if (request.limit or 0) > room:
                 raise BadRequest(
-                    f"max_tokens={request.limit} is too large: the prompt has {len(prompt)} tokens, and the "
+                    f"max_tokens={request.limit} is too large: the prompt has {counted(len(prompt), 'token')}, and the "
                     f"context length is {engine.max_context}",
                     param="max_tokens",
                 )
@@ -211,9 +211,14 @@ async def _body(request: HTTPRequest) -> object:
         if len(data) > MAX_BODY_BYTES:
             raise BadRequest(f"the body is larger than {MAX_BODY_BYTES} bytes")
     try:
-        return json.loads(data)
+        body = json.loads(data)
+        json.dumps(body, ensure_ascii=False).encode()  # JSON can escape surrogates that tokenizers cannot read
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise BadRequest(f"the body contains text that is not valid Unicode: unpaired surrogate {half!r}") from error
     except (ValueError, RecursionError) as error:  # RecursionError for deeply nested brackets
         raise BadRequest(f"the body {json_problem(error)}") from error
+    return body
 
 
 def make_app(engine: EmbeddedEngine, prepare: Prepare = list) -> Starlette:

@@ -38,6 +38,8 @@ _UNUSED: list[tuple[str, Callable[[TrainConfig], Any], str]] = [
     ("splits.num_eval_examples: 0, evaluation.tasks: null",
      lambda c: not c.splits.num_eval_examples and not c.evaluation.tasks,
      "splits.eval_seed evaluation.rollouts_per_example"),
+    ("the run has no more steps than evaluation.every",
+     lambda c: (c.in_updates().evaluation.every or 0) >= c.in_updates().training.max_steps, "evaluation.every"),
     ("evaluation.temperature: 0", lambda c: c.evaluation.temperature == 0, "evaluation.top_p"),
     ("evaluation.tasks: null", lambda c: not c.evaluation.tasks, "evaluation.num_held_out_examples"),
     ("training.beta: 0, engine.importance_sampling_correction: false",
@@ -176,7 +178,8 @@ def _evaluation(config: TrainConfig) -> str:
     if not config.splits.num_eval_examples and not evaluation.tasks:
         return "none"
     every = evaluation_steps(evaluation.every, config.training.max_steps)
-    times = {"before": evaluation.before, _every(every): every, "after": evaluation.after}
+    during = 0 < every < config.training.max_steps  # `after` alone decides about the last step
+    times = {"before": evaluation.before, _every(every): during, "after": evaluation.after}
     when = ", ".join(name for name, wanted in times.items() if wanted) or "never"
     greedy = " and 1 greedy" if evaluation.greedy else ""
     answers = f"{evaluation.rollouts_per_example} sampled{greedy} for each"
