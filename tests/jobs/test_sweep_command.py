@@ -43,11 +43,11 @@ def config(folder: Path) -> None:
 
 def test_a_dry_run_prints_the_grid(rg_env: Run, folder: Path) -> None:
     """With the steps of each run. A key with one value is a setting of all runs, wherever it is. Nothing is written."""
-    words = ["--sweep", "training.max_steps=1,4", "seed=0,1"]
+    words = ["--sweep", "training.max_steps=2,4", "seed=0,1"]
     expected = (
         "4 runs, one after another, in rates/\n"
-        "   1  max_steps=1_seed=0  1 step\n"
-        "   2  max_steps=1_seed=1  1 step\n"
+        "   1  max_steps=2_seed=0  2 steps\n"
+        "   2  max_steps=2_seed=1  2 steps\n"
         "   3  max_steps=4_seed=0  4 steps\n"
         "   4  max_steps=4_seed=1  4 steps\n"
     )
