@@ -208,4 +208,5 @@ def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "
             hint = f"available: {', '.join(known) or 'none'}"
         else:
             hint = "`rg-env tasks` lists them" if kind == "task" else f"none of the {len(known)} known names is similar"
-    return UnknownNameError(f"unknown {kind} {name!r}: {hint}")
+    noun, of, owner = kind.partition(" of ")
+    return UnknownNameError(f"unknown {noun} {name!r}{of}{owner}: {hint}")

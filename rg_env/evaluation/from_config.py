@@ -24,6 +24,8 @@ from rich.progress import Progress as Bars
 
 from rg_env.core.config import yaml12
 from rg_env.core.run_folder import free_folder, locked, read_yaml, removed_on_error, write_aside
+from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.tasks.option_values import check_options
 from rg_env.core.text import counted, one_line
 from rg_env.errors import InputError, OutputFolderError, ServerError
 from rg_env.evaluation.config import EvalConfig
@@ -113,8 +115,8 @@ def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, l
     Heavy packages are not imported.
 
     Raises:
-        InputError: a model's folder or an API key is missing, a run's file or `data` is damaged, an external
-            benchmark's name is unknown, or the output folder contains a different evaluation.
+        InputError: a model's folder or an API key is missing, a run's file or `data` is damaged, a task's options are
+            invalid, an external benchmark's name is unknown, or the output folder contains a different evaluation.
         MissingExtraError: external benchmarks need lm-eval, which is not installed.
         OutputFolderError: the folder already contains files, or is not writable.
     """
@@ -124,6 +126,7 @@ def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, l
             key_of(model)
     if config.data and config.data.is_file:
         config.data.rows()
+    check_options({f"tasks.{name}": Mixture.parse(config.gym(name)).tasks[0] for name in config.tasks})
     if config.external.tasks:
         check_tasks(config)
     return config, notes, _folder(config, resume)
@@ -199,10 +202,9 @@ def _check_same(config: EvalConfig, folder: Path) -> None:
         raise OutputFolderError(f"{folder} does not contain an evaluation to resume: it has no {CONFIG_FILE}")
     before, now = read_yaml(folder / CONFIG_FILE), config.model_dump(mode="json")
     if differing := [key for key in now if key not in _MAY_DIFFER and now[key] != before.get(key)]:
-        raise InputError(
-            f"the evaluation in {folder} has different {' and '.join(differing)}: use the same values, or another "
-            "output.dir"
-        )
+        *first, last = differing
+        keys = f"{', '.join(first)} and {last}" if first else last
+        raise InputError(f"the evaluation in {folder} has different {keys}: use the same values, or another output.dir")
 
 
 def _print_notes(outcome: Outcome) -> None:

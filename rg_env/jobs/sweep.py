@@ -220,7 +220,7 @@ def _axis(word: str) -> tuple[str, list[Any]]:
     if text.rstrip().endswith(","):
         raise InputError(f"{option}: the value after the last comma is empty: remove the comma, or use '' or null")
     try:
-        values = yaml12.load(f"[{text}]")
+        values = yaml12.load_word(f"[{text}\n]")  # a line break, so that a comment does not swallow the bracket
     except (ValueError, yaml.YAMLError) as error:
         remedy = "leave no value empty, and quote text"
         raise InputError(f"{option} is not a list of values ({one_line(error)}): {remedy}") from error

@@ -16,6 +16,8 @@ from rg_env.core.data.manifest import read_manifest
 from rg_env.core.data.user_rows import split_rows
 from rg_env.core.hub import LOGIN
 from rg_env.core.run_folder import RunFolder, model_path_problem, run_name
+from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.tasks.option_values import check_options
 from rg_env.core.text import counted, one_line
 from rg_env.errors import InputError
 from rg_env.inference.vllm.client import VllmServer
@@ -59,8 +61,8 @@ def check_start(
             an unreachable server is only reported in `notes`.
 
     Raises:
-        InputError: the output folder, the model folder, a checkpoint, the manifest or the data is unusable, or a login
-            is missing.
+        InputError: the output folder, the model folder, a checkpoint, the manifest, the data or a task's options are
+            unusable, or a login is missing.
         ServerError: the vLLM server does not respond.
     """
     data = config.data
@@ -76,6 +78,9 @@ def check_start(
         _check_folder(Path(checkpoint), "evaluate", ("config.json", "adapter_config.json"))
     if config.splits.manifest is not None:
         read_manifest(config.splits.manifest)
+    gym = {f"tasks.{spec['name']}": spec for spec in config.gym}
+    gym |= {f"evaluation.tasks.{name}": config.evaluation.gym(name) for name in config.evaluation.tasks}
+    check_options({key: Mixture.parse(spec).tasks[0] for key, spec in gym.items()})
     rows = own_rows(config) if read_data else None
     check_hub(config.hub)
     check_logins(config.logging)

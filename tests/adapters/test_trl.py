@@ -273,7 +273,7 @@ def test_a_reward_that_fails_ends_the_run(value: Any, said: str) -> None:
 @pytest.mark.parametrize(
     ("kwargs", "error", "message"),
     [
-        ({"parser": None}, UnknownNameError, "unknown parameter of the environment 'parser'"),
+        ({"parser": None}, UnknownNameError, "unknown parameter 'parser' of the environment"),
         ({"num_train_examples": 0, "num_eval_examples": 0}, InputError, "both 0"),
         ({"rewards": [accuracy]}, InputError, "'accuracy' has the same name as a metric"),
         ({"rewards": [lambda parser: 1.0]}, InputError, "needs 'parser', which this environment does not provide"),

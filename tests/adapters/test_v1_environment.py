@@ -107,7 +107,7 @@ def test_parameters_are_the_plain_environments_and_the_split() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"task_name": "maze"}, UnknownNameError, "'task_name': it is 'gym' here"),
+        ({"task_name": "maze"}, UnknownNameError, "'task_name' of the environment: it is 'gym' here"),
         ({"task_name": "maze", "num_examples": 5}, UnknownNameError, "'gym' here; .* it is 'num_train_examples' here"),
         ({"max_animals": 9}, UnknownNameError, "an option of a task; use gym={'name': TASK, 'config': {'max_animals'"),
         ({"split": "test"}, UnknownNameError, "unknown split 'test'"),

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from pydantic import Field
 
 from rg_env.core.config.files import Document, without_nulls
 from rg_env.core.config.parsing import Problem, Rewards, Section, parse_config, read_config
-from rg_env.core.config.yaml12 import to_yaml
+from rg_env.core.config.yaml12 import load, to_yaml
 from rg_env.errors import ConfigError, InputError
 
 
@@ -161,6 +162,8 @@ def test_no_override_makes_anything_but_an_input_error(tmp_path_factory: pytest.
         ({"main": "a: !!python/object/apply:os.system [true]\n"}, "line 1, column 4: the tag"),
         ({"main": "a: &x [*x]\n"}, "nested more than 50 levels deep"),
         ({"main": "? [1, 2]\n: 3\n"}, "a key must be plain text"),
+        ({"main": "data:\n  answer_after: ####\n"}, "line 2: data.answer_after has no value, because '#' starts a"),
+        ({"main": "prompt:\n  system_prompt: # Rules\n"}, "line 2: prompt.system_prompt has no value"),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, files: dict[str, str], words: str) -> None:
@@ -269,6 +272,19 @@ def test_a_config_of_another_kind_is_one_line(tmp_path: Path) -> None:
 def test_invalid_overrides(tmp_path: Path, override: str) -> None:
     with pytest.raises(InputError, match="override"):
         values(tmp_path, override, main="{}")
+
+
+@pytest.mark.parametrize("text", ["####", "# Rules", "lab #7", "[a] # b", "---"])
+def test_an_override_that_yaml_would_cut_must_be_quoted(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError, match=r"cannot read the value \('.* in YAML\); quote it if it is text") as caught:
+        values(tmp_path, f"name={text}", main="{}")
+    quoted = shlex.split(str(caught.value).partition("as in ")[2])[0]
+    assert values(tmp_path, quoted, main="{}") == {"name": text}
+
+
+@pytest.mark.parametrize("text", ["'####'", "lab#7", "{a: '# b'}", "null", "~", "", '"---"', "#".join("ab")])
+def test_other_overrides_may_contain_a_hash(tmp_path: Path, text: str) -> None:
+    assert values(tmp_path, f"name={text}", main="{}") == without_nulls({"name": load(text)})
 
 
 LAUGHS = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in range(9))

@@ -189,7 +189,7 @@ except rg_env.RGEnvError as error:
 """
     plain, unknown = _run(code).splitlines()
     assert plain == "ReasoningGym 2"
-    assert unknown == "UnknownNameError unknown parameter of the environment 'gyn': did you mean 'gym'?"
+    assert unknown == "UnknownNameError unknown parameter 'gyn' of the environment: did you mean 'gym'?"
     hidden = "import importlib.metadata as m; found = m.version; sys.modules['verifiers'] = None\n"
     hidden += "def version(name):\n    if name == 'verifiers': raise m.PackageNotFoundError(name)\n"
     hidden += "    return found(name)\nm.version = version"

@@ -80,7 +80,7 @@ def test_bad_registrations_are_refused() -> None:
     """Taken names, parameters that do not exist and positional-only ones are refused at once."""
     with pytest.raises(InputError, match="'brevity' is already registered"):
         reward("brevity")(lambda rollout: 0.0)
-    with pytest.raises(UnknownNameError, match="parameter of reward 'f' 'rolout': did you mean 'rollout'"):
+    with pytest.raises(UnknownNameError, match="parameter 'rolout' of reward 'f': did you mean 'rollout'"):
 
         @reward
         def f(rolout):  # type: ignore[no-untyped-def]
@@ -136,7 +136,7 @@ def test_rewards_can_be_given_in_many_forms(spec: Any, expected: list[tuple[str,
         *(([("format", True)], "finite number"), (["format", "format"], "appears twice")),
         *(([{"weight": 1}], "needs a name"), ([{"name": "format", "wieght": 1}], "did you mean 'weight'")),
         ({"correctness": {"name": "format"}}, "reward 'correctness': its mapping has a different name, 'format'"),
-        ([lambda x: 0.0], "unknown parameter of reward '<lambda>' 'x'"),
+        ([lambda x: 0.0], "unknown parameter 'x' of reward '<lambda>'"),
     ],
 )
 def test_bad_rewards_are_refused(spec: Any, message: str) -> None:
@@ -334,8 +334,8 @@ def test_think_format_wants_each_block_once_in_order(text: str, value: float) ->
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ({"name": "length", "when": "corect"}, "gate of reward 'length' 'corect'.*correct"),
-        ({"name": "length", "options": {"tokens": 5}}, "option of reward 'length' 'tokens'.*max_tokens"),
+        ({"name": "length", "when": "corect"}, "gate 'corect' of reward 'length'.*correct"),
+        ({"name": "length", "options": {"tokens": 5}}, "option 'tokens' of reward 'length'.*max_tokens"),
         (
             {"name": "length", "options": {"max_tokens": "many"}},
             "'max_tokens' must be a number of at least 0, not 'many'",

@@ -41,11 +41,14 @@ def test_dates_in_a_config_become_text() -> None:
         ("arithmetic_basic", "'basic_arithmetic'"),
         ("missing_letter", "not a Reasoning Gym task; .*'letter_counting'"),
         ("composite", "pass a list of tasks"),
-        ({"name": "maze", "wieght": 1}, "unknown key of a task 'wieght': did you mean 'weight'"),
-        ({"name": "maze", "min_dist": 1}, "'min_dist': it is an option of the task; use config: {'min_dist': 1}"),
+        ({"name": "maze", "wieght": 1}, "unknown key 'wieght' of a task: did you mean 'weight'"),
+        (
+            {"name": "maze", "min_dist": 1},
+            "'min_dist' of a task: it is an option of the task; use config: {'min_dist': 1}",
+        ),
         (
             {"name": "maze", "config": {"min_dit": 1}},
-            "unknown option of task 'maze' 'min_dit': did you mean 'min_dist'",
+            "unknown option 'min_dit' of task 'maze': did you mean 'min_dist'",
         ),
     ],
 )
@@ -155,7 +158,7 @@ def test_parsing_a_mixture_again_changes_nothing() -> None:
         ({"name": "maze", "level": 4}, r"'maze': level must be a whole number from 0 to 3, not 4"),
         ({"name": "maze", "level": True}, r"from 0 to 3, not True"),
         ({"name": "maze", "levels": 2}, r"levels must be a mapping"),
-        ({"name": "maze", "levels": {"dst": 1}}, "unknown level attribute of task 'maze' 'dst': did you mean 'dist'"),
+        ({"name": "maze", "levels": {"dst": 1}}, "unknown level attribute 'dst' of task 'maze': did you mean 'dist'"),
         ({"name": "maze", "levels": {"dist": 4}}, r"levels\['dist'\] must be a whole number from 0 to 3"),
         ({"name": "acre", "level": 0}, r"'acre' has no levels: set its options under config instead"),
         ({"name": "survo", "level": 2}, r"'survo': level 2 does not work in reasoning-gym .*AssertionError: max_empty"),

@@ -39,7 +39,7 @@ LOOP["min_animals"] = LOOP
         (lambda: Mixture.parse({"name": "leg_counting", "config": {"min_animals": {(1, 2): 3}}}), "written as JSON"),
         (lambda: build_rows(["gcd", "lcm"], "train", 10**400, 0), "number of train examples must be .* not 1000"),
         (lambda: build_rows("gcd", "train", 1, 10**5000), "seed must be .* fits in 64 bits, not <int, too long"),
-        (lambda: resolve_rewards([{"name": "length", "when": ["correct"]}]), "gate of reward 'length'"),
+        (lambda: resolve_rewards([{"name": "length", "when": ["correct"]}]), "of reward 'length'"),
         (lambda: resolve_rewards([{"name": "length", "weight": 10**400}]), "weight must be a finite number"),
         (lambda: resolve_rewards([{"name": "length", "options": {"max_tokens": 10**400}}]), "number of at least 0"),
         (lambda: resolve_rewards([{"name": "length", "options": {"max_tokens": -5}}]), "number of at least 0, not -5"),

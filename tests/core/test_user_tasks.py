@@ -14,6 +14,7 @@ from user_code import TASK
 from rg_env.core.data.dataset import build_rows, build_splits
 from rg_env.core.data.manifest import check_manifest
 from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.tasks.option_values import check_options
 from rg_env.core.tasks.task_table import load_table, shipped_table
 from rg_env.core.user_code import import_user_code, sources
 from rg_env.errors import InputError, UnknownNameError
@@ -41,7 +42,7 @@ def test_names_options_and_levels_are_known(own_sums: Path) -> None:
     assert "own_sums" not in shipped_table()
     (spec,) = Mixture.parse({"name": "own_sums", "level": 2, "config": {"highest": 9}}).tasks
     assert spec.config == {"terms": 5, "highest": 9}
-    with pytest.raises(UnknownNameError, match="unknown option of task 'own_sums' 'higest': did you mean 'highest'"):
+    with pytest.raises(UnknownNameError, match="unknown option 'higest' of task 'own_sums': did you mean 'highest'"):
         Mixture.parse({"name": "own_sums", "config": {"higest": 9}})
     with pytest.raises(UnknownNameError, match="unknown task 'own_sum': did you mean 'own_sums'"):
         Mixture.parse("own_sum")
@@ -171,6 +172,9 @@ def test_what_the_users_dataset_raises(
     """One line: the error, and where in their file."""
     import_user_code([str(write("own_bad.py", TASK.replace(old, new, 1)))])
     message = rf"^task 'own_sums' does not work with config .*: {message} \(.*/own_bad\.py, line {line}\)$"
+    if config:  # reported before questions are drawn, too
+        with pytest.raises(InputError, match=message.replace("^", "^tasks.x.config: ")):
+            check_options({"tasks.x": Mixture.parse({"name": "own_sums", "config": config}).tasks[0]})
     with pytest.raises(InputError, match=message) as raised:
         build_rows({"name": "own_sums", "config": config}, "train", 4, seed=0, cache=False)
     assert "\n" not in str(raised.value)

@@ -186,8 +186,8 @@ def test_going_on_needs_the_same_questions(chat: ChatServer, tmp_path: Path) -> 
     _run(_config(chat, tmp_path / "e", n=4))
     with pytest.raises(OutputFolderError, match=r"not empty: .*--resume\)"):
         _run(_config(chat, tmp_path / "e", n=4))
-    with pytest.raises(InputError, match="has different num_examples and sampling: use the same"):
-        _run(_config(chat, tmp_path / "e", "sampling.top_p=0.5", n=5), resume=True)
+    with pytest.raises(InputError, match="has different num_examples, grading and sampling: use the same"):
+        _run(_config(chat, tmp_path / "e", "sampling.top_p=0.5", "grading=partial", n=5), resume=True)
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "x").touch()
     with pytest.raises(OutputFolderError, match="does not contain an evaluation to resume"):

@@ -107,6 +107,7 @@ def test_names_are_folders_anywhere_and_no_two_the_same(axes: dict[str, list[Any
         (["seed=1,2,1"], "1 is repeated"),
         (["training.learning_rate=1e-6,0.000001"], "1e-06 is repeated"),
         (["tasks=[a,[b"], "is not a list of values"),
+        (["data.answer_after=####,x"], "('#' starts a comment in YAML): leave no value empty, and quote text"),
         (["seed=!!binary aGk="], "is not supported"),
         ([f"seed={'[' * 60}{']' * 60}"], "nested more than 50 levels deep"),
         (["seed=0,1", "seed=2"], "seed is swept twice"),

@@ -49,7 +49,7 @@ def test_v0(
         check(said["found"][name], expected[name])
     assert said["found"]["breaks"].startswith("RewardError: reward 'breaks' raised KeyError: 'five' (")
     assert said["found"]["argument"] == (
-        "UnknownNameError: unknown parameter of the environment 'gyn': did you mean 'gym'?"
+        "UnknownNameError: unknown parameter 'gyn' of the environment: did you mean 'gym'?"
     )
     assert said["found"]["task"].startswith("UnknownNameError: unknown task 'leg_countin': did you mean 'leg_counting'")
 

@@ -98,7 +98,7 @@ MISTAKES = [
     ("evaluation.tasks.mase={}", "; an entry under your own label needs task: NAME"),
     ("evaluation.tasks.spell_backward_4={}", "unknown task 'spell_backward_4': did you mean 'spell_backward'"),
     ("evaluation.tasks.easy.task=mase", "evaluation.tasks.easy.task = 'mase' @ command line: unknown task 'mase'"),
-    ("evaluation.tasks.easy={task: maze, config: {min_grid: 3}}", "unknown option of task 'maze' 'min_grid'"),
+    ("evaluation.tasks.easy={task: maze, config: {min_grid: 3}}", "unknown option 'min_grid' of task 'maze'"),
     ("rewards.correctnes=1", "unknown reward 'correctnes': did you mean 'correctness'"),
     ("model.name=./nowhere", "the folder does not exist"),
     ("monitors.stop_on=[reward_hack]", "unknown monitor 'reward_hack': did you mean 'reward_hacking'"),
@@ -129,7 +129,8 @@ MISTAKES = [
     (["splits.num_eval_examples=0", "evaluation.every=5"], "there is nothing to evaluate"),
     ("curriculum={tasks: {}}", "is empty: name a task"),
     ("curriculum={tasks: {maze: {}}}", "is not a training task"),
-    ("curriculum={tasks: {spell_backward: {attributes: [len]}}}", "unknown level attribute of task 'spell_backward'"),
+    (["tasks=null", "curriculum.tasks=maze"], "is empty: name at least one task, or use your own questions (data)"),
+    ("curriculum={tasks: {spell_backward: {attributes: [len]}}}", "unknown level attribute 'len' of task"),
     ("curriculum={tasks: {spell_backward: {start: 99}}}", "the highest level is"),
     ("curriculum={tasks: {spell_backward: {start: 2, highest: 1}}}", "is above highest (1)"),
     ("curriculum={tasks: {spell_backward: {}}, failure_threshold: 0.8}", "must be below success_threshold (0.7)"),
@@ -163,6 +164,8 @@ def test_a_mistake_is_one_line_with_path_and_remedy(base: Path, overrides: str |
         ("lora.lora_alpha=8", "use lora.alpha"),
         ("model.model_name_or_path=x", "use model.name"),
         ("use_vllm=false", "use engine.kind: vllm or embedded"),
+        ("vllm_mode=colocate", "use engine.kind: vllm or embedded"),
+        ("dataset_name=openai/gsm8k", "use data.path for your own questions, or tasks"),
         ("model.attn_implementation=sdpa", "use model.attention"),
         ("vllm_gpu_memory_utilization=0.5", GRPO_KEYS["vllm_gpu_memory_utilization"]),
         ("training.warmup_ratio=0.1", "use warmup_steps, a number of steps"),
@@ -236,7 +239,9 @@ def test_all_options_of_a_task_are_told_each_with_its_line(base: Path) -> None:
         "tasks.maze.levels.grid = 1 @ run.yaml:9",
     ]
     base.write_text("model: {name: tiny}\ntasks: [{name: maze, config: {min_grid_sise: 3}}]\n")
-    with pytest.raises(ConfigError, match=r"@ run\.yaml:2: maze\.config\.min_grid_sise unknown option of task 'maze'"):
+    with pytest.raises(
+        ConfigError, match=r"@ run\.yaml:2: maze\.config\.min_grid_sise unknown option 'min_grid_sise' of task 'maze'"
+    ):
         load_train_config(base)
 
 

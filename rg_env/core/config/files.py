@@ -8,8 +8,10 @@ variables: API keys are read from the environment directly and never appear in a
 """
 
 import copy
+import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +27,8 @@ SHORT_FORMS = {"model": "name", "data": "path", "engine": "kind", "output": "dir
 """Section that may be given as plain text -> the key that the text sets (`Section.short`)."""
 SUFFIXES = (".yaml", ".yml")
 _MAX_CHARS = 1_000_000
+_MAY_START_WITH_HASH = {("data", "answer_after"), ("prompt", "system_prompt")}
+"""Keys whose unquoted value is easily mistaken for a comment by YAML, such as gsm8k's marker, "####"."""
 
 
 @dataclass
@@ -176,9 +180,10 @@ def _override(document: Document, text: str) -> None:
     if len(path) > yaml12.MAX_DEPTH:
         raise InputError(f"{shown}: nested more than {yaml12.MAX_DEPTH} levels deep")
     try:
-        parsed = yaml12.load(value)
+        parsed = yaml12.load_word(value)
     except ValueError as error:
-        raise InputError(f"{shown}: cannot read the value ({error}); quote it if it is text") from error
+        example = f", as in {name}={shlex.quote(json.dumps(value))}" if value.isascii() and len(text) <= 60 else ""
+        raise InputError(f"{shown}: cannot read the value ({error}); quote it if it is text{example}") from error
     _open_lists(document, path, shown)
     document.set(path, parsed, COMMAND_LINE)
 
@@ -223,12 +228,19 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
         values, lines = yaml12.load_with_lines(text)
         if not isinstance(values, dict | None):
             raise ValueError(f"it must be a mapping of sections, not a {type(values).__name__}")
+        values = values or {}
+        for section, key in sorted(_MAY_START_WITH_HASH & lines.keys()):
+            line = lines[section, key]
+            if values[section][key] is None and re.search(rf"{key}['\"]?:\s*#", text.splitlines()[line - 1]):
+                raise ValueError(
+                    f"line {line}: {section}.{key} has no value, because '#' starts a comment: quote the value"
+                )
     except UnicodeDecodeError as error:
         raise InputError(f"cannot read the config {shortened(str(file))}: it is not UTF-8 text") from error
     except (OSError, ValueError) as error:
         hint = f"; {shipped}" if isinstance(error, FileNotFoundError) and (shipped := counterpart(file)) else ""
         raise InputError(f"cannot read the config {shortened(str(file))}: {reason_of(error)}{hint}") from error
-    return values or {}, lines
+    return values, lines
 
 
 _CURRICULA = "(count_primes|knights_knaves|mini_su[dk]oku|spell_backward)"

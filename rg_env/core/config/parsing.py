@@ -155,7 +155,7 @@ def _line(document: Document, problem: Problem) -> str:
     if given != path:
         if isinstance(document.get(given), Mapping):
             return f"{'.'.join(path)}: {message}"
-        rest = ".".join(path[len(given) :])  # the short form of a section
+        rest = ".".join(filter(None, path[len(given) :]))  # the short form of a section
         message = message if repr(rest) in message else f"{rest} {message}"
     if not given:
         return message

@@ -6,6 +6,7 @@ duplicate keys are errors, and both the depth and the number of values are limit
 `ValueError` with its position. `load` reads back exactly the values that `to_yaml` wrote.
 """
 
+import itertools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -38,6 +39,18 @@ def load_with_lines(text: str) -> tuple[Any, dict[Keys, int]]:
     except RecursionError as error:
         raise ValueError(f"nested more than {MAX_DEPTH} levels deep") from error
     return (None if node is None else reader.value(node, 0, ())), reader.lines
+
+
+def load_word(text: str) -> Any:
+    """The value in text from the command line, where a `#` is more likely text than a comment. Raises `ValueError`
+    where `load` does, and if YAML would ignore a part of `text`."""
+    value = load(text)
+    tokens = [*yaml.scan(text, Loader=Loader)]
+    if any("#" in text[one.end_mark.index : other.start_mark.index] for one, other in itertools.pairwise(tokens)):
+        raise ValueError("'#' starts a comment in YAML")
+    if any(isinstance(token, yaml.DocumentStartToken | yaml.DocumentEndToken) for token in tokens):
+        raise ValueError("'---' and '...' are document markers in YAML")
+    return value
 
 
 class _Reader:

@@ -38,8 +38,8 @@ def import_only(task: str, module: str) -> None:
     """Import only the `module` for `task`, in a few tenths of a second instead of 2.5 s.
 
     matplotlib (a dependency of one task) and sympy account for most of the full import time. Use this function only in
-    processes that only generate rows: it creates the packages without running their `__init__`, which would import
-    everything. If that fails, the whole library is imported.
+    child processes that generate rows or check options: it creates the packages without running their `__init__`, which
+    would import everything. If that fails, the whole library is imported.
     """
     try:
         for depth in (1, 2):  # reasoning_gym and reasoning_gym.<category>
@@ -105,17 +105,27 @@ def curriculum_levels(task: str) -> dict[str, list[dict[str, Any]]]:
 
 def create(task: str, config: Mapping[str, Any], *, seed: int, size: int) -> Any:
     """Create the library's dataset for `task` with `config`. Raises `InputError` if the library rejects the options."""
-    dataset_cls, config_cls = dataset_class(task)
+    library_config = task_config(task, config, seed=seed, size=size)
+    try:
+        with quiet():
+            return dataset_class(task)[0](config=library_config)
+    except Exception as error:  # the library can raise any exception, mostly assertions without a message
+        raise bad_options(task, config, error) from error
+
+
+def task_config(task: str, config: Mapping[str, Any], **rows: int) -> Any:
+    """Create the library's config object for `task`. `rows`: its `seed` and `size`; default: the library's own. Raises
+    `InputError` if the library rejects the options."""
+    config_cls = dataset_class(task)[1]
     try:
         defaults = config_cls()
         typed = {option: from_plain(value, getattr(defaults, option)) for option, value in config.items()}
-        library_config = config_cls(**typed, seed=seed, size=size)
+        library_config = config_cls(**typed, **rows)
         if hasattr(library_config, "validate"):
             library_config.validate()
-        with quiet():
-            return dataset_cls(config=library_config)
-    except Exception as error:  # the library can raise any exception, mostly assertions without a message
+    except Exception as error:
         raise bad_options(task, config, error) from error
+    return library_config
 
 
 def bad_options(task: str, config: Mapping[str, Any], error: BaseException) -> InputError:

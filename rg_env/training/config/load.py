@@ -124,7 +124,8 @@ def curriculum_problems(curriculum: CurriculumConfig, tasks: Mapping[str, Any]) 
     for name, task in curriculum.tasks.items():
         path: Keys = ("curriculum", "tasks", name)
         if name not in tasks:
-            yield Problem(path, f"is not a training task: the training tasks are {', '.join(tasks)}")
+            if tasks:  # otherwise `_rows` reports the problem
+                yield Problem(path, f"is not a training task: the training tasks are {', '.join(tasks)}")
             continue
         if tasks[name].level is not None or tasks[name].levels:
             text = f"its level is set by the curriculum: use curriculum.tasks.{name}.start instead"
