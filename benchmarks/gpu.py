@@ -240,7 +240,7 @@ def check_vllm(backend: str) -> str:
     from vllm_servers import server
 
     from rg_env.tiny import POLICY_DIR
-    from rg_env.training.config.sections import EngineConfig
+    from rg_env.training.config.schema import EngineConfig
 
     policy = load_policy("tiny")
     question = "State the final answer to the following arithmetic problem: {} + {} ="

@@ -28,8 +28,7 @@ from rg_env.jobs.launch import guessed_sizes, longest_sequence, parallel_sizes
 from rg_env.jobs.sweep import SWEEP_FILE, load_sweep, notes, parse_axes
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.plan import plan
-from rg_env.training.config.schema import TrainConfig
-from rg_env.training.config.sections import EngineConfig
+from rg_env.training.config.schema import EngineConfig, TrainConfig
 
 INHERITED = ("HF_HOME", "RG_ENV_CACHE")
 """Environment variables copied into the script. API keys are not copied: programs read them from `.env`."""

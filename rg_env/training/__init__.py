@@ -11,14 +11,14 @@ from rg_env.errors import MissingExtraError, how_to_install
 
 _NAMES = {
     "Curriculum": "rg_env.training.curriculum",
-    "CurriculumConfig": "rg_env.training.config.sections",
+    "CurriculumConfig": "rg_env.training.config.schema",
     "EvaluationPlan": "rg_env.training.evaluation",
-    "EngineConfig": "rg_env.training.config.sections",
+    "EngineConfig": "rg_env.training.config.schema",
     "GRPOConfig": "rg_env.training.config.grpo",
-    "LoggingConfig": "rg_env.training.config.sections",
+    "LoggingConfig": "rg_env.training.config.schema",
     "GRPOTrainer": "rg_env.training.trainer",
     "MonitorCallback": "rg_env.training.monitors",
-    "MonitorsConfig": "rg_env.training.config.sections",
+    "MonitorsConfig": "rg_env.training.config.schema",
     "Policy": "rg_env.inference.models",
     "best_device": "rg_env.inference.models",
     "choose_folder": "rg_env.training.collectives",

@@ -37,7 +37,7 @@ from rg_env.core.text import counted
 from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
 from rg_env.evaluation.questions import LEVEL
 from rg_env.training.config.load import curriculum_problems
-from rg_env.training.config.sections import CurriculumConfig
+from rg_env.training.config.schema import CurriculumConfig
 
 FIRST_ROWS = 128
 """Initial number of questions: enough for a few steps, and quick to generate for slow tasks."""

@@ -34,7 +34,7 @@ from rg_env.evaluation.results import Results
 from rg_env.evaluation.runner import TaskWork, ask_local
 from rg_env.evaluation.scores import Source, results_of
 from rg_env.evaluation.tables import print_results
-from rg_env.training.config.sections import FIGURES, EvaluationSettings, evaluation_steps
+from rg_env.training.config.schema import FIGURES, EvaluationSettings, evaluation_steps
 from rg_env.training.trainer import GRPOTrainer
 
 AnyEnvironment = Annotated[Environment, BeforeValidator(as_environment)]

@@ -10,8 +10,7 @@ from rg_env.core.processes import print_once
 from rg_env.core.run_folder import RunFolder, checkpoint_step, run_name
 from rg_env.errors import InputError
 from rg_env.training.config.plan import plan
-from rg_env.training.config.schema import TrainConfig
-from rg_env.training.config.sections import EvaluationSettings
+from rg_env.training.config.schema import EvaluationSettings, TrainConfig
 from rg_env.training.preflight import Start, check_start
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from rg_env.core.hub import PushRequest
 from rg_env.core.processes import Command, ProcessGroup, environment_without
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.text import one_line
-from rg_env.training.config.sections import HubConfig
+from rg_env.training.config.schema import HubConfig
 from rg_env.training.preflight import check_hub
 
 FINISH_TIMEOUT_S = 3600.0

@@ -23,7 +23,7 @@ from transformers import TrainerCallback
 
 from rg_env.inference.models import processes
 from rg_env.training.collectives import on_main
-from rg_env.training.config.sections import MonitorsConfig
+from rg_env.training.config.schema import MonitorsConfig
 
 _HUGE = 1e30
 """Maximum magnitude of values, so that their squares are finite."""

@@ -22,8 +22,7 @@ from rg_env.core.text import counted, one_line
 from rg_env.errors import InputError
 from rg_env.inference.vllm.client import VllmServer
 from rg_env.tiny import TINY
-from rg_env.training.config.schema import TrainConfig
-from rg_env.training.config.sections import EngineConfig, HubConfig, LoggingConfig
+from rg_env.training.config.schema import EngineConfig, HubConfig, LoggingConfig, TrainConfig
 
 AUTO = "auto"
 """Value of `resume` that selects the newest checkpoint."""

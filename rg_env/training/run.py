@@ -31,8 +31,7 @@ from rg_env.tiny import POLICY_DIR, TINY
 from rg_env.training.checkpointing.checkpoints import check_fit, chosen, final_results
 from rg_env.training.checkpointing.files import saved_step
 from rg_env.training.collectives import on_main
-from rg_env.training.config.schema import TrainConfig
-from rg_env.training.config.sections import HubConfig, LoggingConfig, MonitorsConfig
+from rg_env.training.config.schema import HubConfig, LoggingConfig, MonitorsConfig, TrainConfig
 from rg_env.training.evaluation import EvaluationPlan, FixedEvaluation, metrics_of
 from rg_env.training.hub_uploads import Uploads
 from rg_env.training.monitors import MonitorCallback

@@ -43,7 +43,7 @@ from rg_env.training.algorithms.policy import finite_weights
 from rg_env.training.checkpointing.files import stored_parameters, weight_files, weights_name
 from rg_env.training.collectives import agree
 from rg_env.training.config.grpo import GRPOConfig
-from rg_env.training.config.sections import EngineConfig
+from rg_env.training.config.schema import EngineConfig
 
 OPTIMIZER_FILE = "optimizer.pt"
 OPTIMIZER_FOLDER = "optimizer"

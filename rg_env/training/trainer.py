@@ -46,7 +46,7 @@ from rg_env.training.checkpointing.checkpoints import Checkpoints, rows_hash
 from rg_env.training.collectives import on_main, same_everywhere
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.config.load import contradictions
-from rg_env.training.config.sections import EngineConfig
+from rg_env.training.config.schema import EngineConfig
 from rg_env.training.curriculum import Curriculum
 from rg_env.training.reporting.metrics import StepMetrics, batch_metrics, step_costs
 from rg_env.training.rollouts import (

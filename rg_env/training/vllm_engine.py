@@ -26,7 +26,7 @@ from rg_env.inference.embedded.engine import end_ids
 from rg_env.inference.protocol import Completion, Engine, Sampling
 from rg_env.inference.vllm.client import ServerInfo, VllmServer, start_hint
 from rg_env.training.collectives import on_main
-from rg_env.training.config.sections import EngineConfig
+from rg_env.training.config.schema import EngineConfig
 from rg_env.training.strategy import DataParallel
 from rg_env.training.weight_sync import NcclTransfer, SharedMemoryTransfer, Weights, check_sendable, open_transfer
 

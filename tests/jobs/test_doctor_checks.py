@@ -34,7 +34,7 @@ from rg_env.jobs.doctor.model import (
 )
 from rg_env.jobs.launch import longest_sequence
 from rg_env.tiny import POLICY_DIR
-from rg_env.training.config.sections import EvaluationConfig
+from rg_env.training.config.schema import EvaluationConfig
 from rg_env.training.memory import ModelShape
 
 GIB = 2**30

@@ -21,7 +21,7 @@ from rg_env.errors import InputError
 from rg_env.jobs.doctor import PlannedRun, machine
 from rg_env.training import hub_uploads
 from rg_env.training.config.load import load_train_config
-from rg_env.training.config.sections import HubConfig
+from rg_env.training.config.schema import HubConfig
 from rg_env.training.hub_uploads import Uploads
 
 HUB = ["hub.enabled=true", "hub.repo_id=me/legs"]
@@ -166,7 +166,7 @@ def test_a_killed_run_leaves_no_upload(hub: HubServer, run: Path) -> None:
     """The upload ends with it, and the next run in its folder removes the copy."""
     program = (
         "import sys, time; from pathlib import Path; from types import SimpleNamespace; "
-        "from rg_env.training.config.sections import HubConfig; from rg_env.training.hub_uploads import Uploads; "
+        "from rg_env.training.config.schema import HubConfig; from rg_env.training.hub_uploads import Uploads; "
         "config = HubConfig(enabled=True, repo_id='me/legs', every=2); "
         f"made = Uploads(config, Path({str(run)!r}), main=True, say=print); "
         "state = SimpleNamespace(global_step=2, max_steps=6); "

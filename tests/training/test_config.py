@@ -15,12 +15,12 @@ from rg_env.core.config.files import SHORT_FORMS
 from rg_env.core.config.parsing import Section
 from rg_env.core.config.yaml12 import to_yaml
 from rg_env.errors import ConfigError, InputError
-from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig, batch_problems, check_batch
+from rg_env.training.config.grpo import OTHER_NAMES, OWNED_ELSEWHERE, GRPOConfig, batch_problems, check_batch
 from rg_env.training.config.load import load_train_config
-from rg_env.training.config.other_names import GRPO_KEYS
 from rg_env.training.config.plan import describe, plan, without_effect
 from rg_env.training.config.schema import TrainConfig
 
+GRPO_NAMES = OTHER_NAMES["training"]
 BASE = """
 model: {name: tiny}
 tasks: {spell_backward: {}, chain_sum: {weight: 2}}
@@ -167,7 +167,7 @@ def test_a_mistake_is_one_line_with_path_and_remedy(base: Path, overrides: str |
         ("vllm_mode=colocate", "use engine.kind: vllm or embedded"),
         ("dataset_name=openai/gsm8k", "use data.path for your own questions, or tasks"),
         ("model.attn_implementation=sdpa", "use model.attention"),
-        ("vllm_gpu_memory_utilization=0.5", GRPO_KEYS["vllm_gpu_memory_utilization"]),
+        ("vllm_gpu_memory_utilization=0.5", GRPO_NAMES["vllm_gpu_memory_utilization"]),
         ("training.warmup_ratio=0.1", "use warmup_steps, a number of steps"),
         ("curriculum={tasks: [chain_sum], last_k: 5}", "use window"),
         ("lora.bias=none", "biases are not trained: leave it out"),
@@ -291,7 +291,7 @@ def test_a_batch_that_does_not_fit_is_refused_with_the_nearest_that_do(
         ({"max_prompt_length": 0}, "max_prompt_length"),  # not taken for "no limit"
         ({"learning_rate": float("inf")}, "learning_rate"),
         ({"temperature": -1, "max_steps": 0, "logging_steps": 10}, "max_steps.*temperature.*logging_steps"),
-        *(({name: 1}, f"{name}=1: {re.escape(text)}") for name, text in GRPO_KEYS.items() if name != "max_new_tokens"),
+        *(({name: 1}, f"{name}=1: {re.escape(text)}") for name, text in GRPO_NAMES.items() if name != "max_new_tokens"),
     ],
     ids=str,
 )
@@ -300,13 +300,13 @@ def test_in_python_all_mistakes_are_one_line(fields: dict[str, Any], message: st
     with pytest.raises(InputError, match=message) as caught:
         GRPOConfig(**fields)
     assert "\n" not in str(caught.value)
-    assert not GRPO_KEYS.keys() & GRPOConfig.model_fields.keys()
+    assert not GRPO_NAMES.keys() & GRPOConfig.model_fields.keys()
 
 
 def test_what_replaces_names_of_other_trainers_exists() -> None:
     parts_of = {name: field.annotation for name, field in TrainConfig.model_fields.items()}
     fields = {field for section in parts_of.values() for field in getattr(section, "model_fields", {})}
-    named = {name for text in GRPO_KEYS.values() for name in re.findall(r"[a-z_]*_[a-z_]+", text)}
+    named = {name for text in GRPO_NAMES.values() for name in re.findall(r"[a-z_]*_[a-z_]+", text)}
     assert named <= {*fields, *GRPOConfig.model_fields, *parts_of, "vllm", "mixed_precision"}
 
 

@@ -14,8 +14,7 @@ from rg_env.core.data.splits import split_of
 from rg_env.core.tasks.task_table import working_levels
 from rg_env.errors import InputError, TooFewQuestionsError, UnknownNameError
 from rg_env.training.config.load import problems
-from rg_env.training.config.schema import TrainConfig
-from rg_env.training.config.sections import CurriculumConfig
+from rg_env.training.config.schema import CurriculumConfig, TrainConfig
 from rg_env.training.curriculum import FIRST_ROWS, Curriculum, CurriculumState, QuestionPool, TaskState
 
 

@@ -18,8 +18,7 @@ from rg_env.core.rewards import get_reward
 from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, MonitorCallback, train
-from rg_env.training.config.schema import TrainConfig
-from rg_env.training.config.sections import MonitorsConfig
+from rg_env.training.config.schema import MonitorsConfig, TrainConfig
 from rg_env.training.monitors import RULES, Monitors
 
 Course = float | Callable[[int], float]

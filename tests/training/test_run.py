@@ -19,7 +19,7 @@ from rg_env.core.run_folder import RunFolder
 from rg_env.errors import RewardError, TrainingError
 from rg_env.evaluation.results import read_results
 from rg_env.training import EvaluationPlan, GRPOConfig, load_policy, train
-from rg_env.training.config.sections import EngineConfig, LoggingConfig
+from rg_env.training.config.schema import EngineConfig, LoggingConfig
 from rg_env.training.evaluation import FixedEvaluation
 from rg_env.training.reporting.console import print_summary
 from rg_env.training.run import Recorder

@@ -15,7 +15,7 @@ from run_metrics import logged
 
 from rg_env.errors import InputError
 from rg_env.training import EvaluationPlan, train
-from rg_env.training.config.sections import LoggingConfig
+from rg_env.training.config.schema import LoggingConfig
 
 TENSORBOARD = LoggingConfig(report_to=["tensorboard"])
 

@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from rg_env.core.config.parsing import Above0, Count, From0, Positive, Section, Seed, Share, Text
+from rg_env.core.config.yaml12 import load as load_yaml
 from rg_env.core.processes import world_size
 from rg_env.core.text import is_count
 from rg_env.errors import InputError
 from rg_env.tiny import TRAINING
-from rg_env.training.config.other_names import GRPO_KEYS
 
 if TYPE_CHECKING:
     from rg_env.inference.models import Policy
+
+OTHER_NAMES: dict[str, Any] = load_yaml(Path(__file__).with_name("other_names.yaml").read_text(encoding="utf-8"))
+"""Keys from other tools and earlier releases, by section, each with the advice given in the error message."""
 
 OWNED_ELSEWHERE = {
     "output_dir": "output.dir",
@@ -36,7 +39,7 @@ OWNED_ELSEWHERE = {
 class GRPOConfig(Section):
     """Settings for the GRPO objective, the optimizer and sampling."""
 
-    renamed: ClassVar = GRPO_KEYS
+    renamed: ClassVar = OTHER_NAMES["training"]
 
     max_steps: Positive = 200
     """Number of optimizer steps."""

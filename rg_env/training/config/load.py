@@ -22,8 +22,7 @@ from rg_env.core.text import counted
 from rg_env.core.user_code import import_user_code
 from rg_env.errors import InputError, unknown_name
 from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig, batch_problems
-from rg_env.training.config.schema import TrainConfig
-from rg_env.training.config.sections import FIGURES, CurriculumConfig, EngineConfig
+from rg_env.training.config.schema import FIGURES, CurriculumConfig, EngineConfig, TrainConfig
 
 
 def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, processes: int | None = None) -> TrainConfig:

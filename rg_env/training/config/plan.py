@@ -13,8 +13,7 @@ from rg_env.core.processes import world_size
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import counted
 from rg_env.training.config.grpo import GRPOConfig
-from rg_env.training.config.schema import TrainConfig
-from rg_env.training.config.sections import evaluation_steps
+from rg_env.training.config.schema import TrainConfig, evaluation_steps
 
 _UNUSED: list[tuple[str, Callable[[TrainConfig], Any], str]] = [
     ("engine.kind: embedded", lambda c: c.engine.kind == "embedded",

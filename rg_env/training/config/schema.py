@@ -1,43 +1,394 @@
-"""The whole training config (the files in `configs/train/`), and the views of it that other layers use.
+"""The schema of a training config (the files in `configs/train/`): its sections, the whole config, and its views.
 
     config = load_train_config("configs/train/tiny.yaml")    # see `load`
     env = ReasoningGym(**config.environment_arguments())
 
-Imports neither torch nor reasoning_gym.
+Each section is frozen and has a docstring under every field, from which `docs/reference/configuration.md` is generated.
+The `training` section is `grpo.GRPOConfig`. Imports neither torch nor reasoning_gym.
 """
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
+from rg_env.core.config import parsing
 from rg_env.core.config.files import without_nulls
-from rg_env.core.config.parsing import PromptConfig, Rewards, Section, Seed, Text, default_rewards, named
+from rg_env.core.config.parsing import Above0, Count, From0, Positive, Section, Seed, Share, TaskOptions, Text, named
+from rg_env.core.data.splits import SplitBy
 from rg_env.core.data.user_rows import DataConfig
+from rg_env.core.hub import repo_problem
 from rg_env.core.tasks.mixture import Mixture
+from rg_env.errors import unknown_name
 from rg_env.tiny import TINY, tiny_mixture
-from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig
-from rg_env.training.config.other_names import OTHER_SECTIONS, RUN_KEYS
-from rg_env.training.config.sections import (
-    CurriculumConfig,
-    EngineConfig,
-    EvaluationConfig,
-    HubConfig,
-    LoggingConfig,
-    LoraConfig,
-    ModelConfig,
-    MonitorsConfig,
-    OutputConfig,
-    SplitsConfig,
-    TaskConfig,
-)
+from rg_env.training.config.grpo import OTHER_NAMES, OWNED_ELSEWHERE, GRPOConfig
+
+
+class ModelConfig(Section):
+    """The policy to train. `model: tiny` is short for `model: {name: tiny}`."""
+
+    short = "name"
+
+    name: Text
+    """A folder, a model name on the Hugging Face Hub, or "tiny" for the tiny policy that ships with the package."""
+    attention: Literal["auto", "flash_attention_2", "sdpa", "eager"] = "auto"
+    """Attention implementation. "auto" uses flash-attn if it works on this machine, and PyTorch's SDPA otherwise."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Data type of the weights. "bfloat16" is meant for LoRA, where it halves the memory for frozen weights, and
+    for `training.optim: adamw_offload`."""
+
+
+class TaskConfig(TaskOptions):
+    """One training task. Its key in `tasks` is the task's name."""
+
+    weight: Annotated[float, Field(gt=0, le=1e100)] = 1.0
+    """This task's share of the training questions, relative to the other tasks' weights."""
+
+
+class SplitsConfig(Section):
+    """How many questions a run uses, and how they are split between training and evaluation. By default, the two never
+    share a problem, regardless of the seeds."""
+
+    num_train_examples: Positive = 2000
+    """Number of distinct training questions, divided among the tasks by weight."""
+    num_eval_examples: Count = 200
+    """Number of distinct evaluation questions, divided among the training tasks by weight. If 0, the training tasks
+    are not evaluated."""
+    seed: Seed | None = None
+    """Seed of the training questions. Default: the run's `seed`."""
+    eval_seed: Seed = 0
+    """Seed of the evaluation questions. It is independent of the run's `seed`, so runs with different seeds are
+    evaluated on the same questions."""
+    by: SplitBy = "problem"
+    """How questions are divided between training and evaluation. "problem" keeps all wordings of a problem in the same
+    split. "question" assigns each question text independently, so the same problem can be in both splits; use it to
+    reproduce runs from earlier releases of rg-env, or to get more rows from tasks with few problems."""
+    manifest: Text | None = None
+    """Path of the manifest.json of an earlier run. The new run uses exactly the same rows, and fails if they cannot be
+    reproduced."""
+
+
+class EngineConfig(Section):
+    """The engine that generates completions. `engine: vllm` is short for `engine: {kind: vllm}`."""
+
+    short = "kind"
+    renamed: ClassVar = OTHER_NAMES["engine"]
+
+    kind: Literal["embedded", "vllm"] = "embedded"
+    """"embedded" samples from the model being trained, in the training process. "vllm" samples from a vLLM server,
+    which `rg-env vllm` and `rg-env launch` start."""
+    max_batch_size: Positive = 512
+    """Maximum number of sequences the embedded engine decodes at once. Lower values use less memory and take more
+    time."""
+    host: Text = "127.0.0.1"
+    """Host of the vLLM server."""
+    port: Annotated[int, Field(ge=1, le=65535)] = 8000
+    """Port of the vLLM server."""
+    connect_timeout: Above0 = 5.0
+    """Seconds to wait for the vLLM server when a run starts."""
+    generation_timeout: Above0 = 600.0
+    """Timeout for generating one batch of rollouts, in seconds ("vllm" only)."""
+    num_batches_ahead: Count = 0
+    """Number of batches generated in advance, while the model is trained on an earlier one ("vllm" only). With 0,
+    generation and training alternate; with 1, they overlap, and rollouts are one step off-policy."""
+    importance_sampling_correction: bool = False
+    """Whether each token's policy loss is weighted by min(p_trainer / p_sampler, cap), which corrects for the
+    difference between the server's probabilities and the trainer's ("vllm" only; Yao et al., 2025, "Your Efficient RL
+    Framework Secretly Brings You Off-Policy RL Training")."""
+    importance_sampling_cap: Above0 = 2.0
+    """Upper bound (`cap`) of the importance weights."""
+    weight_sync_timeout: Above0 = 120.0
+    """Seconds to wait for the vLLM server's workers in each phase of a weight sync."""
+
+
+class LoraConfig(Section):
+    """Low-rank adapters, which are trained instead of the model's own weights (Hu et al., 2021, arXiv:2106.09685)."""
+
+    renamed: ClassVar = OTHER_NAMES["lora"]
+
+    r: Positive = 16
+    """Rank of the adapters."""
+    alpha: Positive = 32
+    """Scaling parameter: the output of the adapters is multiplied by alpha / r."""
+    dropout: Share = 0.0
+    """Dropout probability for the adapters' input. 0 turns dropout off."""
+    target_modules: Annotated[list[Text], Field(min_length=1)] = ["all-linear"]  # noqa: RUF012
+    """Names of the layers that get an adapter. If the only entry is "all-linear", all linear layers except the LM head
+    get one."""
+    use_rslora: bool = False
+    """Whether to multiply by alpha / sqrt(r) instead of alpha / r (rsLoRA)."""
+
+
+class CurriculumTask(Section):
+    """A task whose difficulty level changes during training. Its key in `tasks` is the task's name."""
+
+    attributes: list[Text] = Field(default_factory=list)
+    """Attributes of the task that change with the level. Default: all."""
+    start: Count = 0
+    """Level at the start of training."""
+    highest: Count | None = None
+    """Highest level the curriculum can reach. Default: the task's highest level."""
+
+
+class CurriculumConfig(Section):
+    """Difficulty levels that change during training, based on the measured accuracy or at given steps."""
+
+    renamed: ClassVar = OTHER_NAMES["curriculum"]
+
+    tasks: dict[str, CurriculumTask]
+    """Training tasks whose levels change. The levels of all other tasks stay fixed."""
+    success_threshold: Share = 0.7
+    """The level is raised if accuracy over the window exceeds this value."""
+    failure_threshold: Share = 0.1
+    """The level is lowered if accuracy over the window falls below this value."""
+    window: Positive = 20
+    """Number of recent prompts, all at the task's current level, over which accuracy is measured. The level does not
+    change until the window is full."""
+    check_every: Positive = 1
+    """Number of steps between accuracy checks."""
+    step: Positive = 1
+    """Number of levels to go up or down at each change."""
+    schedule: dict[str, Count] | None = None
+    """Levels to switch to at given training steps, such as {0: 0, 100: 1, 200: 2}. If set, the thresholds are not used.
+    Default: levels depend on accuracy."""
+
+    _named = field_validator("tasks", mode="before")(named("{name: b, start: 1}", "name it once"))
+
+    @field_validator("schedule")
+    @classmethod
+    def _steps(cls, schedule: dict[str, int] | None) -> dict[str, int] | None:
+        if schedule is None:
+            return None
+        if not schedule or not all(step.isdecimal() and len(step) <= 10 for step in schedule):
+            raise ValueError("must map steps to levels, such as {0: 0, 100: 1}")
+        if len({int(step) for step in schedule}) < len(schedule):
+            raise ValueError("names a step twice")
+        return schedule
+
+
+class LoggingConfig(Section):
+    """A run's console output, recorded rollouts and experiment trackers. `metrics.jsonl` is always written."""
+
+    report_to: Annotated[
+        list[Literal["tensorboard", "wandb", "trackio"]],
+        BeforeValidator(lambda names: [] if names in ("none", ["none"]) else names),
+    ] = Field(default_factory=list)
+    """Experiment trackers that receive the metrics. By default, or with "none", no tracker is used. Metrics are
+    uploaded only to the trackers listed here."""
+    project: Text = "rg-env"
+    """Name of the project in W&B and Trackio."""
+    run_name: Text | None = None
+    """Name of the run in W&B and Trackio. Default: the output folder's name."""
+    examples_every: Count = 10
+    """Number of steps between examples (questions and answers) printed on the console. 0 turns them off."""
+    num_examples: Positive = 2
+    """Number of examples printed each time."""
+    rollouts_kept: Count = 32
+    """Number of rollouts per step to write to rollouts.jsonl."""
+    completion_tables: bool = True
+    """Whether the examples printed on the console are also sent to W&B and Trackio as tables."""
+
+
+class HubConfig(Section):
+    """Uploads to the Hugging Face Hub. As with `rg-env push`, each upload includes a model card generated from the
+    run's files. A failed upload never ends a run: a one-line message gives the command that completes the upload."""
+
+    renamed: ClassVar = OTHER_NAMES["hub"]
+
+    enabled: bool = False
+    """Whether the model is uploaded at the end of training."""
+    repo_id: Annotated[Text | None, Field(validate_default=True)] = None
+    """Repository on the Hub, as USER/NAME. It is created if it does not exist. A repository with other contents is not
+    overwritten."""
+    private: bool = False
+    """Whether a new repository is private."""
+    optimizer_state: Literal["none", "full"] = "none"
+    """Whether to upload the optimizer state. "full" uploads it, so that training can be resumed from the repository;
+    "none" leaves it out."""
+    every: Count = 0
+    """Number of steps between checkpoint uploads during training; must be a multiple of `output.save_every`. 0 uploads
+    only at the end."""
+
+    @field_validator("repo_id")
+    @classmethod
+    def _is_a_repository(cls, repo_id: str | None, info: ValidationInfo) -> str | None:
+        if repo_id is None and info.data.get("enabled"):
+            raise ValueError("is required if hub.enabled is true: set it to the repository to upload to, as USER/NAME")
+        if repo_id is not None and (problem := repo_problem(repo_id)):
+            raise ValueError(problem)
+        return repo_id
+
+
+class OutputConfig(Section):
+    """The output folder and its checkpoints. `output: DIR` is short for `output: {dir: DIR}`."""
+
+    short = "dir"
+
+    dir: Text | None = None
+    """Output folder, which must not contain another run. Default: a new folder under outputs/."""
+    save_every: Count = 100
+    """Number of steps between checkpoints. 0 saves only at the end."""
+    save_total_limit: Positive | None = None
+    """Maximum number of checkpoints to keep; older ones are deleted. Default: all are kept."""
+
+
+FIGURES = {"held_out": "a metric (eval/held_out)", "status": "a metric (eval/status)"}
+"""Names under `eval/` that cannot be labels."""
+
+
+class EvaluationSettings(Section):
+    """When the fixed evaluation runs, and how its answers are sampled."""
+
+    every: Count | None = None
+    """Number of steps between evaluations. Default: a fifth of the run. 0 evaluates only before and after training."""
+    before: bool = True
+    """Whether to evaluate before the first step."""
+    after: bool = True
+    """Whether to evaluate after the last step."""
+    rollouts_per_example: Positive = 1
+    """Number of sampled answers per question. If it is above 1, pass@k is reported."""
+    temperature: From0 | None = None
+    """Temperature for the sampled answers. Default: `training.temperature`."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Nucleus sampling threshold (top-p) for the sampled answers. Default: `training.top_p`."""
+    max_tokens: Positive | None = None
+    """Maximum number of new tokens per answer. Default: `training.max_tokens`."""
+    greedy: Annotated[bool, Field(validate_default=True)] = True
+    """Whether each question is also answered once with greedy decoding."""
+
+    @field_validator("temperature")
+    @classmethod
+    def _varies(cls, temperature: float | None, info: ValidationInfo) -> float | None:
+        if temperature == 0 and info.data.get("rollouts_per_example", 1) > 1:
+            raise ValueError(
+                "with temperature 0, all answers are the same: use rollouts_per_example=1 or a higher temperature"
+            )
+        return temperature
+
+    @field_validator("greedy")
+    @classmethod
+    def _adds_an_answer(cls, greedy: bool, info: ValidationInfo) -> bool:
+        if greedy and info.data.get("temperature") == 0:
+            raise ValueError("with temperature 0, the sampled answer is already greedy: set greedy to false")
+        return greedy
+
+
+class EvaluationTask(TaskOptions):
+    """An evaluation task. Its key in `tasks` is the task's name or a label."""
+
+    task: Text | None = None
+    """Name of the task if the key is a label. Default: the key."""
+    num_examples: Positive | None = None
+    """Number of distinct questions. Default: `evaluation.num_held_out_examples`."""
+
+
+class EvaluationConfig(EvaluationSettings):
+    """The fixed evaluation, which uses the same questions before, during and after training."""
+
+    tasks: dict[str, EvaluationTask] = Field(default_factory=dict)
+    """Tasks to evaluate in addition to the training tasks. A held-out task is listed under its own name. Any task,
+    such as a training task at another difficulty, can be listed under a label instead; results under a label do not
+    count toward the overall metrics."""
+    num_held_out_examples: Positive = 50
+    """Number of distinct questions for each entry in `tasks` that does not set `num_examples`."""
+
+    _named = field_validator("tasks", mode="before")(
+        named("{name: b, num_examples: 20}", "give the second one a label: {name: LABEL, task: NAME}")
+    )
+
+    @property
+    def held_out(self) -> list[str]:
+        """Keys of `tasks` that are task names."""
+        return [name for name, entry in self.tasks.items() if entry.task in (None, name)]
+
+    @property
+    def labels(self) -> list[str]:
+        """Keys of `tasks` that are labels."""
+        return [name for name in self.tasks if name not in self.held_out]
+
+    def gym(self, name: str) -> dict[str, Any]:
+        """The entry `name` in the form that `Mixture.parse` accepts. Its weight is its number of questions."""
+        entry = self.tasks[name]
+        options = entry.model_dump(exclude={"task", "num_examples"})
+        return {"name": entry.task or name, "weight": entry.num_examples or self.num_held_out_examples, **options}
+
+
+def evaluation_steps(every: int | None, max_steps: int) -> int:
+    """Number of steps between evaluations: `every`, or a fifth of the run if `every` is None. 0 turns them off."""
+    return max(1, max_steps // 5) if every is None else every
+
+
+Factor = Annotated[float, Field(gt=1, allow_inf_nan=False)]
+
+ALL = "all"
+
+
+class MonitorsConfig(Section):
+    """Rules that watch the logged metrics. Each key except `window`, `off` and `stop_on` is a rule, and its value is
+    the threshold. A rule that fires prints one line with the symptom, the likely cause and the key to change. It does
+    not fire again until its condition has been false for a whole window."""
+
+    window: Annotated[int, Field(ge=2, le=10_000)] = 10
+    """Number of steps over which rules average the metrics. No rule fires before the first window is full."""
+    off: list[str] = Field(default_factory=list)
+    """Rules to turn off. `[all]` turns off every rule."""
+    stop_on: list[str] = Field(default_factory=list)
+    """Rules that end the run when they fire. The run still performs a final evaluation, saves a checkpoint and writes
+    all results; its exit code is 1."""
+    zero_variance: Share = 0.9
+    """Fires when at least this fraction of groups have the same reward for all rollouts. Such groups provide no
+    learning signal."""
+    answer_rate: Share = 0.5
+    """Fires when the fraction of completions with a well-formed answer is below this value and not rising."""
+    format_rate: Share = 0.5
+    """Fires when the fraction of completions in the format that `think_format` rewards is below this value and not
+    rising. Active only if that reward is used."""
+    truncation: Share = 0.2
+    """Fires when at least this fraction of completions are cut off by the token limit."""
+    length_drift: Factor = 2.0
+    """Fires when the mean length of completions has grown or shrunk by this factor since the first window, and accuracy
+    has not risen."""
+    entropy_collapse: Share = 0.1
+    """Fires when entropy is below this fraction of its first-window mean, and accuracy is below 0.8 and not rising."""
+    reward_hacking: Above0 = 0.1
+    """Fires when the mean reward has risen by at least this much, and by more than noise, since the previous or the
+    first window, and accuracy has not risen. If accuracy has fallen, half of this amount is enough."""
+    kl_spike: Factor = 5.0
+    """Fires when the KL divergence is at least this many times its median over the window, and at least 0.1 nats per
+    token."""
+    ratio_spike: Factor = 5.0
+    """Fires when the largest probability ratio of any token is at least this many times its median over the window, and
+    at least 10."""
+    grader_timeouts: Share = 0.02
+    """Fires when grading timed out for at least this fraction of answers."""
+    ungradable: Share = 0.02
+    """Fires when at least this fraction of answers could not be graded."""
+
+    @field_validator("off", "stop_on")
+    @classmethod
+    def _known(cls, names: list[str], info: ValidationInfo) -> list[str]:
+        for name in names:
+            if name not in cls.rule_names() and not (name == ALL and info.field_name == "off"):
+                raise unknown_name("monitor", name, cls.rule_names())
+            if info.field_name == "stop_on" and {name, ALL} & set(info.data.get("off", [])):
+                raise ValueError(f"{name} is off: remove it from monitors.off")
+        return names
+
+    @classmethod
+    def rule_names(cls) -> list[str]:
+        """All rules, in the order in which they are checked."""
+        return [name for name in cls.model_fields if name not in ("window", "off", "stop_on")]
+
+    def active(self) -> list[str]:
+        """Names of the active rules."""
+        return [] if ALL in self.off else [name for name in self.rule_names() if name not in self.off]
 
 
 class TrainConfig(Section):
     """A training run's config."""
 
-    renamed: ClassVar = RUN_KEYS
-    other_sections: ClassVar = OTHER_SECTIONS
+    renamed: ClassVar = OTHER_NAMES["run"]
+    other_sections: ClassVar = OTHER_NAMES["sections"]
     mistaken: ClassVar = {
         "reasoning_gym": "this is a config for Reasoning Gym's own trainer: see configs/train/paper for the "
         "paper's runs",
@@ -62,8 +413,8 @@ class TrainConfig(Section):
     """Your own questions and answers, used instead of `tasks`. `splits.num_eval_examples` of the rows, selected with
     `splits.eval_seed`, are held out for evaluation; the rest are trained on."""
     splits: SplitsConfig = SplitsConfig()
-    prompt: PromptConfig = PromptConfig()
-    rewards: Rewards = Field(default_factory=default_rewards)
+    prompt: parsing.PromptConfig = parsing.PromptConfig()
+    rewards: parsing.Rewards = Field(default_factory=parsing.default_rewards)
     """Reward functions, by name. A rollout's reward is their weighted sum."""
     engine: EngineConfig = EngineConfig()
     training: GRPOConfig = GRPOConfig()

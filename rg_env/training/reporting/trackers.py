@@ -24,7 +24,7 @@ from transformers import TrainerCallback
 from rg_env.core.text import reason_of
 from rg_env.errors import InputError
 from rg_env.training.collectives import on_main
-from rg_env.training.config.sections import LoggingConfig
+from rg_env.training.config.schema import LoggingConfig
 from rg_env.training.preflight import check_logins
 
 STEP = "train/global_step"
