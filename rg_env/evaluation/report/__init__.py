@@ -12,11 +12,13 @@ import base64
 import hashlib
 import html
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from string import Template
 from typing import Any
+
+from pydantic import BaseModel
 
 from rg_env.core.run_folder import RunFolder, written_aside
 from rg_env.errors import InputError, OutputFolderError
@@ -51,10 +53,7 @@ def write_report(source: Path, output: Path | None = None, limit: int = ROLLOUTS
         InputError: there is nothing to report, or a file is damaged or unreadable.
         OutputFolderError: the report cannot be written.
     """
-    try:
-        page = _page(source, limit)
-    except OSError as error:
-        raise InputError(f"{source} cannot be read: {error.strerror}") from error
+    page = _page(source, limit)
     output = output or (source if source.is_dir() else source.parent) / "report.html"
     if output.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{output} must end in .html, so that no file of the run is overwritten")
@@ -97,15 +96,19 @@ def render(page: Page) -> str:
         title=html.escape(page.title, quote=False),
         style=style,
         script=script,
-        data=as_script_data({"format": FORMAT, **asdict(page)}),
+        data=as_script_data({"format": FORMAT, **vars(page)}),
     )
 
 
 def as_script_data(values: Any) -> str:
     """JSON for `<script type="application/json">`: ASCII with `<`, `>` and `&` escaped, so that text cannot end the
     script, start a comment or form an entity. Parsing the JSON returns the original values."""
-    text = json.dumps(values, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(values, allow_nan=False, separators=(",", ":"), default=_as_dict)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _as_dict(record: Any) -> dict[str, Any]:
+    return record.model_dump(mode="json") if isinstance(record, BaseModel) else vars(record)
 
 
 def _joined(names: tuple[str, ...]) -> str:

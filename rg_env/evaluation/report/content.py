@@ -1,66 +1,43 @@
 """Content of a report on a training run or an evaluation, as plain records.
 
-page = run_page(Path("outputs/RUN"), 10_000)          # from the files of a run (see `RunFolder`)
-page = results_page(Path("outputs/eval"), 10_000)     # from results files and `rollouts.jsonl`
+    page = run_page(Path("outputs/RUN"), 10_000)          # from the files of a run (see `RunFolder`)
+    page = results_page(Path("outputs/eval"), 10_000)     # from results files and `rollouts.jsonl`
+
+Rollouts are shown as they were recorded (see `evaluation.runner`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from rg_env.core.run_folder import RunFolder
+from rg_env.core.data.splits import question_hash
+from rg_env.core.run_folder import RunFolder, damaged, json_lines
 from rg_env.core.text import counted, is_number
 from rg_env.errors import InputError
-from rg_env.evaluation.report.rollouts import Answers, Record, Rollouts, file_source, gather, step_source
-from rg_env.evaluation.results import (
-    RESULTS,
-    Accuracy,
-    Results,
-    Scores,
-    TaskResults,
-    merged,
-    newest_results,
-    read_evaluations,
-    read_results,
-)
-from rg_env.evaluation.runner import ROLLOUTS
+from rg_env.evaluation import results as schema
+from rg_env.evaluation.results import Accuracy, Results, Scores, TaskResults
+from rg_env.evaluation.runner import ROLLOUTS, Answer, Record
 from rg_env.evaluation.scores import scores_from, together
 from rg_env.evaluation.tables import Table, columns_of, figures_of, tables_of
 
 POINTS = 1_000
 """Maximum number of values per metric in a report; if there are more, evenly spaced ones are kept."""
+MAX_CHARACTERS = 50_000_000
+"""Maximum number of model-written characters in a report; more would make browsers slow."""
 _LABELS_DRAWN = 5
 _CHARTS = {
     "Training batches": {"reward": "reward", "accuracy": "accuracy"},
     "Completion length, tokens": {"completions/mean_length": "mean", "completions/max_length": "longest"},
 }
-"""Metrics and their labels by title of the chart; the second metric is dotted."""
-_PARTS = {"held_out": "held out", "labelled": "label"}
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value with its 95% interval; the ends are None if unknown."""
-
-    value: float
-    low: float | None = None
-    high: float | None = None
-
-    @classmethod
-    def of(cls, found: Accuracy | None, name: str = "accuracy") -> "Estimate | None":
-        """A mean with its interval; None if it was not measured."""
-        value = getattr(found, name, None)
-        return cls(value, *found.intervals[name]) if found and value is not None else None
-
-
-@dataclass(frozen=True)
-class Series:
-    """A line in a chart, as (x, estimate) points."""
-
-    name: str
-    points: list[tuple[float, Estimate]]
-    dotted: bool = False
+"""Metrics and their labels by title of the chart."""
+_PARTS = {"held_out": " (held out)", "labelled": " (label)"}
+_ABOUT_MEANS = "Means with 95% intervals, clustered by question."
+Estimate = tuple[float, float | None, float | None]
+"""A value, and the ends of its 95% interval, which are None if unknown."""
 
 
 @dataclass(frozen=True)
@@ -68,46 +45,35 @@ class Chart:
     """A line chart with steps on the x-axis."""
 
     title: str
-    series: list[Series]
+    lines: dict[str, list[tuple[float, Estimate]]]
+    """Steps and values by the line's name."""
     note: str = ""
     share: bool = False
     """Whether the y-axis goes from 0 to 1."""
 
 
 @dataclass(frozen=True)
-class Bar:
-    """A model's accuracy on a task."""
+class Task:
+    """Scores on a task, of which the page draws the accuracies."""
 
     name: str
-    """Model or step, which determines the color."""
-    estimate: Estimate
-
-
-@dataclass(frozen=True)
-class BarGroup:
-    """A task's bars."""
-
-    name: str
-    bars: list[Bar]
+    scores: list[tuple[str, Scores]]
+    """Scores by model, or by step of a training run."""
     note: str = ""
     floor: float | None = None
     """Accuracy of the best constant answer, drawn as a marker."""
 
 
-@dataclass(frozen=True)
-class Text:
-    """A long text, collapsed by default."""
-
-    title: str
-    text: str
-
-
 @dataclass
-class Metrics:
-    """All metrics logged by a run, with steps and values."""
+class Rollouts:
+    """Content of the rollout browser. Shared texts (questions, system prompts) are stored once, in `texts`."""
 
-    values: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
-    note: str = ""
+    records: list[Record] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    variants: list[str] = field(default_factory=list)
+    """Steps of a run, or models, in display order; their answers to a question can be compared."""
+    found: int = 0
+    """Total number of rollouts, including omitted ones."""
 
 
 @dataclass
@@ -120,44 +86,109 @@ class Page:
     notes: list[str] = field(default_factory=list)
     """Notes about missing or omitted content."""
     charts: list[Chart] = field(default_factory=list)
-    metrics: Metrics = field(default_factory=Metrics)
-    bars: list[BarGroup] = field(default_factory=list)
+    metrics: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
+    """Steps and values of all metrics logged by a run."""
+    thinned: str = ""
+    """Note about omitted values of metrics."""
+    tasks: list[Task] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
-    texts: list[Text] = field(default_factory=list)
+    texts: list[tuple[str, str]] = field(default_factory=list)
+    """Titles and contents of long texts, which are collapsed at first."""
     rollouts: Rollouts = field(default_factory=Rollouts)
 
-    def add_facts(self, facts: Iterable[tuple[str, object]]) -> None:
+    def add_facts(self, facts: Mapping[str, object]) -> None:
         """Add the facts whose values are known."""
-        self.facts += [(name, str(value)) for name, value in facts if value not in (None, "")]
+        self.facts += [(name, str(value)) for name, value in facts.items() if value not in (None, "")]
 
-    def add_scores(self, tasks: Iterable[tuple[BarGroup, Mapping[str, Scores]]], kind: str, note: str) -> None:
-        """Add each task's bars, and a table of the scores by task and model.
+    def add_tasks(self, tasks: list[Task], kind: str, note: str) -> None:
+        """Add each task's accuracies, and a table of all scores.
 
         Args:
             kind: "model", or "step" if the models are steps of a training run.
         """
-        rows = []
-        for task, scores in tasks:
-            self.bars.append(task)
-            task.bars.extend(Bar(name, found) for name, each in scores.items() if (found := Estimate.of(each)))
-            own = {name: {"rollouts": str(each.answers), **figures_of(each)} for name, each in scores.items()}
-            rows += [{"task": task.name, kind: name, **figures} for name, figures in own.items()]
+        self.tasks = tasks
+        rows = [
+            {"task": task.name, kind: name, "rollouts": str(each.answers), **figures_of(each)}
+            for task in tasks
+            for name, each in task.scores
+        ]
         if rows:
             self.tables.append(Table("Tasks", *columns_of(rows), [note]))
 
     def add_results(self, results: Results, kind: str = "model") -> None:
-        """Add the summary tables, each task's bars, and a table of the scores by task and model."""
+        """Add the summary tables and each task's scores."""
         self.tables += [replace(table, title=table.title or "Summary") for table in tables_of(results)]
-        tasks = []
-        for name, task in results.tasks.items():
-            title = f"{name} ({_PARTS[task.part]})" if task.part in _PARTS else name
-            group = BarGroup(title, [], counted(task.questions.n, "question"), task.floor)
-            tasks.append((group, {model: each.scores for model, each in task.models.items()}))
-        note = (
-            "Means with 95% intervals, clustered by question. "
-            "Questions that a model was trained on are left out of its scores."
-        )
-        self.add_scores(tasks, kind, note)
+        tasks = [
+            Task(
+                f"{name}{_PARTS.get(task.part or '', '')}",
+                [(model, each.scores) for model, each in task.models.items()],
+                counted(task.questions.n, "question"),
+                task.floor,
+            )
+            for name, task in results.tasks.items()
+        ]
+        self.add_tasks(tasks, kind, f"{_ABOUT_MEANS} Questions that a model was trained on are left out of its scores.")
+
+    def add_rollouts(
+        self, records: Sequence[Record], limit: int, variants: Iterable[str] = (), characters: int = MAX_CHARACTERS
+    ) -> None:
+        """Add at most `limit` rollouts with at most `characters` characters: all or none of the answers to a question.
+
+        Questions are chosen in hash order, so that the choice is not biased by their content.
+
+        Args:
+            records: rollouts with the additional fields "source" ("training" or "evaluation"), "variant" (the model or
+                step, if its answers can be compared with others) and "system" (the system prompt, if any).
+            variants: models in display order.
+        """
+        by_question: dict[str, list[Record]] = {}
+        for record in records:
+            by_question.setdefault(record["question"], []).append(record)
+        chosen: set[str] = set()
+        left, space = limit, characters
+        for question in sorted(by_question, key=question_hash):
+            left -= len(by_question[question])
+            texts = (text for record in by_question[question] for text in record.values() if isinstance(text, str))
+            space -= sum(map(len, texts))
+            if left < 0 or space < 0:
+                break
+            chosen.add(question)
+        shown = [record for record in records if record["question"] in chosen]
+        self.rollouts = _with_shared_texts(shown, variants, len(records))
+        if len(shown) < len(records):
+            self.notes.append(
+                f"{len(shown):,} of {len(records):,} rollouts are on this page: all answers to {len(chosen):,} of "
+                f"{len(by_question):,} questions (--max-rollouts N: up to N, or {characters / 1e6:.0f} million "
+                "characters)"
+            )
+
+
+def _with_shared_texts(records: Sequence[Record], variants: Iterable[str], found: int) -> Rollouts:
+    """The records without empty fields, and with shared texts and variants replaced by their indices."""
+    texts, known = dict[str, int](), {name: place for place, name in enumerate(variants)}
+    shown = []
+    for each in records:
+        record = {name: value for name, value in each.items() if value is not None}
+        if not isinstance(record.get("answer", ""), str):  # gold answers of custom rows may be numbers or lists
+            record["answer"] = json.dumps(record["answer"], ensure_ascii=False)
+        for name, places in (("question", texts), ("system", texts), ("variant", known)):
+            if name in record:
+                record[name] = places.setdefault(record[name], len(places))
+        shown.append(record)
+    return Rollouts(shown, list(texts), list(known), found)
+
+
+def _read_rollouts(file: Path) -> Iterator[Record]:
+    for record in json_lines(file):
+        if not isinstance(record.get("question"), str):
+            raise damaged(file, "a rollout has no question")
+        yield record
+
+
+def _estimate(found: Accuracy | None, name: str = "accuracy") -> Estimate | None:
+    """A mean with its interval; None if it was not measured."""
+    value = getattr(found, name, None)
+    return (value, *found.intervals[name]) if found and value is not None else None
 
 
 def _date(created: str | None) -> str:
@@ -165,12 +196,22 @@ def _date(created: str | None) -> str:
     return f"{datetime.fromisoformat(created).astimezone(UTC):%Y-%m-%d %H:%M} UTC" if created else ""
 
 
+def _sampling(results: Results) -> str:
+    """The first task's sampling settings."""
+    sampling = results.sampling
+    answers = counted(sampling.rollouts_per_example, "answer")
+    return (
+        f"{answers} per question, temperature {sampling.temperature:g}, top_p {sampling.top_p:g}, "
+        f"at most {sampling.max_tokens} tokens"
+    )
+
+
 # Evaluations
 
 
 def is_evaluation(folder: Path) -> bool:
     """Whether `folder` has results or rollouts of an evaluation."""
-    return (folder / ROLLOUTS).is_file() or any(folder.glob(RESULTS))
+    return (folder / ROLLOUTS).is_file() or any(folder.glob(schema.RESULTS))
 
 
 def results_page(source: Path, limit: int) -> Page:
@@ -182,32 +223,28 @@ def results_page(source: Path, limit: int) -> Page:
         InputError: a file is damaged or unreadable, or there is nothing to show.
     """
     folder = source if source.is_dir() else source.parent
-    page = Page(folder.resolve().name, "evaluation")
+    page, file = Page(folder.resolve().name, "evaluation"), folder / ROLLOUTS
     results = None if source.name == ROLLOUTS else _results(source, page.notes)
     tasks = results.tasks if results else {}
-    models = list(dict.fromkeys(name for task in tasks.values() for name in task.models))
-
-    def system_prompt(record: Record) -> str | None:
-        if (task := tasks.get(record["task"])) is None:
-            return None
-        model = task.models.get(record["model"])
-        return task.system_prompt if model is None or model.system_prompt is None else model.system_prompt
-
-    rollouts = folder / ROLLOUTS
-    shown = tasks if tasks and source.is_file() else None  # for a single task's results, only its rollouts
-    sources = [file_source(rollouts, "evaluation", shown)] if rollouts.is_file() else []
-    page.rollouts, answers, notes = gather(sources, limit, variants=models, system_prompt=system_prompt)
-    page.notes += notes
-    if results is None:
-        if not page.rollouts.found:
-            raise InputError(f"{rollouts} has no rollouts")
+    records = _evaluated(file, page.notes) if file.is_file() else []
+    if tasks and source.is_file():  # a single task's results
+        records = [record for record in records if record.get("task") in tasks]
+    for record in records:
+        if task := tasks.get(record.get("task", "")):
+            own = task.models[record["model"]].system_prompt if record["model"] in task.models else None
+            record["system"] = (task.system_prompt if own is None else own) or None
+    page.add_rollouts(records, limit, dict.fromkeys(name for task in tasks.values() for name in task.models))
+    sampled = [record for record in records if record.get("draw") != "greedy"]
+    if results:
+        _add_evaluation(page, results)
+        page.add_results(results)
+        if tasks:
+            page.notes += _differences(tasks, sampled) if records else [f"no {ROLLOUTS}: there are no rollouts to show"]
+    elif records:
         page.notes.append(f"no results file: figures are computed from the rollouts in {ROLLOUTS} so far")
-        _add_answers(page, answers)
-        return page
-    _add_evaluation(page, results)
-    page.add_results(results)
-    if tasks:
-        page.notes += _differences(tasks, answers) if sources else [f"no {ROLLOUTS}: there are no rollouts to show"]
+        page.add_tasks(_tasks_so_far(sampled), "model", _ABOUT_MEANS)
+    else:
+        raise InputError(f"{file} has no rollouts")
     return page
 
 
@@ -215,65 +252,76 @@ def _results(source: Path, notes: list[str]) -> Results | None:
     """Results in the file `source`. For a folder: the newest file with the results of all tasks or, without such a
     file, the newest results of each task, merged."""
     if source.is_file():
-        return read_results(source)
-    shown, several = newest_results(source)
+        return schema.read_results(source)
+    shown, several = schema.newest_results(source)
     if several:
-        notes.append(
-            f"several results files: this page shows the newest, {', '.join(sorted(file.name for file in shown))}"
-        )
+        names = ", ".join(sorted(file.name for file in shown))
+        notes.append(f"several results files: this page shows the newest, {names}")
     if len(shown) < 2:
         return next(iter(shown.values()), None)
-    return merged({file.name: each for file, each in shown.items()}).model_copy(update={"comparisons": []})
+    return schema.merged({file.name: each for file, each in shown.items()}).model_copy(update={"comparisons": []})
+
+
+def _evaluated(file: Path, notes: list[str]) -> list[Record]:
+    """The last record of each answer; earlier ones are those of failed calls."""
+    found: dict[tuple[Any, ...], Record] = {}
+    number = -1
+    for number, record in enumerate(_read_rollouts(file)):
+        question = record.get("row") or question_hash(record["question"])
+        key = (record.get("model"), record.get("task"), question, record.get("rollout", number), record.get("draw"))
+        found[key] = {**record, "source": "evaluation", "variant": record.get("model")}
+    if repeated := number + 1 - len(found):
+        notes.append(f"{counted(repeated, 'repeated rollout')}: the last record of each counts")
+    return list(found.values())
 
 
 def _add_evaluation(page: Page, results: Results) -> None:
     """Add the title, facts and system prompts."""
-    page.add_facts([("folder", page.title), ("date", _date(results.created))])
-    page.title, tasks = results.title, results.tasks
+    folder, page.title, tasks = page.title, results.title, results.tasks
+    page.add_facts({"folder": folder, "date": _date(results.created)})
     if first := next(iter(tasks.values()), None):
-        sampling = first.sampling
         sources = {name: model.source for task in tasks.values() for name, model in task.models.items()}
-        facts = {
-            "models": ", ".join(name if name == where else f"{name}: {where}" for name, where in sources.items()),
-            "questions": f"{sum(task.questions.n for task in tasks.values()):,}",
-            "answers per question": sampling.rollouts_per_example,
-            "temperature": f"{sampling.temperature:g}",
-            "top_p": f"{sampling.top_p:g}",
-            "max. tokens": sampling.max_tokens,
-            "grading": first.grading,
-        }
-        page.add_facts(facts.items())
-        if any((task.sampling, task.grading) != (sampling, first.grading) for task in tasks.values()):
+        models = (name if name == source else f"{name}: {source}" for name, source in sources.items())
+        questions = f"{sum(task.questions.n for task in tasks.values()):,}"
+        page.add_facts({"models": ", ".join(models), "questions": questions})
+        page.add_facts({"sampling": _sampling(results), "grading": first.grading})
+        if any((task.sampling, task.grading) != (first.sampling, first.grading) for task in tasks.values()):
             page.notes.append("tasks differ in sampling or grading: the facts above are about the first task")
-    page.add_facts([("versions", ", ".join(f"{name} {version}" for name, version in results.versions.items()))])
+    page.add_facts({"versions": ", ".join(f"{name} {version}" for name, version in results.versions.items())})
     prompts = {task.system_prompt: f"System prompt, {name}" for name, task in reversed(tasks.items())}
     if len(prompts) == 1:
         prompts = dict.fromkeys(prompts, "System prompt")
     for task in tasks.values():
         prompts |= {each.system_prompt: f"System prompt of {name}" for name, each in task.models.items()}
-    page.texts = [Text(title, prompt) for prompt, title in prompts.items() if prompt]
+    page.texts = [(title, prompt) for prompt, title in prompts.items() if prompt]
 
 
-def _differences(tasks: Mapping[str, TaskResults], answers: Answers) -> list[str]:
+def _differences(tasks: Mapping[str, TaskResults], records: Iterable[Record]) -> list[str]:
     """Notes about rollouts that do not match the results, because they are incomplete or from another evaluation."""
-    notes = []
+    found = Counter((record["model"], record["task"]) for record in records)
     counts = {(model, name): each.scores.answers for name, task in tasks.items() for model, each in task.models.items()}
-    for (model, name), count in counts.items():
-        found = sum(map(len, answers.get((model, name), {}).values()))
-        if found != count:
-            notes.append(f"{name}, {model}: {ROLLOUTS} has {found:,} rollouts, but the results count {count:,}")
-    if others := sorted(f"{model} on {task}" for model, task in answers.keys() - counts.keys()):
+    notes = [
+        f"{task}, {model}: {ROLLOUTS} has {found[model, task]:,} rollouts, but the results count {count:,}"
+        for (model, task), count in counts.items()
+        if found[model, task] != count
+    ]
+    if others := sorted(f"{model} on {task}" for model, task in found.keys() - counts.keys()):
         notes.append(f"{ROLLOUTS} also has rollouts not counted in the results: {', '.join(others)}")
     return notes
 
 
-def _add_answers(page: Page, answers: Answers) -> None:
-    """Add the accuracy and reward of each model on each task, computed from rollouts."""
-    tasks: dict[str, dict[str, Scores]] = {}
-    for (model, task), questions in sorted(answers.items()):
-        tasks.setdefault(task, {})[model] = scores_from(list(questions.values()))
-    note = "Means over the rollouts so far; accuracies with 95% intervals, clustered by question."
-    page.add_scores([(BarGroup(task, []), scores) for task, scores in sorted(tasks.items())], "model", note)
+def _tasks_so_far(records: Iterable[Record]) -> list[Task]:
+    """The scores of each model on each task, computed from rollouts."""
+    answers: dict[str, dict[str, dict[str, list[Answer]]]] = {}
+    for record in records:
+        if model := record.get("model"):
+            questions = answers.setdefault(record["task"], {}).setdefault(model, {})
+            answer = Answer.of(dict.fromkeys(Answer._fields) | record)
+            questions.setdefault(record["question"], []).append(answer)
+    return [
+        Task(task, [(model, scores_from(list(questions.values()))) for model, questions in sorted(models.items())])
+        for task, models in sorted(answers.items())
+    ]
 
 
 # Training runs
@@ -286,7 +334,7 @@ def run_page(folder: Path, limit: int) -> Page:
         InputError: a file is damaged or unreadable, or there is nothing to show.
     """
     run, page = RunFolder(folder), Page(folder.resolve().name, "training run")
-    evaluations = read_evaluations(run)
+    evaluations = schema.read_evaluations(run)
     _add_run(page, run, evaluations)
     _add_metrics(page, run)
     _add_charts(page, evaluations)
@@ -294,15 +342,18 @@ def run_page(folder: Path, limit: int) -> Page:
         page.title = evaluations[-1].title
         _add_evaluations(page, evaluations)
     files = [file for file in (run.config_file, run.arguments_file) if file.is_file()]
-    page.texts = [Text(file.name, file.read_text(encoding="utf-8")) for file in files]
-    settings = run.arguments() if files else {}
-    prompt = (settings.get("environment") or {}).get("system_prompt")
-    sources = [step_source(each.rollouts, each.step or 0) for each in evaluations]
+    page.texts = [(file.name, file.read_text(encoding="utf-8")) for file in files]
+    environment = (run.arguments() if files else {}).get("environment") or {}
+    system = environment.get("system_prompt") or None
+    records = [
+        {**record, "source": "evaluation", "variant": f"step {each.step}", "step": each.step, "model": None}
+        for each in evaluations
+        for record in each.rollouts
+    ]
     if run.rollouts_file.is_file():
-        sources.append(file_source(run.rollouts_file, "training"))
-    page.rollouts, _, notes = gather(sources, limit, system_prompt=lambda _: prompt)
-    page.notes += notes
-    if not (evaluations or page.metrics.values or page.rollouts.found):
+        records += [{**record, "source": "training"} for record in _read_rollouts(run.rollouts_file)]
+    page.add_rollouts([{**record, "system": system} for record in records], limit)
+    if not (evaluations or page.metrics or records):
         raise InputError(f"{folder} contains a training run without metrics, evaluations or rollouts")
     return page
 
@@ -310,23 +361,21 @@ def run_page(folder: Path, limit: int) -> Page:
 def _add_run(page: Page, run: RunFolder, evaluations: Sequence[Results]) -> None:
     manifest, results = run.manifest(), run.results()
     commit = (manifest.get("commit") or "")[:12]
-    page.add_facts([("folder", page.title), ("date", _date(manifest.get("created"))), ("commit", commit)])
+    page.add_facts({"folder": page.title, "date": _date(manifest.get("created")), "commit": commit})
     if results is not None:
         state = "interrupted" if results.get("interrupted") else "finished"
         if rule := results.get("stopped_by"):
             state = f"stopped by monitor {rule}"
-        page.add_facts((name, results.get(name)) for name in ("model", "engine", "steps"))
-        page.add_facts([("time", f"{results['seconds']:,.0f} s"), ("state", state), ("error", results.get("error"))])
+        page.add_facts({name: results.get(name) for name in ("model", "engine", "steps")})
+        page.add_facts({"time": f"{results['seconds']:,.0f} s", "state": state, "error": results.get("error")})
         if findings := results.get("monitors"):
             page.tables.append(Table("Monitor findings", ["finding"], [[line] for line in findings]))
     elif run.metrics_file.is_file():
-        page.add_facts([("state", "not finished")])
+        page.add_facts({"state": "not finished"})
     if evaluations:
-        last = evaluations[-1]
-        sampling, count = last.sampling, sum(each.n for each in last.environments)
-        answers = counted(sampling.rollouts_per_example, "answer")
-        how = f"{answers} per problem, temperature {sampling.temperature:g}, at most {sampling.max_tokens} tokens"
-        page.add_facts([("evaluations", f"{len(evaluations)}, on {count} frozen questions"), ("sampling", how)])
+        count = sum(each.n for each in evaluations[-1].environments)
+        page.add_facts({"evaluations": f"{len(evaluations)}, on {count} frozen questions"})
+        page.add_facts({"sampling": _sampling(evaluations[-1])})
 
 
 def _add_metrics(page: Page, run: RunFolder) -> None:
@@ -338,10 +387,8 @@ def _add_metrics(page: Page, run: RunFolder) -> None:
                 steps.append(record["step"])
                 values.append(value)
     every = max((-(-len(steps) // POINTS) for steps, _ in found.values()), default=1)
-    page.metrics = Metrics(
-        {name: (steps[::every], values[::every]) for name, (steps, values) in sorted(found.items())},
-        f"1 of {every} values" if every > 1 else "",
-    )
+    page.metrics = {name: (steps[::every], values[::every]) for name, (steps, values) in sorted(found.items())}
+    page.thinned = f"1 of {every} values" if every > 1 else ""
 
 
 def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
@@ -349,24 +396,19 @@ def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
     lines: dict[str, list[tuple[float, Estimate]]] = {}
     for each in evaluations:
         overall, labels = each.overall(), list(each.scores("labelled").items())[:_LABELS_DRAWN]
-        found = {"sampled": Estimate.of(overall), "greedy": Estimate.of(overall, "greedy_accuracy")}
-        found |= {"held-out tasks": Estimate.of(each.overall("held_out"))}
-        found |= {f"{name} (label)": Estimate.of(scores) for name, scores in labels}
+        found = {"sampled": _estimate(overall), "greedy": _estimate(overall, "greedy_accuracy")}
+        found |= {"held-out tasks": _estimate(each.overall("held_out"))}
+        found |= {f"{name} (label)": _estimate(scores) for name, scores in labels}
         for name, estimate in found.items():
             if estimate:
                 lines.setdefault(name, []).append((each.step or 0, estimate))
-    if lines:
-        drawn = [Series(name, points, name not in ("sampled", "greedy")) for name, points in lines.items()]
-        note = "Mean and 95% interval, clustered by problem"
-        page.charts.append(Chart("Accuracy on the frozen questions", drawn, note, share=True))
+    note = "Mean and 95% interval, clustered by problem"
+    charts = [Chart("Accuracy on the frozen questions", lines, note, share=True)]
     for title, names in _CHARTS.items():
-        drawn = [
-            Series(label, [(x, Estimate(y)) for x, y in zip(*page.metrics.values[name], strict=True)], number > 0)
-            for number, (name, label) in enumerate(names.items())
-            if name in page.metrics.values
-        ]
-        if drawn:
-            page.charts.append(Chart(title, drawn, page.metrics.note))
+        known = {label: zip(*page.metrics[name], strict=True) for name, label in names.items() if name in page.metrics}
+        lines = {label: [(step, (value, None, None)) for step, value in points] for label, points in known.items()}
+        charts.append(Chart(title, lines, page.thinned))
+    page.charts = [chart for chart in charts if chart.lines]
 
 
 def _add_evaluations(page: Page, evaluations: Sequence[Results]) -> None:
@@ -382,9 +424,8 @@ def _add_evaluations(page: Page, evaluations: Sequence[Results]) -> None:
         note = "Means over the training tasks' problems, with 95% intervals clustered by problem."
         page.tables.append(Table("Evaluations", *columns_of(rows), [note]))
     first, last = evaluations[0], evaluations[-1]
-    shown = {f"step {last.step}": last}
-    if first.step != last.step and first.environments == last.environments:
-        shown = {f"step {first.step}": first, **shown}
-    elif first.step != last.step:
+    shown = {f"step {each.step}": each for each in (first, last)}
+    if first.environments != last.environments:
+        del shown[f"step {first.step}"]
         page.notes.append("the first and the last evaluation are not compared: their questions differ")
     page.add_results(together(shown), "step")

@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -27,10 +28,14 @@ from report_samples import (
 from rg_env.core.statistics import share_interval
 from rg_env.errors import InputError
 from rg_env.evaluation.report import as_script_data, render, write_report
-from rg_env.evaluation.report.content import POINTS, Page
-from rg_env.evaluation.report.rollouts import Rollouts, file_source, gather
+from rg_env.evaluation.report.content import POINTS, Page, Rollouts
 
 Run = Callable[..., tuple[int, str, str]]
+
+
+def accuracies(data: Any) -> dict[str, dict[str, float]]:
+    """The accuracies drawn as bars, by task and model or step."""
+    return {task["name"]: {name: each["accuracy"] for name, each in task["scores"]} for task in data["tasks"]}
 
 
 def test_a_runs_page_has_its_figures(tmp_path: Path, report: Run) -> None:
@@ -44,13 +49,14 @@ def test_a_runs_page_has_its_figures(tmp_path: Path, report: Run) -> None:
     assert facts.items() <= dict(data["facts"]).items()
     assert dict(data["facts"])["commit"] == "0123abc"
     assert table(data, "Monitor findings") == [{"finding": "step 3: monitor length: it grows"}]
-    curve = {series["name"]: series["points"] for series in data["charts"][0]["series"]}
-    assert [(step, e["value"]) for step, e in curve["sampled"]] == [(0, pytest.approx(1 / 6)), (4, 0.5)]
-    assert [(step, e["value"]) for step, e in curve["held-out tasks"]] == [(0, 0.0), (4, 0.5)]
-    assert [(step, e["value"]) for step, e in curve["greedy"]] == [(0, 0.0), (4, 0.0)]
-    batches = {series["name"]: series["points"] for series in data["charts"][1]["series"]}
-    assert [(step, e["value"]) for step, e in batches["reward"]] == [(1, 0.25), (2, 0.5), (3, 0.75), (4, 1.0)]
-    assert data["metrics"]["values"] == {
+    curves, batches = (chart["lines"] for chart in data["charts"])
+    assert {name: [(step, value) for step, (value, *_) in points] for name, points in curves.items()} == {
+        "sampled": [(0, pytest.approx(1 / 6)), (4, 0.5)],
+        "held-out tasks": [(0, 0.0), (4, 0.5)],
+        "greedy": [(0, 0.0), (4, 0.0)],
+    }
+    assert batches["reward"] == [[step, [step / 4, None, None]] for step in (1, 2, 3, 4)]
+    assert data["metrics"] == {
         "accuracy": [[1, 2, 3, 4], [0.125, 0.25, 0.375, 0.5]],
         "reward": [[1, 2, 3, 4], [0.25, 0.5, 0.75, 1.0]],
     }
@@ -60,12 +66,9 @@ def test_a_runs_page_has_its_figures(tmp_path: Path, report: Run) -> None:
     changes = {row["task"]: row["difference"] for row in table(data, "Two models on the same questions")}
     assert changes["chain_sum"].startswith("+0.333 [")
     assert changes["maze"].startswith("+0.500 [")
-    groups = {
-        group["name"]: [(bar["name"], bar["estimate"]["value"]) for bar in group["bars"]] for group in data["bars"]
-    }
-    assert groups["chain_sum"] == [("step 0", pytest.approx(1 / 6)), ("step 4", 0.5)]
+    assert accuracies(data)["chain_sum"] == {"step 0": pytest.approx(1 / 6), "step 4": 0.5}
     assert [row["step"] for row in table(data, "Evaluations")] == ["0", "4"]
-    assert {text["title"]: text["text"] for text in data["texts"]} == {"config.yaml": (run / "config.yaml").read_text()}
+    assert data["texts"] == [["config.yaml", (run / "config.yaml").read_text()]]
 
 
 def test_labels_may_be_called_as_anything(tmp_path: Path) -> None:
@@ -75,9 +78,8 @@ def test_labels_may_be_called_as_anything(tmp_path: Path) -> None:
         labels = {n: each.tasks["chain_sum"].model_copy(update={"part": "labelled"}) for n in ("greedy", "sampled")}
         evaluations.append(each.model_copy(update={"tasks": {**each.tasks, **labels}}))
     data = page_data(write_report(write_run(tmp_path / "run", evaluations)).file)
-    curves = [(series["name"], len(series["points"])) for series in data["charts"][0]["series"]]
     names = ["sampled", "greedy", "held-out tasks", "greedy (label)", "sampled (label)"]
-    assert curves == [(name, 2) for name in names]
+    assert {name: len(points) for name, points in data["charts"][0]["lines"].items()} == dict.fromkeys(names, 2)
 
 
 def test_a_runs_rollouts(tmp_path: Path) -> None:
@@ -101,11 +103,8 @@ def test_an_evaluations_page(tmp_path: Path, report: Run) -> None:
     folder = write_evaluation(tmp_path / "eval")
     assert report(folder) == (0, f"{folder / 'report.html'}\n", "")
     data = page_data(folder / "report.html")
-    (group,) = data["bars"]
-    assert (group["floor"], [(bar["name"], bar["estimate"]["value"]) for bar in group["bars"]]) == (
-        0.25,
-        [("base", 0.375), ("trained", 0.75)],
-    )
+    assert accuracies(data) == {"leg_counting": {"base": 0.375, "trained": 0.75}}
+    assert data["tasks"][0]["floor"] == 0.25
     assert data["title"] == "base, trained on leg_counting"
     assert [row["base"].split()[0] for row in table(data, "Summary") if row["task"] == "leg_counting"] == ["0.375"]
     assert {row["model"]: row["accuracy"].split()[0] for row in table(data, "Tasks")} == {
@@ -155,7 +154,7 @@ def test_tasks_without_a_summary_are_shown_together(tmp_path: Path) -> None:
         results = results_of_records(evaluation_records(), task)
         (tmp_path / f"results_{task}_1.json").write_text(results.model_dump_json())
     data = page_data(write_report(tmp_path).file)
-    assert [group["name"] for group in data["bars"]] == ["leg_counting", "maze"]
+    assert list(accuracies(data)) == ["leg_counting", "maze"]
     assert data["notes"] == ["no rollouts.jsonl: there are no rollouts to show"]
 
 
@@ -200,9 +199,9 @@ def test_long_runs_are_thinned_and_say_so(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     write_lines(run / "metrics.jsonl", [{"step": step, "reward": 1.0} for step in range(2 * POINTS + 1)])
     data = page_data(write_report(run).file)
-    steps, values = data["metrics"]["values"]["reward"]
+    steps, values = data["metrics"]["reward"]
     assert len(steps) == len(values) <= POINTS
-    assert data["metrics"]["note"] == "1 of 3 values"
+    assert data["thinned"] == "1 of 3 values"
 
 
 def test_too_many_rollouts_keep_whole_questions(tmp_path: Path, report: Run) -> None:
@@ -219,9 +218,9 @@ def test_too_many_rollouts_keep_whole_questions(tmp_path: Path, report: Run) -> 
 
 
 def test_too_much_text_is_left_out_too(tmp_path: Path) -> None:
-    write_lines(tmp_path / "rollouts.jsonl", [training_record(1, f"{n} and " + 400 * "x") for n in range(10)])
-    rollouts, *_ = gather([file_source(tmp_path / "rollouts.jsonl", "training")], 100, characters=2000)
-    assert (len(rollouts.records), rollouts.found) == (4, 10)
+    page = Page("", "")
+    page.add_rollouts([training_record(1, f"{n} and " + 400 * "x") for n in range(10)], 100, characters=2000)
+    assert (len(page.rollouts.records), page.rollouts.found) == (4, 10)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +248,7 @@ def test_the_last_line_of_a_killed_run_may_be_incomplete(tmp_path: Path) -> None
             file.write('{"step": 5, "ques')
     (run / "train_results.json").unlink()
     data = page_data(write_report(run).file)
-    assert data["metrics"]["values"]["reward"][0] == [1, 2, 3, 4]
+    assert data["metrics"]["reward"][0] == [1, 2, 3, 4]
     assert ["state", "not finished"] in data["facts"]
 
 

@@ -1,4 +1,5 @@
-// Lines over steps, and bars with intervals, as SVG. Colors are the classes c0 to c7 of the style sheet.
+// Lines over steps, and bars with intervals, as SVG. Colors and dashes are the classes c0 to c7 of the style sheet.
+// An estimate is [value, low, high]: a value and the ends of its interval, which are null if unknown.
 
 const COLORS = 8;
 
@@ -35,33 +36,32 @@ function range(values, share) {
 
 /** A figure for `chart`, a `Chart` of content.py. */
 function lineChart(chart) {
-  const readouts = chart.series.map(() => el("output", {}));
+  const lines = Object.entries(chart.lines);
+  const readouts = lines.map(() => el("output", {}));
   const legend = el("ul", { class: "legend" });
-  chart.series.forEach((series, i) => {
+  lines.forEach(([name], i) => {
     const key = svg("svg", { viewBox: "0 0 24 8", class: "key", "aria-hidden": "true" });
-    key.append(svg("line", { x1: 0, x2: 24, y1: 4, y2: 4, class: lineClass(series, i) }));
-    legend.append(el("li", {}, key, series.name, readouts[i]));
+    key.append(svg("line", { x1: 0, x2: 24, y1: 4, y2: 4, class: `line c${i % COLORS}` }));
+    legend.append(el("li", {}, key, name, readouts[i]));
   });
   const place = el("div", { class: "plot" });
-  drawnByWidth(place, (width) => place.replaceChildren(linesOf(chart, width, readouts)));
+  drawnByWidth(place, (width) => place.replaceChildren(linesOf(chart, lines, width, readouts)));
   const figure = el("figure", { class: "chart" }, el("figcaption", {}, el("h3", {}, chart.title)), legend, place);
   if (chart.note) figure.append(el("p", { class: "small" }, chart.note));
   return figure;
 }
 
-const lineClass = (series, i) => `line c${i % COLORS}${series.dotted ? " dotted" : ""}`;
-
-function linesOf(chart, width, readouts) {
+function linesOf(chart, lines, width, readouts) {
   const height = Math.round(Math.min(260, Math.max(180, width * 0.5)));
   const [left, right, top, bottom] = [44, 12, 10, 34];
-  const points = chart.series.flatMap((series) => series.points);
+  const points = lines.flatMap(([, each]) => each);
   const steps = points.map(([step]) => step);
   const [x0, x1] = [Math.min(...steps), Math.max(...steps)];
-  const ends = points.flatMap(([, e]) => [e.value, e.low, e.high]);
+  const ends = points.flatMap(([, estimate]) => estimate);
   const [y0, y1] = range(ends, chart.share && ends.every((end) => end === null || (end >= 0 && end <= 1)));
   const x = (value) => left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right);
   const y = (value) => height - bottom - ((value - y0) / (y1 - y0 || 1)) * (height - top - bottom);
-  const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": described(chart) });
+  const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": described(chart.title, lines) });
   for (const [tick, text] of ticks(y0, y1, 5)) {
     drawing.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }));
     drawing.append(svg("text", { class: "tick end", x: left - 6, y: y(tick) + 4 }, text));
@@ -70,33 +70,33 @@ function linesOf(chart, width, readouts) {
     drawing.append(svg("text", { class: "tick middle", x: x(tick), y: height - bottom + 18 }, text));
   }
   drawing.append(svg("text", { class: "tick end", x: width - right, y: height - 2 }, "step"));
-  chart.series.forEach((series, i) => drawSeries(drawing, series, i, x, y));
-  follow(drawing, chart, readouts, x, [top, height - bottom], width);
+  lines.forEach(([, each], i) => drawLine(drawing, each, i, x, y));
+  follow(drawing, lines, readouts, x, [top, height - bottom], width);
   return drawing;
 }
 
-function drawSeries(drawing, series, i, x, y) {
-  const sure = series.points.filter(([, e]) => e.low !== null);
+function drawLine(drawing, points, i, x, y) {
+  const color = `c${i % COLORS}`;
+  const sure = points.filter(([, [, low]]) => low !== null);
   if (sure.length > 1) {
-    const upper = sure.map(([at, e]) => `${x(at)},${y(e.high)}`);
-    const lower = sure.map(([at, e]) => `${x(at)},${y(e.low)}`).reverse();
-    drawing.append(svg("polygon", { class: `band c${i % COLORS}`, points: [...upper, ...lower].join(" ") }));
+    const upper = sure.map(([at, [, , high]]) => `${x(at)},${y(high)}`);
+    const lower = sure.map(([at, [, low]]) => `${x(at)},${y(low)}`).reverse();
+    drawing.append(svg("polygon", { class: `band ${color}`, points: [...upper, ...lower].join(" ") }));
   }
-  const line = series.points.map(([at, e]) => `${x(at).toFixed(1)},${y(e.value).toFixed(1)}`).join(" ");
-  drawing.append(svg("polyline", { class: lineClass(series, i), points: line }));
-  if (series.points.length <= 40) {
-    for (const [at, e] of series.points) {
-      if (sure.length === 1 && e.low !== null) {
-        drawing.append(svg("line", { class: `line c${i % COLORS}`, x1: x(at), x2: x(at), y1: y(e.low), y2: y(e.high) }));
-      }
-      drawing.append(svg("circle", { class: `dot c${i % COLORS}`, cx: x(at), cy: y(e.value), r: sure.length ? 3.5 : 2 }));
+  const line = points.map(([at, [value]]) => `${x(at).toFixed(1)},${y(value).toFixed(1)}`).join(" ");
+  drawing.append(svg("polyline", { class: `line ${color}`, points: line }));
+  if (points.length > 40) return;
+  for (const [at, [value, low, high]] of points) {
+    if (sure.length === 1 && low !== null) {
+      drawing.append(svg("line", { class: `line ${color}`, x1: x(at), x2: x(at), y1: y(low), y2: y(high) }));
     }
+    drawing.append(svg("circle", { class: `dot ${color}`, cx: x(at), cy: y(value), r: sure.length ? 3.5 : 2 }));
   }
 }
 
 /** Shows a line at the step nearest to the pointer, and the step's values next to the names. */
-function follow(drawing, chart, readouts, x, [top, bottom], width) {
-  const steps = [...new Set(chart.series.flatMap((series) => series.points.map(([at]) => at)))];
+function follow(drawing, lines, readouts, x, [top, bottom], width) {
+  const steps = [...new Set(lines.flatMap(([, points]) => points.map(([at]) => at)))];
   const rule = svg("line", { class: "rule", y1: top, y2: bottom, visibility: "hidden" });
   drawing.append(rule);
   drawing.addEventListener("pointermove", (event) => {
@@ -106,8 +106,8 @@ function follow(drawing, chart, readouts, x, [top, bottom], width) {
     rule.setAttribute("x1", x(near));
     rule.setAttribute("x2", x(near));
     rule.setAttribute("visibility", "visible");
-    chart.series.forEach((series, i) => {
-      const point = series.points.find(([at]) => at === near);
+    lines.forEach(([, points], i) => {
+      const point = points.find(([at]) => at === near);
       readouts[i].textContent = point ? `${withInterval(point[1])} at ${shown(near)}` : "";
     });
   });
@@ -117,28 +117,35 @@ function follow(drawing, chart, readouts, x, [top, bottom], width) {
   });
 }
 
-function described(chart) {
-  const ends = chart.series.map((series) => {
-    const [first, last] = [series.points[0], series.points.at(-1)];
-    return `${series.name} from ${shown(first[1].value)} at step ${first[0]} to ${shown(last[1].value)} at step ${last[0]}`;
+function described(title, lines) {
+  const ends = lines.map(([name, points]) => {
+    const [[first, [before]], [last, [after]]] = [points[0], points.at(-1)];
+    return `${name} from ${shown(before)} at step ${first} to ${shown(after)} at step ${last}`;
   });
-  return `${chart.title}: ${ends.join("; ")}`;
+  return `${title}: ${ends.join("; ")}`;
 }
 
-function withInterval(estimate) {
-  const ends = estimate.low === null ? "" : ` [${estimate.low.toFixed(2)}, ${estimate.high.toFixed(2)}]`;
-  return `${estimate.value.toFixed(2)}${ends}`.replaceAll("-", "\u2212");
+function withInterval([value, low, high]) {
+  const ends = low === null ? "" : ` [${low.toFixed(2)}, ${high.toFixed(2)}]`;
+  return `${value.toFixed(2)}${ends}`.replaceAll("-", "\u2212");
 }
 
-/** Bars from 0 to 1 with intervals, by group, with one color per name. */
-function barChart(title, groups) {
-  const names = [...new Set(groups.flatMap((group) => group.bars.map((bar) => bar.name)))];
+/** Bars from 0 to 1 with intervals: the accuracies on each task, with one color per name. */
+function barChart(title, tasks) {
+  const groups = tasks.map((task) => ({ ...task, bars: accuracies(task) }));
+  const names = [...new Set(groups.flatMap((group) => group.bars.map(([name]) => name)))];
   const place = el("div", { class: "plot" });
   drawnByWidth(place, (width) => place.replaceChildren(barsOf(groups, names, width)));
   const scroller = el("div", { class: "tall", tabindex: "0", role: "group", "aria-label": title }, place);
   const floors = groups.some((group) => group.floor !== null);
   const note = `Bars: mean; lines: 95% interval.${floors ? " Dashed: accuracy of the best constant answer." : ""}`;
   return el("figure", { class: "chart bars" }, el("figcaption", {}, el("h2", {}, title)), scroller, el("p", { class: "small" }, note));
+}
+
+/** Names and accuracies of the models or steps whose accuracy was measured. */
+function accuracies(task) {
+  const measured = task.scores.filter(([, scores]) => scores.accuracy !== null);
+  return measured.map(([name, { accuracy, intervals }]) => [name, [accuracy, ...intervals.accuracy]]);
 }
 
 function barsOf(groups, names, width) {
@@ -156,16 +163,14 @@ function barsOf(groups, names, width) {
     drawing.append(svg("text", { class: "group", x: 0, y: y + 17 }, shortened(group.name, Math.floor(width / 9)),
       svg("tspan", { class: "tick", dx: 8 }, group.note)));
     const start = (y += gap - 5);
-    for (const bar of group.bars) {
-      const [color, e, middle] = [`c${names.indexOf(bar.name) % COLORS}`, bar.estimate, y + row / 2];
-      drawing.append(svg("text", { class: "tick end", x: label - 8, y: middle + 4 }, shortened(bar.name, Math.floor(label / 8)),
-        svg("title", {}, bar.name)));
-      drawing.append(svg("rect", { class: `bar ${color}`, x: label, y: y + 2.5, height: row - 5, width: scale(e.value) - label, rx: 2 }));
-      if (e.low !== null) {
-        const [low, high] = [scale(e.low), scale(e.high)];
-        drawing.append(svg("path", { class: "whisker", d: `M${low} ${middle}H${high}M${low} ${middle - 3.5}v7M${high} ${middle - 3.5}v7` }));
-      }
-      drawing.append(svg("text", { class: "tick value", x: width - value + 10, y: middle + 4 }, withInterval(e)));
+    for (const [name, estimate] of group.bars) {
+      const [color, middle] = [`c${names.indexOf(name) % COLORS}`, y + row / 2];
+      const [mean, low, high] = estimate.map(scale);
+      drawing.append(svg("text", { class: "tick end", x: label - 8, y: middle + 4 }, shortened(name, Math.floor(label / 8)),
+        svg("title", {}, name)));
+      drawing.append(svg("rect", { class: `bar ${color}`, x: label, y: y + 2.5, height: row - 5, width: mean - label, rx: 2 }));
+      drawing.append(svg("path", { class: "whisker", d: `M${low} ${middle}H${high}M${low} ${middle - 3.5}v7M${high} ${middle - 3.5}v7` }));
+      drawing.append(svg("text", { class: "tick value", x: width - value + 10, y: middle + 4 }, withInterval(estimate)));
       y += row;
     }
     if (group.floor !== null) {
@@ -176,4 +181,4 @@ function barsOf(groups, names, width) {
   return drawing;
 }
 
-const barText = (group) => `${group.name}: ${group.bars.map((bar) => `${bar.name} ${withInterval(bar.estimate)}`).join(", ")}`;
+const barText = (group) => `${group.name}: ${group.bars.map(([name, estimate]) => `${name} ${withInterval(estimate)}`).join(", ")}`;

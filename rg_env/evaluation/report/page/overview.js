@@ -7,25 +7,24 @@ function showOverview(page) {
   byId("notes").hidden = !page.notes.length;
   byId("notes").append(...page.notes.map((note) => el("li", {}, note)));
   const charts = page.charts.map(lineChart);
-  if (Object.keys(page.metrics.values).length) charts.push(metricChart(page.metrics, page.charts));
+  if (Object.keys(page.metrics).length) charts.push(metricChart(page.metrics, page.thinned));
   byId("charts").append(...charts);
-  if (page.bars.length) byId("bars").append(barChart("Accuracy by task", page.bars));
+  if (page.tasks.some((task) => accuracies(task).length)) byId("bars").append(barChart("Accuracy by task", page.tasks));
   byId("tables").append(...page.tables.map(tableOf));
-  byId("texts").append(...page.texts.map(({ title, text }) =>
+  byId("texts").append(...page.texts.map(([title, text]) =>
     el("details", {}, el("summary", {}, title), el("pre", { tabindex: "0" }, text))));
 }
 
 /** Any logged metric, selected by the reader. */
-function metricChart(metrics, charts) {
-  const names = Object.keys(metrics.values);
+function metricChart(metrics, note) {
+  const names = Object.keys(metrics);
   const first = ["frac_reward_zero_std", "entropy", "kl", "loss"].find((name) => names.includes(name)) ?? names[0];
   const choice = el("select", { "aria-label": "Metric" }, ...names.map((name) => option(name, name, name === first)));
   const figure = el("div", { class: "metric" });
   const draw = () => {
-    const [steps, values] = metrics.values[choice.value];
-    const points = steps.map((step, i) => [step, { value: values[i], low: null, high: null }]);
-    const series = [{ name: choice.value, points, dotted: false }];
-    figure.replaceChildren(lineChart({ title: "Any metric", series, note: metrics.note, share: false }));
+    const [steps, values] = metrics[choice.value];
+    const points = steps.map((step, i) => [step, [values[i], null, null]]);
+    figure.replaceChildren(lineChart({ title: "Any metric", lines: { [choice.value]: points }, note, share: false }));
     figure.querySelector("figcaption").append(choice);
   };
   choice.addEventListener("change", () => {
