@@ -8,7 +8,7 @@
 
     child = JsonProcess("my_package.worker:main", bare_environment()) # a function in a separate interpreter
     child.send({"n": 2}, deadline)
-    child.receive(deadline)
+    child.receive(deadline)                                           # or TimeoutError, or ProcessEndedError
     child.kill()
 
 Every child runs in its own session: Ctrl-C in the terminal does not reach it, and its whole process group can be ended.
@@ -33,6 +33,7 @@ import tempfile
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -128,7 +129,7 @@ class Finished:
         """The signal that ended the program, its last line of output (where Python names the exception), or its exit
         code."""
         if self.code is not None and self.code < 0:
-            return f"ended by {signal_name(-self.code)}"
+            return f"ended by {_end(self.code)}"
         lines = [line.strip() for line in f"{self.output}\n{self.errors}".splitlines() if line.strip()]
         return lines[-1][:300] if lines else f"exit code {self.code}"
 
@@ -164,12 +165,9 @@ def run_python(deadline_s: float, *arguments: str) -> Finished:
     return run([sys.executable, "-P", *arguments], deadline_s)
 
 
-def signal_name(number: int) -> str:
-    """A signal's name, such as "SIGKILL"."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+def _end(code: int) -> str:
+    """How a process with this exit code ended: "exit code 3", or "signal 9 (Killed)" for -9."""
+    return f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.strsignal(-code)})"
 
 
 def _kill_group(process: subprocess.Popen[Any]) -> None:
@@ -206,30 +204,23 @@ class ProcessGroup:
 
     Args:
         environment: base environment, to which the command's own variables are added; default: this process's own.
-        pass_fds: file descriptors inherited by the program.
 
     Create a `ProcessGroup` in a thread that outlives the program: the kernel signals the program when that thread ends.
     """
 
-    def __init__(
-        self, command: Command, log: Path, *, environment: Mapping[str, str] | None = None, pass_fds: Sequence[int] = ()
-    ):
+    def __init__(self, command: Command, log: Path, *, environment: Mapping[str, str] | None = None):
         import psutil
 
         self.command, self.log = command, log
         with log.open("ab") as output:
             self._begin = self._read = output.tell()  # earlier output belongs to another program
+            base = os.environ if environment is None else environment
             self._root = subprocess.Popen(
                 [sys.executable, "-I", "-S", child_process.__file__, str(os.getpid()), *command.arguments],
-                env={
-                    **(os.environ if environment is None else environment),
-                    "PYTHONUNBUFFERED": "1",
-                    **command.environment,
-                },
+                env={**base, "PYTHONUNBUFFERED": "1", **command.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                pass_fds=pass_fds,
                 start_new_session=True,
             )
         self._process = psutil.Process(self._root.pid)
@@ -364,6 +355,19 @@ def _signal(processes: "Iterable[psutil.Process]", number: signal.Signals) -> No
 # Functions in a separate interpreter
 
 
+class ProcessEndedError(EOFError):
+    """A `JsonProcess` has ended; it has been reaped, and its group has been killed."""
+
+    def __init__(self, code: int, last_error: str) -> None:
+        self.code = code
+        """The exit code, or -N after signal N."""
+        self.end = _end(code)
+        """How the process ended: "exit code 3" or "signal 9 (Killed)"."""
+        self.last_error = last_error
+        """Last line on standard error."""
+        super().__init__(f"{self.end}: {last_error}")
+
+
 class JsonProcess:
     """A fresh interpreter that runs `main` ("module:function") and exchanges JSON lines with this process.
 
@@ -387,46 +391,36 @@ class JsonProcess:
             "import json, sys; sys.path += [each for each in json.loads(sys.argv.pop()) if each not in sys.path]; "
             f"from {module} import {function}; {function}()"
         )
-        self.last_error = ""
-        """Last line on standard error, available after `kill`."""
         self._lock = threading.Lock()
         self._reaped = False
-        self.unread = b""
-        """Bytes that have arrived but have not been received yet."""
+        self._lines: deque[bytes] = deque()
+        self._rest = b""
+        self._last_error = ""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `kill`)
-        with _fork_lock:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-W", "ignore", "-c", program, path],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                cwd=folder,
-                env=environment,
-                bufsize=0,
-                start_new_session=True,
-            )
-            _json_processes.add(self)
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-W", "ignore", "-c", program, path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            cwd=folder,
+            env=environment,
+            bufsize=0,
+            start_new_session=True,
+        )
+        _json_processes.add(self)
         self.pid = self._process.pid
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._requests, self._replies = self._process.stdin.fileno(), self._process.stdout.fileno()
-        self._writable, self._readable = select.poll(), select.poll()
-        self._writable.register(self._requests, select.POLLOUT)
-        self._readable.register(self._replies, select.POLLIN)
         os.set_blocking(self._requests, False)
-        os.set_blocking(self._replies, False)
 
     @property
     def code(self) -> int | None:
         """The exit code, or -N after signal N; None before `kill`."""
         return self._process.returncode
 
-    def fileno(self) -> int:
-        """File descriptor for selectors: readable once replies have arrived or the process has ended."""
-        return self._replies
-
     def send(self, value: Any, deadline: float = math.inf) -> None:
-        """Send a value. Raises `TimeoutError` at the deadline, and `OSError` if the process is dead."""
+        """Send a value. Raises `TimeoutError` at the deadline, and `ProcessEndedError` if the process is dead."""
         self.send_line(json.dumps(value).encode(), deadline)
 
     def send_line(self, line: bytes, deadline: float = math.inf) -> None:
@@ -436,40 +430,41 @@ class JsonProcess:
             try:
                 data = data[os.write(self._requests, data) :]
             except BlockingIOError:
-                _wait(self._writable, deadline)
+                _wait(self._requests, select.POLLOUT, deadline)
+            except BrokenPipeError:
+                raise self._ended() from None
 
     def receive(self, deadline: float = math.inf, max_bytes: int = 2**30) -> Any:
         """The next reply.
 
         Raises:
             TimeoutError: the deadline has passed.
-            EOFError, OSError: the process is dead.
+            ProcessEndedError: the process is dead.
             ValueError, RecursionError: the reply is not JSON, or is larger than `max_bytes`.
         """
-        while b"\n" not in self.unread:
-            if len(self.unread) > max_bytes:
+        while not self._lines:
+            if len(self._rest) > max_bytes:
                 raise ValueError(f"more than {max_bytes} bytes")
-            _wait(self._readable, deadline)
-            self.unread += self._chunk()
-        line, _, self.unread = self.unread.partition(b"\n")
-        return json.loads(line)
+            _wait(self._replies, select.POLLIN, deadline)
+            if not (chunk := os.read(self._replies, 1 << 20)):
+                raise self._ended()
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            self._lines.extend(lines)
+        return json.loads(self._lines.popleft())
 
-    def arrived(self) -> list[Any]:
-        """All replies that have arrived. Does not block if a selector reported the process as readable. Raises the same
-        errors as `receive`."""
-        _wait(self._readable, math.inf)
-        *lines, self.unread = (self.unread + self._chunk()).split(b"\n")
-        return [json.loads(line) for line in lines]
+    @property
+    def unread(self) -> bool:
+        """Whether more bytes than the received replies have been read."""
+        return bool(self._lines or self._rest)
 
     def is_silent(self) -> bool:
         """Whether there is nothing to read: neither a reply nor an end of file."""
-        return not self.unread and not self._readable.poll(0)
-
-    def _chunk(self) -> bytes:
-        chunk = os.read(self._replies, 1 << 20)
-        if not chunk:
-            raise EOFError
-        return chunk
+        if self.unread:
+            return False
+        with contextlib.suppress(TimeoutError):
+            _wait(self._replies, select.POLLIN, 0)
+            return False
+        return True
 
     def signal_kill(self) -> None:
         """Send SIGKILL to the process and its group, without waiting for them to end."""
@@ -486,15 +481,13 @@ class JsonProcess:
         if not self._log.closed:
             self._log.seek(0)
             lines = self._log.read().decode(errors="replace").strip().splitlines()
-            self.last_error = lines[-1][:300] if lines else "no error message"
+            self._last_error = lines[-1][:300] if lines else "no error message"
             self._log.close()
         self._close_pipes()
 
-    @property
-    def end(self) -> str:
-        """How the process ended: "exit code 3" or "signal 9 (Killed)". Available after `kill`."""
-        code = self._process.returncode
-        return f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.strsignal(-code)})"
+    def _ended(self) -> ProcessEndedError:
+        self.kill()
+        return ProcessEndedError(self._process.returncode, self._last_error)
 
     def _close_pipes(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
@@ -508,21 +501,19 @@ class JsonProcess:
         self._process.returncode = 0  # otherwise Popen warns that it is still running
 
 
-def _wait(poll: "select.poll", deadline: float) -> None:
-    timeout = None if deadline == math.inf else max(0.0, deadline - time.monotonic()) * 1000
-    if not poll.poll(timeout):
+def _wait(descriptor: int, event: int, deadline: float) -> None:
+    poll = select.poll()
+    poll.register(descriptor, event)
+    if not poll.poll(None if deadline == math.inf else max(0.0, deadline - time.monotonic()) * 1000):
         raise TimeoutError
 
 
 _json_processes: "weakref.WeakSet[JsonProcess]" = weakref.WeakSet()
-_fork_lock = threading.Lock()
-"""Held while starting a process, so a forked child cannot inherit a pipe unknown to `_forked`."""
 
 
 def _forked() -> None:
-    _fork_lock.release()
     for process in _json_processes:
         process._abandon()
 
 
-os.register_at_fork(before=_fork_lock.acquire, after_in_parent=_fork_lock.release, after_in_child=_forked)
+os.register_at_fork(after_in_child=_forked)

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import rg_env
-from rg_env.core.processes import JsonProcess, environment_without
+from rg_env.core.processes import JsonProcess, ProcessEndedError, environment_without
 from rg_env.core.statistics import error_interval
 from rg_env.core.text import file_part
 from rg_env.errors import InputError, MissingExtraError, RGEnvError, install_command, nearest
@@ -250,11 +250,10 @@ class Harness:
             reply: dict[str, Any] = self._process.receive(deadline)
         except TimeoutError:
             raise RGEnvError(f"lm-eval was stopped: grading took longer than {wall_s:.0f} s") from None
-        except (EOFError, OSError):
-            self._process.kill()
+        except ProcessEndedError as error:
             lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            last = lines[-1][:300] if lines else self._process.last_error
-            raise RGEnvError(f"lm-eval ended with {self._process.end}: {last}") from None
+            last = lines[-1][:300] if lines else error.last_error
+            raise RGEnvError(f"lm-eval ended with {error.end}: {last}") from None
         if "error" in reply:
             raise _Refused(reply["error"])
         return reply

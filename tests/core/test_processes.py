@@ -15,7 +15,16 @@ import pytest
 from worker_pools import is_running, until
 
 import rg_env
-from rg_env.core.processes import Command, JsonProcess, ProcessGroup, bare_environment, ending_orphans, run, run_python
+from rg_env.core.processes import (
+    Command,
+    JsonProcess,
+    ProcessEndedError,
+    ProcessGroup,
+    bare_environment,
+    ending_orphans,
+    run,
+    run_python,
+)
 
 SPAWNS = "import subprocess, sys, time; child = subprocess.Popen(['sleep', '60']); print(child.pid, flush=True)\n"
 
@@ -38,18 +47,17 @@ def test_values_of_a_json_process(child: JsonProcess, tmp_path: Path) -> None:
 
 
 def test_a_json_process_that_hangs_or_ends(child: JsonProcess) -> None:
-    """A deadline is kept; the end of a process is an error, which `end` and `last_error` explain."""
+    """A deadline is kept; the end of a process is an error that explains it."""
     child.send("end")
-    with pytest.raises(EOFError):
+    with pytest.raises(ProcessEndedError) as caught:
         child.receive(time.monotonic() + 30)
-    child.kill()
-    assert (child.end, child.last_error) == ("exit code 1", "the reason")
+    assert (caught.value.code, str(caught.value)) == (1, "exit code 1: the reason")
     hanging = JsonProcess("worker_pools:json_child", bare_environment())
     hanging.send("sleep")
     with pytest.raises(TimeoutError):
         hanging.receive(time.monotonic() + 0.1)
     hanging.kill()
-    assert hanging.end == "signal 9 (Killed)"
+    assert hanging.code == -signal.SIGKILL
 
 
 def test_a_reply_has_a_limit(child: JsonProcess) -> None:
@@ -63,7 +71,7 @@ def test_programs_that_end() -> None:
     """Exit code and output; the reason is the last line, or the signal."""
     finished = run_python(30, "-c", "import sys; print('out'); sys.exit('the reason')")
     assert (finished.code, finished.output, finished.reason) == (1, "out\n", "the reason")
-    assert run(["sh", "-c", "kill -9 $$"], 30).reason == "ended by SIGKILL"
+    assert run(["sh", "-c", "kill -9 $$"], 30).reason == "ended by signal 9 (Killed)"
     assert run(["no-such-program"], 30).reason == "No such file or directory"
 
 

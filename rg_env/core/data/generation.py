@@ -2,29 +2,30 @@
 
 Rows are never drawn in the user's process, because the items of six tasks depend on `PYTHONHASHSEED`, some draws never
 end, and importing the library takes 2.5 s. Processes receive chunks of draws, and their items are put back in order, so
-the rows do not depend on the number of processes. `core.data.items` runs in these processes.
+the rows do not depend on the number of processes. `core.data.items` runs in these processes; each is served by a thread
+of its own.
 """
 
+import math
 import os
-import selectors
 import signal
 import sys
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
 
 from rg_env.core.data.items import Item, item_seed
 from rg_env.core.data.selection import Row, Selection
 from rg_env.core.data.splits import EVAL_SHARE, Split, SplitBy
-from rg_env.core.processes import JsonProcess, bare_environment
+from rg_env.core.processes import JsonProcess, ProcessEndedError, bare_environment
 from rg_env.core.tasks.mixture import TaskSpec
 from rg_env.core.tasks.task_table import is_user_task
 from rg_env.core.text import counted
 from rg_env.core.user_code import sources
 from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
 
-MAIN = "rg_env.core.data.items:serve"
 FAILED_DRAWS = 20
 """Number of consecutive failed draws before the options count as broken. Individual draws fail even with the
 library's defaults (one maze in thousands has no path). Such a draw yields no item, on any machine."""
@@ -71,6 +72,8 @@ class _Walk:
         self.counts = {split: n for split, n in request.counts.items() if n}
         self.selection = Selection(request.spec.name, request.spec.config_json, tuple(self.counts), request.by)
         self.planned = 0
+        self.processes = 0
+        """Number of processes that draw this walk's items now."""
         self.draw_s = 0.0  # seconds per draw; 0: not yet known
         self._arrived: dict[int, tuple[Item | None, str]] = {}
         self._failed = 0
@@ -119,10 +122,6 @@ class _Walk:
             needed = max(needed, missing / rate)
         return max(0, int(needed * 1.05 + 1) - (self.planned - self.selection.draws)) if needed else 0
 
-    def left_s(self) -> float:
-        """Estimated seconds for draws not yet handed out; 0 until the first draws are timed."""
-        return self.to_plan() * self.draw_s
-
     def plan(self, most: int) -> range:
         """The next draws to hand out, at most `most`."""
         size = min(most, max(1, int(_CHUNK_S / self.draw_s))) if self.draw_s else _FIRST_CHUNK
@@ -135,76 +134,58 @@ class _Walk:
 
 
 class Drawer:
-    """A process that draws items. `imports`: the user's code to import first (`core.user_code.sources`)."""
+    """A process that draws items. `imports`: the user's code to import first (`core.user_code.sources`).
 
-    def __init__(self, imports: Mapping[str, str], draw_cpu_s: int = Limits.draw_cpu_s) -> None:
-        self.ready_since: float | None = None
-        self.heard = time.monotonic()
-        """Time of the last reply."""
-        self.walk: _Walk | None = None
-        """The walk with a dataset open in the process."""
-        self.draws = self._left = range(0)
-        """The draws assigned to the process; empty while it is idle."""
-        self.started = 0.0
-        """Time at which the draws were assigned."""
+    Raises `GenerationError` if the process cannot be started.
+    """
+
+    def __init__(self, imports: Mapping[str, str], limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
         try:
-            self.process = JsonProcess(MAIN, bare_environment())
+            self.process = JsonProcess("rg_env.core.data.items:serve", bare_environment())
         except OSError as error:
             raise GenerationError(f"cannot start a process to generate rows: {error}") from error
-        self._draw_cpu_s = draw_cpu_s
-        self.send({"imports": dict(imports), "draw_cpu_s": draw_cpu_s})
+        self._settings = {"imports": dict(imports), "draw_cpu_s": self._limits.draw_cpu_s}
 
-    def send(self, value: Any) -> None:
-        """Send a value. Raises `GenerationError` if the process is dead."""
+    def wait_ready(self) -> None:
+        """Wait until the process has started. Raises the same errors as `draw`."""
+        self._exchange(self._settings, "a generation process", " to start")
+
+    def draw(self, request: Request, draws: range) -> Iterator[tuple[Item | None, str]]:
+        """Draw items for the splits of `request`, in order. Each is an item or None, and the library's error if any.
+
+        Raises:
+            InputError: the library rejects the options.
+            GenerationError: a draw takes too long, or the process dies.
+        """
+        spec, splits = request.spec, [split for split, n in request.counts.items() if n]
+        job: Any = {"task": spec.name, "config": spec.config, "seed": request.seed, "by": request.by}
+        job |= {"splits": splits, "first": draws.start, "count": len(draws)}
+        for index in draws:
+            draw = f"draw {index} of seed {request.seed} (item seed {item_seed(request.seed, index)})"
+            remedy = f" with config {spec.config_json}: choose another seed or easier options"
+            reply = self._exchange(job, f"task {spec.name!r}: {draw}", remedy)
+            job = None
+            yield (None, reply["failed"]) if isinstance(reply, dict) else (Item(*reply) if reply else None, "")
+
+    def _exchange(self, value: Any, what: str, remedy: str) -> Any:
+        """Send `value`, if any, and wait for a reply. `what` and `remedy` describe a late one in the error."""
         try:
-            self.process.send(value)
-        except OSError:
-            raise self._death() from None
-
-    def replies(self) -> list[Any]:
-        """Wait for at least one reply, and return all that have arrived. Raises `GenerationError` if the process is
-        dead."""
-        try:
-            replies = self.process.arrived()
-        except (EOFError, OSError):
-            raise self._death() from None
-        self.heard = time.monotonic()
-        return replies
-
-    def draw(self, walk: _Walk, draws: range) -> None:
-        """Assign draws of `walk` to the process."""
-        self.walk, self.draws, self._left, self.started = walk, draws, draws, time.monotonic()
-        request = walk.request
-        job = {"task": request.spec.name, "config": request.spec.config, "seed": request.seed, "by": request.by}
-        self.send({**job, "splits": list(walk.counts), "first": draws.start, "count": len(draws)})
-
-    def drawn(self, item: Item | None, failure: str) -> None:
-        """Pass the next draw's result to the walk. Raises the same errors as `_Walk.add`."""
-        assert self.walk is not None
-        self.walk.add(self._left[0], item, failure)
-        self._left = self._left[1:]
-        if not self._left:
-            mean = (time.monotonic() - self.started) / len(self.draws)
-            self.walk.draw_s = (self.walk.draw_s + mean) / 2 if self.walk.draw_s else mean
-            self.draws = range(0)
-
-    def too_slow(self, limit: str) -> GenerationError:
-        """The error for a draw or process start that exceeds a time limit."""
-        if self.walk is None or not self._left:
-            return GenerationError(f"a generation process takes more than {limit} to start")
-        spec, seed, index = self.walk.request.spec, self.walk.request.seed, self._left[0]
-        return GenerationError(
-            f"task {spec.name!r}: draw {index} of seed {seed} (item seed {item_seed(seed, index)}) takes more than "
-            f"{limit} with config {spec.config_json}: choose another seed or easier options"
-        )
-
-    def _death(self) -> GenerationError:
-        self.process.kill()
-        if self.process.code == -signal.SIGXCPU:
-            return self.too_slow(f"{self._draw_cpu_s} s of CPU time")
-        memory = " (out of memory?)" if self.process.code == -9 else ""
-        what = f"a generation process ended: {self.process.end}{memory}"
-        return GenerationError(f"{what}: {self.process.last_error}")
+            if value is not None:
+                self.process.send(value)
+            reply = self.process.receive(time.monotonic() + self._limits.silence_s)
+        except TimeoutError:
+            limit = f"{self._limits.silence_s:g} s"
+        except ProcessEndedError as error:
+            if error.code != -signal.SIGXCPU:
+                memory = " (out of memory?)" if error.code == -signal.SIGKILL else ""
+                raise GenerationError(f"a generation process ended{memory}: {error}") from None
+            limit = f"{self._limits.draw_cpu_s} s of CPU time"
+        else:
+            if isinstance(reply, dict) and "error" in reply:
+                raise InputError(reply["error"])
+            return reply
+        raise GenerationError(f"{what} takes more than {limit}{remedy}")
 
 
 class Generation:
@@ -218,7 +199,15 @@ class Generation:
         self._limits = limits or Limits()
         self._walks = [_Walk(request) for request in requests]
         self._imports = sources() if any(is_user_task(request.spec.name) for request in requests) else {}
-        self._selector = selectors.DefaultSelector()
+        self._threads: list[threading.Thread] = []
+        self._changed = threading.Condition()
+        """Held while the walks and the attributes below are used; notified when they change."""
+        self._waiting = 0
+        """Number of processes that wait for draws."""
+        self._busy_since = math.inf
+        """Time at which the last process became ready; infinite while one starts."""
+        self._error: BaseException | None = None
+        self._is_over = False
 
     def run(self) -> list[dict[Split, list[Row]]]:
         """Draw until every request has its rows.
@@ -229,25 +218,28 @@ class Generation:
         """
         total = self._rows_missing()
         progress = Progress(total, sys.stderr)
+        open_walks = sum(bool(walk.missing()) for walk in self._walks)
         try:
-            if total:
-                open_walks = sum(bool(walk.missing()) for walk in self._walks)
-                self._start(min(open_walks, total // self._limits.rows_a_process) or 1)
-            while missing := self._rows_missing():
-                progress.show(total - missing)
-                for key, _ in self._selector.select(timeout=0.5):
-                    for reply in key.data.replies():
-                        self._handle(key.data, reply)
-                for drawer in self.drawers:
-                    if drawer.ready_since and not drawer.draws and (walk := self._next_walk(drawer)):
-                        drawer.draw(walk, walk.plan(self._limits.max_chunk))
-                self._check_silence()
-                self._start_more()
+            with self._changed:
+                if total:
+                    self._start(min(open_walks, total // self._limits.rows_a_process) or 1)
+                while self._error is None and (missing := self._rows_missing()):
+                    progress.show(total - missing)
+                    self._changed.wait(0.1)
+                    self._start_more()
         finally:  # on errors and Ctrl-C too
             progress.close()
+            with self._changed:
+                self._is_over = True
+                self._changed.notify_all()
+            for drawer in self.drawers:
+                drawer.process.signal_kill()
+            for thread in self._threads:
+                thread.join()
             for drawer in self.drawers:
                 drawer.process.kill()
-            self._selector.close()
+        if self._error is not None:
+            raise self._error
         return [walk.rows() for walk in self._walks]
 
     def _rows_missing(self) -> int:
@@ -255,48 +247,61 @@ class Generation:
 
     def _start(self, count: int) -> None:
         for _ in range(min(count, self._most - len(self.drawers))):
-            drawer = Drawer(self._imports, self._limits.draw_cpu_s)
-            self.drawers.append(drawer)
-            self._selector.register(drawer.process, selectors.EVENT_READ, drawer)
+            self.drawers.append(Drawer(self._imports, self._limits))
+            self._threads.append(threading.Thread(target=self._serve, args=[self.drawers[-1]], daemon=True))
+            self._threads[-1].start()
+            self._busy_since = math.inf
 
     def _start_more(self) -> None:
         """Double the number of processes if all have been busy for a while and more draws are needed."""
-        latest = max(drawer.ready_since or time.monotonic() for drawer in self.drawers)
-        is_long = time.monotonic() - latest > self._limits.worth_a_process_s
-        if is_long and all(drawer.draws for drawer in self.drawers) and any(walk.to_plan() for walk in self._walks):
+        is_long = time.monotonic() - self._busy_since > self._limits.worth_a_process_s
+        if is_long and not self._waiting and any(walk.to_plan() for walk in self._walks):
             self._start(len(self.drawers))
 
-    def _handle(self, drawer: Drawer, reply: Any) -> None:
-        match reply:
-            case {"error": message}:
-                raise InputError(message)
-            case "ready":
-                drawer.ready_since = time.monotonic()
-                return
-            case {"failed": failure}:
-                item = None
-            case _:
-                item, failure = Item(*reply) if reply else None, ""
-        drawer.drawn(item, failure)
+    def _serve(self, drawer: Drawer) -> None:
+        """Hand draws to a process and collect its items, until the generation is over. Runs in a thread."""
+        walk = None
+        try:
+            drawer.wait_ready()
+            with self._changed:
+                self._busy_since = time.monotonic()
+            while work := self._next_work(walk):
+                walk, draws = work
+                start = time.monotonic()
+                for index, (item, failure) in zip(draws, drawer.draw(walk.request, draws), strict=True):
+                    with self._changed:
+                        walk.add(index, item, failure)
+                        if not walk.missing():
+                            self._changed.notify_all()
+                mean = (time.monotonic() - start) / len(draws)
+                with self._changed:
+                    walk.draw_s = (walk.draw_s + mean) / 2 if walk.draw_s else mean
+                    self._changed.notify_all()
+        except BaseException as error:
+            with self._changed:
+                self._error = self._error if self._is_over or self._error else error
+                self._changed.notify_all()
 
-    def _next_walk(self, drawer: Drawer) -> _Walk | None:
-        """The walk a process should work on next.
+    def _next_work(self, last: _Walk | None) -> tuple[_Walk, range] | None:
+        """Wait until there are draws for a process that has worked on `last`; None if the generation is over.
 
         Opening a task takes up to 3 s, so a process stays with its walk while draws remain. It then takes the longest
         remaining walk without a process, and shares another process's walk only if much is left to draw.
         """
-        taken = [other.walk for other in self.drawers if other.draws]
-        long_s = self._limits.worth_a_process_s
-        open_walks = [walk for walk in self._walks if walk.to_plan() and (walk not in taken or walk.left_s() > long_s)]
-        if drawer.walk in open_walks:
-            return drawer.walk
-        return max(open_walks, key=lambda walk: (not walk.planned, walk.left_s()), default=None)
-
-    def _check_silence(self) -> None:
-        for drawer in self.drawers:
-            is_busy = drawer.draws or drawer.ready_since is None
-            if is_busy and time.monotonic() - max(drawer.heard, drawer.started) > self._limits.silence_s:
-                raise drawer.too_slow(f"{self._limits.silence_s:g} s")
+        with self._changed:
+            if last:
+                last.processes -= 1
+            self._waiting += 1
+            while not self._is_over:
+                left_s = {walk: n * walk.draw_s for walk in self._walks if (n := walk.to_plan())}  # 0: not yet timed
+                walks = [w for w in left_s if not w.processes or left_s[w] > self._limits.worth_a_process_s]
+                if walks:
+                    walk = last if last in walks else max(walks, key=lambda w: (not w.planned, left_s[w]))
+                    walk.processes += 1
+                    self._waiting -= 1
+                    return walk, walk.plan(self._limits.max_chunk)
+                self._changed.wait()
+        return None
 
 
 class Progress:

@@ -45,7 +45,7 @@ from importlib import import_module
 from typing import Any, Literal, NoReturn, Self
 
 from rg_env.core.child_process import ParentPipe
-from rg_env.core.processes import JsonProcess, bare_environment
+from rg_env.core.processes import JsonProcess, ProcessEndedError, bare_environment
 from rg_env.errors import InputError, RGEnvError
 
 MAX_REPLY_BYTES = 65_536
@@ -75,57 +75,41 @@ class Worker:
     """The parent's side of one worker. Only the thread that holds the worker may use it, except for
     `process.signal_kill`."""
 
-    was_killed = False
-    """Whether a call ended because something else killed the process."""
-
     def __init__(self, target: str, settings: bytes, environment: dict[str, str], start_s: float) -> None:
         self._target = target
         self._ready_by = time.monotonic() + start_s
         self._is_ready = False
         self.process = JsonProcess("rg_env.core.grading.workers:serve", environment, folder=environment["HOME"])
-        with contextlib.suppress(OSError):  # already dead; `wait_ready` reports it
+        with contextlib.suppress(ProcessEndedError):  # `wait_ready` reports it
             self.process.send_line(settings, self._ready_by)
 
     def wait_ready(self) -> None:
         """Wait until the worker has started. Raises `InputError` or `RGEnvError`; the worker is then unusable."""
         if self._is_ready:
             return
-        started = self._exchange(b"", max(self._ready_by, time.monotonic() + 0.01))
-        if started.status == "timed_out":
-            raise RGEnvError(f"a worker for {self._target} was not ready in time: increase start_s")
-        if started.status == "died":
-            end = f"{self.process.end}: {self.process.last_error}"
-            raise RGEnvError(f"a worker for {self._target} ended during start-up: {end}")
-        if started.status == "raised":
+        try:
+            started = self.exchange(b"", max(self._ready_by, time.monotonic() + 0.01))
+        except TimeoutError:
+            raise RGEnvError(f"a worker for {self._target} was not ready in time: increase start_s") from None
+        except ProcessEndedError as error:
+            raise RGEnvError(f"a worker for {self._target} ended during start-up: {error}") from None
+        if started.status != "ok":
             raise InputError(f"workers for {self._target} cannot start: {started.detail}")
         self._is_ready = True
 
-    def call(self, request: bytes, wall_s: float) -> Outcome:
-        """Make a call. After any outcome other than `ok` or `raised`, the process has been killed and reaped."""
-        outcome = self._exchange(request, time.monotonic() + wall_s)
-        return Outcome("timed_out", None, f"killed after {wall_s:g} s") if outcome.status == "timed_out" else outcome
-
-    def _exchange(self, request: bytes, deadline: float) -> Outcome:
-        """Send `request`, if any, and wait for the reply."""
+    def exchange(self, request: bytes, deadline: float) -> Outcome:
+        """Send `request`, if any, and wait for the reply. Raises `TimeoutError` or `ProcessEndedError`."""
+        if request:
+            self.process.send_line(request, deadline)
         try:
-            if request:
-                self.process.send_line(request, deadline)
             reply = self.process.receive(deadline, MAX_REPLY_BYTES + 12 * DETAIL_CHARS)
             match [reply, self.process.unread]:
-                case [["ok", value], b""]:
+                case [["ok", value], False]:
                     return Outcome("ok", value)
-                case [["raised", str(detail)], b""]:
+                case [["raised", str(detail)], False]:
                     return Outcome("raised", None, detail[:DETAIL_CHARS])
             raise ValueError("malformed, or more than one reply")
-        except TimeoutError:
-            self.process.kill()
-            return Outcome("timed_out")
-        except (OSError, EOFError):
-            self.process.kill()
-            self.was_killed = self.process.code in (-signal.SIGKILL, -signal.SIGTERM)
-            return Outcome("died", None, f"the worker ended: {self.process.end}")
         except (ValueError, RecursionError) as error:
-            self.process.kill()
             return Outcome("died", None, f"the worker sent no valid reply: {error}"[:DETAIL_CHARS])
 
 
@@ -236,26 +220,33 @@ class WorkerPool:
         """A request's outcome, and whether to retry the request because something else killed its worker."""
         try:
             worker = self._taken()
-        except (RGEnvError, OSError, IndexError) as error:
+        except (RGEnvError, OSError) as error:
             return Outcome("died", None, f"no worker could be started: {error}"[:DETAIL_CHARS]), not self._closed
-        lives = False
+        outcome, was_killed = Outcome("timed_out", None, f"killed after {self._wall_s:g} s"), False
         try:
-            outcome = worker.call(request, self._wall_s)
-            lives = outcome.status in ("ok", "raised")
-            return outcome, worker.was_killed and not self._closed
+            outcome = worker.exchange(request, time.monotonic() + self._wall_s)
+        except TimeoutError:
+            pass
+        except ProcessEndedError as error:
+            outcome = Outcome("died", None, f"the worker ended: {error.end}")
+            was_killed = error.code in (-signal.SIGKILL, -signal.SIGTERM)
         finally:
-            if lives:
+            if outcome.status in ("ok", "raised"):
                 self._idle.append(worker)
             else:  # also after Ctrl-C, because the worker's reply is still pending
                 self._replace(worker)
+        return outcome, was_killed and not self._closed
 
     def _taken(self) -> Worker:
         """A ready worker. Replaces idle and starting workers that were killed externally."""
-        failed: RGEnvError | None = None
+        failed = RGEnvError("every worker was killed")
         for _ in range(self.workers + 2):
             if self._closed:
                 raise self._closed_error()
-            worker = self._idle.pop() if self._idle else self._start()
+            try:
+                worker = self._idle.pop()
+            except IndexError:  # earlier replacements could not be started
+                worker = self._start()
             try:
                 worker.wait_ready()
                 if worker.process.is_silent():
@@ -263,7 +254,7 @@ class WorkerPool:
             except RGEnvError as error:
                 failed = error
             self._replace(worker)
-        raise failed or RGEnvError("every worker was killed")
+        raise failed
 
     def _replace(self, worker: Worker) -> None:
         self._end(worker)

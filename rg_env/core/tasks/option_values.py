@@ -34,7 +34,7 @@ def check_options(specs: Mapping[str, "TaskSpec"]) -> None:
         try:
             process.send([*shipped.values()])
             problems |= zip(shipped, process.receive(time.monotonic() + _TIMEOUT_S), strict=True)
-        except (OSError, EOFError, TimeoutError):
+        except (EOFError, TimeoutError):
             pass  # checked again when questions are drawn
         finally:
             process.kill()
