@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,15 +18,15 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="session")
-def torch_here() -> tuple[dict[str, Any] | None, str]:
+def gpus_here() -> machine.Gpus:
     """What torch sees on this machine, measured once, because it takes seconds."""
-    return machine.ask_torch()
+    return machine.ask_gpus()
 
 
 @pytest.fixture
-def doctor(rg_env: Run, monkeypatch: pytest.MonkeyPatch, torch_here: Any) -> Run:
+def doctor(rg_env: Run, monkeypatch: pytest.MonkeyPatch, gpus_here: machine.Gpus) -> Run:
     """Runs the command in an empty folder; gives exit code, standard output and standard error."""
-    monkeypatch.setattr(machine, "ask_torch", lambda: torch_here)
+    monkeypatch.setattr(machine, "ask_gpus", lambda: gpus_here)
     return lambda *arguments: rg_env("doctor", *arguments)
 
 
@@ -51,7 +50,7 @@ def test_this_machine_can_train_the_tiny_policy(doctor: Run, tmp_path: Path, env
     *lines, closing = text.splitlines()
     assert closing.endswith(" 0 failed")
     assert {line.split()[0] for line in lines} <= {"ok", "warning", "skipped"}
-    assert any("token found" in line for line in lines)
+    assert any("Hugging Face token found" in line for line in lines)
     assert any("within 160 tokens" in line for line in lines)
     for secret in (token, token[::-1]):
         assert not any(secret[at : at + 6] in text + errors for at in range(len(secret) - 5))
@@ -119,9 +118,9 @@ def test_a_config_with_own_data_is_checked(doctor: Run, config: str, tmp_path: P
 def test_a_missing_default_model_is_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As a run does it; a model that was named must exist."""
     device = {"index": 0, "capability": [8, 0], "free": 80 * 2**30, "problem": ""}
-    probe = {"version": "2.8.0", "cuda": "12.8", "devices": [device], "apart": []}
+    gpus = machine.Gpus(["0, GPU"], torch={"version": "2.8.0", "cuda": "12.8", "devices": [device]})
     monkeypatch.setattr("rg_env.inference.models.DEFAULT_GPU_MODEL", str(tmp_path / "nowhere"))
-    monkeypatch.setattr(machine, "ask_torch", lambda: (probe, ""))
+    monkeypatch.setattr(machine, "ask_gpus", lambda: gpus)
     model, batch = [check for check in diagnose(PlannedRun.of_options({})) if check.name in ("model", "batch")]
     assert model.status == "warning"
     assert "the tiny policy is used instead" in model.finding

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from rg_env.core.config.files import Document, overridden
 from rg_env.core.config.parsing import parse_config
@@ -63,7 +63,7 @@ class PlannedRun:
         return self.config.evaluation.max_tokens or self.config.training.max_tokens
 
 
-Status = Literal["ok", "warning", "failed", "skipped"]
+Status = Literal["ok", "skipped", "warning", "failed"]
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,13 @@ class Check:
     finding: str
     fix: str = ""
 
-    def __post_init__(self) -> None:
-        if self.status == "failed" and not self.fix:
-            raise ValueError(f"the failed check {self.finding!r} has no fix")
+    @classmethod
+    def combined(cls, *checks: "Check") -> "Check":
+        """Combine the checks with the worst status into one."""
+        worst = max((check.status for check in checks), key=get_args(Status).index)
+        parts = [check for check in checks if check.status == worst]
+        fixes = dict.fromkeys(check.fix for check in parts if check.fix)
+        return cls(worst, "; ".join(check.finding for check in parts), "; ".join(fixes))
 
     def line(self) -> str:
         """Format the check as one line, even if an error's text has several."""
