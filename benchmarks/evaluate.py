@@ -21,7 +21,7 @@ from typing import Any
 
 from rg_env.evaluation.config import EvalConfig, eval_config_of
 from rg_env.evaluation.questions import draw
-from rg_env.evaluation.runner import Outcome, ask_all, make_works
+from rg_env.evaluation.runner import ask_all, make_works
 
 LEAST_SHARE, MOST_CPU_MS = 0.95, 3.0
 ANSWER = json.dumps(
@@ -80,9 +80,9 @@ def measured(config: EvalConfig, folder: Path) -> tuple[float, float, list[tuple
     works = make_works(config, [draw(config, name) for name in config.names])
     memory: list[tuple[int, float]] = []
 
-    def watch(outcome: Outcome) -> None:
+    def watch() -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
-        memory.append((sum(work.made for work in outcome.works), peak))
+        memory.append((sum(len(work.answers) for work in works), peak))
 
     start, cpu = time.perf_counter(), time.process_time()
     asyncio.run(ask_all(config, folder, works, watch))

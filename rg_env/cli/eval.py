@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
         config = eval_config_of([*given, *options.overrides])
     else:
         raise InputError("pass a config, such as configs/eval/tiny.yaml, or --models and --tasks (or --data)")
-    from rg_env.evaluation.from_config import prepared, run_evaluation
+    from rg_env.evaluation.runner import prepared, run_evaluation
 
     if options.dry_run:
         config, notes, folder = prepared(config, resume=options.resume)

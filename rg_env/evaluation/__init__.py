@@ -22,11 +22,11 @@ def evaluate(
 
     Raises:
         ConfigError: keys or values are invalid; all of them are reported at once. For other errors, see
-            `from_config.run_evaluation`.
+            `runner.run_evaluation`.
     """
     from rg_env.core.config.files import Document
     from rg_env.evaluation.config import checked_eval_config
-    from rg_env.evaluation.from_config import run_evaluation
+    from rg_env.evaluation.runner import run_evaluation
 
     given = {"models": models, "tasks": tasks}
     own = {name: dict(each) if isinstance(each, Mapping) else list(each) for name, each in given.items()}

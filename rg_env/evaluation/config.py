@@ -7,6 +7,7 @@ Everything that can be validated without a model is validated here, without impo
 missing from a config may come from a training run: see `evaluation.trained`.
 """
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,28 +17,17 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
-from rg_env.core.config.files import COMMAND_LINE, Document, overridden
+from rg_env.core.config import parsing
+from rg_env.core.config.files import COMMAND_LINE, Document, overridden, read_config
 from rg_env.core.config.parsing import (
-    Above0,
-    Count,
-    From0,
     Positive,
     Problem,
-    PromptConfig,
-    Rewards,
     Section,
-    Seed,
-    Share,
-    TaskOptions,
     Text,
     config_error,
-    default_rewards,
-    label_problem,
     named,
     parse_config,
-    problem_of,
     problems_within,
-    read_config,
 )
 from rg_env.core.data.splits import SplitBy
 from rg_env.core.data.user_rows import DataConfig
@@ -57,7 +47,7 @@ TopP = Annotated[float, Field(gt=0, le=1)]
 class SamplingConfig(Section):
     """How answers are sampled."""
 
-    temperature: From0 = 1.0
+    temperature: parsing.From0 = 1.0
     """Sampling temperature; 0: greedy."""
     top_p: TopP = 1.0
     """Nucleus sampling: tokens are sampled from the smallest set of most likely tokens whose total probability is at
@@ -69,7 +59,7 @@ class SamplingConfig(Section):
 class TaskSampling(Section):
     """Missing keys default to the values in `sampling`."""
 
-    temperature: From0 | None = None
+    temperature: parsing.From0 | None = None
     """Overrides `sampling.temperature`."""
     top_p: TopP | None = None
     """Overrides `sampling.top_p`."""
@@ -82,11 +72,11 @@ class RequestsConfig(Section):
 
     concurrency: Positive = 64
     """Maximum number of concurrent calls per model."""
-    timeout_s: Above0 = 600.0
+    timeout_s: parsing.Above0 = 600.0
     """Timeout per call, in seconds."""
     tries: Positive = 6
     """Maximum number of attempts per call. Temporary errors (429, 5xx), timeouts and malformed replies are retried."""
-    pause_s: Above0 = 0.5
+    pause_s: parsing.Above0 = 0.5
     """Seconds to wait before the second attempt; doubles after each further attempt, up to 60. If the server requests a
     pause, that pause is used instead."""
     give_up_after: Positive = 32
@@ -99,11 +89,11 @@ class ServingConfig(Section):
     kind: Literal["auto", "embedded", "vllm"] = "auto"
     """"vllm": a vLLM server for each model, one per GPU; "embedded": transformers, in this process; "auto": vLLM if it
     is installed and there is a GPU."""
-    gpus: list[Count] | None = None
+    gpus: list[parsing.Count] | None = None
     """GPUs to use; default: all. Each GPU serves one model at a time."""
     vllm_args: list[Text] = Field(default_factory=list)
     """Additional arguments for vLLM's server."""
-    start_timeout_s: Above0 = 900.0
+    start_timeout_s: parsing.Above0 = 900.0
     """Seconds to wait for a server to become ready."""
 
 
@@ -117,7 +107,7 @@ class ExternalConfig(Section):
     """Folder with additional task files in lm-eval's format. Code that they refer to (`!function`) is executed."""
     num_examples: Positive | None = None
     """Number of examples per benchmark task, starting with the first; default: all."""
-    temperature: From0 | None = None
+    temperature: parsing.From0 | None = None
     """Sampling temperature; default: the task's own setting, otherwise 0 (greedy)."""
     top_p: TopP | None = None
     """Nucleus sampling, like `sampling.top_p`; default: the task's own setting, otherwise 1."""
@@ -184,9 +174,9 @@ def _url_problem(url: str) -> str | None:
 class Price(Section):
     """Prices are per million tokens, in any currency."""
 
-    input: From0
+    input: parsing.From0
     """Price per million prompt tokens."""
-    output: From0
+    output: parsing.From0
     """Price per million answer tokens."""
 
 
@@ -207,7 +197,7 @@ class EvalModel(Section):
     """Token prices, used to compute costs."""
 
 
-class EvalTask(TaskOptions):
+class EvalTask(parsing.TaskOptions):
     """A task's key is its name or a label."""
 
     task: Text | None = None
@@ -223,7 +213,7 @@ class PublishedRow(Section):
 
     tasks: Annotated[list[Text], Field(min_length=1)] | None = None
     """Tasks or labels to average the accuracies over; default: the task or label with the same name as the row."""
-    accuracy: Annotated[dict[str, Share], Field(min_length=1)]
+    accuracy: Annotated[dict[str, parsing.Share], Field(min_length=1)]
     """Accuracy of each model, between 0 and 1."""
 
     def names(self, row: str) -> list[str]:
@@ -236,7 +226,7 @@ class PublishedTable(Section):
 
     source: Text
     """Where the accuracies were published, such as a paper's title or URL."""
-    tolerance: Share
+    tolerance: parsing.Share
     """Maximum difference between two accuracies that count as equal; 0.05 is five percentage points."""
     num_examples: Positive | None = None
     """Number of distinct questions per task behind each accuracy; default: unknown, so accuracies are treated as
@@ -298,20 +288,20 @@ class EvalConfig(Section):
     """Number of sampled answers per question; if it is above 1, pass@k is reported."""
     greedy: bool = False
     """Also generate one greedy answer per question."""
-    eval_seed: Seed = 0
+    eval_seed: parsing.Seed = 0
     """Seed that determines the questions, including the rows selected from `data`; default: the seed in a model's
     training run, otherwise 0."""
     split_by: SplitBy = "problem"
     """Rule that assigns questions to the evaluation split, like `splits.by` in training; default: the rule in a model's
     training run. Problems (or questions) that a checkpoint was trained on are skipped for that checkpoint, and their
     number is reported."""
-    seed: Seed = 0
+    seed: parsing.Seed = 0
     """Sampling seed for models served by the embedded engine; default: the seed in a model's training run."""
     grading: Literal["hardened", "partial", "upstream"] = "hardened"
     """How answers to tasks are graded, as in training; default: the setting in a model's training run, otherwise
     "hardened"."""
-    prompt: PromptConfig = PromptConfig()
-    rewards: Rewards = Field(default_factory=default_rewards)
+    prompt: parsing.PromptConfig = parsing.PromptConfig()
+    rewards: parsing.Rewards = Field(default_factory=parsing.default_rewards)
     """Rewards by name; the reported reward is their weighted sum."""
     sampling: SamplingConfig = SamplingConfig()
     external: ExternalConfig = ExternalConfig()
@@ -374,24 +364,22 @@ class EvalConfig(Section):
     def plan(self) -> list[str]:
         """Lines that describe the models, the tasks and the number of calls."""
         counts = {name: self.count(name) for name in self.names}
-        draws = [f"{self.rollouts_per_example} sampled", *(["1 greedy"] if self.greedy else [])]
         times = self.rollouts_per_example + self.greedy
-        limits = [n * times * self.sampling_of(name).max_tokens for name, n in counts.items()]
-        calls = len(self.models) * sum(counts.values()) * times
-        lines = [f"models      {', '.join(self.models)}"]
-        if self.tasks:
-            lines.append(f"tasks       {', '.join(f'{name} ({counts[name]})' for name in self.tasks)}")
-        if self.data:
-            lines.append(f"data        {self.data.path} (up to {counted(self.num_examples, 'question')})")
-        if counts:
-            lines += [
-                f"answers     {' and '.join(draws)} for each question; grading {self.grading}",
-                f"calls       {calls:,}, with up to {len(self.models) * sum(limits):,} tokens of answers",
-            ]
-        if external := self.external.tasks:
-            part = f", the first {self.external.num_examples} of each task" if self.external.num_examples else ""
-            lines.append(f"external    {', '.join(external)}{part}, in addition to these calls")
-        return lines
+        tokens = sum(n * times * self.sampling_of(name).max_tokens for name, n in counts.items()) * len(self.models)
+        draws = f"{self.rollouts_per_example} sampled{' and 1 greedy' if self.greedy else ''}"
+        external, first = self.external.tasks, self.external.num_examples
+        lines = {
+            "models": ", ".join(self.models),
+            "tasks": ", ".join(f"{name} ({counts[name]})" for name in self.tasks),
+            "data": self.data and f"{self.data.path} (up to {counted(self.num_examples, 'question')})",
+            "answers": counts and f"{draws} for each question; grading {self.grading}",
+            "calls": counts
+            and f"{len(self.models) * sum(counts.values()) * times:,}, with up to {tokens:,} tokens of answers",
+            "external": external
+            and f"{', '.join(external)}{f', the first {first} of each task' if first else ''}, "
+            "in addition to these calls",
+        }
+        return [f"{label:<12}{text}" for label, text in lines.items() if text]
 
     @property
     def reward_list(self) -> list[dict[str, Any]]:
@@ -406,8 +394,9 @@ def load_eval_config(file: str | Path, overrides: Sequence[str] = ()) -> EvalCon
         InputError: a file cannot be read.
         ConfigError: keys, types, ranges, names or combinations are invalid; all of them are reported at once.
     """
-    document = read_config(file, overrides)
-    _select(document, read_config(file).get(("tasks",)) or {})
+    document, file_alone = read_config(file, overrides), read_config(file)
+    _take_held_out(file_alone)
+    _select(document, file_alone.get(("tasks",)))
     return checked_eval_config(document)
 
 
@@ -419,39 +408,51 @@ def eval_config_of(overrides: Sequence[str]) -> EvalConfig:
 def checked_eval_config(document: Document) -> EvalConfig:
     """Make a config from `document`. Raises the same errors as `load_eval_config`."""
     _take_held_out(document)
-    config = parse_config(document, EvalConfig, _names)
+    config = _without_unmeasured(document, parse_config(document, EvalConfig, _names))
     checks = (_names, _models, _sampling, _external, _published)
-    config = _without_unmeasured(document, config)
     if found := [problem for check in checks for problem in check(config)]:
         raise config_error(document, found)
     return config
 
 
-def _by_name(tasks: Any) -> dict[str, Any] | None:
-    """Convert a `tasks` section to entries by name; return None if the schema will reject it."""
-    try:
-        entries = _BY_NAME(tasks)
-    except ValueError:
-        return None
-    return entries if isinstance(entries, dict) else None
+def _by_name(tasks: Any) -> dict[str, Any]:
+    """Convert a `tasks` section to entries by name. Raises `ValueError` if the schema will reject it."""
+    if not isinstance(entries := _BY_NAME(tasks or {}), dict):
+        raise ValueError("not a mapping")
+    return entries
+
+
+def _take_held_out(document: Document) -> None:
+    """Treat tasks under `evaluation` (in files of held-out tasks for training configs) like tasks under `tasks`."""
+    held_out = document.get(("evaluation",))
+    if not isinstance(held_out, dict) or [*held_out] != ["tasks"]:
+        return
+    with contextlib.suppress(ValueError):  # reported by the schema
+        tasks, own = _by_name(held_out["tasks"]), _by_name(document.get(("tasks",)))
+        del document.values["evaluation"]
+        if not _replaced(document, "tasks"):
+            both = [name for name in tasks if isinstance(tasks[name], dict) and isinstance(own.get(name), dict)]
+            own = {**tasks, **own, **{name: {**tasks[name], **own[name]} for name in both}}
+        document.values["tasks"] = own
 
 
 def _select(document: Document, tasks: Any) -> None:
-    """Give tasks named on the command line the options that they have in the config, under `tasks` or `evaluation`. A
-    category selects the config's tasks in that category, if there are any."""
+    """Give tasks named on the command line the options that they have in the config file's `tasks`. A category selects
+    the file's tasks in that category, if there are any."""
     names = document.get(("tasks",))
     names = [names] if isinstance(names, str) else names
-    entries = (_by_name(tasks) or {}) | (_by_name(document.get(("evaluation", "tasks")) or {}) or {})
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or not _replaced(document):
+    if not _replaced(document, "tasks") or not isinstance(names, list) or not all(isinstance(n, str) for n in names):
         return
     selected: dict[str, Any] = {}
-    for name in names:
-        of_category = {label: entry for label, entry in entries.items() if _category(label, entry) == name}
-        selected |= of_category or {name: entries.get(name, {})}
-    document.set(("tasks",), selected, COMMAND_LINE)
+    with contextlib.suppress(ValueError):  # reported by the schema
+        entries = _by_name(tasks)
+        for name in names:
+            of_category = {label: entry for label, entry in entries.items() if _category(label, entry) == name}
+            selected |= of_category or {name: entries.get(name, {})}
+        document.set(("tasks",), selected, COMMAND_LINE)
 
 
-def _replaced(document: Document, section: str = "tasks") -> bool:
+def _replaced(document: Document, section: str) -> bool:
     """Whether the command line sets `section` as a whole."""
     return document.origins.get((section,)) == COMMAND_LINE
 
@@ -463,17 +464,17 @@ def _category(label: str, entry: Any) -> str | None:
 
 def _without_unmeasured(document: Document, config: EvalConfig) -> EvalConfig:
     """The config without published accuracies for tasks or models left out on the command line."""
-    gone = {path[1] for path in document.nulls if path[0] == "models" and len(path) == 2}
+    fewer_models = _replaced(document, "models") or any(path[0] == "models" for path in document.nulls)
     published = {}
     for name, table in config.published.items():
         rows = {}
         for row, figures in table.rows.items():
             path = ("published", name, "rows", row, "accuracy")
             given = {model for model in figures.accuracy if document.origin((*path, model)) == COMMAND_LINE}
-            replaced = _replaced(document, "models")
-            kept = given | ({*config.models} if replaced else figures.accuracy.keys() - gone)
-            accuracy = {model: value for model, value in figures.accuracy.items() if model in kept}
-            if given or (accuracy and (not _replaced(document) or {*figures.names(row)} <= {*config.names})):
+            kept = figures.accuracy.keys() & (config.models.keys() | given) if fewer_models else figures.accuracy
+            measured = not _replaced(document, "tasks") or {*figures.names(row)} <= {*config.names}
+            if given or (kept and measured):
+                accuracy = {model: value for model, value in figures.accuracy.items() if model in kept}
                 rows[row] = figures.model_copy(update={"accuracy": accuracy})
         if rows:
             published[name] = table.model_copy(update={"rows": rows})
@@ -482,22 +483,8 @@ def _without_unmeasured(document: Document, config: EvalConfig) -> EvalConfig:
 
 def _names(config: EvalConfig) -> Iterator[Problem]:
     """Check for unknown names and options, after importing the user's code."""
-    failed = [*problem_of(("imports",), lambda: import_user_code(config.imports))]
+    failed = [*parsing.problem_of(("imports",), lambda: import_user_code(config.imports))]
     yield from failed or (*_tasks(config), *_rewards(config))
-
-
-def _take_held_out(document: Document) -> None:
-    """Treat tasks under `evaluation` (in files of held-out tasks for training configs) like tasks under `tasks`."""
-    held_out = document.get(("evaluation",))
-    if not isinstance(held_out, dict) or [*held_out] != ["tasks"]:
-        return
-    tasks, own = _by_name(held_out["tasks"]), _by_name(document.get(("tasks",)) or {})
-    if tasks is not None and own is not None:
-        del document.values["evaluation"]
-        if not _replaced(document):
-            both = [name for name in tasks if isinstance(tasks[name], dict) and isinstance(own.get(name), dict)]
-            own = {**tasks, **own, **{name: {**tasks[name], **own[name]} for name in both}}
-        document.values["tasks"] = own
 
 
 def _models(config: EvalConfig) -> Iterator[Problem]:
@@ -521,7 +508,7 @@ def _tasks(config: EvalConfig) -> Iterator[Problem]:
     for name, entry in config.tasks.items():
         is_label = entry.task not in (None, name)
         path: tuple[str, ...] = ("tasks", name)
-        if is_label and (problem := label_problem(name, reserved)):
+        if is_label and (problem := parsing.label_problem(name, reserved)):
             yield Problem(path, problem)
         if config.count(name) * config.rollouts_per_example > _MOST_ANSWERS:
             yield Problem(path, f"has more than {_MOST_ANSWERS:,} answers: lower num_examples or rollouts_per_example")

@@ -1,9 +1,9 @@
 """External benchmarks: tasks from lm-evaluation-harness, sent to the models like rg_env's own tasks.
 
-    with Harness(config) as harness:
+    with Harness(config, folder) as harness:
         benchmarks = harness.prepare()                # lm-eval's requests; this needs no model
         ...                                           # `runner.ask_all` sends them to the models
-        results = [harness.score(each, folder) for each in benchmarks]
+        results = [harness.score(each) for each in benchmarks]
 
 lm-eval prepares the requests and grades the answers, in its own process (`lm_eval_process`). It does not call models,
 because its client for chat endpoints sends stop sequences and seeds that some servers reject, ends the evaluation at
@@ -12,13 +12,10 @@ API keys as for its own tasks, and appends each answer to `external/answers.json
 the answers at the task's stop sequences.
 """
 
-import json
 import math
 import re
-import shutil
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -26,19 +23,21 @@ from pathlib import Path
 from typing import Any
 
 import rg_env
+from rg_env.core.grading.scoring import Rollout
 from rg_env.core.processes import JsonProcess, ProcessEndedError, environment_without
+from rg_env.core.run_folder import json_lines
 from rg_env.core.statistics import error_interval
 from rg_env.core.text import file_part
 from rg_env.errors import InputError, MissingExtraError, RGEnvError, install_command, nearest
 from rg_env.evaluation.config import EvalConfig
-from rg_env.evaluation.models import DEFAULT_KEY, Request
+from rg_env.evaluation.models import DEFAULT_KEY, Reply, Request
+from rg_env.evaluation.questions import Record, Work
 from rg_env.evaluation.results import BenchmarkScore, ExternalResult
-from rg_env.evaluation.runner import FAILED, Answer, Graded, Record, Work
 from rg_env.evaluation.scores import usage_of
 from rg_env.inference.protocol import Sampling
 
 FOLDER = "external"
-LOG = "lm_eval.log"
+LOG, REQUESTS = f"{FOLDER}/lm_eval.log", f"{FOLDER}/requests.jsonl"
 _SHIPPED = Path("configs") / "lm_eval"
 _SCORING_S = 600.0
 """Time limit in seconds for grading one model's answers, plus the same again for every 1,000 answers. Simplifying a
@@ -107,40 +106,29 @@ class Benchmark(Work):
         self.system_prompt, self._requests = system_prompt, requests
 
     def request(self, key: str) -> Request:
+        """lm-eval's request."""
         return self._requests[key]
 
-    def put(self, record: Record) -> bool:
-        if record["key"] not in self.keys:
-            return False
-        usage = (record[name] for name in ("truncated", "prompt_tokens", "completion_tokens", "text"))
-        self.answers[record["key"]] = Answer(None, 0.0, FAILED if record["error"] else None, *usage)
-        return True
+    def key(self, record: Record) -> Any:
+        """The key of the request that a record answers."""
+        return record["key"]
 
-    def records(self, graded: Sequence[Graded]) -> Iterator[Record]:
-        for key, reply, _ in graded:
+    def records(self, replies: Mapping[Any, Reply], rollouts: Mapping[Any, Rollout]) -> Iterator[Record]:
+        """The replies' records; lm-eval grades the answers at the end."""
+        for key, reply in replies.items():
             usage = {"completion_tokens": reply.completion_tokens, "truncated": reply.truncated}
             yield {"benchmark": self.label, "key": key, "text": reply.text, **usage}
 
 
 class Harness:
-    """lm-eval in its own process, which is stopped at the end of the `with` block.
+    """lm-eval in its own process, which is stopped at the end of the `with` block. Its log, its requests and its
+    results are written to `folder`/external. Raises the same errors as `check_tasks`."""
 
-    Attributes:
-        version: version of lm-eval, available after `prepare`.
-
-    Raises the same errors as `check_tasks`.
-    """
-
-    version = ""
-
-    def __init__(self, config: EvalConfig):
-        self._folders = check_tasks(config)
-        self._config = config
+    def __init__(self, config: EvalConfig, folder: Path):
+        self._config, self._folder, self._known = config, folder, check_tasks(config)
 
     def __enter__(self) -> "Harness":
-        self._scratch = tempfile.TemporaryDirectory(prefix="rg-env-external-")
-        self._log = Path(self._scratch.name) / LOG
-        self._log.touch()
+        (self._folder / FOLDER).mkdir(exist_ok=True)
         keys = {DEFAULT_KEY, *(model.key_variable for model in self._config.models.values() if model.key_variable)}
         environment = environment_without(*keys) | {
             "HF_ALLOW_CODE_EVAL": "0",
@@ -152,7 +140,6 @@ class Harness:
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
-        self._scratch.cleanup()
 
     def prepare(self) -> list[Benchmark]:
         """Return one `Benchmark` for each model and benchmark, with lm-eval's requests.
@@ -162,30 +149,27 @@ class Harness:
             RGEnvError: lm-eval's process exited unexpectedly.
         """
         external, models = self._config.external, self._config.models
-        file = Path(self._scratch.name) / "requests.jsonl"
         call = {
-            "log": str(self._log),
+            "log": str((self._folder / LOG).absolute()),
+            "requests": str((self._folder / REQUESTS).absolute()),
             "tasks": external.tasks,
             "include": [str(each) for each in include_folders(external.include)],
-            "folders": self._folders,
+            "folders": self._known,
             "limit": external.num_examples,
             # Models with the same system prompt get the same requests.
             "system_prompts": list(dict.fromkeys(model.system_prompt for model in models.values())),
             "descriptions": self._descriptions(),
-            "requests": str(file),
         }
         try:
             reply = self._call(call)
         except _Refused as refused:
             raise InputError(str(refused)) from None
-        self.version = reply["version"]
         if reply["unused"]:
             print(f"settings not sent to models: {', '.join(reply['unused'])}", flush=True)
         requests: dict[tuple[str, str | None], dict[str, Request]] = {}
-        with file.open(encoding="utf-8") as lines:
-            for record in map(json.loads, lines):
-                request = Request(record["chat"], sampling_of(self._config, record["sampling"]))
-                requests.setdefault((record["benchmark"], record["system_prompt"]), {})[record["key"]] = request
+        for record in json_lines(self._folder / REQUESTS):
+            request = Request(record["chat"], sampling_of(self._config, record["sampling"]))
+            requests.setdefault((record["benchmark"], record["system_prompt"]), {})[record["key"]] = request
         return [
             Benchmark(name, benchmark, model.system_prompt, requests[benchmark, model.system_prompt])
             for name, model in models.items()
@@ -201,8 +185,8 @@ class Harness:
         text = "\n\n".join(filter(None, (prompt.preamble, prompt.system_prompt)))
         return {file.stem: text for file in include_folders(None)[0].glob("*.yaml")}
 
-    def score(self, benchmark: Benchmark, folder: Path) -> ExternalResult:
-        """Grade the answers; lm-eval's own results are written to `folder`/external.
+    def score(self, benchmark: Benchmark) -> ExternalResult:
+        """Grade the answers.
 
         Raises:
             RGEnvError: lm-eval failed, or took too long.
@@ -211,37 +195,33 @@ class Harness:
         names = [file_part(name) for name in self._config.models]
         number = list(self._config.models).index(benchmark.model)
         model = names[number] if names.count(names[number]) == 1 else f"{number}_{names[number]}"
-        answers = {key: benchmark.answers[key].text for key in benchmark.keys}
+        made, label = benchmark.answers, benchmark.label
         call = {
-            "benchmark": benchmark.label,
+            "benchmark": label,
             "system_prompt": benchmark.system_prompt,
-            "answers": answers,
-            "output": str((folder / FOLDER / f"{file_part(benchmark.label)}_{model}").absolute()),
+            "answers": {key: answer.text for key, answer in made.items()},
+            "output": str((self._folder / FOLDER / f"{file_part(label)}_{model}").absolute()),
         }
         try:
-            reply = self._call(call, _SCORING_S * (1 + len(answers) / 1000))
+            reply = self._call(call, _SCORING_S * (1 + len(made) / 1000))
         except _Refused as refused:
-            what = f"{benchmark.label}, {benchmark.model}: lm-eval cannot grade the answers: {refused}"
-            raise RGEnvError(f"{what}. The answers are kept: resume with --resume --output-dir {folder}") from None
-        known = [each.truncated for each in benchmark.answers.values() if each.truncated is not None]
+            raise RGEnvError(
+                f"{label}, {benchmark.model}: lm-eval cannot grade the answers: {refused}. The answers are kept: "
+                f"resume with --resume --output-dir {self._folder}"
+            ) from None
+        known = [each.truncated for each in made.values() if each.truncated is not None]
         return ExternalResult(
             model=benchmark.model,
-            benchmark=benchmark.label,
-            answers=benchmark.asked,
+            benchmark=label,
+            answers=len(made),
             failed=benchmark.failed,
             truncated=sum(known) / len(known) if known else None,
-            usage=usage_of(benchmark.answers.values(), self._config.models[benchmark.model].price),
+            usage=usage_of(made.values(), self._config.models[benchmark.model].price),
             scores=[
                 BenchmarkScore(**score, interval=error_interval(score["value"], score["stderr"], score["n"]))
                 for score in reply["scores"]
             ],
         )
-
-    def keep_log(self, folder: Path) -> None:
-        """Append lm-eval's output to the log in `folder`/external."""
-        (folder / FOLDER).mkdir(exist_ok=True)
-        with (folder / FOLDER / LOG).open("ab") as log, self._log.open("rb") as written:
-            shutil.copyfileobj(written, log)
 
     def _call(self, call: dict[str, Any], wall_s: float = math.inf) -> dict[str, Any]:
         deadline = time.monotonic() + wall_s
@@ -251,7 +231,8 @@ class Harness:
         except TimeoutError:
             raise RGEnvError(f"lm-eval was stopped: grading took longer than {wall_s:.0f} s") from None
         except ProcessEndedError as error:
-            lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            log = self._folder / LOG
+            lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []
             last = lines[-1][:300] if lines else error.last_error
             raise RGEnvError(f"lm-eval ended with {error.end}: {last}") from None
         if "error" in reply:

@@ -4,7 +4,7 @@ The process exchanges JSON values with `external`, which calls the models. No ot
 
     {"log": file, "tasks": [names], "include": [folders], "folders": {name: lm-eval's folder}, "limit": N | null,
      "system_prompts": [text | null], "requests": file, "descriptions": {task: text that replaces the task's own}}
-    -> {"version": version of lm-eval, "unused": [settings of tasks that are not sent to models]}
+    -> {"unused": [settings of tasks that are not sent to models]}
        and in `requests`, one line per request: {"benchmark", "system_prompt", "key", "chat": messages, "sampling"}
     {"benchmark": name, "system_prompt": text | null, "answers": {key: text}, "output": file without suffix}
     -> {"scores": [{"task", "metric", "filter", "value", "stderr", "n", "num_fewshot", "version"}]}
@@ -20,7 +20,6 @@ import os
 import traceback
 from collections import Counter
 from collections.abc import Iterable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -88,7 +87,7 @@ def main() -> None:
         try:
             if state is None:
                 log_file, requests = call.pop("log"), Path(call.pop("requests"))
-                log = os.open(log_file, os.O_WRONLY | os.O_APPEND)
+                log = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
                 os.dup2(log, 1)
                 os.dup2(log, 2)
                 state = State(**call)
@@ -136,7 +135,7 @@ class State:
                         record = {"benchmark": name, "system_prompt": prompt, "key": key, "chat": chat}
                         record |= {"sampling": sampling}
                         lines.write(json.dumps(record, ensure_ascii=False) + "\n")
-        return {"version": version("lm_eval"), "unused": sorted(unused)}
+        return {"unused": sorted(unused)}
 
     def score(self, name: str, prompt: str | None, answers: dict[str, str], output: Path) -> dict[str, Any]:
         """Grade the answers; lm-eval's own results and its verdict on each answer are written to files."""

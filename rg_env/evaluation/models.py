@@ -49,7 +49,6 @@ _SHORTEST_KEY = 8
 _MOST_TOKENS = 2**40
 """Maximum plausible number of tokens; larger numbers in replies are ignored."""
 _GRACE_S = 15.0
-_POLL_S = 1.0
 _LORA_RANKS = (16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM's `--max-lora-rank` accepts, starting with its default."""
 
@@ -139,8 +138,10 @@ class Endpoint:
                 if response.is_success:
                     return _reply_in(value)
                 problem = f"HTTP {response.status_code}: {_message_in(value) or response.reason_phrase}"
+                if response.status_code == 404 and not self.url.endswith(("/v1", "/v1/")):
+                    problem += f" (should the URL be {self.url.rstrip('/')}/v1?)"
                 if response.status_code in _FOR_ALL:
-                    raise EndpointFailed(problem + self._hint(response.status_code))
+                    raise EndpointFailed(problem)
                 if response.status_code not in _FOR_NOW and response.status_code < 500:
                     return Reply(error=problem)
                 pause = _requested_pause(response) or pause
@@ -160,10 +161,6 @@ class Endpoint:
         address = self.url
         try:
             response = await self.client.get("models", timeout=_LIST_TIMEOUT_S)
-        except httpx.TimeoutException as error:
-            raise InputError(
-                f"no server answers at {address}: no list of models within {_LIST_TIMEOUT_S:g} s"
-            ) from error
         except httpx.HTTPError as error:
             raise InputError(f"no server answers at {address}: {reason_of(error)}") from error
         if response.status_code == 401:
@@ -174,9 +171,8 @@ class Endpoint:
             return
         # Some servers list "models/NAME" but accept NAME.
         if names and not any(each == self.served_name or each.endswith(f"/{self.served_name}") for each in names):
-            raise InputError(
-                f"{address} does not serve {self.served_name!r}: it serves {listed(list(map(one_line, names)), 5)}"
-            )
+            served = listed(list(map(one_line, names)), 5)
+            raise InputError(f"{address} does not serve {self.served_name!r}: it serves {served}")
 
     def _json(self, response: httpx.Response) -> Any:
         """The parsed JSON body; None for an error response whose body is not JSON. The API key, which some endpoints
@@ -190,10 +186,6 @@ class Endpoint:
             if response.is_success:
                 raise _Damaged(repr(one_line(text, 60))) from error
             return None
-
-    def _hint(self, status: int) -> str:
-        url = self.url.rstrip("/")
-        return f" (should the URL be {url}/v1?)" if status == 404 and not url.endswith("/v1") else ""
 
 
 class _Damaged(Exception):
@@ -319,22 +311,19 @@ class LocalModel:
         The engine would form the same batches if it got all requests at once, so batching here does not change the
         answers. Errors raised by the engine are propagated.
         """
-        refused: list[tuple[int, Reply]] = []
         by_sampling: dict[Sampling, list[tuple[list[int], int]]] = {}
         for number, (prompt, sampling) in enumerate(requests):
             try:
                 ids = self.encoder(prompt)
             except Exception as error:  # a template can raise any exception
                 reason = f"the chat template rejects these messages: {reason_of(error)}"
-                refused.append((number, Reply(error=reason)))
+                yield [(number, Reply(error=reason))]
                 continue
             if len(ids) + (sampling.max_tokens or 1) > self.engine.max_context:
                 reason = f"{len(ids)} prompt tokens and max_tokens={sampling.max_tokens} exceed the context"
-                refused.append((number, Reply(error=reason)))
+                yield [(number, Reply(error=reason))]
                 continue
             by_sampling.setdefault(sampling, []).append((ids, number))
-        if refused:
-            yield refused
         for sampling, prompts in by_sampling.items():
             prompts.sort(key=lambda each: (len(each[0]), each[0]))
             size = self.engine.max_batch_size
@@ -401,19 +390,6 @@ def require_torch() -> None:
 
 # Local models by name
 
-Kind = Literal["endpoint", "hub", "folder", "adapter", "tiny"]
-
-
-def kind_of(model: EvalModel) -> Kind:
-    """A model's kind, determined from its config entry and its folder."""
-    if model.url is not None:
-        return "endpoint"
-    if model.model == TINY:
-        return "tiny"
-    if (Path(model.model) / "adapter_config.json").is_file():
-        return "adapter"
-    return "folder" if Path(model.model).exists() else "hub"
-
 
 def base_model(name: str) -> str | None:
     """The base model of the LoRA adapters in the folder `name`; None if the folder has no adapters.
@@ -470,17 +446,14 @@ async def serving(name: str, gpu: str | None, folder: Path, config: EvalConfig) 
     command, served = _command(name, gpu, port, config)
     group = await asyncio.to_thread(ProcessGroup, command, log)
     try:
-        server, start = VllmServer(HOST, port), time.monotonic()
-        while (problem := await asyncio.to_thread(server.health_problem, 5.0)) is not None:
+        limit = config.serving.start_timeout_s
+        try:
+            await asyncio.to_thread(VllmServer(HOST, port).wait, limit, lambda: group.code is None)
+        except ServerError as error:
+            what = f"is not ready after {limit:g} s (serving.start_timeout_s)"
             if group.code is not None:
-                last = " ".join(group.last_lines(1))[:200]
-                raise ServerError(f"vLLM for {name} exited with code {group.code} ({last}): see {log}")
-            if time.monotonic() - start > config.serving.start_timeout_s:
-                raise ServerError(
-                    f"vLLM for {name} is not ready after {config.serving.start_timeout_s:g} s ({problem}): see {log}, "
-                    "or increase serving.start_timeout_s"
-                )
-            await asyncio.sleep(_POLL_S)
+                what = f"exited with code {group.code} ({' '.join(group.last_lines(1))[:200]})"
+            raise ServerError(f"vLLM for {name} {what}: see {log}") from error
         yield f"http://{HOST}:{port}/v1", served
     finally:
         # Not run in a thread, so that Ctrl-C does not interrupt it.

@@ -1,15 +1,30 @@
-"""Frozen questions (the evaluation rows of an environment), and records of rollouts in evaluations and training.
+"""Frozen questions (the evaluation rows of an environment), and models' answers to them, in evaluations and training.
 
-questions = Questions(ReasoningGym("maze", 0, 100))
-questions.prompt(0)                   # prompt of the first question, as messages
-questions.by_task()                   # one `Questions` per task
+    questions = Questions(ReasoningGym("maze", 0, 100))
+    work = TaskWork("tiny", questions, Sampling(), times=4)
+    work.take(replies, work.rollouts(replies))            # score the replies, and add their records
+
+A `Work` is one model on a task's questions (`TaskWork`) or an external benchmark (`external.Benchmark`), with the
+answers so far. `rg-env eval` appends each answer's record to the work's file as soon as it is scored. Results are
+computed only from these records, so an interrupted evaluation can resume with the missing answers. Record format:
+
+{"model", "draw": "sampled" or "greedy", "part", "task": name or label, "level", "row": hash of the question, "problem":
+ index of the question, "rollout": index of the answer, "question", "answer": gold answer, "completion", "reasoning",
+ "prompt_tokens", "completion_tokens", "truncated", "extracted", "score", "correct", "reward", "rewards": {name: value},
+ "status", "detail", "error", "seconds"}
+
+A call that failed permanently counts as a wrong answer, with the status "failed" and the reason in `error`.
 """
 
+import contextlib
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from rg_env.core.data.manifest import hash_of_rows, split_hash
 from rg_env.core.data.splits import question_hash
@@ -17,14 +32,22 @@ from rg_env.core.data.user_rows import in_order
 from rg_env.core.environment import Environment, ReasoningGym, Row
 from rg_env.core.grading.scoring import Rollout, score, task_of
 from rg_env.core.rewards import Scored
+from rg_env.core.run_folder import damaged, json_lines
+from rg_env.errors import InputError
 from rg_env.evaluation import results
 from rg_env.evaluation.config import EvalConfig
+from rg_env.evaluation.models import Reply, Request
 from rg_env.evaluation.results import Part
+from rg_env.inference.protocol import Sampling
 
 LEVEL = "rg_level"
 """Key in a row's `info` for the question's curriculum level, as a string."""
+ROLLOUTS = "rollouts.jsonl"
+FAILED = "failed"
+"""Status of a failed call."""
 _CONSTANTS = 3
 """Number of gold answers, most frequent first, to try as the constant answer."""
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +121,7 @@ def question_of(row: Row) -> str:
     return str(found if found is not None else prompt if isinstance(prompt, str) else prompt[-1]["content"])
 
 
-def record_of(rollout: Rollout, scored: Scored) -> dict[str, Any]:
+def record_of(rollout: Rollout, scored: Scored) -> Record:
     """A scored rollout as a JSON-compatible dict."""
     level, correct = rollout.info.get(LEVEL), scored.metrics.get("accuracy")
     score = rollout.score if "status/wrong" in scored.metrics else None
@@ -157,3 +180,213 @@ def _floor(env: Environment) -> float:
         for gold, _ in golds.most_common(_CONSTANTS)
     ]
     return max(shares, default=0.0)
+
+
+# Answers
+
+
+class Answer(NamedTuple):
+    """Record fields used to compute results."""
+
+    draw: str | None = None
+    correct: bool | None = None
+    reward: float = 0.0
+    status: str | None = None
+    truncated: bool | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    text: str | None = None
+    """The answer's text; only for external benchmarks, which are graded at the end."""
+    error: str | None = None
+    """Reason why the call failed."""
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> "Answer":
+        """The answer in a record."""
+        values: Any = map(record.get, cls._fields)
+        return cls(*values)
+
+
+class Work:
+    """One model on a task or a benchmark, with the answers so far by key."""
+
+    file: str
+    """Name of the records file in the evaluation folder."""
+
+    def __init__(self, model: str, label: str, keys: Iterable[Any]):
+        self.model, self.label, self.keys = model, label, dict.fromkeys(keys)
+        self.answers: dict[Any, Answer] = {}
+        self.has_begun = False
+        """Whether calls to the model have begun."""
+        self.keep: Callable[[Record], Any] = lambda record: None
+        """Called with each new record."""
+
+    @property
+    def failed(self) -> int:
+        """Number of calls that failed after all attempts."""
+        return sum(answer.error is not None for answer in self.answers.values())
+
+    def open(self) -> list[Any]:
+        """Keys of missing answers, including those of failed calls."""
+        return [key for key in self.keys if key not in self.answers or self.answers[key].error is not None]
+
+    def request(self, key: Any) -> Request:
+        """The request for an answer."""
+        raise NotImplementedError
+
+    def rollouts(self, replies: Mapping[Any, Reply]) -> dict[Any, Rollout]:
+        """Rollouts made from the successful replies, for `take`; empty for external benchmarks."""
+        return {}
+
+    def take(self, replies: Mapping[Any, Reply], rollouts: Mapping[Any, Rollout]) -> None:
+        """Add replies. Raises the same errors as `records`."""
+        for reply, own in zip(replies.values(), self.records(replies, rollouts), strict=True):
+            common = {"model": self.model, "reasoning": reply.reasoning, "prompt_tokens": reply.prompt_tokens}
+            record = {**common, **own, "error": reply.error, "seconds": reply.seconds}
+            self.keep(record)
+            self.put(record)
+
+    def records(self, replies: Mapping[Any, Reply], rollouts: Mapping[Any, Rollout]) -> Iterator[Record]:
+        """The replies' records, without the keys added by `take`."""
+        raise NotImplementedError
+
+    def put(self, record: Record) -> bool:
+        """Add a record, replacing any earlier one for the same answer. Returns False if the record is not part of this
+        work."""
+        if (key := self.key(record)) not in self.keys:
+            return False
+        self.answers[key] = Answer.of(record)
+        return True
+
+    def key(self, record: Record) -> Any:
+        """The key of the answer in a record."""
+        raise NotImplementedError
+
+
+class TaskWork(Work):
+    """The work of one model on a task's questions, with answers by (draw, question index, answer index).
+
+    Args:
+        times: number of sampled answers per question.
+        greedy: whether there is also one greedy answer per question.
+        left_out: indices of questions to skip for this model.
+        system_prompt: the model's own system prompt, instead of the environment's.
+    """
+
+    file = ROLLOUTS
+
+    def __init__(
+        self,
+        model: str,
+        questions: Questions,
+        sampling: Sampling,
+        times: int = 1,
+        greedy: bool = False,
+        *,
+        left_out: frozenset[int] = frozenset(),
+        system_prompt: str | None = None,
+    ):
+        self.numbers = [number for number in questions.numbers if number not in left_out]
+        sampled = [("sampled", number, k) for number in self.numbers for k in range(times)]
+        super().__init__(model, questions.name, sampled + [("greedy", number, 0) for number in self.numbers if greedy])
+        self.questions, self.sampling, self.times, self.greedy = questions, sampling, times, greedy
+        self.system_prompt = system_prompt
+
+    @property
+    def left_out(self) -> int:
+        """Number of questions skipped for this model."""
+        return len(self.questions.numbers) - len(self.numbers)
+
+    def of(self, number: int, draw: str = "sampled") -> list[Answer]:
+        """Answers to a question, in order; empty if the question is skipped."""
+        return [self.answers[draw, number, k] for k in range(self.times) if (draw, number, k) in self.answers]
+
+    def key(self, record: Record) -> Any:
+        """The key of the answer in a record; None if its question is another one."""
+        key = record["draw"], record["problem"], record["rollout"]
+        return key if key in self.keys and self.questions.hashes[key[1]] == record["row"] else None
+
+    def request(self, key: tuple[str, int, int]) -> Request:
+        """The request for an answer."""
+        sampling = replace(self.sampling, temperature=0.0) if key[0] == "greedy" else self.sampling
+        return Request(self.questions.prompt(key[1], self.system_prompt), sampling)
+
+    def rollouts(self, replies: Mapping[Any, Reply]) -> dict[Any, Rollout]:
+        """Rollouts made from the successful replies."""
+        names = ("token_ids", "logprobs", "completion_tokens", "truncated")
+        return {
+            key: self.questions.env.rollout(
+                self.questions.rows[key[1]], reply.text, **{name: getattr(reply, name) for name in names}
+            )
+            for key, reply in replies.items()
+            if not reply.error
+        }
+
+    def records(self, replies: Mapping[Any, Reply], rollouts: Mapping[Any, Rollout]) -> Iterator[Record]:
+        """Score the rollouts, and yield the replies' records.
+
+        Raises:
+            RewardError: a reward raised an error or did not return a finite number.
+        """
+        env = self.questions.env
+        scored = dict(zip(rollouts, env.score(list(rollouts.values())), strict=True))
+        wrong = {"score": 0.0, "correct": False, "reward": 0.0, "rewards": dict.fromkeys(env.reward_weights, 0.0)}
+        unknown = dict.fromkeys(("completion_tokens", "truncated", "extracted"))
+        failed = {"completion": "", **unknown, **wrong, "status": FAILED, "detail": ""}
+        for (draw, number, k), reply in replies.items():
+            key, row = (draw, number, k), self.questions.rows[number]
+            record = {
+                "draw": draw,
+                "part": self.questions.part,
+                "row": self.questions.hashes[number],
+                "problem": number,
+                "rollout": k,
+                "question": question_of(row),
+                "answer": row["answer"],
+                **(record_of(rollouts[key], scored[key]) if key in rollouts else failed),
+                "task": self.label,
+            }
+            if reply.refusal and not record["detail"]:
+                record["detail"] = f"refusal: {reply.refusal}"
+            yield record
+
+
+@contextmanager
+def record_file(path: Path, works: Sequence[Work]) -> Iterator[int]:
+    """Load a file's records into `works`, and append new records to the file. Yields the number of records that do not
+    belong to any of the works. Only one process at a time may write to the file.
+
+    Raises:
+        InputError: the file cannot be opened, or is damaged.
+        OSError: the disk is full.
+    """
+
+    def append(record: Record) -> None:
+        text = json.dumps(record, ensure_ascii=False, allow_nan=False)
+        try:
+            file.write(text.encode("utf-8", "backslashreplace") + b"\n")
+            file.flush()  # if the write is interrupted, the partial line is dropped when the file is opened again
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+
+    try:
+        path.parent.mkdir(exist_ok=True)
+        file = path.open("a+b")
+        file.seek(0)
+        file.truncate(sum(len(line) for line in file if line.endswith(b"\n")))
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+    by_name, strangers = {(work.model, work.label): work for work in works}, 0
+    try:
+        for record in json_lines(path):
+            try:
+                work = by_name.get((record["model"], record["benchmark" if "benchmark" in record else "task"]))
+                strangers += work is None or not work.put(record)
+            except (KeyError, TypeError) as error:
+                raise damaged(path, f"a record is incomplete or malformed: {error}") from error
+        for each in works:
+            each.keep = append
+        yield strangers
+    finally:
+        with contextlib.suppress(OSError):  # do not hide the error that ended the evaluation
+            file.close()

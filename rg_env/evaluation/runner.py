@@ -1,18 +1,13 @@
-"""Prompt models with questions and score the answers, for `rg-env eval` and for trainers.
+"""Run an evaluation: prompt models with questions, score the answers, and write the files.
 
-    outcome = asyncio.run(ask_all(config, folder, works))  # all models of a config
-    ask_local(model, works)                                # one local model, with its engine
+    results, folder = run_evaluation(load_eval_config("configs/eval/tiny.yaml"))
+    results.models["trained"].accuracy
+    ask_local(model, works)                                # one local model, with its engine (for trainers)
 
-A `Work` is one model on a task's questions (`TaskWork`) or an external benchmark (`external.Benchmark`), with the
-answers so far. `rg-env eval` appends each answer's record to the work's file as soon as it is scored. Results are
-computed only from these records, so an interrupted evaluation can resume with the missing answers. Record format:
-
-{"model", "draw": "sampled" or "greedy", "part", "task": name or label, "level", "row": hash of the question, "problem":
- index of the question, "rollout": index of the answer, "question", "answer": gold answer, "completion", "reasoning",
- "prompt_tokens", "completion_tokens", "truncated", "extracted", "score", "correct", "reward", "rewards": {name: value},
- "status", "detail", "error", "seconds"}
-
-A call that failed permanently counts as a wrong answer, with the status "failed" and the reason in `error`.
+config.yaml           the resolved config
+rollouts.jsonl        one line per rollout (see `questions`)
+external/             answers to external benchmarks, and lm-eval's own results
+results_*.json, summary.md, comparison_*.png, summary_*.png
 
 Endpoints are called in parallel, each with its own limit on concurrent calls. Models in this process take turns. vLLM
 serves each model on its own GPU, and an idle GPU also serves the model with the most work left.
@@ -20,241 +15,104 @@ serves each model on its own GPU, and an idle GPU also serves the model with the
 
 import asyncio
 import contextlib
-import json
-import os
-from abc import ABC, abstractmethod
+import shlex
+import sys
+import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from rg_env.core.grading.scoring import Rollout
-from rg_env.core.run_folder import damaged, json_lines
-from rg_env.core.text import counted
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
+
+from rg_env.core.config import yaml12
+from rg_env.core.run_folder import free_folder, locked, read_yaml, removed_on_error, write_aside
+from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.tasks.option_values import check_options
+from rg_env.core.text import counted, one_line
 from rg_env.errors import EngineError, InputError, OutputFolderError, RGEnvError, ServerError
+from rg_env.evaluation import external, models
 from rg_env.evaluation.config import EvalConfig, EvalModel
-from rg_env.evaluation.models import (
-    Endpoint,
-    EndpointFailed,
-    LocalModel,
-    Reply,
-    Request,
-    embedded,
-    endpoint,
-    folds_system,
-    local_engine,
-    require_torch,
-    serving,
-)
-from rg_env.evaluation.questions import Questions, question_of, record_of
-from rg_env.evaluation.trained import Trained, trained_on
+from rg_env.evaluation.models import Endpoint, EndpointFailed, LocalModel, Reply
+from rg_env.evaluation.questions import Questions, TaskWork, Work, draw, record_file
+from rg_env.evaluation.results import Results
+from rg_env.evaluation.scores import Source, results_of, write_results
+from rg_env.evaluation.trained import Trained, as_trained, trained_on
 from rg_env.inference.machine import Machine
 from rg_env.inference.protocol import Sampling
 
-Record = dict[str, Any]
-Graded = tuple[Any, Reply, Rollout | None]
-"""Key, reply, and the rollout made from the reply; the rollout is None for failed calls and external benchmarks."""
-ROLLOUTS = "rollouts.jsonl"
-FAILED = "failed"
-"""Status of a failed call."""
+CONFIG_FILE = "config.yaml"
+_MAY_DIFFER = ("requests", "serving", "output", "published")
+"""Sections that do not affect rollouts, and may therefore differ when an evaluation is resumed."""
+_LINE_EVERY_S = 15.0
+_MOST_BARS = 30
 
 
-class Answer(NamedTuple):
-    """Record fields used to compute results."""
-
-    correct: bool | None = None
-    reward: float = 0.0
-    status: str | None = None
-    truncated: bool | None = None
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    text: str = ""
-    """The answer's text; only for external benchmarks, which are graded at the end."""
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> "Answer":
-        """The answer in a record."""
-        return cls(*(record[name] for name in cls._fields[:-1]))
-
-
-class Work(ABC):
-    """One model on a task or a benchmark, with the answers so far by key."""
-
-    file: str
-    """Name of the records file in the evaluation folder."""
-
-    def __init__(self, model: str, label: str, keys: Iterable[Any]):
-        self.model, self.label, self.keys = model, label, dict.fromkeys(keys)
-        self.answers: dict[Any, Answer] = {}
-        self.has_begun = False
-        """Whether calls to the model have begun."""
-        self.keep: Callable[[Record], Any] = lambda record: None
-        """Called with each new record."""
-        self.last_error: str | None = None
-
-    @property
-    def asked(self) -> int:
-        """Number of answers to generate in total."""
-        return len(self.keys)
-
-    @property
-    def made(self) -> int:
-        """Number of answers so far, including failed calls."""
-        return len(self.answers)
-
-    @property
-    def failed(self) -> int:
-        """Number of calls that failed after all attempts."""
-        return sum(answer.status == FAILED for answer in self.answers.values())
-
-    def open(self) -> list[Any]:
-        """Keys of missing answers, including those of failed calls."""
-        return [key for key in self.keys if key not in self.answers or self.answers[key].status == FAILED]
-
-    def groups(self) -> list[list[Answer]]:
-        """The answers, grouped by how they were sampled."""
-        return [list(self.answers.values())]
-
-    @abstractmethod
-    def request(self, key: Any) -> Request: ...
-
-    @property
-    def graded_aside(self) -> bool:
-        """Whether `graded` waits for worker processes and should run in a thread."""
-        return False
-
-    def graded(self, replies: Mapping[Any, Reply]) -> list[Graded]:
-        """Do the slow part of `take`; this may run in a thread."""
-        return [(key, reply, None) for key, reply in replies.items()]
-
-    def take(self, graded: Sequence[Graded]) -> None:
-        """Add replies. Raises the same errors as `records`."""
-        for (_, reply, _), own in zip(graded, self.records(graded), strict=True):
-            common = {"model": self.model, "reasoning": reply.reasoning, "prompt_tokens": reply.prompt_tokens}
-            record = {**common, **own, "error": reply.error, "seconds": reply.seconds}
-            self.keep(record)
-            self.put(record)
-            self.last_error = reply.error or self.last_error
-
-    @abstractmethod
-    def records(self, graded: Sequence[Graded]) -> Iterator[Record]:
-        """The replies' records, without the keys added by `take`."""
-
-    @abstractmethod
-    def put(self, record: Record) -> bool:
-        """Add a record, replacing any earlier one for the same answer. Returns False if the record is not part of this
-        work."""
-
-
-class TaskWork(Work):
-    """The work of one model on a task's questions, with answers by (draw, question index, answer index).
+def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results, Path]:
+    """Evaluate all models, write all files, and return the results and the output folder.
 
     Args:
-        times: number of sampled answers per question.
-        greedy: whether there is also one greedy answer per question.
-        left_out: indices of questions to skip for this model.
-        system_prompt: the model's own system prompt, instead of the environment's.
+        resume: continue the evaluation in `config.output.dir`; failed calls are repeated.
+
+    Raises:
+        InputError: a model or task cannot be evaluated as configured.
+        MissingExtraError: external benchmarks need lm-eval, which is not installed.
+        OutputFolderError: the folder already contains files, or is not writable.
+        RGEnvError: lm-eval cannot grade the answers; they are kept for `resume`.
+        ServerError: a model could not be evaluated completely; the answers so far are kept for `resume`.
     """
-
-    file = ROLLOUTS
-
-    def __init__(
-        self,
-        model: str,
-        questions: Questions,
-        sampling: Sampling,
-        times: int = 1,
-        greedy: bool = False,
-        *,
-        left_out: frozenset[int] = frozenset(),
-        system_prompt: str | None = None,
-    ):
-        self.numbers = [number for number in questions.numbers if number not in left_out]
-        sampled = [("sampled", number, k) for number in self.numbers for k in range(times)]
-        super().__init__(model, questions.name, sampled + [("greedy", number, 0) for number in self.numbers if greedy])
-        self.questions, self.sampling, self.times, self.greedy = questions, sampling, times, greedy
-        self.system_prompt = system_prompt
-
-    @property
-    def left_out(self) -> int:
-        """Number of questions skipped for this model."""
-        return len(self.questions.numbers) - len(self.numbers)
-
-    def of(self, number: int, draw: str = "sampled") -> list[Answer]:
-        """Answers to a question, in order; empty if the question is skipped."""
-        return [self.answers[draw, number, k] for k in range(self.times) if (draw, number, k) in self.answers]
-
-    def groups(self) -> list[list[Answer]]:
-        draws = ("sampled", "greedy") if self.greedy else ("sampled",)
-        return [[answer for number in self.numbers for answer in self.of(number, draw)] for draw in draws]
-
-    def put(self, record: Record) -> bool:
-        key = record["draw"], record["problem"], record["rollout"]
-        if key not in self.keys or self.questions.hashes[key[1]] != record["row"]:
-            return False
-        self.answers[key] = Answer.of(record)
-        return True
-
-    def request(self, key: tuple[str, int, int]) -> Request:
-        sampling = replace(self.sampling, temperature=0.0) if key[0] == "greedy" else self.sampling
-        return Request(self.questions.prompt(key[1], self.system_prompt), sampling)
-
-    @property
-    def graded_aside(self) -> bool:
-        rubric = getattr(self.questions.env, "rubric", None)  # Verifiers environments do their own scoring
-        return rubric is not None and rubric.in_workers
-
-    def graded(self, replies: Mapping[Any, Reply]) -> list[Graded]:
-        env = self.questions.env
-        graded: list[Graded] = [
-            (key, reply, None if reply.error else self._rollout(key[1], reply)) for key, reply in replies.items()
-        ]
-        if self.graded_aside:
-            env.rubric.grade([rollout for *_, rollout in graded if rollout])
-        return graded
-
-    def _rollout(self, number: int, reply: Reply) -> Rollout:
-        env = self.questions.env
-        return env.rollout(
-            env.eval_rows[number],
-            reply.text,
-            token_ids=reply.token_ids,
-            logprobs=reply.logprobs,
-            completion_tokens=reply.completion_tokens,
-            truncated=reply.truncated,
+    config, notes, folder = prepared(config, resume=resume)
+    _say(*config.plan(), *notes, f"files in {folder}")
+    works = make_works(config, _drawn(config))
+    with ExitStack() as stack:
+        stack.enter_context(removed_on_error(folder))
+        with _writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(folder, f"another evaluation is writing to {folder}: wait for it, or stop it"))
+            stack.enter_context(_removed_if_unanswered(folder))
+            write_aside(folder / CONFIG_FILE, yaml12.to_yaml(config.model_dump(mode="json")))
+        harness = stack.enter_context(external.Harness(config, folder)) if config.external.tasks else None
+        benchmarks = harness.prepare() if harness else []
+        run = _ask(config, folder, [*works, *benchmarks])
+        stack.callback(_print_notes, run)  # after writing the files, because standard output may be closed
+        _check_complete(run)
+        results = results_of(
+            works,
+            {name: Source.of(config, name) for name in config.models},
+            config.published,
+            external=[harness.score(each) for each in benchmarks] if harness else [],
+            notes=notes,
         )
+        with _writing(folder):
+            files = write_results(results, folder)
+            if results.tasks:
+                _draw(results, files)
+    return results, folder
 
-    def records(self, graded: Sequence[Graded]) -> Iterator[Record]:
-        """Score the answers, and yield their records.
 
-        Raises:
-            RewardError: a reward raised an error or did not return a finite number.
-        """
-        env = self.questions.env
-        scored = iter(env.score([rollout for *_, rollout in graded if rollout]))
-        for (draw, number, k), reply, rollout in graded:
-            row = env.eval_rows[number]
-            record = {
-                "draw": draw,
-                "part": self.questions.part,
-                "row": self.questions.hashes[number],
-                "problem": number,
-                "rollout": k,
-                "question": question_of(row),
-                "answer": row["answer"],
-                **(record_of(rollout, next(scored)) if rollout else self._failed_record()),
-                "task": self.label,
-            }
-            if reply.refusal and not record["detail"]:
-                record["detail"] = f"refusal: {reply.refusal}"
-            yield record
+def prepared(config: EvalConfig, *, resume: bool = False) -> tuple[EvalConfig, list[str], Path]:
+    """Return the config with settings filled in from training runs, notes about these settings, and the output folder.
+    Heavy packages are not imported.
 
-    def _failed_record(self) -> Record:
-        rewards = dict.fromkeys(self.questions.env.reward_weights, 0.0)
-        unknown = dict.fromkeys(("completion_tokens", "truncated", "extracted"))
-        wrong = {"score": 0.0, "correct": False, "reward": 0.0, "rewards": rewards, "status": FAILED, "detail": ""}
-        return {"completion": "", **unknown, **wrong}
+    Raises:
+        InputError: a model's folder or an API key is missing, a run's file or `data` is damaged, a task's options are
+            invalid, an external benchmark's name is unknown, or the output folder contains a different evaluation.
+        MissingExtraError: external benchmarks need lm-eval, which is not installed.
+        OutputFolderError: the folder already contains files, or is not writable.
+    """
+    config, notes = as_trained(config)
+    for model in config.models.values():
+        if model.url:
+            models.key_of(model)
+    if config.data and config.data.is_file:
+        config.data.rows()
+    check_options({f"tasks.{name}": Mixture.parse(config.gym(name)).tasks[0] for name in config.tasks})
+    if config.external.tasks:
+        external.check_tasks(config)
+    return config, notes, _folder(config, resume)
 
 
 def make_works(config: EvalConfig, drawn: Iterable[Questions]) -> list[TaskWork]:
@@ -263,65 +121,85 @@ def make_works(config: EvalConfig, drawn: Iterable[Questions]) -> list[TaskWork]
     for name, model in config.models.items():
         trained = Trained() if model.url else trained_on(model.model)
         for task in tasks:
-            work = TaskWork(
-                name,
-                task,
-                Sampling(**config.sampling_of(task.name).model_dump()),
-                config.rollouts_per_example,
-                config.greedy,
-                left_out=trained.among(task),
-                system_prompt=model.system_prompt,
-            )
-            works.append(work)
+            sampling = Sampling(**config.sampling_of(task.name).model_dump())
+            more: Any = {"left_out": trained.among(task), "system_prompt": model.system_prompt}
+            works.append(TaskWork(name, task, sampling, config.rollouts_per_example, config.greedy, **more))
     return works
 
 
+def _drawn(config: EvalConfig) -> Iterator[Questions]:
+    """Yield the questions for each task, printing progress occasionally, because generating them can take minutes."""
+    last = time.monotonic()
+    for number, name in enumerate(config.names):
+        if time.monotonic() - last >= _LINE_EVERY_S:
+            last = time.monotonic()
+            _say(f"drawing questions: {number} of {len(config.names)} tasks")
+        yield draw(config, name)
+
+
+# The output folder
+
+
 @contextmanager
-def record_file(path: Path, works: Sequence[Work]) -> Iterator[int]:
-    """Load a file's records into `works`, and append new records to the file. Yields the number of records that do not
-    belong to any of the works. Only one process at a time may write to the file.
+def _removed_if_unanswered(folder: Path) -> Iterator[None]:
+    """On an error before the first answer, remove the new files, so that the corrected command can use the folder.
 
-    Raises:
-        InputError: the file cannot be opened, or is damaged.
-        OutputFolderError: the file was removed while records were being appended.
-        OSError: the disk is full.
+    Nothing is removed if the folder contained files beforehand, or if anything else was written to it since, such as a
+    server's log.
     """
-
-    def append(record: Record) -> None:
-        text = json.dumps(record, ensure_ascii=False, allow_nan=False)
-        try:
-            file.write(text.encode("utf-8", "backslashreplace") + b"\n")
-            file.flush()  # if the write is interrupted, the partial line is dropped when the file is opened again
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        if not os.fstat(file.fileno()).st_nlink:
-            raise OutputFolderError(f"{path} was removed during the evaluation: its rollouts are lost")
-
+    had_files = any(folder.iterdir())
     try:
-        if path.exists() and not path.is_file():  # reading a device might never end
-            raise InputError(f"cannot write {path}: not a regular file")
-        path.parent.mkdir(exist_ok=True)
-        file = path.open("a+b")
-        file.seek(0)
-        file.truncate(sum(len(line) for line in file if line.endswith(b"\n")))
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
-    try:
-        by_name, strangers = {(work.model, work.label): work for work in works}, 0
-        for record in json_lines(path):
-            try:
-                work = by_name.get((record["model"], record["benchmark" if "benchmark" in record else "task"]))
-                strangers += work is None or not work.put(record)
-            except (KeyError, TypeError) as error:
-                raise damaged(path, f"a record is incomplete or malformed: {error}") from error
-        for each in works:
-            each.keep = append
-        yield strangers
-    except BaseException:
-        with contextlib.suppress(OSError):  # do not hide the error that ended the evaluation
-            file.close()
+        yield
+    except Exception:
+        with contextlib.suppress(OSError):
+            files = [file for file in folder.rglob("*") if not file.is_dir()]
+            unanswered = {folder / CONFIG_FILE, folder / external.LOG, folder / external.REQUESTS}
+            if not had_files and all(file in unanswered or not file.stat().st_size for file in files):
+                for file in files:
+                    file.unlink()
+                (folder / external.FOLDER).rmdir()
         raise
-    file.close()
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Raise `OutputFolderError` if a file cannot be written because the folder was removed or is no longer writable."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        raise OutputFolderError(
+            f"cannot write {error.filename or folder}: {error.strerror}; fix that and resume with {_resume(folder)}"
+        ) from error
+
+
+def _folder(config: EvalConfig, resume: bool) -> Path:
+    if resume and config.output.dir is None:
+        raise InputError("--resume needs output.dir: the folder of the evaluation to resume")
+    name = f"eval-{'+'.join([*config.names, *config.external.tasks][:3])}"
+    folder = free_folder(
+        config.output.dir, name, may_have_files=resume, remedy="choose another output.dir", resume="--resume"
+    )
+    if resume and folder.exists():
+        _check_same(config, folder)
+    return folder
+
+
+def _check_same(config: EvalConfig, folder: Path) -> None:
+    """Raise `InputError` unless the evaluation in `folder` has the same questions and sampling as `config`."""
+    if not (folder / CONFIG_FILE).exists():
+        raise OutputFolderError(f"{folder} does not contain an evaluation to resume: it has no {CONFIG_FILE}")
+    before, now = read_yaml(folder / CONFIG_FILE), config.model_dump(mode="json")
+    if differing := [key for key in now if key not in _MAY_DIFFER and now[key] != before.get(key)]:
+        keys = ", ".join(differing)
+        raise InputError(f"the evaluation in {folder} has different {keys}: use the same values, or another output.dir")
+
+
+def _resume(folder: Path) -> str:
+    """Options that make `rg-env eval` or `rg-env probe` resume the evaluation."""
+    return f"--resume --output-dir {shlex.quote(str(folder))}"
+
+
+# Answers
 
 
 def ask_local(model: LocalModel, works: Sequence[Work], lock: AbstractContextManager[Any] | None = None) -> None:
@@ -333,7 +211,7 @@ def ask_local(model: LocalModel, works: Sequence[Work], lock: AbstractContextMan
     for batch in _batches(model, works):
         for work, replies in batch.items():
             with lock or nullcontext():
-                work.take(work.graded(replies))
+                work.take(replies, work.rollouts(replies))
 
 
 def _batches(model: LocalModel, works: Sequence[Work]) -> Iterator[dict[Work, dict[Any, Reply]]]:
@@ -348,49 +226,39 @@ def _batches(model: LocalModel, works: Sequence[Work]) -> Iterator[dict[Work, di
         yield by_work
 
 
-@dataclass
-class Outcome:
-    """State of an evaluation."""
-
-    works: Sequence[Work]
-    problems: dict[str, str] = field(default_factory=dict)
-    """Reasons why models could not be evaluated completely, by model."""
-    answered_as: dict[str, set[str]] = field(default_factory=dict)
-    """Other model names reported in the server's replies, by model."""
-    strangers: dict[str, int] = field(default_factory=dict)
-    """Number of records that do not belong to this evaluation, by file."""
+def _ask(config: EvalConfig, folder: Path, works: Sequence[Work]) -> "Run":
+    try:
+        with Bars(works) as bars:
+            return asyncio.run(ask_all(config, folder, works, bars.show))
+    except KeyboardInterrupt:
+        made, total = (sum(map(len, each)) for each in zip(*((work.answers, work.keys) for work in works), strict=True))
+        print(f"{made:,} of {total:,} rollouts are in {folder}: resume with {_resume(folder)}", flush=True)
+        raise
 
 
-Watch = Callable[[Outcome], Any]
-
-
-async def ask_all(config: EvalConfig, folder: Path, works: Sequence[Work], watch: Watch | None = None) -> Outcome:
+async def ask_all(
+    config: EvalConfig, folder: Path, works: Sequence[Work], watch: Callable[[], Any] = lambda: None
+) -> "Run":
     """Generate all missing answers; new ones are appended to the works' files in `folder`.
 
     Args:
-        watch: called regularly with the outcome so far.
+        watch: called after each answer.
 
     Raises:
         RewardError: a reward raised an error or did not return a finite number.
         InputError: a local model cannot be loaded, or an endpoint cannot be used.
         MissingExtraError: a package needed to serve local models is not installed.
     """
-    outcome = Outcome(works)
-    with contextlib.ExitStack() as stack:
+    run = Run(config, folder, works, watch)
+    with ExitStack() as stack:
         for file in dict.fromkeys(work.file for work in works):
             of_file = [work for work in works if work.file == file]
-            outcome.strangers[file] = stack.enter_context(record_file(folder / file, of_file))
-        watcher = asyncio.create_task(_watching(watch, outcome)) if watch else None
+            run.strangers[file] = stack.enter_context(record_file(folder / file, of_file))
         try:
-            await _Run(config, folder, outcome).all()
+            await run.all()
         except BaseExceptionGroup as group:  # several asyncio tasks failed; one of the errors is reported
             raise _first(group) from group
-        finally:
-            if watcher:
-                watcher.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await watcher
-    return outcome
+    return run
 
 
 def _first(error: BaseException) -> BaseException:
@@ -400,36 +268,38 @@ def _first(error: BaseException) -> BaseException:
     return error
 
 
-async def _watching(watch: Watch, outcome: Outcome) -> None:
-    while True:
-        await asyncio.sleep(0.5)
-        watch(outcome)
+class Run:
+    """The calls of an evaluation, and what is known about them afterwards."""
 
-
-class _Run:
-    def __init__(self, config: EvalConfig, folder: Path, outcome: Outcome):
-        self.config, self.folder, self.outcome = config, folder, outcome
-        self._works = {name: [work for work in outcome.works if work.model == name] for name in config.models}
+    def __init__(self, config: EvalConfig, folder: Path, works: Sequence[Work], watch: Callable[[], Any]):
+        self.config, self.folder, self.works, self.watch = config, folder, works, watch
+        self.problems: dict[str, str] = {}
+        """Reasons why models could not be evaluated completely, by model."""
+        self.answered_as: dict[str, set[str]] = {}
+        """Other model names reported in the server's replies, by model."""
+        self.strangers: dict[str, int] = {}
+        """Number of records that do not belong to this evaluation, by file."""
         # All workers of a model share one iterator over its calls.
-        self._calls = {
-            name: ((work, key) for work in works for key in work.open()) for name, works in self._works.items()
-        }
-        self._failed_in_a_row = dict.fromkeys(config.models, 0)
+        self._calls = {name: ((work, key) for work in self._of(name) for key in work.open()) for name in config.models}
+        self._failed_in_a_row: Counter[str] = Counter()
 
     async def all(self) -> None:
-        models = self.config.models
-        missing = [name for name in models if self._left(name)]
-        remote = [name for name in missing if models[name].url]
+        """Generate all missing answers."""
+        missing = {name: model for name, model in self.config.models.items() if self._left(name)}
+        remote = {name: model for name, model in missing.items() if model.url}
         local = [name for name in missing if name not in remote]
         if local:
-            require_torch()
-            folds = {name: folds_system(models[name].model) for name in local}
+            models.require_torch()
+            folds = {name: models.folds_system(missing[name].model) for name in local}
         async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
             # All endpoints are checked before the first call, so that a wrong URL does not waste paid calls.
-            ready = {name: await stack.enter_async_context(endpoint(models[name], self.config)) for name in remote}
+            ready = {
+                name: await stack.enter_async_context(models.endpoint(model, self.config))
+                for name, model in remote.items()
+            }
             for name in remote:
                 group.create_task(self._guarded(name, self._ask_endpoint(name, ready[name])))
-            if local and local_engine(self.config) == "vllm":
+            if local and models.local_engine(self.config) == "vllm":
                 waiting = list(local)
                 gpus: list[str | None] = [str(gpu) for gpu in self.config.serving.gpus or Machine.here().gpus] or [None]
                 for gpu in gpus:
@@ -437,30 +307,37 @@ class _Run:
             elif local:
                 group.create_task(self._in_turn(local))
 
+    def _of(self, model: str) -> list[Work]:
+        return [work for work in self.works if work.model == model]
+
     def _left(self, model: str) -> int:
-        return sum(len(work.open()) for work in self._works[model])
+        return sum(len(work.open()) for work in self._of(model))
 
     async def _guarded(self, name: str, asking: Awaitable[None]) -> None:
         """Record a model's failure, so that the other models continue."""
         try:
             await asking
         except* (ServerError, EngineError) as group:
-            self.outcome.problems[name] = str(_first(group))
+            self.problems[name] = str(_first(group))
 
     async def _take(self, work: Work, replies: Mapping[Any, Reply]) -> None:
-        work.take(await asyncio.to_thread(work.graded, replies) if work.graded_aside else work.graded(replies))
+        rollouts = work.rollouts(replies)
+        if isinstance(work, TaskWork) and work.questions.env.rubric.in_workers:  # do not wait for them here
+            await asyncio.to_thread(work.questions.env.rubric.grade, list(rollouts.values()))
+        work.take(replies, rollouts)
+        self.watch()
 
     async def _in_turn(self, names: list[str]) -> None:
         for name in names:
-            async with embedded(self.config.models[name].model, self.config) as model:
-                for work in self._works[name]:
+            async with models.embedded(self.config.models[name].model, self.config) as model:
+                for work in self._of(name):
                     if isinstance(work, TaskWork):
                         prompts = (work.request(("sampled", number, 0)).prompt for number in work.numbers)
                         model.check_fits(work.label, prompts, work.sampling.max_tokens)
                 await self._guarded(name, self._ask_embedded(name, model))
 
     async def _ask_embedded(self, name: str, model: LocalModel) -> None:
-        batches = _batches(model, self._works[name])
+        batches = _batches(model, self._of(name))
         while batch := await asyncio.to_thread(next, batches, None):
             for work, replies in batch.items():
                 await self._take(work, replies)
@@ -468,7 +345,7 @@ class _Run:
     async def _on_gpu(self, gpu: str | None, waiting: list[str], folds: Mapping[str, bool]) -> None:
         """Serve the waiting models one after another, then help with the model that has the most calls left."""
         while True:
-            left = {name: self._left(name) for name in folds if name not in self.outcome.problems}
+            left = {name: self._left(name) for name in folds if name not in self.problems}
             if waiting:
                 name = waiting.pop(0)
             elif left and max(left.values()) > self.config.requests.concurrency:
@@ -479,8 +356,8 @@ class _Run:
 
     async def _served(self, name: str, gpu: str | None, folds: bool) -> None:
         async with (
-            serving(self.config.models[name].model, gpu, self.folder, self.config) as (url, served),
-            endpoint(EvalModel(model=served, url=url), self.config, folds=folds) as ready,
+            models.serving(self.config.models[name].model, gpu, self.folder, self.config) as (url, served),
+            models.endpoint(EvalModel(model=served, url=url), self.config, folds=folds) as ready,
         ):
             await self._ask_endpoint(name, ready)
 
@@ -490,20 +367,104 @@ class _Run:
                 group.create_task(self._worker(name, ready))
 
     async def _worker(self, name: str, ready: Endpoint) -> None:
-        problems, most = self.outcome.problems, self.config.requests.give_up_after
+        most = self.config.requests.give_up_after
         for work, key in self._calls[name]:
-            if name in problems:
+            if name in self.problems:
                 return
             work.has_begun = True
             try:
                 reply = await ready.reply(work.request(key))
             except EndpointFailed as failure:
-                problems.setdefault(name, str(failure))
+                self.problems.setdefault(name, str(failure))
                 return
             self._failed_in_a_row[name] = self._failed_in_a_row[name] + 1 if reply.error else 0
             await self._take(work, {key: reply})
             if reply.model not in (None, ready.served_name):
-                self.outcome.answered_as.setdefault(name, set()).add(str(reply.model))
+                self.answered_as.setdefault(name, set()).add(str(reply.model))
             if reply.error and self._failed_in_a_row[name] >= most:
-                problems.setdefault(name, f"{counted(most, 'call')} failed in a row: {reply.error}")
-                return
+                self.problems.setdefault(name, f"{counted(most, 'call')} failed in a row: {reply.error}")
+
+
+def _check_complete(run: Run) -> None:
+    """Raise `ServerError` if a model could not be evaluated completely, or all of its calls for a task failed."""
+    if run.problems:
+        problems = "; ".join(f"{name}: {problem}" for name, problem in run.problems.items())
+        raise ServerError(f"{problems}; no results are written. Resume with {_resume(run.folder)}")
+    for work in run.works:
+        made = Counter(answer.draw for answer in work.answers.values())
+        failures = [answer for answer in work.answers.values() if answer.error]
+        for sampled, failed in Counter(answer.draw for answer in failures).items():
+            if failed == made[sampled]:
+                what = f"{work.model}, {work.label}: all calls failed ({failed})"
+                raise ServerError(
+                    f"{what}, so there is no result; {work.file} has the reasons, such as {failures[-1].error}"
+                )
+
+
+def _print_notes(run: Run) -> None:
+    """Print notes needed to interpret the results."""
+    for work in run.works:
+        if isinstance(work, TaskWork) and work.left_out:
+            count = counted(work.left_out, "question")
+            print(f"{work.model}, {work.label}: {count} left out (used to train the model)")
+        if work.failed:
+            print(f"{work.model}, {work.label}: {counted(work.failed, 'failed call')} (counted as wrong)")
+    for file, strangers in run.strangers.items():
+        if strangers:
+            print(f"{file} has {counted(strangers, 'rollout')} for other questions (not counted)")
+    for name, others in run.answered_as.items():
+        print(f"{name}: the server reports the model as {', '.join(one_line(each) for each in sorted(others)[:3])}")
+
+
+def _draw(results: Results, files: dict[str, Path]) -> None:
+    from rg_env.evaluation.plots.results import plot_results
+
+    for name, file in files.items():
+        kind, shown = ("comparison", results.of_task(name)) if name else ("summary", results)
+        plot_results(shown, file.with_name(f"{kind}_{file.stem.removeprefix('results_')}.png"))
+
+
+class Bars(Progress):
+    """Progress of an evaluation: one bar per model and task on a terminal, otherwise an occasional line."""
+
+    def __init__(self, works: Sequence[Work]) -> None:
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+        is_terminal = sys.stdout.isatty()
+        # Without a terminal, the bars are not shown; they are only used to estimate the remaining time.
+        console = Console(highlight=False, quiet=not is_terminal)
+        more: Any = {"console": console, "disable": not is_terminal, "speed_estimate_period": 600}
+        super().__init__(*columns, TimeRemainingColumn(), **more)
+        self._works, self._bars = works, dict[Work, Task]()
+        self._updated = self._last = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._update()
+        self.stop()
+
+    def show(self) -> None:
+        """Update the display, at most twice a second."""
+        if time.monotonic() - self._updated > 0.5:
+            self._update()
+            self._updated = time.monotonic()
+
+    def _update(self) -> None:
+        due = time.monotonic() - self._last >= _LINE_EVERY_S
+        for work in self._works:
+            made, total = len(work.answers), len(work.keys)
+            if work not in self._bars:
+                if not work.has_begun and made < total:
+                    continue
+                self.add_task(f"{work.model} · {work.label}", total=total, visible=len(self._bars) < _MOST_BARS)
+                self._bars[work] = self.tasks[-1]
+            task = self._bars[work]
+            was_finished = task.finished
+            self.update(task.id, completed=made)
+            if self.disable and not was_finished and (task.finished or due):
+                self._last = time.monotonic()
+                left = f", {timedelta(seconds=round(task.time_remaining))} left" if task.time_remaining else ""
+                _say(f"{task.description}: {made:,} of {total:,}{left}")
+
+
+def _say(*lines: str) -> None:
+    with contextlib.suppress(OSError):  # closed output or a full disk is reported after the results
+        print(*lines, sep="\n", flush=True)

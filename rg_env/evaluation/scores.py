@@ -25,13 +25,13 @@ from rg_env.core.text import file_part
 from rg_env.errors import InputError
 from rg_env.evaluation import results as schema
 from rg_env.evaluation.config import EvalConfig, Price, PublishedTable
-from rg_env.evaluation.models import kind_of, local_engine
+from rg_env.evaluation.models import local_engine
+from rg_env.evaluation.questions import FAILED, Answer, TaskWork
 from rg_env.evaluation.results import Paired, Results, Scores, TaskResults, Usage, summary_of
-from rg_env.evaluation.runner import FAILED, Answer, TaskWork
 from rg_env.evaluation.tables import markdown
+from rg_env.tiny import TINY
 
 STATUSES: tuple[str, ...] = (*get_args(Status), FAILED)
-_PACKAGES = ("rg-env", "reasoning-gym")
 _ROUNDING = 1e-9
 
 
@@ -48,26 +48,23 @@ class Source:
     def of(cls, config: EvalConfig, name: str) -> "Source":
         """The source of the config's model `name`."""
         model = config.models[name]
-        source = f"{model.model}@{model.url}" if model.url else model.model
-        return cls(source, kind_of(model), "endpoint" if model.url else local_engine(config), model.price)
+        if model.url:
+            return cls(f"{model.model}@{model.url}", "endpoint", "endpoint", model.price)
+        kind = "folder" if Path(model.model).exists() else "hub"
+        if model.model == TINY:
+            kind = "tiny"
+        elif (Path(model.model) / "adapter_config.json").is_file():
+            kind = "adapter"
+        return cls(model.model, kind, local_engine(config), model.price)
 
 
 def results_of(
     works: Sequence[TaskWork],
     models: Mapping[str, Source],
-    *,
     published: Mapping[str, PublishedTable] | None = None,
-    external: Sequence[schema.ExternalResult] = (),
-    lm_eval: str = "",
-    step: int | None = None,
-    rollouts: Sequence[dict[str, Any]] = (),
-    notes: Sequence[str] = (),
+    **fields: Any,
 ) -> Results:
-    """Compute the results once all answers are available.
-
-    Args:
-        external: results of external benchmarks, computed with version `lm_eval` of lm-evaluation-harness.
-        step, rollouts: optimizer step and rollout records of an evaluation in a training run.
+    """Compute the results once all answers are available. `fields` are other fields of `Results`.
 
     Raises:
         InputError: a model was trained on all questions of a task.
@@ -77,21 +74,18 @@ def results_of(
         by_task.setdefault(work.label, []).append(work)
     tasks = {name: _task(name, each, models) for name, each in by_task.items()}
     environments = {(id(each.env), each.part, each.label): each for each in (work.questions for work in works)}
-    commit = installed_commit()
+    versions = {name: version(name) for name in ("rg-env", "reasoning-gym")}
+    versions |= {"commit": commit[:12]} if (commit := installed_commit()) else {}
+    versions |= {"lm-eval": version("lm-eval")} if fields.get("external") else {}
     return Results(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        versions={name: version(name) for name in _PACKAGES}
-        | ({"commit": commit[:12]} if commit else {})
-        | ({"lm-eval": lm_eval} if external else {}),
-        step=step,
+        versions=versions,
         environments=[each.described() for each in environments.values()],
         tasks=tasks,
         models={name: summary_of(name, tasks.values(), _parts(name, works)) for name in models if tasks},
         comparisons=_comparisons(list(models), [task for task in tasks.values() if task.in_overall]),
         published=compare(published or {}, tasks),
-        external=list(external),
-        rollouts=list(rollouts),
-        notes=list(notes),
+        **fields,
     )
 
 
@@ -139,9 +133,8 @@ def _task(name: str, works: Sequence[TaskWork], models: Mapping[str, Source]) ->
     return found.model_copy(update={"comparisons": _comparisons(list(models), [found])})
 
 
-def scores_of(works: Iterable[TaskWork], floor: float | None = None) -> Scores:
+def scores_of(works: Sequence[TaskWork], floor: float | None = None) -> Scores:
     """Compute the scores of a model's answers, both sampled and greedy."""
-    works = list(works)
     sampled, greedy = (
         [answers for work in works for number in work.numbers if (answers := work.of(number, draw))]
         for draw in ("sampled", "greedy")
@@ -156,11 +149,10 @@ def scores_from(
     left_out: int = 0,
 ) -> Scores:
     """Compute scores from the sampled and the greedy answers, each grouped by question."""
-    statuses = Counter(answer.status for answers in questions for answer in answers if answer.status is not None)
-    count = sum(map(len, questions))
-    right = _values(questions, "correct")
+    statuses = Counter(answer.status for answers in questions for answer in answers)
+    count, right = sum(map(len, questions)), _values(questions, "correct")
     means: dict[str, Any] = dict.fromkeys(schema.MEANS)
-    errors, intervals = dict[str, float](), dict[str, Any]()
+    errors, intervals, passes = dict[str, float](), dict[str, Any](), dict[str, float]()
     for name, field in schema.MEANS.items():
         values = _values(greedy if name.startswith("greedy") else questions, field)
         if any(values):
@@ -168,14 +160,18 @@ def scores_from(
             is_share = field in ("correct", "truncated")
             ends = statistics.share_interval(values) if is_share else statistics.mean_interval(values)
             intervals |= {name: ends} if ends else {}
-    accuracy, passes = means["accuracy"], _passes(right)
+    times = min(map(len, right), default=0)
+    for k in (2**power for power in range(times.bit_length()) if times > 1):
+        each_passes = [[statistics.pass_at_k(len(each), int(sum(each)), k)] for each in right]
+        passes[f"pass@{k}"], errors[f"pass@{k}"] = statistics.mean_and_error(each_passes)
+    accuracy = means["accuracy"]
     return Scores(
         n=len(questions),
         answers=count,
         **means,
         guess_adjusted=None if floor is None or accuracy is None else statistics.guess_adjusted(accuracy, floor),
-        pass_at_k={name: mean for name, (mean, _) in passes.items()},
-        errors=errors | {name: error for name, (_, error) in passes.items()},
+        pass_at_k=passes,
+        errors=errors,
         intervals=intervals,
         status={name: statuses[name] / count for name in STATUSES if statuses[name]},
         failed=statuses[FAILED],
@@ -189,26 +185,20 @@ def _values(questions: Sequence[Sequence[Answer]], name: str) -> list[list[float
     return [[float(value) for value in values if value is not None] for values in found]
 
 
-def _passes(right: Sequence[Sequence[float]]) -> dict[str, tuple[float, float]]:
-    times = min(map(len, right), default=0)
-    powers = [2**power for power in range(times.bit_length()) if times > 1]
-    return {
-        f"pass@{k}": statistics.mean_and_error([[statistics.pass_at_k(len(each), int(sum(each)), k)] for each in right])
-        for k in powers
-    }
-
-
 def usage_of(answers: Iterable[Answer], price: Price | None) -> Usage:
     """Number of prompt and completion tokens in `answers`, and their cost."""
-    answers = list(answers)
-    prompts, completions = (
-        sum(known) if (known := [count for count in counts if count is not None]) else None
-        for counts in ([each.prompt_tokens for each in answers], [each.completion_tokens for each in answers])
-    )
-    cost = None
+    answers, cost = list(answers), None
+    prompts = _total([each.prompt_tokens for each in answers])
+    completions = _total([each.completion_tokens for each in answers])
     if price is not None and prompts is not None and completions is not None:
         cost = (price.input * prompts + price.output * completions) / 1e6
     return Usage(prompt_tokens=prompts, completion_tokens=completions, cost=cost)
+
+
+def _total(counts: Sequence[int | None]) -> int | None:
+    """The sum of the known counts; None if none is known."""
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _correct(works: Sequence[TaskWork]) -> dict[str, list[bool]]:
@@ -224,11 +214,11 @@ def _correct(works: Sequence[TaskWork]) -> dict[str, list[bool]]:
 
 
 def _parts(model: str, works: Sequence[TaskWork]) -> dict[schema.Part, Scores]:
-    parts: dict[schema.Part, list[TaskWork]] = {}
-    for work in works:
-        if work.model == model and work.questions.part in ("training", "held_out"):
-            parts.setdefault(work.questions.part, []).append(work)
-    return {part: scores_of(of_part) for part, of_part in parts.items()}
+    found: dict[schema.Part, Scores] = {}
+    for part in ("training", "held_out"):
+        if of_part := [work for work in works if work.model == model and work.questions.part == part]:
+            found[part] = scores_of(of_part)
+    return found
 
 
 def _comparisons(models: Sequence[str], tasks: Sequence[TaskResults]) -> list[Paired]:
@@ -272,30 +262,26 @@ def compare(published: Mapping[str, PublishedTable], tasks: Mapping[str, TaskRes
         for row, figures in each.rows.items():
             names = figures.names(row)
             n = None if each.num_examples is None else each.num_examples * len(names)
+            common: dict[str, Any] = {"table": table, "row": row, "tasks": names, "published_n": n}
+            common |= {"source": each.source, "tolerance": each.tolerance}
             for model, theirs in figures.accuracy.items():
                 scores = [tasks[name].models[model].scores for name in names]
                 accuracies, intervals = zip(*(score.measured for score in scores), strict=True)
                 ours, interval = statistics.mean_of(accuracies, intervals)
                 known = (theirs, theirs) if n is None else statistics.wilson_interval(theirs, n)
                 difference, around = statistics.difference_of(ours, interval, theirs, known)
-                found.append(
-                    schema.PublishedFigure(
-                        table=table,
-                        source=each.source,
-                        row=row,
-                        tasks=names,
-                        model=model,
-                        published=theirs,
-                        published_n=n,
-                        ours=min(max(ours, 0.0), 1.0),
-                        interval=interval,
-                        n=sum(score.n for score in scores),
-                        difference=difference,
-                        difference_interval=around,
-                        tolerance=each.tolerance,
-                        verdict=_verdict(difference, around, each.tolerance),
-                    )
+                figure = schema.PublishedFigure(
+                    **common,
+                    model=model,
+                    published=theirs,
+                    ours=min(max(ours, 0.0), 1.0),
+                    interval=interval,
+                    n=sum(score.n for score in scores),
+                    difference=difference,
+                    difference_interval=around,
+                    verdict=_verdict(difference, around, each.tolerance),
                 )
+                found.append(figure)
     return found
 
 

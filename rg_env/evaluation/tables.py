@@ -3,7 +3,7 @@
 A training run prints its evaluations in the same tables, in which "before" and "after" appear as two models.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -27,7 +27,6 @@ _ABOUT_PARTS = (
     "questions."
 )
 _ABOUT_DIFFERENCES = "Differences in accuracy with 95% intervals (Newcombe); p-values by permutation, two-sided."
-_VERDICTS = {"within_tolerance": "within tolerance", "within_chance": "within chance", "beyond": "beyond"}
 _ABOUT_VERDICTS = (
     "Within tolerance: the accuracies differ by at most the tolerance. Within chance: by more, but the 95% interval "
     "of the difference (Newcombe) contains 0. Beyond: neither."
@@ -172,15 +171,11 @@ def _parts(results: Results) -> dict[str, list[Scores]]:
 
 
 def _accuracies(results: Results, limit: int | None) -> Rows:
-    rows = [
-        [
-            f"{name} (held out)" if task.part == "held_out" else name,
-            str(task.questions.n),
-            cell(task.floor),
-            *(_accuracy(each.scores) for each in task.models.values()),
-        ]
-        for name, task in results.tasks.items()
-    ]
+    rows = []
+    for name, task in results.tasks.items():
+        accuracies = [_accuracy(each.scores) for each in task.models.values()]
+        title = f"{name} (held out)" if task.part == "held_out" else name
+        rows.append([title, str(task.questions.n), cell(task.floor), *accuracies])
     below = [[name, "", "", *cells] for name, cells in _over_tasks(results) if set(cells) != {_NOTHING}]
     return [*_shortened(rows, limit), *below]
 
@@ -194,42 +189,33 @@ def _over_tasks(results: Results) -> Iterator[tuple[str, list[str]]]:
         return
     models = results.models.values()
     scores = [[task.models[name].scores for task in results.tasks.values()] for name in results.models]
-
-    def mean(figure: Callable[[Scores], float | None]) -> list[str]:
-        known = ([value for value in map(figure, each) if value is not None] for each in scores)
-        return [cell(fmean(values) if values else None) for values in known]
-
     if len(results.tasks) > 1:
         yield "macro average", list(map(_accuracy, models))
         for name in next(iter(models)).categories:
             yield f"category {name}", [cell(each.categories.get(name)) for each in models]
     yield "adjusted for guessing", [cell(each.guess_adjusted) for each in models]
-    yield "greedy accuracy", mean(lambda each: each.greedy_accuracy)
-    yield "reward", mean(lambda each: each.reward)
-    for k in list(scores[0][0].pass_at_k)[1:]:  # skips pass@1, the accuracy
-        yield k, mean(lambda each, k=k: each.pass_at_k.get(k))  # type: ignore[misc]
+    shown = {"greedy accuracy": "greedy_accuracy", "reward": "reward"}
+    shown |= {name: name for name in list(scores[0][0].pass_at_k)[1:]}  # skips pass@1, the accuracy
+    for name, figure in shown.items():
+        known = [[all_of[figure] for each in of_model if figure in (all_of := each.figures())] for of_model in scores]
+        yield name, [cell(fmean(values) if values else None) for values in known]
     left_out = [sum(task.left_out for task in each) for each in scores]
     counts = {"left out": left_out, "failed calls": [each.failed for each in models]}
     yield from ((name, list(map(str, values))) for name, values in counts.items() if any(values))
     yield "answer tokens", [_number(each.usage.completion_tokens) for each in models]
-    costs = [each.usage.cost for each in models]
-    yield "cost", [_NOTHING if cost is None else f"{cost:.4g}" for cost in costs]
+    yield "cost", [_NOTHING if (cost := each.usage.cost) is None else f"{cost:.4g}" for each in models]
 
 
 def _differences(results: Results) -> Rows:
     overall = "training tasks" if _parts(results) else "macro average"
     pairs = [(overall, each) for each in results.comparisons] if len(results.tasks) > 1 else []
     pairs += [(name, each) for name, task in results.tasks.items() for each in task.comparisons]
-    return [
-        [
-            task,
-            f"{each.a} - {each.b}",
-            str(each.n),
-            with_interval(each.difference, each.interval, sign=True),
-            "< 0.001" if each.p_value < 0.001 else f"{each.p_value:.3f}",
-        ]
-        for task, each in pairs
-    ]
+    rows = []
+    for task, each in pairs:
+        difference = with_interval(each.difference, each.interval, sign=True)
+        p_value = "< 0.001" if each.p_value < 0.001 else f"{each.p_value:.3f}"
+        rows.append([task, f"{each.a} - {each.b}", str(each.n), difference, p_value])
+    return rows
 
 
 def _shortened(rows: Rows, limit: int | None) -> Rows:
@@ -251,19 +237,13 @@ def _sampled(results: Results) -> str:
 
 
 def _published(results: Results) -> Rows:
-    return [
-        [
-            f"{each.table}: {each.row}",
-            each.model,
-            str(each.n),
-            with_interval(each.ours, each.interval),
-            cell(each.published),
-            with_interval(each.difference, each.difference_interval, sign=True),
-            cell(each.tolerance),
-            _VERDICTS[each.verdict],
-        ]
-        for each in results.published
-    ]
+    rows = []
+    for each in results.published:
+        difference = with_interval(each.difference, each.difference_interval, sign=True)
+        figures = [with_interval(each.ours, each.interval), cell(each.published), difference, cell(each.tolerance)]
+        verdict = each.verdict.replace("_", " ")
+        rows.append([f"{each.table}: {each.row}", each.model, str(each.n), *figures, verdict])
+    return rows
 
 
 def _number(value: float | None) -> str:

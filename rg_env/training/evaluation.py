@@ -29,9 +29,9 @@ from rg_env.core.grading.scoring import task_of
 from rg_env.core.run_folder import RunFolder, checkpoint_step
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.models import LocalModel
-from rg_env.evaluation.questions import Questions
+from rg_env.evaluation.questions import Questions, TaskWork
 from rg_env.evaluation.results import Results
-from rg_env.evaluation.runner import TaskWork, ask_local
+from rg_env.evaluation.runner import ask_local
 from rg_env.evaluation.scores import Source, results_of
 from rg_env.evaluation.tables import print_results
 from rg_env.training.config.schema import FIGURES, EvaluationSettings, evaluation_steps

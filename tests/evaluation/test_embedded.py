@@ -8,7 +8,7 @@ import pytest
 
 from rg_env.errors import EngineError, InputError, ServerError
 from rg_env.evaluation.config import eval_config_of
-from rg_env.evaluation.from_config import run_evaluation
+from rg_env.evaluation.runner import run_evaluation
 from rg_env.inference.embedded.engine import EmbeddedEngine
 from rg_env.tiny import POLICY_DIR
 

@@ -16,9 +16,9 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 
 from rg_env.errors import InputError
 from rg_env.evaluation.config import EvalConfig, EvalModel, eval_config_of
-from rg_env.evaluation.from_config import run_evaluation
 from rg_env.evaluation.models import EndpointFailed, Reply, Request, endpoint
 from rg_env.evaluation.results import Results
+from rg_env.evaluation.runner import run_evaluation
 from rg_env.inference.protocol import Sampling
 
 KEY = "s3cret-key-of-somebody"

@@ -355,18 +355,17 @@ def _config(*overrides: str) -> Any:
     return eval_config_of(["models=tiny", *overrides, "external.tasks=[gsm8k_rg]"])
 
 
-def test_a_process_that_ends_is_told() -> None:
+def test_a_process_that_ends_is_told(tmp_path: Path) -> None:
     """Whatever ended it."""
-    with Harness(_config()) as harness:
-        assert harness._process
+    with Harness(_config(), tmp_path) as harness:
         os.kill(harness._process.pid, signal.SIGKILL)
         with pytest.raises(RGEnvError, match=r"^lm-eval ended with signal 9 \(Killed\): no error message$"):
             harness.prepare()
 
 
-def test_a_process_that_takes_too_long_is_ended() -> None:
+def test_a_process_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     """And is gone with its block."""
-    with Harness(_config()) as harness:
+    with Harness(_config(), tmp_path) as harness:
         process = harness._process
         with pytest.raises(RGEnvError, match=r"^lm-eval was stopped: grading took longer than 0 s$"):
             harness._call({"tasks": []}, 0.0)

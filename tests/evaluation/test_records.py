@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from rg_env.core.environment import Environment
 from rg_env.core.run_folder import json_lines
 from rg_env.errors import InputError
-from rg_env.evaluation.questions import Questions
-from rg_env.evaluation.runner import Answer, TaskWork, record_file
+from rg_env.evaluation.questions import Answer, Questions, TaskWork, record_file
 from rg_env.inference.protocol import Sampling
 
 QUESTIONS = Questions(Environment(eval_rows=[{"question": "q"}]), label="t")
-KNOWN = {"model": "m", "task": "t", "draw": "sampled", "row": QUESTIONS.hashes[0], "problem": 0, **Answer()._asdict()}
+KNOWN = {**Answer()._asdict(), "model": "m", "task": "t", "draw": "sampled", "row": QUESTIONS.hashes[0], "problem": 0}
 
 
 def _added(path: Path, *texts: str) -> list[str]:
@@ -25,7 +24,7 @@ def _added(path: Path, *texts: str) -> list[str]:
         for text in texts:
             work.keep({**KNOWN, "rollout": 0, "completion": text})
     with record_file(path, [work := TaskWork("m", QUESTIONS, Sampling(), 9)]) as strangers:
-        assert (strangers, work.made) == (0, path.stat().st_size > 0)
+        assert (strangers, len(work.answers)) == (0, path.stat().st_size > 0)
     return [record["completion"] for record in json_lines(path)]
 
 

@@ -18,8 +18,8 @@ from rg_env import evaluation
 from rg_env.core.data.dataset import build_rows
 from rg_env.errors import InputError, OutputFolderError, RewardError, ServerError
 from rg_env.evaluation.config import EvalConfig, eval_config_of
-from rg_env.evaluation.from_config import run_evaluation
 from rg_env.evaluation.results import Results, read_results
+from rg_env.evaluation.runner import run_evaluation
 from rg_env.tiny import TASKS
 
 SIZES = json.dumps(TASKS["leg_counting"])
@@ -186,7 +186,7 @@ def test_going_on_needs_the_same_questions(chat: ChatServer, tmp_path: Path) -> 
     _run(_config(chat, tmp_path / "e", n=4))
     with pytest.raises(OutputFolderError, match=r"not empty: .*--resume\)"):
         _run(_config(chat, tmp_path / "e", n=4))
-    with pytest.raises(InputError, match="has different num_examples, grading and sampling: use the same"):
+    with pytest.raises(InputError, match="has different num_examples, grading, sampling: use the same"):
         _run(_config(chat, tmp_path / "e", "sampling.top_p=0.5", "grading=partial", n=5), resume=True)
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "x").touch()

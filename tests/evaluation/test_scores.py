@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from rg_env.core.environment import Environment
 from rg_env.core.statistics import mean_and_error, pass_at_k
 from rg_env.evaluation.config import Price
-from rg_env.evaluation.questions import Questions
-from rg_env.evaluation.runner import Answer, TaskWork
+from rg_env.evaluation.questions import Answer, Questions, TaskWork
 from rg_env.evaluation.scores import STATUSES, scores_of, usage_of
 from rg_env.inference.protocol import Sampling
 
@@ -32,6 +31,7 @@ def _record(work: TaskWork, number: int, rollout: int, status: str, reward: floa
         "draw": "sampled", "row": work.questions.hashes[number], "problem": number, "rollout": rollout,
         "status": status, "correct": status == "correct", "reward": reward, "truncated": cut,
         "prompt_tokens": tokens and 2 * tokens, "completion_tokens": tokens,
+        "error": "no" if status == "failed" else None,
     }  # fmt: skip
 
 
@@ -86,14 +86,14 @@ def test_missing_and_failed_answers_are_open(statuses: list[str]) -> None:
     assert sorted(work.open()) == sorted([*failed, *(("sampled", n, 1) for n in range(len(statuses)))])
     for number in range(len(statuses)):
         work.put(_record(work, number, 0, "correct"))
-    assert (work.made, work.failed) == (len(statuses), 0)
+    assert (len(work.answers), work.failed) == (len(statuses), 0)
 
 
 def test_questions_that_were_trained_on_are_left_out() -> None:
     """Neither asked nor counted; nor are records of anything else that was not asked."""
     work = _work(3, 2, frozenset({1}))
     assert [key[1:] for key in work.open()] == [(0, 0), (0, 1), (2, 0), (2, 1)]
-    assert (work.asked, work.left_out) == (4, 1)
+    assert (len(work.keys), work.left_out) == (4, 1)
     good = _record(work, 0, 0, "correct")
     others = [
         {"problem": 1},
@@ -104,7 +104,7 @@ def test_questions_that_were_trained_on_are_left_out() -> None:
         {"draw": "greedy"},
     ]
     assert not any(work.put({**good, **other}) for other in others)
-    assert (work.made, work.of(1)) == (0, [])
+    assert (len(work.answers), work.of(1)) == (0, [])
 
 
 def test_costs_are_known_where_tokens_and_prices_are() -> None:

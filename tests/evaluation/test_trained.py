@@ -14,9 +14,9 @@ from rg_env.core.data.dataset import build_splits
 from rg_env.core.run_folder import RunFolder
 from rg_env.errors import InputError
 from rg_env.evaluation.config import EvalConfig, eval_config_of, load_eval_config
-from rg_env.evaluation.from_config import run_evaluation
 from rg_env.evaluation.questions import draw
 from rg_env.evaluation.results import Results, read_results
+from rg_env.evaluation.runner import run_evaluation
 from rg_env.evaluation.trained import Trained, as_trained, trained_on
 from rg_env.training.config.load import load_train_config
 from rg_env.training.from_config import run_config

@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rg_env.core.environment import Environment
-from rg_env.evaluation.questions import Questions
+from rg_env.evaluation.questions import Questions, TaskWork
 from rg_env.evaluation.results import ModelResult, ModelSummary, Part, Results, Scores, TaskResults
-from rg_env.evaluation.runner import TaskWork
 from rg_env.evaluation.scores import Source, results_of
 from rg_env.inference.protocol import Sampling
 

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from rg_env.core.processes import descendants
 from rg_env.evaluation.config import eval_config_of
-from rg_env.evaluation.from_config import run_evaluation
+from rg_env.evaluation.runner import run_evaluation
 from rg_env.tiny import POLICY_DIR
 
 QUESTIONS = 40

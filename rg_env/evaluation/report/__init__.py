@@ -22,8 +22,8 @@ from pydantic import BaseModel
 
 from rg_env.core.run_folder import RunFolder, written_aside
 from rg_env.errors import InputError, OutputFolderError
+from rg_env.evaluation.questions import ROLLOUTS
 from rg_env.evaluation.report.content import Page, is_evaluation, results_page, run_page
-from rg_env.evaluation.runner import ROLLOUTS
 
 ROLLOUTS_KEPT = 10_000
 """Default maximum number of rollouts in a report."""

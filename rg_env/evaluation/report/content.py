@@ -3,7 +3,7 @@
     page = run_page(Path("outputs/RUN"), 10_000)          # from the files of a run (see `RunFolder`)
     page = results_page(Path("outputs/eval"), 10_000)     # from results files and `rollouts.jsonl`
 
-Rollouts are shown as they were recorded (see `evaluation.runner`).
+Rollouts are shown as they were recorded (see `evaluation.questions`).
 """
 
 import json
@@ -19,8 +19,8 @@ from rg_env.core.run_folder import RunFolder, damaged, json_lines
 from rg_env.core.text import counted, is_number
 from rg_env.errors import InputError
 from rg_env.evaluation import results as schema
+from rg_env.evaluation.questions import ROLLOUTS, Answer, Record
 from rg_env.evaluation.results import Accuracy, Results, Scores, TaskResults
-from rg_env.evaluation.runner import ROLLOUTS, Answer, Record
 from rg_env.evaluation.scores import scores_from, together
 from rg_env.evaluation.tables import Table, columns_of, figures_of, tables_of
 
@@ -316,7 +316,7 @@ def _tasks_so_far(records: Iterable[Record]) -> list[Task]:
     for record in records:
         if model := record.get("model"):
             questions = answers.setdefault(record["task"], {}).setdefault(model, {})
-            answer = Answer.of(dict.fromkeys(Answer._fields) | record)
+            answer = Answer.of(record)
             questions.setdefault(record["question"], []).append(answer)
     return [
         Task(task, [(model, scores_from(list(questions.values()))) for model, questions in sorted(models.items())])
