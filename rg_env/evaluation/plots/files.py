@@ -7,14 +7,15 @@ Results are comparable if they have the same questions, sampling, grading and sy
 the first difference.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from rg_env.core.run_folder import RunFolder
-from rg_env.core.text import one_line, short_keys
+from rg_env.core.text import short_keys
 from rg_env.errors import InputError, unknown_name
 from rg_env.evaluation.plots.curves import notes_on, plot_curves, read_curve
 from rg_env.evaluation.plots.results import plot_results
@@ -117,7 +118,7 @@ def _renamed(results: Results, names: Mapping[str, str]) -> Results:
 def new_names(typed: Sequence[str], listed: Mapping[str, str], aliases: Mapping[str, str], kind: str) -> dict[str, str]:
     """New names by old name. Replacements are simultaneous, so `A=B B=A` swaps two names; `typed` overrides `listed`.
 
-    Names may contain "="; the old name is the known name that the entry starts with.
+    Names may contain "="; the old name is the longest known name that the entry starts with.
 
     Args:
         typed: entries "OLD=NEW".
@@ -126,41 +127,29 @@ def new_names(typed: Sequence[str], listed: Mapping[str, str], aliases: Mapping[
         kind: noun for error messages, such as "model".
 
     Raises:
-        InputError: an entry has no "=" or is ambiguous; an old name is unknown or given twice; a new name is empty or
-            not unique.
+        InputError: an entry has no "=", an old name is unknown, or a new name is empty or not unique.
     """
-    found: dict[str, str] = {}
+    names = {name: name for name in aliases.values()}
+    names |= {aliases[old]: new for old, new in listed.items() if old in aliases}
     for text in typed:
-        fits = sorted((alias for alias in aliases if text.startswith(f"{alias}=")), key=len)
         if "=" not in text:
             raise InputError(f"--rename {text}: pass it as OLD=NEW (files come before the options)")
-        if not fits:
-            error = unknown_name(kind, text.rpartition("=")[0], aliases)
-            raise type(error)(f"--rename {text}: {error}")
-        if len(fits) > 1:
-            raise InputError(f"--rename {text}: this can mean the {kind} {fits[0]!r} or {fits[1]!r}; use --rename-file")
-        old, new = aliases[fits[0]], text.removeprefix(f"{fits[0]}=")
-        if found.setdefault(old, new) != new:
-            raise InputError(f"--rename {text}: {old!r} is already renamed to {found[old]!r}")
-    names = {name: name for name in aliases.values()}
-    names |= {aliases[old]: new for old, new in listed.items() if old in aliases} | found
-    by_new: dict[str, str] = {}
-    for old, new in names.items():
-        if not new.strip():
-            raise InputError(f"the new name of {old!r} is empty")
-        if (other := by_new.setdefault(new, old)) != old:
-            raise InputError(f"{other!r} and {old!r} would both be {new!r}: the names in a plot must differ")
+        old = max((alias for alias in aliases if text.startswith(f"{alias}=")), key=len, default=None)
+        if old is None:
+            raise unknown_name(kind, text.rpartition("=")[0], aliases)
+        names[aliases[old]] = text.removeprefix(f"{old}=")
+    new = list(names.values())
+    if unfit := [name for name in new if not name.strip() or new.count(name) > 1]:
+        raise InputError(
+            f"two {kind}s would be named {unfit[0]!r}, or one has no name: the names in a plot must differ"
+        )
     return names
 
 
 def _read_names(file: Path) -> dict[str, str]:
-    where = f"--rename-file {file}"
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        return TypeAdapter(dict[str, str]).validate_json(file.read_bytes())
     except OSError as error:
-        raise InputError(f"{where} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where} is not JSON: {one_line(error)}") from error
-    if not isinstance(values, dict) or not all(isinstance(new, str) for new in values.values()):
-        raise InputError(f'{where} must map old names to new ones: {{"OLD": "NEW"}}')
-    return values
+        raise InputError(f"--rename-file {file} cannot be read: {error.strerror}") from error
+    except ValidationError as error:
+        raise InputError(f'--rename-file {file} must map old names to new ones: {{"OLD": "NEW"}}') from error

@@ -1,14 +1,15 @@
-"""Shared parts of plots: colors, markers, short names, legends, intervals and file output."""
+"""Shared parts of plots: style, colors, markers, short names, intervals and file output."""
 
 import os
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from rg_env.core.run_folder import written_aside
@@ -22,6 +23,21 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 """One marker per color, for readers who cannot distinguish colors."""
 GREY = "#777777"
 SUFFIXES = (".png", ".svg", ".pdf")
+styled = matplotlib.rc_context(
+    {
+        "axes.axisbelow": True,
+        "axes.grid": True,
+        "axes.labelsize": 9,
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "grid.alpha": 0.25,
+        "legend.fontsize": 8,
+        "legend.frameon": False,
+        "svg.fonttype": "none",  # text that can be searched, copied and edited
+        "text.parse_math": False,  # otherwise text between dollar signs is a formula
+    }
+)
+"""Decorator for functions that draw and save a plot."""
 
 
 def panels(width: float, height: float, rows: int = 1, columns: int = 1, **grid: Any) -> tuple[Figure, Any]:
@@ -40,46 +56,21 @@ def label_whole_steps(axes: Axes) -> None:
 def short_names(names: Sequence[str], most: int = 48) -> dict[str, str]:
     """Distinct labels for `names`, of at most `most` characters plus a number if necessary.
 
-    Long names are shortened in the middle. If that would make names identical, most of their common prefix is removed
-    first.
+    Long names are shortened in the middle, after most of what they all start with is removed.
     """
+    long = [name for name in names if len(name) > most]
+    shared = len(os.path.commonprefix(long)) if len(long) > 1 else 0  # noqa: RUF071 (of characters, not of folders)
+    start, half = max(0, shared - most // 4), (most - 5) // 2
     labels: dict[str, str] = {}
     for name in names:
         text = one_line(name, len(name))
+        if name in long and start:
+            text = f"...{text[start:]}"
         if len(text) > most:
-            alike = [
-                other
-                for other in names
-                if other != name and _without_middle(other, most) == _without_middle(name, most)
-            ]
-            shared = len(os.path.commonprefix([name, *alike]))  # noqa: RUF071 (of characters, not of folders)
-            text = _without_middle(f"...{text[max(0, shared - most // 4) :]}" if alike else text, most)
-        number = 2
-        label = text
-        while label in labels.values():
-            label, number = f"{text} #{number}", number + 1
-        labels[name] = label
+            text = f"{text[:half]} ... {text[-half:]}"
+        numbered = (f"{text} #{number}" for number in range(2, len(names) + 2))
+        labels[name] = next(label for label in (text, *numbered) if label not in labels.values())
     return labels
-
-
-def _without_middle(text: str, most: int) -> str:
-    half = (most - 5) // 2
-    return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"
-
-
-def legend(axes: Axes, handles: Sequence[Any], labels: Sequence[str], **options: Any) -> None:
-    """Add a legend that shows labels literally, even if they contain dollar signs or start with an underscore."""
-    made = axes.legend(handles, ["-"] * len(handles), frameon=False, **options)
-    for text, label in zip(made.get_texts(), labels, strict=True):
-        text.set_parse_math(False)
-        text.set_text(label)
-
-
-def bare(axes: Axes, grid: Literal["x", "y", "both"]) -> None:
-    """Remove the top and right sides of the frame, and draw faint grid lines for the axis `grid`."""
-    axes.grid(alpha=0.25, axis=grid)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def error_bars(middle: Sequence[float], intervals: Sequence[tuple[float, float]]) -> list[list[float]]:
@@ -89,26 +80,38 @@ def error_bars(middle: Sequence[float], intervals: Sequence[tuple[float, float]]
     return [lower, upper]
 
 
-def draw_intervals(axes: Axes, rows: Sequence[tuple[float, Accuracy]], **look: Any) -> None:
+def draw_intervals(axes: Axes, rows: Iterable[tuple[float, Accuracy]], **look: Any) -> None:
     """Draw accuracies with their intervals; `rows` are (y position, accuracy) pairs."""
-    means, intervals = zip(*(found.measured for _, found in rows), strict=True)
-    bars = error_bars(means, intervals)
-    axes.errorbar(means, [place for place, _ in rows], xerr=bars, **{"markersize": 4.5, "linestyle": "none", **look})
+    places, measured = zip(*((place, found.measured) for place, found in rows), strict=True)
+    means, intervals = zip(*measured, strict=True)
+    look = {"linestyle": "none", "markersize": 4.5, "elinewidth": 1.2, "capsize": 2, **look}
+    axes.errorbar(means, places, xerr=error_bars(means, intervals), **look)
 
 
-def label_rows(axes: Axes, labels: Sequence[str], grid: bool = True, size: float = 9) -> None:
+def draw_series(axes: Axes, series: Mapping[str, Sequence[Accuracy | None]]) -> list[Line2D]:
+    """Draw several series of accuracies in colors of their own, one row per accuracy, next to each other in each row.
+    Returns the handles for a legend."""
+    handles = []
+    for number, found in enumerate(series.values()):
+        shift = (number - (len(series) - 1) / 2) * 0.8 / len(series)
+        look: dict[str, Any] = {"color": COLORS[number], "marker": MARKERS[number]}
+        draw_intervals(axes, [(row + shift, each) for row, each in enumerate(found) if each], **look)
+        handles.append(Line2D([], [], **look, markersize=5))
+    return handles
+
+
+def label_rows(axes: Axes, labels: Sequence[str], size: float = 9) -> None:
     """Set up one row per label, with the first on top."""
-    axes.set_yticks(range(len(labels)), labels, fontsize=size, parse_math=False)
+    axes.set_yticks(range(len(labels)), labels, fontsize=size)
     axes.set_ylim(len(labels) - 0.4, -0.6)
-    if grid:
-        bare(axes, "x")
+    axes.grid(visible=False, axis="y")
 
 
 def share_axis(axes: Axes, caption: str, room: float = 0.02, **look: Any) -> None:
     """Set up the x-axis for accuracies."""
     axes.set_xlim(-room, 1 + room)
     axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "0.25", "0.5", "0.75", "1"], **look)
-    axes.set_xlabel(caption, fontsize=9)
+    axes.set_xlabel(caption)
 
 
 def titled(figure: Figure, title: str) -> None:
@@ -116,8 +119,8 @@ def titled(figure: Figure, title: str) -> None:
     if text := one_line(title, len(title)):
         (width, height), box = figure.get_size_inches(), figure.get_tightbbox()
         lines = textwrap.wrap(text, max(20, int(box.width / 0.1)))  # a character is about 0.1 inches wide
-        title_box = figure.text((box.x0 + box.x1) / 2 / width, (box.y1 + 0.1) / height, "\n".join(lines), fontsize=12)
-        title_box.set(ha="center", va="bottom", parse_math=False)  # otherwise text between dollar signs is a formula
+        middle, top = (box.x0 + box.x1) / 2 / width, (box.y1 + 0.1) / height
+        figure.text(middle, top, "\n".join(lines), fontsize=12, ha="center", va="bottom")
 
 
 def check_suffix(output: Path) -> Path:
@@ -135,10 +138,9 @@ def save(figure: Figure, output: Path) -> None:
         OutputFolderError: the plot cannot be written.
     """
     kind = check_suffix(output).suffix[1:].lower()
+    extent = "tight" if figure.get_layout_engine() is None else None  # other layouts fill the figure
     try:
-        # Keep text in SVG files as text, which can be searched, copied and edited.
-        with written_aside(output) as aside, matplotlib.rc_context({"svg.fonttype": "none"}):
-            extent = "tight" if figure.get_layout_engine() is None else None  # other layouts fill the figure
+        with written_aside(output) as aside:
             figure.savefig(aside, dpi=120, format=kind, bbox_inches=extent, pad_inches=0.15)
     except OSError as error:
         raise OutputFolderError(f"cannot write {output}: {error.strerror}") from error

@@ -41,13 +41,12 @@ def test_reward_and_accuracy_are_read_by_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is empty: the run has not logged anything yet"),
-        ('{"step": 1, "rew', "is empty"),
-        ('{"step": 1}\n', "has nothing to draw: no line has a value for reward or eval/accuracy"),
+        ("", "has nothing to draw: the run has not logged reward or eval/accuracy yet"),
+        ('{"step": 1, "rew', "has nothing to draw"),
+        ('{"step": 1}\n', "has nothing to draw"),
         ('{"step": 1, "reward": 1' + "0" * 400 + "}\n", "has nothing to draw"),
         ('{"step": 1, "reward": 1}\n{"st\n{"step": 2, "reward": 1}\n', "is damaged: line 2"),
         ('{"reward": 1}\n', "is not a run's metrics.jsonl"),
-        ('{"step": -1, "reward": 1}\n', "is not a run's metrics.jsonl"),
         ('{"step": 1, "reward": 0.1, "completion": "<answer>0</answer>"}\n', "is not a run's metrics.jsonl"),
         (None, "cannot be read: No such file"),
     ],
@@ -144,11 +143,3 @@ def test_of_runs_that_end_alike_the_reward_tells(tmp_path: Path) -> None:
     assert named == ["run_9", "run_0"]
     curves[4] = Curve("run_none", {"eval/accuracy": {0: 0.5}})
     assert "run_none" in drawn(curves, tmp_path).words
-
-
-def test_figures_of_a_run_that_diverged_are_drawn(tmp_path: Path) -> None:
-    """For every curve that is visible."""
-    rows = [{"step": 0, "reward": -1e100}, {"step": 2**53, "reward": 1e100}]
-    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    plot_curves([read_curve(tmp_path / "metrics.jsonl", "run")], tmp_path / "run.png")
-    assert (tmp_path / "run.png").stat().st_size > 1000

