@@ -15,7 +15,7 @@ from rg_env.core.config.files import SHORT_FORMS
 from rg_env.core.config.parsing import Section
 from rg_env.core.config.yaml12 import to_yaml
 from rg_env.errors import ConfigError, InputError
-from rg_env.training.config.grpo import OTHER_NAMES, OWNED_ELSEWHERE, GRPOConfig, batch_problems, check_batch
+from rg_env.training.config.grpo import OTHER_NAMES, OWNED_ELSEWHERE, GRPOConfig, batch_problems
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.plan import describe, plan, without_effect
 from rg_env.training.config.schema import TrainConfig
@@ -268,7 +268,7 @@ def test_a_batch_that_does_not_fit_is_refused_with_the_nearest_that_do(
         assert args.accumulation(processes) * args.micro_batch(processes) * processes == rollouts
         return
     with pytest.raises(InputError) as caught:
-        check_batch(args, processes)
+        args.accumulation(processes)
     name, _, message = str(caught.value).partition(": ")
     suggested = [int(value) for value in re.findall(r"\d+", message.rpartition("; try ")[2])]
     if name == "rollouts_per_step":

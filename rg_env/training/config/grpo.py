@@ -16,7 +16,6 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from rg_env.core.config.parsing import Above0, Count, From0, Positive, Section, Seed, Share, Text
 from rg_env.core.config.yaml12 import load as load_yaml
-from rg_env.core.processes import world_size
 from rg_env.core.text import is_count
 from rg_env.errors import InputError
 from rg_env.tiny import TRAINING
@@ -216,21 +215,14 @@ class GRPOConfig(Section):
 
     def accumulation(self, processes: int) -> int:
         """Number of micro-batches per step on each process. Raises `InputError` unless it is a whole number."""
-        check_batch(self, processes)
+        for key, message in batch_problems(self, processes):
+            raise InputError(f"{key}: {message}")
         return self.rollouts_per_step // (self.micro_batch(processes) * processes)
 
     def micro_batch(self, processes: int) -> int:
         """Number of rollouts per micro-batch on each of the `processes` processes: `per_device_train_batch_size`, or a
         process's share of a step if that is smaller."""
         return max(1, min(self.per_device_train_batch_size, self.rollouts_per_step // processes))
-
-
-def check_batch(args: GRPOConfig, processes: int | None = None) -> None:
-    """Raise `InputError` unless a step consists of whole groups and, on each of the `processes` processes, of whole
-    micro-batches. `processes` defaults to the number that the launcher started. The message suggests the nearest sizes
-    that fit."""
-    for key, message in batch_problems(args, processes or world_size()):
-        raise InputError(f"{key}: {message}").at(key)
 
 
 def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]]:

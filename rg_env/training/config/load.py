@@ -6,6 +6,7 @@ Performs all checks that do not need the model, including checks for unknown tas
 values. Imports neither torch nor reasoning_gym.
 """
 
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
@@ -72,18 +73,48 @@ def _names(config: TrainConfig) -> Iterator[Problem]:
 def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
     """Yield the problems caused by values that are invalid for `processes` training processes, individually or in
     combination."""
+    training, splits, model, hub = config.training, config.splits, config.model, config.hub
     yield from _batch(config, processes)
-    yield from _rows(config)
-    yield from _hub(config)
-    yield from _evaluation(config)
     if not config.rewards:
-        yield Problem(("rewards",), "is empty: name a reward, such as {correctness: 1.0}")
+        yield _at("rewards", "is empty: name a reward, such as {correctness: 1.0}")
     elif not any(reward.weight for reward in config.rewards.values()):
-        yield Problem(("rewards",), "every weight is 0: there is nothing to learn from")
-    yield from _training(config)
-    yield from contradictions(config.training, config.engine, config.curriculum)
+        yield _at("rewards", "every weight is 0: there is nothing to learn from")
+    yield from _rows(config)
+    if config.evaluation.every and not (splits.num_eval_examples or config.evaluation.tasks):
+        yield _at("evaluation.every", "there is nothing to evaluate: splits.num_eval_examples is 0")
+    updates, save_every = config.in_updates(), config.output.save_every
+    if hub.enabled and hub.every and not save_every:
+        yield _at("hub.every", "output.save_every is 0: there are no checkpoints to upload during training")
+    elif hub.enabled and hub.every and updates.hub.every % updates.output.save_every:
+        least = math.ceil(hub.every / save_every) * save_every
+        yield _at("hub.every", f"must be a multiple of output.save_every ({save_every}); try {least}")
+    for key in OWNED_ELSEWHERE.keys() & training.model_fields_set:
+        yield _at(f"training.{key}", f"is set in another section: use {OWNED_ELSEWHERE[key]}")
+    steps, has_warmup = updates.training.max_steps, training.lr_scheduler_type != "constant"
+    if has_warmup and updates.training.warmup_steps > steps:
+        yield _at("training.warmup_steps", f"more than the run's {counted(steps, 'step')}")
+    packages: list[tuple[str, str]] = [("logging.report_to", service) for service in config.logging.report_to]
+    packages += [("training.optim", "bitsandbytes")] if training.optim.endswith("8bit") else []
+    packages += [("training.use_liger_kernel", "liger-kernel")] if training.use_liger_kernel else []
+    for key, package in packages:
+        if find_spec(package.replace("-", "_")) is None:
+            yield _at(key, f"needs {package}, which is not installed: `pip install {package}`")
+    if model.dtype == "bfloat16" and config.lora is None and training.optim != "adamw_offload":
+        yield _at(
+            "model.dtype",
+            "without LoRA, small updates are rounded away: use auto, with training.bf16 to compute in bfloat16, or "
+            "training.optim=adamw_offload, which accumulates updates in float32",
+        )
+    if model.name.startswith(("/", "./", "../", "~")) and not os.path.isdir(model.name):
+        yield _at("model.name", "the folder does not exist")
+    yield from contradictions(training, config.engine, config.curriculum)
     if config.curriculum is not None:
         yield from curriculum_problems(config.curriculum, config.tasks)
+
+
+def _at(key: str, message: str) -> Problem:
+    """A problem at a dotted key."""
+    return Problem(tuple(key.split(".")), message)
 
 
 _BATCH = {"rollouts_per_step", "num_generations", "per_device_train_batch_size"}
@@ -92,34 +123,49 @@ _BATCH = {"rollouts_per_step", "num_generations", "per_device_train_batch_size"}
 
 def _batch(config: TrainConfig, processes: int) -> Iterator[Problem]:
     for key, message in batch_problems(config.training, processes):
-        yield Problem(("training", key), message)
+        yield _at(f"training.{key}", message)
+
+
+def _rows(config: TrainConfig) -> Iterator[Problem]:
+    splits, tasks, prompts = config.splits, len(config.tasks), config.training.prompts_per_step
+    if splits.manifest and config.curriculum:
+        yield _at("splits.manifest", "cannot be used with a curriculum, which draws new questions")
+    elif splits.manifest and config.data:
+        yield _at("splits.manifest", "cannot be used with data, which provides its own questions")
+    if config.data is not None:
+        for key in [key for key in ("tasks", "curriculum") if getattr(config, key)]:
+            yield _at("data", f"cannot be used with {key}: remove one of the two, for example with {key}=null")
+        return
+    if not config.tasks:
+        yield _at("tasks", "is empty: name at least one task, or use your own questions (data)")
+    if splits.num_train_examples < (least := max(tasks, prompts)):
+        sizes = f"{counted(prompts, 'prompt')} of a step or the {counted(tasks, 'task')}"
+        yield _at("splits.num_train_examples", f"fewer than the {sizes}: use at least {least}")
+    if 0 < splits.num_eval_examples < tasks:
+        text = f"fewer than the {counted(tasks, 'task')}: use at least {tasks}, or 0 for none"
+        yield _at("splits.num_eval_examples", text)
 
 
 def contradictions(training: GRPOConfig, engine: EngineConfig, curriculum: object) -> Iterator[Problem]:
     """Yield the problems caused by values of `training` and `engine` that conflict with each other or with
     `curriculum`."""
     if training.filter_groups and curriculum is not None:
-        yield Problem(
-            ("training", "filter_groups"), "samples prompts other than the curriculum's: use only one of the two"
-        )
-    if engine.kind == "embedded":
-        for key in ("num_batches_ahead", "importance_sampling_correction"):
-            if getattr(engine, key):
-                yield Problem(
-                    ("engine", key), "applies only to engine.kind: vllm; the embedded engine samples from the policy"
-                )
+        yield _at("training.filter_groups", "samples prompts other than the curriculum's: use only one of the two")
+    for key in ("num_batches_ahead", "importance_sampling_correction"):
+        if engine.kind == "embedded" and getattr(engine, key):
+            text = "applies only to engine.kind: vllm; the embedded engine samples from the policy"
+            yield _at(f"engine.{key}", text)
     if engine.importance_sampling_correction and training.top_p < 1:
-        yield Problem(("engine", "importance_sampling_correction"), "needs training.top_p: 1.0")
+        yield _at("engine.importance_sampling_correction", "needs training.top_p: 1.0")
 
 
 def curriculum_problems(curriculum: CurriculumConfig, tasks: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield the problems found in a curriculum's configuration. `tasks` are the training tasks by name, each with
     `level` and `levels`."""
     if not curriculum.tasks:
-        yield Problem(("curriculum", "tasks"), "is empty: name a task, such as {spell_backward: {start: 0}}")
-    if curriculum.failure_threshold >= curriculum.success_threshold:
-        text = f"must be below success_threshold ({curriculum.success_threshold:g})"
-        yield Problem(("curriculum", "failure_threshold"), text)
+        yield _at("curriculum.tasks", "is empty: name a task, such as {spell_backward: {start: 0}}")
+    if curriculum.failure_threshold >= (success := curriculum.success_threshold):
+        yield _at("curriculum.failure_threshold", f"must be below success_threshold ({success:g})")
     for name, task in curriculum.tasks.items():
         path: Keys = ("curriculum", "tasks", name)
         if name not in tasks:
@@ -129,15 +175,15 @@ def curriculum_problems(curriculum: CurriculumConfig, tasks: Mapping[str, Any]) 
         if tasks[name].level is not None or tasks[name].levels:
             text = f"its level is set by the curriculum: use curriculum.tasks.{name}.start instead"
             yield Problem(("tasks", name), text)
-        if (entry := load_table().get(name)) is None:
+        if name not in load_table():
             continue  # reported with `tasks`
-        levels = entry["levels"]
+        levels = load_table()[name]["levels"]
         if not levels:
             yield Problem(path, "has no levels")
             continue
         if unknown := [each for each in task.attributes if each not in levels]:
-            text = str(unknown_name(f"level attribute of task {name!r}", unknown[0], levels))
-            yield Problem((*path, "attributes"), text)
+            error = unknown_name(f"level attribute of task {name!r}", unknown[0], levels)
+            yield Problem((*path, "attributes"), str(error))
             continue
         top = max(len(levels[each]) for each in task.attributes or levels) - 1
         highest = top if task.highest is None else task.highest
@@ -151,49 +197,6 @@ def curriculum_problems(curriculum: CurriculumConfig, tasks: Mapping[str, Any]) 
         for step, level in (curriculum.schedule or {}).items():
             if level > top:
                 yield Problem(("curriculum", "schedule", step), f"the highest level of {name} is {top}")
-
-
-def _rows(config: TrainConfig) -> Iterator[Problem]:
-    splits, tasks, prompts = config.splits, len(config.tasks), config.training.prompts_per_step
-    if splits.manifest is not None and (config.data or config.curriculum):
-        other = (
-            "a curriculum, which draws new questions" if config.curriculum else "data, which provides its own questions"
-        )
-        yield Problem(("splits", "manifest"), f"cannot be used with {other}")
-    if config.data is not None:
-        for key in [key for key in ("tasks", "curriculum") if getattr(config, key)]:
-            yield Problem(("data",), f"cannot be used with {key}: remove one of the two, for example with {key}=null")
-        return
-    if not config.tasks:
-        yield Problem(("tasks",), "is empty: name at least one task, or use your own questions (data)")
-    if splits.num_train_examples < (least := max(tasks, prompts)):
-        sizes = f"{counted(prompts, 'prompt')} of a step or the {counted(tasks, 'task')}"
-        text = f"fewer than the {sizes}: use at least {least}"
-        yield Problem(("splits", "num_train_examples"), text)
-    if 0 < splits.num_eval_examples < tasks:
-        yield Problem(
-            ("splits", "num_eval_examples"),
-            f"fewer than the {counted(tasks, 'task')}: use at least {tasks}, or 0 for none",
-        )
-
-
-def _hub(config: TrainConfig) -> Iterator[Problem]:
-    hub, save_every = config.hub, config.output.save_every
-    if not (hub.enabled and hub.every):
-        return
-    updates = config.in_updates()
-    if not save_every:
-        yield Problem(("hub", "every"), "output.save_every is 0: there are no checkpoints to upload during training")
-    elif updates.hub.every % updates.output.save_every:
-        least = -(-hub.every // save_every) * save_every
-        text = f"must be a multiple of output.save_every ({save_every}); try {least}"
-        yield Problem(("hub", "every"), text)
-
-
-def _evaluation(config: TrainConfig) -> Iterator[Problem]:
-    evaluation = config.evaluation
-    if not config.splits.num_eval_examples and not evaluation.tasks and evaluation.every:
-        yield Problem(("evaluation", "every"), "there is nothing to evaluate: splits.num_eval_examples is 0")
 
 
 def _evaluation_tasks(config: TrainConfig) -> Iterator[Problem]:
@@ -217,26 +220,3 @@ def _evaluation_tasks(config: TrainConfig) -> Iterator[Problem]:
         elif name not in table:
             hint = "; an entry under your own label needs task: NAME"
         yield from problems_within(path, spec, Mixture.parse, hint)
-
-
-def _training(config: TrainConfig) -> Iterator[Problem]:
-    training, name = config.training, config.model.name
-    for key in OWNED_ELSEWHERE.keys() & training.model_fields_set:
-        yield Problem(("training", key), f"is set in another section: use {OWNED_ELSEWHERE[key]}")
-    updates = config.in_updates().training
-    if updates.lr_scheduler_type != "constant" and updates.warmup_steps > updates.max_steps:
-        yield Problem(("training", "warmup_steps"), f"more than the run's {counted(updates.max_steps, 'step')}")
-    packages: list[tuple[Keys, str]] = [(("logging", "report_to"), service) for service in config.logging.report_to]
-    packages += [(("training", "optim"), "bitsandbytes")] if training.optim.endswith("8bit") else []
-    packages += [(("training", "use_liger_kernel"), "liger-kernel")] if training.use_liger_kernel else []
-    for path, package in packages:
-        if find_spec(package.replace("-", "_")) is None:
-            yield Problem(path, f"needs {package}, which is not installed: `pip install {package}`")
-    if config.model.dtype == "bfloat16" and config.lora is None and training.optim != "adamw_offload":
-        text = (
-            "without LoRA, small updates are rounded away: use auto, with training.bf16 to compute in bfloat16, or "
-            "training.optim=adamw_offload, which accumulates updates in float32"
-        )
-        yield Problem(("model", "dtype"), text)
-    if name.startswith(("/", "./", "../", "~")) and not os.path.isdir(name):
-        yield Problem(("model", "name"), "the folder does not exist")

@@ -3,60 +3,43 @@
 Imports neither torch nor reasoning_gym.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
+from rg_env.core.config import yaml12
 from rg_env.core.config.files import leaves
-from rg_env.core.config.yaml12 import to_yaml
 from rg_env.core.processes import world_size
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import counted
-from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.config.schema import TrainConfig, evaluation_steps
 
-_UNUSED: list[tuple[str, Callable[[TrainConfig], Any], str]] = [
-    ("engine.kind: embedded", lambda c: c.engine.kind == "embedded",
-     "engine.host engine.port engine.connect_timeout engine.weight_sync_timeout"),
-    ("engine.kind: vllm", lambda c: c.engine.kind == "vllm", "engine.max_batch_size"),
-    ("engine.importance_sampling_correction: false", lambda c: not c.engine.importance_sampling_correction,
-     "engine.importance_sampling_cap"),
-    ("training.num_train_epochs", lambda c: c.training.num_train_epochs is not None, "training.max_steps"),
-    ("training.lr_scheduler_type: constant", lambda c: c.training.lr_scheduler_type == "constant",
-     "training.warmup_steps"),
+_UNUSED = {
+    "engine.kind: embedded": "engine.host engine.port engine.connect_timeout engine.weight_sync_timeout",
+    "engine.kind: vllm": "engine.max_batch_size",
+    "engine.importance_sampling_correction: false": "engine.importance_sampling_cap",
+    "training.num_train_epochs": "training.max_steps",
+    "training.lr_scheduler_type: constant": "training.warmup_steps",
     # With one update per batch, the old and the current log-probabilities are equal, so the ratio is always 1.
-    ("training.num_iterations: 1", lambda c: c.training.num_iterations == 1,
-     "training.epsilon training.epsilon_high monitors.ratio_spike"),
-    ("training.num_iterations: 1, engine.kind: embedded",
-     lambda c: c.training.num_iterations == 1 and c.engine.kind == "embedded", "training.off_policy_mask_threshold"),
-    ("training.filter_groups: false", lambda c: not c.training.filter_groups, "training.filter_groups_rounds"),
-    ("prompt.system_prompt: ''", lambda c: not c.prompt.system_prompt, "prompt.placement"),
-    ("evaluation.before: false, evaluation.after: false, evaluation.every: 0",
-     lambda c: not (c.evaluation.before or c.evaluation.after) and c.evaluation.every == 0,
-     "evaluation.rollouts_per_example evaluation.temperature evaluation.top_p evaluation.max_tokens"),
-    ("splits.num_eval_examples: 0, evaluation.tasks: null",
-     lambda c: not c.splits.num_eval_examples and not c.evaluation.tasks,
-     "splits.eval_seed evaluation.rollouts_per_example"),
-    ("the run has no more steps than evaluation.every",
-     lambda c: (c.in_updates().evaluation.every or 0) >= c.in_updates().training.max_steps, "evaluation.every"),
-    ("evaluation.temperature: 0", lambda c: c.evaluation.temperature == 0, "evaluation.top_p"),
-    ("evaluation.tasks: null", lambda c: not c.evaluation.tasks, "evaluation.num_held_out_examples"),
-    ("training.beta: 0, engine.importance_sampling_correction: false",
-     lambda c: not c.training.beta and not c.engine.importance_sampling_correction, "monitors.kl_spike"),
-    ("rewards.think_format: null", lambda c: "think_format" not in c.rewards, "monitors.format_rate"),
-    ("logging.examples_every: 0", lambda c: not c.logging.examples_every, "logging.num_examples"),
-    ("logging.report_to names neither wandb nor trackio", lambda c: not {"wandb", "trackio"} & {*c.logging.report_to},
-     "logging.project logging.run_name"),
-    ("hub.enabled: false", lambda c: not c.hub.enabled, "hub.repo_id hub.private hub.optimizer_state hub.every"),
-    ("curriculum.schedule", lambda c: c.curriculum is not None and c.curriculum.schedule is not None,
-     "curriculum.success_threshold curriculum.failure_threshold curriculum.check_every curriculum.step"),
-    ("there is no other task", lambda c: len(c.tasks) == 1, "tasks.*.weight"),
-    ("the run has fewer steps than monitors.window",
-     lambda c: c.monitors.active() and c.in_updates().training.max_steps < c.monitors.window,
-     "monitors.window monitors.stop_on"),
-    ("data", lambda c: c.data, "splits.num_train_examples splits.by splits.seed"),
-]  # fmt: skip
-"""Reason as printed, condition, and the keys (or patterns) that have no effect if the condition holds."""
+    "training.num_iterations: 1": "training.epsilon training.epsilon_high monitors.ratio_spike",
+    "training.num_iterations: 1, engine.kind: embedded": "training.off_policy_mask_threshold",
+    "training.filter_groups: false": "training.filter_groups_rounds",
+    "prompt.system_prompt: ''": "prompt.placement",
+    "evaluation.before: false, evaluation.after: false, evaluation.every: 0": "evaluation.rollouts_per_example "
+    "evaluation.temperature evaluation.top_p evaluation.max_tokens",
+    "splits.num_eval_examples: 0, evaluation.tasks: null": "splits.eval_seed evaluation.rollouts_per_example",
+    "evaluation.temperature: 0": "evaluation.top_p",
+    "evaluation.tasks: null": "evaluation.num_held_out_examples",
+    "training.beta: 0, engine.importance_sampling_correction: false": "monitors.kl_spike",
+    "rewards.think_format: null": "monitors.format_rate",
+    "logging.examples_every: 0": "logging.num_examples",
+    "hub.enabled: false": "hub.repo_id hub.private hub.optimizer_state hub.every",
+    "curriculum.schedule": "curriculum.success_threshold curriculum.failure_threshold curriculum.check_every "
+    "curriculum.step",
+    "data": "splits.num_train_examples splits.by splits.seed",
+}
+"""Conditions on a config's values, each with the keys (or patterns) that have no effect if it holds. A condition
+consists of keys with values, where null means that nothing is set, and of keys that must be set."""
 
 
 def without_effect(config: TrainConfig) -> str:
@@ -76,20 +59,41 @@ def without_effect(config: TrainConfig) -> str:
 
 def _reasons(config: TrainConfig) -> Iterator[tuple[str, str]]:
     """The reasons that apply, each with the keys or patterns that it affects."""
-    monitors = config.monitors
-    for reason, holds, keys in _UNUSED:
-        if holds(config):
+    monitors, updates = config.monitors, config.in_updates()
+    for reason, keys in _UNUSED.items():
+        if all(_holds(condition, config) for condition in reason.split(", ")):
             yield reason, keys
             for name in [name for name in monitors.stop_on if f"monitors.{name}" in keys.split()]:
                 yield f"{name} cannot fire with {reason}", "monitors.stop_on"
-    off = (name for name in monitors.rule_names() if name not in monitors.active())
-    yield "monitors.off", " ".join(f"monitors.{name}" for name in off)
+    if (updates.evaluation.every or 0) >= updates.training.max_steps:
+        yield "the run has no more steps than evaluation.every", "evaluation.every"
+    if not {"wandb", "trackio"} & {*config.logging.report_to}:
+        yield "logging.report_to names neither wandb nor trackio", "logging.project logging.run_name"
+    if len(config.tasks) == 1:
+        yield "there is no other task", "tasks.*.weight"
+    if monitors.active() and updates.training.max_steps < monitors.window:
+        yield "the run has fewer steps than monitors.window", "monitors.window monitors.stop_on"
+    yield (
+        "monitors.off",
+        " ".join(f"monitors.{name}" for name in monitors.rule_names() if name not in monitors.active()),
+    )
+
+
+def _holds(condition: str, config: TrainConfig) -> bool:
+    """Whether `config` has the value in a condition such as "engine.kind: vllm"."""
+    key, has_value, wanted = condition.partition(": ")
+    value: Any = config
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+    if not has_value:
+        return bool(value)
+    return not value if wanted == "null" else bool(value == yaml12.load(wanted))
 
 
 def describe(config: TrainConfig, own_rows: int | None = None) -> str:
     """The resolved config as YAML, followed by the run's plan as comments."""
     comments = (f"#   {line}" for line in plan(config, own_rows=own_rows))
-    return "\n".join([to_yaml(config.resolved()).rstrip(), "", "# The plan", *comments])
+    return "\n".join([yaml12.to_yaml(config.resolved()).rstrip(), "", "# The plan", *comments])
 
 
 def plan(config: TrainConfig, processes: int | None = None, own_rows: int | None = None) -> list[str]:
@@ -100,7 +104,9 @@ def plan(config: TrainConfig, processes: int | None = None, own_rows: int | None
         own_rows: number of training rows in `data`, if known.
     """
     unused, config = without_effect(config), config.in_updates(own_rows)
-    training, evaluation, engine = config.training, config.evaluation, config.engine
+    training, evaluation, engine, hub = config.training, config.evaluation, config.engine, config.hub
+    processes = processes or world_size()
+    parts = counted(training.accumulation(processes), "micro-batch")
     drawn = list(config.curriculum.tasks) if config.curriculum else []
     place = "in the training process" if engine.kind == "embedded" else f"vLLM at {engine.host}:{engine.port}"
     how = "all weights" if config.lora is None else f"LoRA of rank {config.lora.r}"
@@ -108,7 +114,7 @@ def plan(config: TrainConfig, processes: int | None = None, own_rows: int | None
         f"model       {config.model.name}, {how}; generation {place}",
         f"steps       {training.max_steps} of {training.rollouts_per_step} rollouts: "
         f"{counted(training.prompts_per_step, 'prompt')} x {training.num_generations} "
-        f"({_parts(training, processes or world_size())})",
+        f"({counted(processes, 'process')} x {parts} of {training.micro_batch(processes)})",
         *_rows(config, drawn, own_rows),
         f"tokens      up to {training.max_prompt_length} for the prompt and {training.max_tokens} for the answer",
         f"rewards     {', '.join(f'{reward.weight:g} {name}' for name, reward in config.rewards.items())}"
@@ -125,25 +131,16 @@ def plan(config: TrainConfig, processes: int | None = None, own_rows: int | None
     every = config.output.save_every
     save = f"a checkpoint {_every(every)} and at the end" if 0 < every < training.max_steps else "one checkpoint"
     lines.append(f"output      {config.output.dir or 'a fresh folder under outputs/'}, {save}")
-    if config.hub.enabled:
-        lines.append(f"upload      {_upload(config)}")
+    if hub.enabled:
+        during = f"{_every(hub.every)} and " if 0 < hub.every < training.max_steps else ""
+        state = ", with the optimizer state" if hub.optimizer_state == "full" else ""
+        place = f"{hub.repo_id} on the Hugging Face Hub{' (private)' if hub.private else ''}"
+        lines.append(f"upload      {place}, {during}at the end{state}")
     return [*lines, *([unused] if unused else [])]
 
 
 def _every(steps: int) -> str:
     return "every step" if steps == 1 else f"every {steps} steps"
-
-
-def _parts(training: GRPOConfig, processes: int) -> str:
-    parts = training.accumulation(processes)
-    return f"{counted(processes, 'process')} x {counted(parts, 'micro-batch')} of {training.micro_batch(processes)}"
-
-
-def _upload(config: TrainConfig) -> str:
-    hub = config.hub
-    way = f"{_every(hub.every)} and " if 0 < hub.every < config.training.max_steps else ""
-    state = ", with the optimizer state" if hub.optimizer_state == "full" else ""
-    return f"{hub.repo_id} on the Hugging Face Hub{' (private)' if hub.private else ''}, {way}at the end{state}"
 
 
 def _rows(config: TrainConfig, drawn: list[str], own_rows: int | None) -> Iterator[str]:
