@@ -172,16 +172,9 @@ def describe_model(name: str) -> ModelDescription:
     """
     if name == TINY:
         name = str(POLICY_DIR)
-    if "\0" not in name and is_missing_folder(name):
+    on_disk = os.path.exists(name)
+    if is_missing_folder(name):
         raise InputError(f"the folder {name} does not exist")
-    if not name.strip():
-        raise InputError("the model name is empty: pass a folder, a name on the Hub, or 'tiny'")
-    try:
-        on_disk = Path(name).exists()
-    except (OSError, ValueError) as error:  # a name that is too long or contains a null byte
-        reason = error.strerror if isinstance(error, OSError) else error
-        shown = name if len(name) <= 80 else f"{name[:80]}..."
-        raise InputError(f"cannot load the model {shown!r}: {reason}") from error
     if on_disk and not (Path(name) / "config.json").is_file():
         raise InputError(f"{name} is not a model folder: config.json and safetensors files are required")
     no_hub = not on_disk and not hub_answers()

@@ -192,7 +192,7 @@ def test_seeds_decide(model: Any, tokenizer: Any, prompts: list[list[int]]) -> N
 def test_truncation_keeps_the_right_tokens(settings: Sampling, allowed: set[int]) -> None:
     """And renormalizes: the log-probabilities given are those of the truncated distribution."""
     probs = torch.tensor([[0.5, 0.3, 0.15, 0.05]])
-    sampler = Sampler([settings], [[]], 4, torch.device("cpu"), torch.Generator().manual_seed(0))
+    sampler = Sampler([Job([], settings)], 4, torch.device("cpu"), torch.Generator().manual_seed(0))
     drawn: dict[int, float] = {}
     for _ in range(300):
         tokens, logprobs = sampler.draw(probs.log())
@@ -206,7 +206,7 @@ def test_truncation_keeps_the_right_tokens(settings: Sampling, allowed: set[int]
 def test_penalties_follow_their_formulas() -> None:
     """Repetition counts the prompt; presence and frequency count what was generated."""
     sampling = Sampling(0.0, repetition_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25)
-    sampler = Sampler([sampling], [[0, 1]], 4, torch.device("cpu"), None)
+    sampler = Sampler([Job([0, 1], sampling)], 4, torch.device("cpu"))
     logits = torch.tensor([[2.0, -2.0, 5.0, 1.0]])
     penalized = ([1.0, -4.0, 5.0, 1.0], [1.0, -4.0, 2.5 - 0.5 - 0.25, 1.0], [1.0, -4.0, 2.5 - 0.5 - 2 * 0.25, 1.0])
     for expected in penalized:  # token 2 is the likeliest each time, and not in the prompt

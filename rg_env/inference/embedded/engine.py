@@ -185,7 +185,9 @@ class EmbeddedEngine(Engine):
         row_of = {prompt: row for row, prompt in enumerate(distinct)}
         rows = torch.tensor([row_of[tuple(job.prompt)] for job in jobs], device=device)
         width = max(map(len, distinct))
-        ids, valid = _left_padded(list(distinct), width, device)
+        missing = [width - len(prompt) for prompt in distinct]  # padded on the left
+        ids = torch.tensor([[0] * n + list(row) for n, row in zip(missing, distinct, strict=True)], device=device)
+        valid = torch.arange(width, device=device) >= torch.tensor(missing, device=device).unsqueeze(1)
         rooms = [min(job.sampling.max_tokens or self.max_context, self.max_context - len(job.prompt)) for job in jobs]
         longest = max(rooms)
         cache = GrowingCache(self.config, width + min(longest, _CACHE_BLOCK))
@@ -196,14 +198,7 @@ class EmbeddedEngine(Engine):
             logits, valid = logits[rows], valid[rows]
             position = valid.sum(1)
             valid = torch.cat([valid, valid.new_ones(len(jobs), longest)], dim=1)
-            sampler = Sampler(
-                [job.sampling for job in jobs],
-                [job.prompt for job in jobs],
-                logits.shape[1],
-                device,
-                self.generator,
-                [job.seed for job in jobs],
-            )
+            sampler = Sampler(jobs, logits.shape[1], device, self.generator)
             ends = torch.tensor(sorted(self.end_ids), device=device)
             limits = torch.tensor(rooms, device=device)
             # Results stay on the device until the end: copying them at each step would stall an accelerator.
@@ -222,7 +217,10 @@ class EmbeddedEngine(Engine):
                 lengths[active] += running
                 stops = torch.isin(tokens, ends)
                 if watched:
-                    stops |= _watch(jobs, active, running, tokens, logprobs)
+                    rows_now = zip(*(each.tolist() for each in (active, running, tokens, logprobs)), strict=True)
+                    for row, (job, is_running, token, logprob) in enumerate(rows_now):
+                        if is_running and (watch := jobs[job].watch) and watch(token, logprob):
+                            stops[row] = True
                 stopped[active] |= running & stops
                 running = running & ~stops & (step + 1 < limits)
                 left = int(running.sum())
@@ -265,26 +263,6 @@ class EmbeddedEngine(Engine):
         return output.logits[:, -1]
 
 
-def _watch(jobs: list[Job], *columns: torch.Tensor) -> torch.Tensor:
-    """Call the `watch` callbacks of running jobs, and return a mask of the rows that they end.
-
-    Args:
-        columns: for each row, the index of its job, whether it is running, the token and its log-probability.
-    """
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    ends = [
-        bool(running and (watch := jobs[job].watch) and watch(token, logprob)) for job, running, token, logprob in rows
-    ]
-    return torch.tensor(ends, device=columns[0].device)
-
-
-def _left_padded(rows: Sequence[Sequence[int]], width: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Left-padded token ids `(B, width) int64`, and a mask `(B, width) bool` that is False for padding."""
-    ids = torch.tensor([[0] * (width - len(row)) + list(row) for row in rows], device=device)
-    valid = torch.tensor([[False] * (width - len(row)) + [True] * len(row) for row in rows], device=device)
-    return ids, valid
-
-
 def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
     """End-of-sequence tokens from the tokenizer and the generation config (Llama 3 has three)."""
     configured = getattr(model.generation_config, "eos_token_id", None)
@@ -293,26 +271,15 @@ def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froze
 
 
 class Sampler:
-    """Draws one token per row and step, with separate settings per row.
-
-    Args:
-        settings: sampling settings for each row.
-        prompts: token ids of each row's prompt.
-        generator: random generator for rows without a seed.
-        seeds: seed for each row; None for rows without one.
-    """
+    """Draws one token per row and step, with the settings of the row's job. `generator` is for jobs without a seed."""
 
     def __init__(
-        self,
-        settings: Sequence[Sampling],
-        prompts: Sequence[Sequence[int]],
-        vocab_size: int,
-        device: torch.device,
-        generator: torch.Generator | None,
-        seeds: Sequence[int | None] = (),
+        self, jobs: Sequence[Job], vocab_size: int, device: torch.device, generator: torch.Generator | None = None
     ):
         self.generator = generator
-        self.own = {row: torch.Generator().manual_seed(seed) for row, seed in enumerate(seeds) if seed is not None}
+        seeds = {row: job.seed for row, job in enumerate(jobs) if job.seed is not None}
+        self.own = {row: torch.Generator().manual_seed(seed) for row, seed in seeds.items()}
+        settings = [job.sampling for job in jobs]
         # The most common case, temperature 1 without truncation, needs no computation.
         used = {
             "temperature": any(each.temperature != 1 for each in settings),
@@ -330,8 +297,8 @@ class Sampler:
         if _PENALTIES[0] in self.rows:
             self.rows["counts"] = torch.zeros(len(settings), vocab_size, dtype=torch.int32, device=device)
             self.rows["in_prompt"] = torch.zeros(len(settings), vocab_size, dtype=torch.bool, device=device)
-            for row, ids in enumerate(prompts):
-                self.rows["in_prompt"][row, list(ids)] = True
+            for row, job in enumerate(jobs):
+                self.rows["in_prompt"][row, list(job.prompt)] = True
 
     def keep(self, rows: torch.Tensor) -> None:
         """Keep only `rows` (indices into the current rows)."""

@@ -177,7 +177,7 @@ class Request(_Body, ABC):
 
     def response(self, choices: Sequence[Choice]) -> dict[str, Any]:
         """Complete response."""
-        return {**self.head(), "choices": [self.whole(each) for each in choices], "usage": self.usage(choices)}
+        return {**self.head(), "choices": [self.entry(each) for each in choices], "usage": self.usage(choices)}
 
     def usage(self, choices: Sequence[Choice]) -> dict[str, int]:
         prompts = sum(len(each.prompt) for each in choices[:: self.n])
@@ -185,12 +185,8 @@ class Request(_Body, ABC):
         return {"prompt_tokens": prompts, "completion_tokens": completions, "total_tokens": prompts + completions}
 
     @abstractmethod
-    def whole(self, choice: Choice) -> dict[str, Any]:
-        """Format the choice for a complete response."""
-
-    @abstractmethod
-    def part(self, choice: Choice) -> dict[str, Any]:
-        """Format the choice for a streamed chunk, with only the new text."""
+    def entry(self, choice: Choice, *, chunk: bool = False) -> dict[str, Any]:
+        """Format the choice for a complete response, or for a streamed chunk, with only the new text."""
 
 
 class _TextPart(BaseModel):
@@ -237,19 +233,16 @@ class ChatRequest(Request):
 
         return [{"role": each.role, "content": text(each.content)} for each in self.messages]
 
-    def whole(self, choice: Choice) -> dict[str, Any]:
-        message = {"role": "assistant", "content": choice.text}
-        return self._of(choice, slice(None)) | {"message": message}
-
-    def part(self, choice: Choice) -> dict[str, Any]:
-        text, tokens = choice.take()
-        delta = {"content": text} if tokens.start else {"role": "assistant", "content": text}
-        return self._of(choice, tokens) | {"delta": delta}
-
-    def _of(self, choice: Choice, tokens: slice) -> dict[str, Any]:
+    def entry(self, choice: Choice, *, chunk: bool = False) -> dict[str, Any]:
+        text, tokens = choice.take() if chunk else (choice.text, slice(0, None))
+        role = {} if tokens.start else {"role": "assistant"}
         found = [self._token(choice, *each) for each in zip(choice.ids[tokens], choice.logprobs[tokens], strict=True)]
-        logprobs = {"content": found} if self.logprobs else None
-        return {"index": choice.index, "logprobs": logprobs, "finish_reason": choice.finish_reason}
+        return {
+            "index": choice.index,
+            "delta" if chunk else "message": {**role, "content": text},
+            "logprobs": {"content": found} if self.logprobs else None,
+            "finish_reason": choice.finish_reason,
+        }
 
     def _token(self, choice: Choice, token: int, logprob: float) -> dict[str, Any]:
         text = choice.tokenizer.decode([token])
@@ -284,15 +277,10 @@ class CompletionRequest(Request):
         one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
         return [self.prompt] if one else list(self.prompt)  # type: ignore[list-item, arg-type]
 
-    def whole(self, choice: Choice) -> dict[str, Any]:
-        text = choice.decode(choice.prompt) + choice.text if self.echo else choice.text
-        return self._of(choice, text) | {"logprobs": self._logprobs(choice) if choice.scores else None}
-
-    def part(self, choice: Choice) -> dict[str, Any]:
-        return self._of(choice, choice.take()[0]) | {"logprobs": None}
-
-    def _of(self, choice: Choice, text: str) -> dict[str, Any]:
-        return {"index": choice.index, "text": text, "finish_reason": choice.finish_reason}
+    def entry(self, choice: Choice, *, chunk: bool = False) -> dict[str, Any]:
+        text = choice.take()[0] if chunk else (choice.decode(choice.prompt) if self.echo else "") + choice.text
+        logprobs = self._logprobs(choice) if choice.scores else None
+        return {"index": choice.index, "text": text, "logprobs": logprobs, "finish_reason": choice.finish_reason}
 
     def _logprobs(self, choice: Choice) -> dict[str, list[Any]]:
         tokens = choice.prompt + choice.ids

@@ -166,7 +166,7 @@ class Api:
         is_read = True
 
         def send(choice: Choice) -> bool:
-            loop.call_soon_threadsafe(parts.put_nowait, request.part(choice))
+            loop.call_soon_threadsafe(parts.put_nowait, request.entry(choice, chunk=True))
             return is_read
 
         run = asyncio.create_task(self.batcher.run([_job(request, each, send) for each in choices]))
