@@ -29,7 +29,6 @@ from rg_env.core.grading.extraction import completion_text
 from rg_env.core.grading.scoring import Rollout
 from rg_env.core.rewards import Rubric, WeightedReward, offered
 from rg_env.core.tasks.mixture import Mixture
-from rg_env.core.text import shortened
 from rg_env.errors import InputError
 
 LogMetric = Callable[[str, float], None]
@@ -108,24 +107,17 @@ class RewardFunction:
 
 def _rollouts(prompts: Any, completions: Any, completion_ids: Any, columns: Mapping[str, Any]) -> list[Rollout]:
     """The unscored rollouts of a batch."""
-    for name in ("info", "answer"):
-        if name not in columns:
-            raise InputError(
-                f"the rows have no column {name!r}: train and evaluate on the datasets of this environment "
-                "(train_dataset, eval_dataset), with remove_unused_columns=False"
-            )
-    given = {"prompts": prompts, "completions": completions, "info": columns["info"], "answer": columns["answer"]}
-    given |= {} if completion_ids is None else {"completion_ids": completion_ids}
-    if len({len(values) for values in given.values()}) > 1:
-        sizes = {name: len(values) for name, values in given.items()}
-        raise InputError(f"all parts of a batch must have the same length: {sizes}")
-    for info in columns["info"]:
-        if not isinstance(info, Mapping):
-            raise InputError(f"a row's info must be a mapping, not {shortened(info)}")
-        if "rg_task" not in info:
-            raise InputError(f"a row's info lacks 'rg_task'; it has {sorted(map(str, info))}")
-    tokens = [None] * len(completions) if completion_ids is None else map(len, completion_ids)
-    return list(map(Rollout, prompts, map(_text, completions), columns["answer"], columns["info"], tokens))
+    answers, infos = columns.get("answer"), columns.get("info")
+    if answers is None or infos is None or not all(isinstance(info, Mapping) and "rg_task" in info for info in infos):
+        raise InputError(
+            "the rows lack an answer or an info with 'rg_task': train and evaluate on the datasets of this environment "
+            "(train_dataset, eval_dataset), with remove_unused_columns=False"
+        )
+    tokens = [None] * len(completions) if completion_ids is None else [len(ids) for ids in completion_ids]
+    sizes = [len(values) for values in (prompts, completions, answers, infos, tokens)]
+    if len(set(sizes)) > 1:
+        raise InputError(f"all parts of a batch must have the same length, not {sizes}")
+    return list(map(Rollout, prompts, map(_text, completions), answers, infos, tokens))
 
 
 class Scorer:

@@ -59,6 +59,21 @@ class _ReasoningGym(ReasoningGym):
     """Verifiers also passes its `state` and `parser` to rewards; the trainer rejects rewards that need either."""
 
 
+def _raising(name: str) -> Any:
+    """A method that calls the parent's method `name`, then raises the first error from a reward function, if any."""
+
+    def call(self: vf.SingleTurnEnv, *args: Any, **kwargs: Any) -> Any:
+        with raising_reward_errors():
+            result = getattr(super(ReasoningGymEnv, self), name)(*args, **kwargs)
+        return wait(result) if inspect.isawaitable(result) else result
+
+    async def wait(result: Awaitable[Any]) -> Any:
+        with raising_reward_errors():
+            return await result
+
+    return call
+
+
 class ReasoningGymEnv(vf.SingleTurnEnv):
     """A single-turn environment for Reasoning Gym tasks, with training and evaluation rows that never share a problem.
 
@@ -125,35 +140,11 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         """Convert rows from `core.data` to examples with this environment's prompt and grading, as in its datasets."""
         return self.environment.to_examples(rows)
 
-    # Synchronous up to 0.1.5 (alongside `a_generate`), asynchronous from 0.1.6.
-    def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the parent's method, then raise the first error from a reward function, if any."""
-        return _checked(super().generate, *args, **kwargs)
-
-    def a_generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the parent's method, if it exists, then raise the first error from a reward function, if any."""
-        return _checked(super().a_generate, *args, **kwargs)
-
-    # Since 0.1.9, these two methods run parts of a batch. The server that runs the environment for `vf-eval` calls no
+    # `generate` is synchronous up to 0.1.5 (alongside `a_generate`), and asynchronous from 0.1.6. Since 0.1.9,
+    # `run_rollout` and `run_group` run parts of a batch. The server that runs the environment for `vf-eval` calls no
     # others (0.1.10), and `generate` saves their results before it returns.
-    async def run_rollout(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the parent's method, then raise the first error from a reward function, if any."""
-        return await _checked(super().run_rollout, *args, **kwargs)
-
-    async def run_group(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the parent's method, if it exists, then raise the first error from a reward function, if any."""
-        return await _checked(super().run_group, *args, **kwargs)
-
-
-def _checked(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    with raising_reward_errors():
-        result = run(*args, **kwargs)
-    return _checked_later(result) if inspect.isawaitable(result) else result
-
-
-async def _checked_later(result: Awaitable[Any]) -> Any:
-    with raising_reward_errors():
-        return await result
+    generate, a_generate = _raising("generate"), _raising("a_generate")
+    run_rollout, run_group = _raising("run_rollout"), _raising("run_group")
 
 
 load_environment = ReasoningGymEnv

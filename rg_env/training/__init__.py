@@ -9,32 +9,29 @@ from typing import Any
 
 from rg_env.errors import MissingExtraError, how_to_install
 
-_NAMES = {
-    "Curriculum": "rg_env.training.curriculum",
-    "CurriculumConfig": "rg_env.training.config.schema",
-    "EvaluationPlan": "rg_env.training.evaluation",
-    "EngineConfig": "rg_env.training.config.schema",
-    "GRPOConfig": "rg_env.training.config.grpo",
-    "LoggingConfig": "rg_env.training.config.schema",
-    "GRPOTrainer": "rg_env.training.trainer",
-    "MonitorCallback": "rg_env.training.monitors",
-    "MonitorsConfig": "rg_env.training.config.schema",
-    "Policy": "rg_env.inference.models",
-    "best_device": "rg_env.inference.models",
-    "choose_folder": "rg_env.training.collectives",
-    "default_config": "rg_env.training.config.grpo",
-    "TrainConfig": "rg_env.training.config.schema",
-    "evaluate_config": "rg_env.training.from_config",
-    "evaluate_only": "rg_env.training.evaluation",
-    "load_policy": "rg_env.inference.models",
-    "load_rows": "rg_env.core.data.user_rows",
-    "load_train_config": "rg_env.training.config.load",
-    "run_config": "rg_env.training.from_config",
-    "run_name": "rg_env.core.run_folder",
-    "split_rows": "rg_env.core.data.user_rows",
-    "token_logps": "rg_env.training.algorithms.logprobs",
-    "train": "rg_env.training.run",
+_MODULES = {
+    "core.data.user_rows": ["load_rows", "split_rows"],
+    "core.run_folder": ["run_name"],
+    "inference.models": ["Policy", "best_device", "load_policy"],
+    "training.algorithms.logprobs": ["token_logps"],
+    "training.collectives": ["choose_folder"],
+    "training.config.grpo": ["GRPOConfig", "default_config"],
+    "training.config.load": ["load_train_config"],
+    "training.config.schema": [
+        "CurriculumConfig",
+        "EngineConfig",
+        "LoggingConfig",
+        "MonitorsConfig",
+        "TrainConfig",
+    ],
+    "training.curriculum": ["Curriculum"],
+    "training.evaluation": ["EvaluationPlan", "evaluate_only"],
+    "training.from_config": ["evaluate_config", "run_config"],
+    "training.monitors": ["MonitorCallback"],
+    "training.run": ["train"],
+    "training.trainer": ["GRPOTrainer"],
 }
+_NAMES = {name: f"rg_env.{module}" for module, names in _MODULES.items() for name in names}
 
 # On machines without a GPU, DeepSpeed's first import logs a warning, although rg_env works correctly there.
 logging.getLogger("DeepSpeed").addFilter(lambda record: record.funcName != "get_accelerator")

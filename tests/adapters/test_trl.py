@@ -288,13 +288,13 @@ def test_bad_arguments_are_refused_at_once(kwargs: dict[str, Any], error: type[E
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"info": None}, "no column 'info'.*remove_unused_columns=False"),
-        ({"answer": None}, "no column 'answer'"),
-        ({"info": [None]}, "a row's info must be a mapping, not None"),
-        ({"info": [{"task": "leg_counting"}]}, "a row's info lacks 'rg_task'"),
+        *(
+            (changes, "lack an answer or an info with 'rg_task'.*remove_unused_columns=False")
+            for changes in ({"info": None}, {"answer": None}, {"info": [None]}, {"info": [{"task": "leg_counting"}]})
+        ),
         ({"info": [{"rg_task": "leg_counting"}]}, "a row's info lacks 'config'"),
-        ({"completions": ["a", "b"]}, "must have the same length.*'completions': 2"),
-        ({"completion_ids": []}, "must have the same length.*'completion_ids': 0"),
+        ({"completions": ["a", "b"]}, "must have the same length"),
+        ({"completion_ids": []}, "must have the same length"),
     ],
 )
 def test_rows_of_others_are_refused(changes: dict[str, Any], message: str) -> None:

@@ -130,7 +130,7 @@ def test_elsewhere_it_is_a_line_a_step() -> None:
         console.examples(2, [example()])
     assert stream.getvalue().splitlines() == [
         "step   1/20  reward 0.50  accuracy 0.25  length 33 tokens  loss 0.020  1.23 s/step  2,346 tokens/s",
-        "step   2/20  reward 0.00  length 0 tokens",
+        "step   2/20  reward 0.00",
         "step   3/20  same rollouts  loss 0.020  1.23 s/step  2,346 tokens/s",
         "answers after step 2:",
         "  leg_counting  correct  reward 1.00",
@@ -276,7 +276,7 @@ def test_an_interrupted_run_names_its_last_evaluation_and_its_files(tmp_path: Pa
     text = out.getvalue()
     assert "Interrupted after 10 steps in 3 s (m, embedded engine); the last evaluation was after 1 step\n" in text
     assert "after 1 step " in text
-    assert text.rstrip().endswith("metrics.jsonl, config.yaml, checkpoint-9, checkpoint-10")
+    assert text.rstrip().endswith("config.yaml, metrics.jsonl, checkpoint-9, checkpoint-10")
 
 
 def test_labels_are_in_no_overall_figure() -> None:

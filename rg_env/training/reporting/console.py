@@ -9,6 +9,7 @@
 Questions and completions are untrusted. They are printed as data, never as markup or terminal control codes.
 """
 
+import io
 import os
 import sys
 import time
@@ -35,6 +36,15 @@ WIDE = 100
 SAMPLES = 3
 """Number of questions printed in the summary with answers from before and after training."""
 LABELS_IN_LINE = 3
+FIGURES = {
+    "reward": "reward {:.2f}",
+    "accuracy": "accuracy {:.2f}",
+    "completions/mean_length": "length {:.0f} tokens",
+    "loss": "loss {:.3f}",
+    "step_time": "{:.2f} s/step",
+    "tokens_per_second": "{:,.0f} tokens/s",
+}
+"""Metrics shown for a step."""
 _PROGRESS_EVERY_S = 15.0
 _COLORS = {True: "green", False: "red", None: ""}
 
@@ -48,7 +58,8 @@ class RunConsole:
     """
 
     def __init__(self, stream: TextIO, environ: Mapping[str, str] = os.environ):
-        self._stream = stream
+        if isinstance(stream, io.TextIOWrapper):  # characters that its encoding lacks must not end the run
+            stream.reconfigure(errors="replace")
         self._live = stream.isatty() and environ.get("TERM") not in (None, "", "dumb", "unknown")
         self._console = Console(
             file=stream, force_terminal=self._live, highlight=False, markup=False, emoji=False, _environ=environ
@@ -58,28 +69,22 @@ class RunConsole:
         self._shown = time.monotonic()
 
     def step(self, step: int, max_steps: int, metrics: dict[str, Any]) -> None:
-        """Show a step and, if available, these metrics: `reward`, `accuracy`, `completions/mean_length` (tokens),
-        `loss` and `step_time` (seconds). A step without `reward` reuses the previous step's rollouts."""
-        figures = [f"reward {metrics['reward']:.2f}"] if "reward" in metrics else ["same rollouts"]
-        if "accuracy" in metrics:
-            figures.append(f"accuracy {metrics['accuracy']:.2f}")
-        if "reward" in metrics:
-            figures.append(f"length {metrics.get('completions/mean_length', 0):.0f} tokens")
-        if "loss" in metrics and (not self._live or self._console.width >= WIDE):
-            figures.append(f"loss {metrics['loss']:.3f}")
-        if "step_time" in metrics:
-            figures.append(f"{metrics['step_time']:.2f} s/step")
+        """Show a step and those of its metrics that are in `FIGURES`. A step without `reward` reuses the last
+        rollouts."""
+        figures = {name: text.format(metrics[name]) for name, text in FIGURES.items() if name in metrics}
+        if "reward" not in figures:
+            figures = {"reward": "same rollouts", **figures}
         if not self._live:
-            if "tokens_per_second" in metrics:
-                figures.append(f"{metrics['tokens_per_second']:,.0f} tokens/s")
-            self.line(f"step {step:>3}/{max_steps}  {'  '.join(figures)}")
+            self.line(f"step {step:>3}/{max_steps}  {'  '.join(figures.values())}")
             return
+        is_wide = self._console.width >= WIDE
         if self._progress is None:
-            self._progress = _progress(self._console)
+            self._progress = _progress(self._console, is_wide)
             self._task = self._progress.add_task("", total=max_steps, completed=step, figures="")
             self._progress.start()
-        gap = "  " if self._console.width >= WIDE else " "
-        self._progress.update(self._task, completed=step, figures=gap.join(figures), refresh=True)
+        left_out = {"tokens_per_second"} if is_wide else {"tokens_per_second", "loss"}
+        text = ("  " if is_wide else " ").join(text for name, text in figures.items() if name not in left_out)
+        self._progress.update(self._task, completed=step, figures=text, refresh=True)
 
     def evaluating(self, made: int, wanted: int) -> None:
         """Report an evaluation's progress, at most once every 15 seconds."""
@@ -88,14 +93,14 @@ class RunConsole:
 
     def line(self, text: str) -> None:
         """Print a line."""
-        self._write(Text(_printable(text, self._stream)))
+        self._write(Text(text))
 
     def examples(self, step: int, records: Sequence[dict[str, Any]]) -> None:
         """Print the questions and answers in `records` (see `Rollouts.records`)."""
         self.line(f"answers after step {step}:")
         for record in records:
             for part in _example(record):
-                self._write(Text.assemble(*((_printable(text, self._stream), style) for text, style in part)))
+                self._write(Text.assemble(*part))
 
     def close(self) -> None:
         """Stop the progress line and leave it on the terminal. Can be called more than once."""
@@ -105,11 +110,7 @@ class RunConsole:
 
     def _write(self, text: Text) -> None:
         self._shown = time.monotonic()
-        if self._live:
-            self._console.print(text, soft_wrap=True)
-        else:
-            self._stream.write(f"{text.plain}\n")
-        self._stream.flush()
+        self._console.print(text, soft_wrap=True)
 
 
 def spread(records: Sequence[dict[str, Any]], number: int) -> list[dict[str, Any]]:
@@ -124,12 +125,6 @@ def shorten(text: str, length: int) -> str:
         return text
     tail = (length - 3) // 2
     return f"{text[: length - 3 - tail]} … {text[len(text) - tail :]}"
-
-
-def _printable(text: str, stream: TextIO) -> str:
-    """Replace characters that the stream's encoding does not support, because writing them would raise an error."""
-    encoding = getattr(stream, "encoding", None) or "utf-8"
-    return text.encode(encoding, "replace").decode(encoding)
 
 
 def _example(record: dict[str, Any]) -> list[list[tuple[str, str]]]:
@@ -148,11 +143,11 @@ def _example(record: dict[str, Any]) -> list[list[tuple[str, str]]]:
     return lines
 
 
-def _progress(console: Console) -> Progress:
+def _progress(console: Console, is_wide: bool) -> Progress:
     wide = [TextColumn("step", markup=False), MofNCompleteColumn(), BarColumn(bar_width=16)]
     ours = console.file is sys.stdout
     return Progress(
-        *(wide if console.width >= WIDE else [MofNCompleteColumn()]),
+        *(wide if is_wide else [MofNCompleteColumn()]),
         TextColumn("{task.fields[figures]}", markup=False),
         TimeRemainingColumn(),
         TextColumn("left", markup=False),
@@ -212,10 +207,7 @@ def print_summary(
     if before and after:
         for old, new in examples_of(before, after):
             _print_sample(console, old, new)
-    # List the most useful files first. After an early interrupt, some of them do not exist.
-    order = ("reward_curve.png", "train_results.json", "metrics.jsonl", "rollouts.jsonl", "eval_results")
-    rank = {name: place for place, name in enumerate(order)}
-    files = sorted(folder.iterdir(), key=lambda at: (rank.get(at.name, len(rank)), checkpoint_step(at) or 0, at.name))
+    files = sorted(folder.iterdir(), key=lambda file: (checkpoint_step(file) or 0, file.name))
     names = escape(", ".join(file.name for file in files))
     console.print(f"Files in [bold]{escape(str(folder))}[/]: {names}", soft_wrap=True)
 

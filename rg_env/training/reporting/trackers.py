@@ -73,9 +73,8 @@ class Trackers(TrainerCallback):
     def completions(self, step: int, records: Sequence[Mapping[str, Any]]) -> None:
         """Send rollouts to W&B and Trackio as a table. Called on the main process only."""
         rows = [[step, *(record.get(column) for column in _COLUMNS)] for record in records]
-        for name in [name for name in self._running if name in _TABLES]:
-            if self._config.completion_tables:
-                self._send(name, partial(_TABLES[name], ["step", *_COLUMNS], rows), step)
+        for name in [name for name in self._running if name != "tensorboard" and self._config.completion_tables]:
+            self._send(name, partial(_table, name, rows), step)
 
     def _send(self, name: str, values: Callable[[], dict[str, Any]], step: int) -> None:
         """Log to a tracker, which is dropped if it fails."""
@@ -145,20 +144,16 @@ class Trackers(TrainerCallback):
         )
 
 
-def _wandb_table(columns: list[str], rows: list[list[Any]]) -> dict[str, Any]:
-    import wandb
+def _table(name: str, rows: list[list[Any]]) -> dict[str, Any]:
+    columns = ["step", *_COLUMNS]
+    if name == "wandb":
+        import wandb
 
-    return {"completions": wandb.Table(columns=columns, data=rows)}
-
-
-def _trackio_table(columns: list[str], rows: list[list[Any]]) -> dict[str, Any]:
+        return {"completions": wandb.Table(columns=columns, data=rows)}
     import trackio
     from pandas import DataFrame  # type: ignore[import-untyped]
 
     return {"completions": trackio.Table(dataframe=DataFrame(rows, columns=columns))}
-
-
-_TABLES = {"wandb": _wandb_table, "trackio": _trackio_table}
 
 
 def _warn(line: str) -> None:
