@@ -27,7 +27,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import compress
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
@@ -85,17 +85,6 @@ class TokenBatch:
         }
 
 
-def micro_batches(tensors: dict[str, Any], parts: int) -> list[dict[str, Any]]:
-    """Shuffle the rows and divide them into `parts` equal parts. None values stay None."""
-    size = next(len(value) for value in tensors.values() if value is not None)
-    order = torch.randperm(size).chunk(parts)
-    return [{name: None if value is None else value[rows] for name, value in tensors.items()} for rows in order]
-
-
-Group: TypeAlias = "tuple[Rollouts, range]"
-"""One prompt's rollouts: a batch, and the range of the rollouts' rows in it."""
-
-
 @dataclass(frozen=True)
 class Rollouts:
     """Scored rollouts, on the main process only. Rollouts of the same group are adjacent."""
@@ -120,11 +109,6 @@ class Rollouts:
         found = [scored.metrics.get("accuracy") for scored in self.scored]
         return None if None in found else [value for value in found if value is not None]
 
-    @property
-    def truncated(self) -> list[int]:
-        """Indices of rollouts cut off by the token limit."""
-        return [row for row, rollout in enumerate(self.rollouts) if rollout.truncated]
-
     def tokens(self, left_out: Collection[int] = ()) -> TokenBatch:
         """The batch of tokens to train on. Every sampled token contributes to the loss, except those of the rollouts
         in `left_out`."""
@@ -136,14 +120,20 @@ class Rollouts:
             self.rewards,
         )
 
+    def groups(self, size: int) -> list["Rollouts"]:
+        """The groups of `size` rollouts, each with its share of the duration."""
+        slices = [slice(first, first + size) for first in range(0, len(self), size)]
+        seconds = self.seconds / max(1, len(slices))
+        return [Rollouts(self.rollouts[rows], self.scored[rows], self.prompt_ids[rows], seconds) for rows in slices]
+
     @classmethod
-    def joined(cls, groups: Sequence[Group]) -> "Rollouts":
-        """Concatenate groups from several batches, and add up their shares of the batches' durations."""
+    def joined(cls, groups: Sequence["Rollouts"]) -> "Rollouts":
+        """Concatenate groups, and add up their durations."""
         return cls(
-            [batch.rollouts[row] for batch, rows in groups for row in rows],
-            [batch.scored[row] for batch, rows in groups for row in rows],
-            [batch.prompt_ids[row] for batch, rows in groups for row in rows],
-            sum(batch.seconds * len(rows) / len(batch) for batch, rows in groups),
+            [rollout for group in groups for rollout in group.rollouts],
+            [scored for group in groups for scored in group.scored],
+            [ids for group in groups for ids in group.prompt_ids],
+            sum(group.seconds for group in groups),
         )
 
     def records(self, limit: int | None = None) -> list[dict[str, Any]]:
@@ -273,28 +263,6 @@ EMPTY_BATCHES = 3
 """A run ends after this many consecutive batches without a single mixed group."""
 
 
-@dataclass(frozen=True)
-class Filtered:
-    """Result of `GroupFilter`."""
-
-    batch: Rollouts
-    """The same number of groups as in the original batch, with mixed groups first."""
-    empty: list[int]
-    """Indices of rollouts in `batch` that do not contribute to the loss."""
-    prompted: int
-    """Number of sampled prompts, including those in the original batch."""
-    mixed: int
-    """Number of sampled prompts whose groups are mixed."""
-
-    def metrics(self) -> dict[str, float]:
-        """Metrics to log."""
-        return {
-            "filter_groups/asked": float(self.prompted),
-            "filter_groups/mixed": self.mixed / self.prompted,
-            "filter_groups/empty": len(self.empty) / len(self.batch),
-        }
-
-
 class GroupFilter:
     """Replaces the unmixed groups in a batch.
 
@@ -306,49 +274,52 @@ class GroupFilter:
     def __init__(self, num_generations: int, rounds: int) -> None:
         self._size, self._rounds, self._empty_batches = num_generations, rounds, 0
 
-    def __call__(self, batch: Rollouts, sample: Callable[[int, int], Rollouts]) -> Filtered:
+    def __call__(
+        self, batch: Rollouts, sample: Callable[[int, int], Rollouts]
+    ) -> tuple[Rollouts, list[int], dict[str, float]]:
         """Replace the unmixed groups in `batch`.
 
         Args:
             sample: called with the round number (from 0) and the number of prompts wanted; returns rollouts for at most
                 that many prompts.
 
+        Returns:
+            The same number of groups, with mixed groups first; the indices of rollouts in groups that are not mixed,
+            which do not contribute to the loss; and metrics.
+
         Raises:
             TrainingError: the last `EMPTY_BATCHES` batches had no mixed groups.
         """
-        own = self._groups(batch)
-        mixed = [group for group in own if _is_mixed(group)]
-        prompted = len(own)
-        for number in range(self._rounds):
-            missing = len(own) - len(mixed)
-            if missing <= 0:
+        groups = batch.groups(self._size)
+        mixed = [group for group in groups if _is_mixed(group)]
+        unmixed = [group for group in groups if not _is_mixed(group)]
+        prompted = wanted = len(groups)
+        for round_ in range(self._rounds):
+            if len(mixed) >= wanted:
                 break
             # The number expected to suffice, estimated from the share of mixed groups so far.
-            count = min(len(own), math.ceil(missing * prompted / len(mixed))) if mixed else len(own)
-            found = self._groups(sample(number, count))
-            prompted += len(found)
-            mixed += [group for group in found if _is_mixed(group)]
-        rest = [group for group in own if not _is_mixed(group)]
-        filled = Rollouts.joined([*mixed, *rest][: len(own)])
-        self._count(batch, bool(mixed))
-        return Filtered(filled, list(range(len(mixed) * self._size, len(filled))), prompted, len(mixed))
-
-    def _groups(self, batch: Rollouts) -> list[Group]:
-        return [(batch, range(first, first + self._size)) for first in range(0, len(batch), self._size)]
-
-    def _count(self, batch: Rollouts, any_mixed: bool) -> None:
-        self._empty_batches = 0 if any_mixed else self._empty_batches + 1
-        if self._empty_batches < EMPTY_BATCHES:
-            return
-        accuracy = statistics.fmean(batch.accuracies or [0.0])
-        raise TrainingError(
-            f"filter_groups removed every group from {EMPTY_BATCHES} batches in a row: the answers to each prompt are "
-            f"either all right or all wrong (accuracy {accuracy:.2f}): choose "
-            f"{'harder' if accuracy > 0.5 else 'easier'} tasks, another level, or a larger num_generations"
-        )
+            count = math.ceil((wanted - len(mixed)) * prompted / len(mixed)) if mixed else wanted
+            more = sample(round_, min(wanted, count)).groups(self._size)
+            prompted += len(more)
+            mixed += [group for group in more if _is_mixed(group)]
+        self._empty_batches = 0 if mixed else self._empty_batches + 1
+        if self._empty_batches == EMPTY_BATCHES:
+            accuracy = statistics.fmean(batch.accuracies or [0.0])
+            raise TrainingError(
+                f"filter_groups removed every group from {EMPTY_BATCHES} batches in a row: the answers to each prompt "
+                f"are either all right or all wrong (accuracy {accuracy:.2f}): choose "
+                f"{'harder' if accuracy > 0.5 else 'easier'} tasks, another level, or a larger num_generations"
+            )
+        filled = Rollouts.joined([*mixed, *unmixed][:wanted])
+        empty = list(range(len(mixed) * self._size, len(filled)))
+        metrics = {
+            "filter_groups/asked": float(prompted),
+            "filter_groups/mixed": len(mixed) / prompted,
+            "filter_groups/empty": len(empty) / len(filled),
+        }
+        return filled, empty, metrics
 
 
-def _is_mixed(group: Group) -> bool:
+def _is_mixed(group: Rollouts) -> bool:
     """Whether a group has both right and wrong answers."""
-    batch, rows = group
-    return len({batch.scored[row].metrics["accuracy"] == 1.0 for row in rows}) > 1
+    return len({scored.metrics["accuracy"] == 1.0 for scored in group.scored}) > 1

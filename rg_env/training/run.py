@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 from transformers import TrainerCallback
@@ -47,10 +47,9 @@ class Recorder(TrainerCallback):
 
     Args:
         evaluation: the evaluation and its schedule.
-        interrupted: returns whether the run is ending early, without the last evaluation.
-        resumed: whether the run was resumed from a checkpoint.
-        stream: stream for the progress display (see `console`). Default: standard output.
         logging: settings for examples on the console, and for the number of rollouts in `rollouts.jsonl`.
+        interruption: knows whether the run is ending early, without the last evaluation.
+        resumed: whether the run was resumed from a checkpoint.
     """
 
     def __init__(
@@ -58,14 +57,13 @@ class Recorder(TrainerCallback):
         trainer: GRPOTrainer,
         folder: RunFolder,
         evaluation: FixedEvaluation,
-        interrupted: Callable[[], bool] = lambda: False,
-        resumed: bool = False,
-        stream: TextIO | None = None,
-        logging: LoggingConfig | None = None,
+        logging: LoggingConfig,
+        interruption: "_Interruption",
+        resumed: bool,
     ):
-        self.trainer, self.folder, self.interrupted = trainer, folder, interrupted
-        self.evaluation, self._resumed = evaluation, resumed
-        self.console, self.logging = RunConsole(stream or sys.stdout), logging or LoggingConfig()
+        self.trainer, self.folder, self.evaluation, self.logging = trainer, folder, evaluation, logging
+        self._interruption, self._resumed, self._is_main = interruption, resumed, trainer.accelerator.is_main_process
+        self.console = RunConsole(sys.stdout)
         self._examples_at = self._first = 0
         self.evaluations: list[Results] = []
         """Results of the evaluations so far; on the main process only."""
@@ -75,7 +73,6 @@ class Recorder(TrainerCallback):
         """Monitor lines to print after the step's line."""
         self.on_examples: Callable[[int, list[dict[str, Any]]], Any] = lambda step, records: None
         """Called with the printed examples."""
-        self._writes = bool(trainer.accelerator.is_main_process)
         self._evaluated_at: int | None = None
         self._written: Any = None
         trainer.guard.say = self.console.line
@@ -102,13 +99,13 @@ class Recorder(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         rollouts = self.trainer.rollouts
-        if self._writes and rollouts is not None and rollouts is not self._written:  # several steps can use one batch
+        if self._is_main and rollouts is not None and rollouts is not self._written:  # several steps can use one batch
             self._written = rollouts
             self.folder.add_rollouts(state.global_step, rollouts.records(self.logging.rollouts_kept))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         logs = dict(logs or {})
-        if not self._writes:
+        if not self._is_main:
             return
         if "reward" in logs or "loss" in logs:
             self.console.step(state.global_step, state.max_steps, logs)
@@ -119,7 +116,7 @@ class Recorder(TrainerCallback):
         self.folder.add_metrics(state.global_step, logs)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.evaluation.plan.after and not self.interrupted():
+        if self.evaluation.plan.after and not self._interruption.happened:
             if state.global_step > self._first:
                 self.trainer.save_checkpoint()  # so that a run killed during its last evaluation can be resumed
             self.evaluate(state.global_step)
@@ -220,19 +217,13 @@ def train(
     if checkpoint is not None:
         fixed_evaluation.check_same_questions(on_main(trainer.accelerator, lambda: read_evaluations(folder, first)))
     interruption = _Interruption(trainer)
-    recorder = Recorder(
-        trainer,
-        folder,
-        fixed_evaluation,
-        interrupted=lambda: interruption.happened,
-        resumed=checkpoint is not None,
-        logging=logging,
-    )
+    logging = logging or LoggingConfig()
+    recorder = Recorder(trainer, folder, fixed_evaluation, logging, interruption, resumed=checkpoint is not None)
     own = [each for each in trainer.callbacks if isinstance(each, MonitorCallback)]
     watch = own[0] if own and monitors is None else MonitorCallback(monitors)
     watch.say = recorder.alarms.append
     uploads = Uploads(hub or HubConfig(), folder.path, main=main, say=recorder.console.line)
-    trackers = Trackers(trainer, logging or LoggingConfig(), folder.path)
+    trackers = Trackers(trainer, logging, folder.path)
     recorder.on_examples = trackers.completions
     callbacks = trainer.callbacks
     # Monitors run before the recorder and the trackers, because alarms are part of a step's metrics.
@@ -269,40 +260,35 @@ def train(
         raise failure or KeyboardInterrupt
     if interruption.happened and not savable:
         raise KeyboardInterrupt
-    if savable and moved:
-        with _noting_with(failure):
-            trainer.save_checkpoint()
-    if not main:
-        if failure and together:
-            # Wait here, because a launcher ends all processes as soon as one fails.
-            on_main(trainer.accelerator, lambda: None)
-        if failure:
-            raise failure
-        return {}
-    before, after = recorder.before_and_after(first)
-    results = {
-        "model": _model_name(trainer),
-        "engine": trainer.engine.name,
-        "steps": trainer.state.global_step,
-        "resumed_from": None if checkpoint is None else str(checkpoint),
-        "seconds": round(seconds, 2),
-        "interrupted": interruption.happened,
-        "stopped_by": watch.stopped_by,
-        "monitors": [alarm.line for alarm in watch.alarms],
-        "error": (str(failure) or type(failure).__name__) if failure else None,
-        "eval_before": before.summary() if before else None,
-        "eval_after": after.summary() if after else None,
-    }
     with _noting_with(failure):
-        folder.write_results(results)
-        plot_run(folder.path)
-        print_summary(folder.path, results, before, after)
-        if interruption.happened:
-            print(f"Resume with: {_resume_command(folder.path, config, settings or {})}", flush=True)
-    uploads.finish(complete=failure is None and not interruption.happened and not watch.stopped_by)
-    if failure and together:
-        on_main(trainer.accelerator, lambda: None)  # the other processes wait for this call
+        if savable and moved:
+            trainer.save_checkpoint()
+    results: dict[str, Any] = {}
+    if main:
+        before, after = recorder.before_and_after(first)
+        results = {
+            "model": _model_name(trainer),
+            "engine": trainer.engine.name,
+            "steps": trainer.state.global_step,
+            "resumed_from": None if checkpoint is None else str(checkpoint),
+            "seconds": round(seconds, 2),
+            "interrupted": interruption.happened,
+            "stopped_by": watch.stopped_by,
+            "monitors": [alarm.line for alarm in watch.alarms],
+            "error": (str(failure) or type(failure).__name__) if failure else None,
+            "eval_before": before.summary() if before else None,
+            "eval_after": after.summary() if after else None,
+        }
+        with _noting_with(failure):
+            folder.write_results(results)
+            plot_run(folder.path)
+            print_summary(folder.path, results, before, after)
+            if interruption.happened:
+                print(f"Resume with: {_resume_command(folder.path, config, settings or {})}", flush=True)
+        uploads.finish(complete=failure is None and not interruption.happened and not watch.stopped_by)
     if failure:
+        if together:
+            on_main(trainer.accelerator, lambda: None)  # a launcher ends all processes as soon as one fails
         raise failure
     return results
 
@@ -325,10 +311,7 @@ def _resume_command(folder: Path, config: TrainConfig | None, settings: dict[str
     if config is not None:
         command = [entered("rg-env"), "train", str(folder / "config.yaml"), f"output.dir={folder}"]
     elif settings.keys() >= {"resume", "output_dir"}:
-        replaced = {"--resume", "--output-dir"}
-        pairs = zip(sys.argv, sys.argv[1:], strict=False)  # each argument with the one before it
-        given = [word for before, word in pairs if not {before, word.partition("=")[0]} & replaced]
-        command = [entered("python"), sys.argv[0], *given, "--output-dir", str(folder)]
+        command = [entered("python"), *sys.argv, "--output-dir", str(folder)]  # the last value of an option counts
     else:
         return f"train(trainer, resume={AUTO!r}), with output_dir={str(folder)!r}"
     launched = " (launched in the same way)" if world_size() > 1 else ""
@@ -360,21 +343,21 @@ def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
 def _describe(
     folder: RunFolder, evaluation: FixedEvaluation, config: TrainConfig | None, settings: dict[str, Any], first: int
 ) -> None:
-    resumes = bool(first) and folder.config_file.exists()
-    from_step = first if resumes else None
+    """Write the run's configuration and, unless the run is resumed, its manifest."""
+    from_step = first if first and folder.config_file.exists() else None
+    resolved = _resolved(evaluation, settings if config is None else {})
     if config is None:
-        folder.write_config(_resolved(evaluation, settings), from_step=from_step)
+        folder.write_config(resolved, from_step=from_step)
     else:
-        folder.write_config(config.resolved(), _resolved(evaluation, {}), from_step)
-    if resumes:
-        return
-    env, processes = evaluation.trainer.env, evaluation.trainer.accelerator.num_processes
-    folder.write_manifest(getattr(env, "manifest", None), evaluation.plan.manifests(env), hardware(processes))
+        folder.write_config(config.resolved(), resolved, from_step)
+    if from_step is None:
+        trainer = evaluation.trainer
+        machine = hardware(trainer.accelerator.num_processes)
+        folder.write_manifest(getattr(trainer.env, "manifest", None), evaluation.plan.manifests(trainer.env), machine)
 
 
 def _model_name(trainer: GRPOTrainer) -> str:
-    name = trainer.model_name
-    return TINY if name == str(POLICY_DIR) else name
+    return TINY if trainer.model_name == str(POLICY_DIR) else trainer.model_name
 
 
 def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str, Any]:
@@ -383,14 +366,21 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
     env = trainer.env
     options = getattr(env, "prompt_options", None)  # None for Verifiers environments
     prompt = {"placement": options.prompt_placement, "preamble": options.preamble or ""} if options else {}
-    resolved: dict[str, Any] = {
+    environment: dict[str, Any] = {
+        "system_prompt": env.system_prompt,
+        **prompt,
+        "first_prompt": (env.train_rows or env.eval_rows)[0]["prompt"],
+        "rewards": env.reward_weights,
+    }
+    if isinstance(mixture := getattr(env, "mixture", None), Mixture):
+        environment |= {"gym": mixture.model_dump()["tasks"], "grading": getattr(env, "grading", "hardened")}
+    else:
+        environment["own_rows"] = len(env.train_rows)
+    return {
+        "script": shlex.join(sys.argv),
+        **settings,
         "model": _model_name(trainer),
-        "environment": {
-            "system_prompt": env.system_prompt,
-            **prompt,
-            "first_prompt": (env.train_rows or env.eval_rows)[0]["prompt"],
-            "rewards": env.reward_weights,
-        },
+        "environment": environment,
         "training": trainer.args.model_dump(mode="json"),
         "engine": trainer.engine_config.model_dump(mode="json"),
         "fixed_evaluation": {
@@ -398,15 +388,8 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
             "sampling": evaluation.sampling(),
             "questions": evaluation.questions,
         },
+        **({"curriculum": trainer.curriculum.config.model_dump()} if trainer.curriculum else {}),
     }
-    if isinstance(mixture := getattr(env, "mixture", None), Mixture):
-        resolved["environment"]["gym"] = mixture.model_dump()["tasks"]
-        resolved["environment"]["grading"] = getattr(env, "grading", "hardened")
-    else:
-        resolved["environment"]["own_rows"] = len(env.train_rows)
-    if trainer.curriculum is not None:
-        resolved["curriculum"] = trainer.curriculum.config.model_dump()
-    return {"script": shlex.join(sys.argv), **settings, **resolved}
 
 
 TOGETHER_S = 1.0

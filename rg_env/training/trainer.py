@@ -22,6 +22,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,16 +50,8 @@ from rg_env.training.config.load import contradictions
 from rg_env.training.config.schema import EngineConfig
 from rg_env.training.curriculum import Curriculum
 from rg_env.training.reporting.metrics import StepMetrics, batch_metrics, step_costs
-from rg_env.training.rollouts import (
-    BatchOrder,
-    GroupFilter,
-    Rollouts,
-    RolloutSampler,
-    TokenBatch,
-    micro_batches,
-    repeated,
-)
-from rg_env.training.strategy import StepGuard, check_engine, make_strategy
+from rg_env.training.rollouts import BatchOrder, GroupFilter, Rollouts, RolloutSampler, TokenBatch, repeated
+from rg_env.training.strategy import StepGuard, StepResult, check_engine, make_strategy
 from rg_env.training.vllm_engine import Vllm
 
 
@@ -158,7 +151,7 @@ class GRPOTrainer:
         """Callbacks, in calling order."""
         for callback in callbacks or []:
             self.add_callback(callback)
-        self._batch_tokens, self._step_began = 0, 0.0
+        self._batch_tokens = 0
         self._reset()
         if curriculum is not None:
             on_main(self.accelerator, curriculum.check)
@@ -177,7 +170,8 @@ class GRPOTrainer:
         cannot be saved."""
         filters = args.filter_groups
         self._group_filter = GroupFilter(args.num_generations, args.filter_groups_rounds) if filters else None
-        self._micro_batches: list[dict[str, Any]] | None = None
+        self.micro_batches: list[dict[str, Any]] | None = None
+        """This process's micro-batches for the next update; None if it needs a new batch."""
         self._synced_at: int | None = None
         self._in_epoch = False
 
@@ -199,24 +193,28 @@ class GRPOTrainer:
             self.notify("on_train_begin")
             while state.global_step < args.max_steps and not self.control.should_training_stop:
                 self.guard.end_if_hopeless(self.model, state.global_step)
-                self._begin_step()
+                if not self._in_epoch:
+                    self._in_epoch = True
+                    self.notify("on_epoch_begin")
+                self.notify("on_step_begin")
+                began = time.perf_counter()
                 with self.metrics.phase("backward"):  # includes everything that does not have its own phase
                     parts = self._next_micro_batches()
                     self._look_back(parts)
                     result = self.strategy.step(self._loss, parts, self._learning_rates(), self._updating)
-                self._end_step(result)
+                self._end_step(result, began)
             self.guard.end_if_hopeless(self.model, state.global_step)
             self.notify("on_train_end")
 
     def _next_micro_batches(self) -> list[dict[str, Any]]:
         """This process's micro-batches for the next update, from a new batch every `num_iterations` updates."""
-        step, iterations = self.state.global_step, self.args.num_iterations
-        if step % iterations == 0 or self._micro_batches is None:
+        if self.micro_batches is None:
+            number = self.state.global_step // self.args.num_iterations
             self.sync_weights()
             with self.metrics.phase("waiting"):
-                batch = on_main(self.accelerator, lambda: self._next_batch(step // iterations))
-            self._micro_batches = self._split(batch)
-        return self._micro_batches
+                batch = on_main(self.accelerator, lambda: self._next_batch(number))
+            self.micro_batches = self._split(batch)
+        return self.micro_batches
 
     def _next_batch(self, number: int) -> TokenBatch:
         """The tokens of batch `number`, sampled now or earlier (`num_batches_ahead`). Called on the main process
@@ -224,8 +222,7 @@ class GRPOTrainer:
         if self.curriculum is not None:
             self.curriculum.update_levels(self.state.global_step)
         self._batch_tokens = 0
-        ahead = self.engine_config.num_batches_ahead
-        if ahead:
+        if ahead := self.engine_config.num_batches_ahead:
             last = (self.args.max_steps - 1) // self.args.num_iterations
             for each in range(number, min(number + ahead, last) + 1):
                 if not self.sampler.submitted(each):
@@ -239,15 +236,14 @@ class GRPOTrainer:
             self.metrics.update(self.curriculum.metrics())
         self.metrics.update(batch_metrics(rollouts, self.args.num_generations))  # before groups are filtered
         self.metrics.update(self.engine.metrics())
-        empty: list[int] = []
+        left_out: list[int] = []
         if self._group_filter is not None:
-            filtered = self._group_filter(rollouts, lambda round_, prompts: self._more(number, round_, prompts))
-            self.metrics.update(filtered.metrics())
-            rollouts, empty = filtered.batch, filtered.empty
+            rollouts, left_out, found = self._group_filter(rollouts, partial(self._more, number))
+            self.metrics.update(found)
         if self.args.mask_truncated_completions:
-            empty = empty + rollouts.truncated
+            left_out += [row for row, rollout in enumerate(rollouts.rollouts) if rollout.truncated]
         self.rollouts = rollouts
-        return rollouts.tokens(left_out=set(empty))
+        return rollouts.tokens(set(left_out))
 
     def _rows(self, number: int) -> list[Any]:
         """The rows of batch `number`, each repeated `num_generations` times."""
@@ -280,7 +276,8 @@ class GRPOTrainer:
         tensors["advantages"] = advantages[part]
         tensors["batch_tokens"] = torch.full((share,), batch.tokens() / (parts * processes), device=device)
         tensors["old_logps"] = self.objective.old_logps(tensors)
-        return micro_batches(tensors, parts)
+        order = torch.randperm(share).chunk(parts)
+        return [{name: None if value is None else value[rows] for name, value in tensors.items()} for rows in order]
 
     def _look_back(self, parts: list[dict[str, Any]]) -> None:
         """Compute the previous policy's log-probabilities for the KL term, with its weights swapped into the model."""
@@ -290,7 +287,7 @@ class GRPOTrainer:
         self.updating, self.consistent = False, True
 
     def _loss(self, part: dict[str, Any]) -> torch.Tensor:
-        if self._micro_batches and part is not self._micro_batches[0]:
+        if self.micro_batches and part is not self.micro_batches[0]:
             self.notify("on_substep_end")  # for the previous micro-batch
         return self.objective(part)
 
@@ -302,30 +299,28 @@ class GRPOTrainer:
         rate = learning_rate(self.args, self.state.global_step - self.guard.skipped)
         return [peak * (rate / self.args.learning_rate) for peak in self._peak_rates]
 
-    def _begin_step(self) -> None:
-        if not self._in_epoch:
-            self._in_epoch = True
-            self.notify("on_epoch_begin")
-        self.notify("on_step_begin")
-        self._step_began = time.perf_counter()
-
-    def _end_step(self, result: Any) -> None:
+    def _end_step(self, result: StepResult, began: float) -> None:
         """Count and log the step, and save a checkpoint if one is due."""
         state, rate = self.state, self._learning_rates()[0]
         if self.scheduler is not None and result.skipped is None:
             self.scheduler.step()
         state.global_step += 1
+        if state.global_step % self.args.num_iterations == 0:
+            self.micro_batches = None
         state.epoch = state.global_step / self.args.num_iterations / self._order.batches
         self.guard.count(result, state.global_step)
         if self.previous_policy is not None and result.skipped is None:
             self.previous_policy.advance()
-        costs = step_costs(time.perf_counter() - self._step_began, self._batch_tokens)
+        costs = step_costs(time.perf_counter() - began, self._batch_tokens)
         self.checkpoints.note()
         self.consistent = True
         self.notify("on_step_end")
         self.log({"loss": result.loss, "grad_norm": result.grad_norm, "learning_rate": rate, **costs})
         self.updating = False
-        self._check_parity()
+        if not self.engine_config.num_batches_ahead and self.sampling.is_plain:
+            # With the same weights, the engine's log-probabilities must be close to the trainer's.
+            difference = state.log_history[-1].get("sampling/logp_difference", 0.0)
+            on_main(self.accelerator, lambda: self.engine.check_parity(difference))
         every = self.args.save_steps
         if self.control.should_save or (every and state.global_step % every == 0):
             self.control.should_save = False
@@ -335,12 +330,6 @@ class GRPOTrainer:
         if ends or state.global_step % (self._order.batches * self.args.num_iterations) == 0:
             self._in_epoch = False
             self.notify("on_epoch_end")
-
-    def _check_parity(self) -> None:
-        """End the run if, with the same weights, the engine's log-probabilities differ too much from the trainer's."""
-        if not self.engine_config.num_batches_ahead and self.sampling.is_plain:
-            difference = self.state.log_history[-1].get("sampling/logp_difference", 0.0)
-            on_main(self.accelerator, lambda: self.engine.check_parity(difference))
 
     # --- supporting methods -------------------------------------------------------------------------------------------
 
@@ -355,12 +344,8 @@ class GRPOTrainer:
 
     def log(self, logs: dict[str, float]) -> None:
         """Log a step's metrics, including those collected since the last call."""
-        counts = {
-            "skipped_steps": float(self.guard.skipped),
-            "num_tokens": float(self.state.num_input_tokens_seen),
-            "rollouts": float(self.rollouts_so_far),
-            "epoch": self.state.epoch or 0.0,
-        }
+        counts = {"skipped_steps": float(self.guard.skipped), "num_tokens": float(self.state.num_input_tokens_seen)}
+        counts |= {"rollouts": float(self.rollouts_so_far), "epoch": self.state.epoch or 0.0}
         self.report({**logs, **self.metrics.take(), **counts})
 
     def report(self, logs: dict[str, float]) -> None:
@@ -370,15 +355,11 @@ class GRPOTrainer:
 
     def notify(self, event: str, **details: Any) -> None:
         """Call the method named by `event` on every callback (see transformers' `TrainerCallback`)."""
-        shared = {
-            "model": self.model,
-            "processing_class": self.processing_class,
-            "optimizer": self.optimizer,
-            "lr_scheduler": self.scheduler,
-        }
+        details |= {"model": self.model, "processing_class": self.processing_class}
+        details |= {"optimizer": self.optimizer, "lr_scheduler": self.scheduler}
         for callback in list(self.callbacks):
             act = getattr(callback, event)
-            self.control = act(self.args, self.state, self.control, **shared, **details) or self.control
+            self.control = act(self.args, self.state, self.control, **details) or self.control
 
     @property
     def rollouts_so_far(self) -> int:
@@ -388,14 +369,6 @@ class GRPOTrainer:
     def save_checkpoint(self) -> Path:
         """Save a checkpoint at the current step; see `Checkpoints.save`."""
         return self.checkpoints.save()
-
-    def batch_in_use(self) -> list[dict[str, Any]] | None:
-        """Micro-batches for the next update; None if it needs a new batch."""
-        return self._micro_batches if self.state.global_step % self.args.num_iterations else None
-
-    def use_batch(self, parts: list[dict[str, Any]]) -> None:
-        """Use the micro-batches from a checkpoint for the next updates."""
-        self._micro_batches = parts
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
         """Append a callback, or an instance of a callback class."""
@@ -481,14 +454,9 @@ def check_options(args: GRPOConfig, engine: EngineConfig, env: Environment, curr
         raise InputError("the environment has no training rows: set num_train_examples above 0")
     for problem in contradictions(args, engine, curriculum):
         raise InputError(f"{'.'.join(problem.path)}: {problem.message}")
-    if curriculum is not None and not env.has_accuracy:
-        raise InputError(
-            "a curriculum needs accuracy, which this environment does not measure: leave out the curriculum"
-        )
-    if args.filter_groups and not env.has_accuracy:
-        raise InputError(
-            "filter_groups needs accuracy, which this environment does not measure: set filter_groups=False"
-        )
+    for option, needed in (("a curriculum", curriculum is not None), ("filter_groups", args.filter_groups)):
+        if needed and not env.has_accuracy:
+            raise InputError(f"{option} needs accuracy, which this environment does not measure: leave it out")
 
 
 def check_prompts(env: Environment, lengths: dict[str, list[int]], limit: int) -> None:

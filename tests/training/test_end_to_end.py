@@ -171,7 +171,7 @@ def test_ctrl_c_saves_and_ends(tmp_path: Path, by: str) -> None:
         assert resume == f"{programs}/rg-env train run/config.yaml output.dir=run --resume auto"
         command = [*arguments[:3], *resume.split()[2:], "--dry-run"]
     else:
-        options = "--model tiny --num-eval 200 --max-steps 500 --output-dir run --resume auto"
+        options = "--output-dir=run --model tiny --num-eval 200 --max-steps 500 --output-dir run --resume auto"
         assert resume == f"{programs}/python {script} {options}"
         command = [*resume.split()[1:], "--max-steps", str(results["steps"])]
     done = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=120)

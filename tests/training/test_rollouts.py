@@ -242,30 +242,32 @@ class Batches:
 def test_mixed_groups_replace_the_others() -> None:
     """Rollouts keep all their values; as many prompts are sampled as are expected to suffice."""
     more = Batches(batch("b", "11", "00", "10", "11"), batch("c", "01", "10", "00", "00"))
-    filtered = GroupFilter(2, rounds=3)(batch("a", "11", "10", "00", "00"), more)
+    filled, empty, metrics = GroupFilter(2, rounds=3)(batch("a", "11", "10", "00", "00"), more)
     assert more.calls == [(0, 4), (1, 4)]  # 3 missing at a share of 1/4, then 2 at 2/8: 4 at most
-    assert texts(filtered.batch) == ["a2", "a3", "b4", "b5", "c0", "c1", "c2", "c3"]
-    assert filtered.batch.accuracies == filtered.batch.rewards == [1, 0, 1, 0, 0, 1, 1, 0]
-    assert filtered.batch.prompt_ids == [[2], [3], [4], [5], [0], [1], [2], [3]]
-    assert filtered.batch.seconds == pytest.approx(1.5)  # 2, 2 and 4 of 8 rollouts, each batch 1.5 s
-    assert (filtered.prompted, filtered.mixed, filtered.empty) == (12, 4, [])
-    assert filtered.metrics() == {"filter_groups/asked": 12, "filter_groups/mixed": 4 / 12, "filter_groups/empty": 0}
+    assert texts(filled) == ["a2", "a3", "b4", "b5", "c0", "c1", "c2", "c3"]
+    assert filled.accuracies == filled.rewards == [1, 0, 1, 0, 0, 1, 1, 0]
+    assert filled.prompt_ids == [[2], [3], [4], [5], [0], [1], [2], [3]]
+    assert filled.seconds == pytest.approx(1.5)  # 2, 2 and 4 of 8 rollouts, each batch 1.5 s
+    assert empty == []
+    assert metrics == {"filter_groups/asked": 12, "filter_groups/mixed": 4 / 12, "filter_groups/empty": 0}
 
 
-def test_prompts_that_do_not_exist_do_not_count() -> None:
-    """There may be fewer other rows than requested: only sampled ones decide how many more to sample."""
-    more = Batches(batch("b", "00"), batch("c", "11"))
-    filtered = GroupFilter(2, rounds=2)(batch("a", "11", "10", "00", "10"), more)
-    assert more.calls == [(0, 4), (1, 4)]  # 2 missing at a share of 2/4, then at 2/5
-    assert (filtered.prompted, filtered.mixed) == (6, 2)
-
-
-def test_places_left_over_are_empty() -> None:
-    """After the last round, groups of the batch fill it, and are named."""
-    more = Batches(batch("b", "11", "00"), batch("c", "11", "01"))
-    filtered = GroupFilter(2, rounds=2)(batch("a", "11", "00"), more)
-    assert texts(filtered.batch) == ["c2", "c3", "a0", "a1"]
-    assert filtered.empty == [2, 3]
+@pytest.mark.parametrize(
+    ("own", "more", "asked", "mixed", "expected"),
+    [
+        # Fewer prompts than requested: 2 missing at a share of 2/4, then at 2/5.
+        (["11", "10", "00", "10"], [["00"], ["11"]], 6, 2, ["a2", "a3", "a6", "a7", "a0", "a1", "a4", "a5"]),
+        (["11", "00"], [["11", "00"], ["11", "01"]], 6, 1, ["c2", "c3", "a0", "a1"]),
+    ],
+)
+def test_places_left_over_are_empty(own: Any, more: Any, asked: int, mixed: int, expected: list[str]) -> None:
+    """After the last round, groups of the batch fill it, and are named; only sampled prompts count."""
+    batches = Batches(batch("b", *more[0]), batch("c", *more[1]))
+    filled, empty, metrics = GroupFilter(2, rounds=2)(batch("a", *own), batches)
+    assert batches.calls == [(0, len(own)), (1, len(own))]
+    assert texts(filled) == expected
+    assert empty == list(range(2 * mixed, 2 * len(own)))
+    assert (metrics["filter_groups/asked"], metrics["filter_groups/mixed"]) == (asked, mixed / asked)
 
 
 @pytest.mark.parametrize(("mark", "words"), [("11", r"accuracy 1\.00.*choose harder tasks"), ("00", "0.00.*easier")])

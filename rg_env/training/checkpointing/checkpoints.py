@@ -133,7 +133,7 @@ class Checkpoints:
         self._noted = {
             "random": random_numbers(),
             "sampler": trainer.engine.random_state(),
-            "batch": trainer.batch_in_use(),
+            "batch": trainer.micro_batches,
             "tokens": trainer.state.num_input_tokens_seen,
             "skipped": trainer.guard.counts(),
             "scheduler": None if trainer.scheduler is None else trainer.scheduler.state_dict(),
@@ -188,9 +188,10 @@ class Checkpoints:
             trainer.scheduler.load_state_dict(noted["scheduler"])
         if noted["batch"] is not None:
             device = trainer.accelerator.device
-            trainer.use_batch(
-                [{k: None if v is None else v.to(device) for k, v in part.items()} for part in noted["batch"]]
-            )
+            trainer.micro_batches = [
+                {name: None if value is None else value.to(device) for name, value in part.items()}
+                for part in noted["batch"]
+            ]
         if checkpoint.parent.resolve() == self.folder.resolve():
             self.saved_at = trainer.state.global_step
 
