@@ -80,6 +80,8 @@ class DataParallel:
     """
 
     sharding: Sharding = "none"
+    backward_updates = False
+    """Whether the last backward pass includes clipping, the optimizer step and clearing of gradients."""
 
     def __init__(self, accelerator: Accelerator, args: GRPOConfig) -> None:
         self._accelerator, self._args = accelerator, args
@@ -110,7 +112,8 @@ class DataParallel:
         """Accumulate a micro-batch's gradient and return its loss."""
         with self._accelerator.accumulate(self._model):
             loss = loss_of(part)
-            self._accelerator.backward(loss)
+            with updating() if is_last and self.backward_updates else nullcontext():
+                self._accelerator.backward(loss)
         return loss.detach()
 
     def _update(self, updating: Updating) -> tuple[float, bool]:
@@ -156,6 +159,8 @@ class DataParallel:
 class Zero(DataParallel):
     """DeepSpeed ZeRO through accelerate's plugin: optimizer state, gradients and, at stage 3, weights are sharded."""
 
+    backward_updates = True
+
     def __init__(self, accelerator: Accelerator, args: GRPOConfig) -> None:
         super().__init__(accelerator, args)
         if args.optim == "adamw_offload":
@@ -169,12 +174,13 @@ class Zero(DataParallel):
                 "zero3_save_16bit_model is off in the accelerate config, so ZeRO-3 would save empty weights: "
                 "set zero3_save_16bit_model: true in deepspeed_config, as configs/zero3.yaml does"
             )
-        config = plugin.deepspeed_config
-        config["train_micro_batch_size_per_gpu"] = args.micro_batch(accelerator.num_processes)
-        config["gradient_accumulation_steps"] = accelerator.gradient_accumulation_steps
-        config["train_batch_size"] = args.rollouts_per_step
-        config["gradient_clipping"] = float(args.max_grad_norm)
-        config["zero_allow_untested_optimizer"] = True
+        plugin.deepspeed_config |= {
+            "train_micro_batch_size_per_gpu": args.micro_batch(accelerator.num_processes),
+            "gradient_accumulation_steps": accelerator.gradient_accumulation_steps,
+            "train_batch_size": args.rollouts_per_step,
+            "gradient_clipping": float(args.max_grad_norm),
+            "zero_allow_untested_optimizer": True,
+        }
 
     def prepare_reference(self, model: Any) -> Any:
         import deepspeed
@@ -187,24 +193,16 @@ class Zero(DataParallel):
         reference.eval()
         return reference
 
-    def _backward(self, loss_of: LossOf, part: Any, updating: Updating, is_last: bool) -> torch.Tensor:
-        # The last backward pass includes DeepSpeed's clipping, optimizer step and clearing of gradients.
-        with self._accelerator.accumulate(self._model):
-            loss = loss_of(part)
-            with updating() if is_last else nullcontext():
-                self._accelerator.backward(loss)
-        return loss.detach()
-
     def _update(self, updating: Updating) -> tuple[float, bool]:
         norm = self._model.get_global_grad_norm()
         return math.nan if norm is None else float(norm), self._accelerator.optimizer_step_was_skipped
 
     def gathered(self, parameters: list[Any]) -> AbstractContextManager[Any]:
-        if self.sharding != "zero3":
-            return nullcontext()
         import deepspeed
 
-        context: AbstractContextManager[Any] = deepspeed.zero.GatheredParameters(parameters)
+        context: AbstractContextManager[Any] = deepspeed.zero.GatheredParameters(
+            parameters, enabled=self.sharding == "zero3"
+        )
         return context
 
     def state_dict(self) -> Any:
@@ -254,7 +252,7 @@ class FullySharded(DataParallel):
 
     def prepare(self, model: Any, optimizer: Any) -> tuple[Any, Any]:
         names = {id(parameter): name for name, parameter in model.named_parameters()}
-        self._model = self._sharded(model)
+        self._model = self.prepare_reference(model)
         sharded = dict(model.named_parameters())
         for group in optimizer.param_groups:  # the optimizer still refers to the parameters that the shards replaced
             group["params"] = [sharded[names[id(parameter)]] for parameter in group["params"]]
@@ -262,9 +260,6 @@ class FullySharded(DataParallel):
         return self._model, self._optimizer
 
     def prepare_reference(self, model: Any) -> Any:
-        return self._sharded(model)
-
-    def _sharded(self, model: Any) -> Any:
         """Shard `model`. Each layer is a unit, gathered only while it computes; the rest (embedding, head) is another
         unit."""
         half = torch.bfloat16 if self._accelerator.mixed_precision == "bf16" else None
@@ -376,8 +371,7 @@ class StepGuard:
         if result.skipped is None:
             self._in_a_row = 0
             return
-        self.skipped += 1
-        self._what = result.skipped
+        self.skipped, self._what = self.skipped + 1, result.skipped
         if result.skipped == "gradient" and self._accelerator.mixed_precision == "fp16":
             return
         self._in_a_row += 1
@@ -395,13 +389,11 @@ class StepGuard:
         """
         if not self._in_a_row:
             return
-        problem = None
-        if not finite_weights(model):
-            problem = (
-                f"the weights are not finite after step {step}: an earlier update overflowed; lower "
-                f"training.learning_rate ({self._learning_rate:g}) and resume from an earlier checkpoint"
-            )
-        agree(self._accelerator, problem)
+        overflow = (
+            f"the weights are not finite after step {step}: an earlier update overflowed; lower "
+            f"training.learning_rate ({self._learning_rate:g}) and resume from an earlier checkpoint"
+        )
+        agree(self._accelerator, None if finite_weights(model) else overflow)
         if self._in_a_row >= MOST_IN_A_ROW:
             bf16 = ", or set training.bf16=false" if self._bf16 else ""
             raise StoppedTogether(

@@ -21,14 +21,14 @@ from accelerate import Accelerator
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from rg_env.core.text import counted, reason_of
-from rg_env.errors import RefusedError, ServerError, TrainingError
+from rg_env.errors import InputError, RefusedError, ServerError, TrainingError
 from rg_env.inference.embedded.engine import end_ids
 from rg_env.inference.protocol import Completion, Engine, Sampling
 from rg_env.inference.vllm.client import ServerInfo, VllmServer, start_hint
 from rg_env.training.collectives import on_main
 from rg_env.training.config.schema import EngineConfig
 from rg_env.training.strategy import DataParallel
-from rg_env.training.weight_sync import NcclTransfer, SharedMemoryTransfer, Weights, check_sendable, open_transfer
+from rg_env.training.weight_sync import NcclTransfer, SharedMemoryTransfer, Weights, open_transfer, unmergeable
 
 T = TypeVar("T")
 
@@ -72,7 +72,8 @@ class Vllm(Engine):
         longest: int,
         strategy: DataParallel,
     ):
-        check_sendable(model)
+        if reason := unmergeable(model):
+            raise InputError(f"the vLLM engine cannot serve the trained model: {reason}")
         self._accelerator, self._model, self._config = accelerator, model, config
         self.server = VllmServer(config.host, config.port)
         self.end_ids = end_ids(model, tokenizer)

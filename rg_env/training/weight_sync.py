@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from rg_env.errors import InputError, MissingExtraError, ServerError, how_to_install
+from rg_env.errors import MissingExtraError, ServerError, how_to_install
 from rg_env.inference.vllm.client import ServerInfo, VllmServer
 from rg_env.inference.vllm.shared_weights import ALIGNMENT, HEADER, SHAPE, mapped, pack, read_header, reserve
 from rg_env.training.strategy import DataParallel
@@ -91,12 +91,6 @@ def _merged(base: nn.Parameter, layer: Any, whole: Callable[[Any], torch.Tensor]
         elif key in layer.scaling:
             merged = merged + layer.get_delta_weight(key).float()
     return whole(merged)
-
-
-def check_sendable(model: Any) -> None:
-    """Raise `InputError` if `sources` cannot represent `model` (see `unmergeable`)."""
-    if reason := unmergeable(model):
-        raise InputError(f"the vLLM engine cannot serve the trained model: {reason}")
 
 
 def unmergeable(model: Any) -> str | None:

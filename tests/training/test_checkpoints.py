@@ -81,9 +81,9 @@ def problem(path: Path) -> str:
 @pytest.mark.parametrize(
     ("file", "damage", "words"),
     [
-        ("model.safetensors", cut, "model.safetensors is truncated or damaged"),
-        ("optimizer.pt", Path.unlink, "optimizer.pt is missing"),
-        ("resume_state_0.pt", lambda path: torch.save({}, path), "resume_state_0.pt is truncated or damaged"),
+        ("model.safetensors", cut, "model.safetensors is missing or damaged"),
+        ("optimizer.pt", Path.unlink, "optimizer.pt is missing or damaged: it has 0 of"),
+        ("resume_state_0.pt", lambda path: torch.save({}, path), "resume_state_0.pt is missing or damaged"),
         ("trainer_state.json", cut, "trainer_state.json is damaged"),
         ("resume.json", Path.unlink, "resume.json is missing: pass the checkpoint-N folder of a run"),
         ("resume.json", cut, "resume.json is damaged"),
@@ -197,7 +197,7 @@ def test_another_adapter_is_refused(make_trainer: Any, tmp_path: Path) -> None:
         return make_trainer(model=policy(), peft_config=config, **options)
 
     train(trainer(max_steps=1), evaluation=NONE)
-    for fields, words in (({"r": 2}, "has the shape"), ({"lora_alpha": 99}, r"lora_alpha=8\.0, but this run has 99")):
+    for fields, words in (({"r": 2}, "has the shape"), ({"lora_alpha": 99}, r"lora_alpha=8, but this run has 99")):
         with pytest.raises(InputError, match=words):
             train(trainer(**fields), resume="auto")
 
@@ -206,7 +206,7 @@ def test_newer_checkpoints_are_not_overwritten(run: Path, make_trainer: Any) -> 
     """Continuing from an older checkpoint would overwrite them."""
     for path, words in (
         (run / "checkpoint-1", "has checkpoints after checkpoint-1: resume from the newest, checkpoint-2"),
-        (run / "checkpoint-9", "there is no such folder"),
+        (run / "checkpoint-9", "resume.json is missing"),
         (run, "resume.json is missing"),
     ):
         with pytest.raises(InputError, match=words):

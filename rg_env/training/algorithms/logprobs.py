@@ -13,9 +13,9 @@ in the backward pass. The model is called as usual, through all its wrappers (DD
 weights in the same way on all ranks.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -49,10 +49,10 @@ def token_logps(
     causal = next((module for module in model.modules() if isinstance(module, PreTrainedModel)), None)
     vocabulary = 0 if causal is None else causal.config.get_text_config(decoder=True).vocab_size
     if causal is not None and chosen.numel() * vocabulary > logits_per_chunk:
-        head = _Head(causal, chosen, tokens, temperature, entropy, max(1, logits_per_chunk // vocabulary))
-        with head.in_place():
+        chunk = max(1, logits_per_chunk // vocabulary)
+        with _head_replaced(causal, chosen, tokens, temperature, entropy, chunk) as outputs:
             shown = model(**inputs).logits
-        values = head.outputs[0][0]
+        values = outputs[0][0]
         # The model has processed these values as if they were logits. If the result differs from that of `_processed`,
         # the model does something else to its logits, and the values are recomputed in a way that works for any model.
         expected = _processed(causal, values.detach()).float().flatten()
@@ -63,54 +63,44 @@ def token_logps(
     return values if entropy else values[:, 0]
 
 
-@dataclass
-class _Head:
-    """Replacement for the LM head of `causal` that returns log-probabilities and entropies `(1, N, 1 or 2)`, not
-    logits."""
+@contextmanager
+def _head_replaced(
+    causal: PreTrainedModel, chosen: torch.Tensor, tokens: torch.Tensor, temperature: float, entropy: bool, chunk: int
+) -> Iterator[list[torch.Tensor]]:
+    """Context manager in which the LM head of `causal` returns log-probabilities and entropies `(1, N, 1 or 2)`, not
+    logits. It processes `chunk` positions at a time, and yields a list that will contain its output."""
+    module = causal.get_output_embeddings()
+    own, logits_of = vars(module).get("forward"), module.forward
 
-    causal: PreTrainedModel
-    chosen: torch.Tensor
-    tokens: torch.Tensor
-    temperature: float
-    entropy: bool
-    rows: int
-    """Number of rows in a chunk."""
-    outputs: list[torch.Tensor] = field(default_factory=list)
-
-    @contextmanager
-    def in_place(self) -> Iterator[None]:
-        module = self.causal.get_output_embeddings()
-        own = vars(module).get("forward")
-        logits_of = module.forward
-        module.forward = lambda hidden: self._forward(module, logits_of, hidden)
-        # This hook runs last, to record the output that DeepSpeed's hook wraps to gather the weights in the backward
-        # pass.
-        hook = module.register_forward_hook(lambda module, inputs, output: self.outputs.append(output))
-        try:
-            yield
-        finally:
-            hook.remove()
-            del module.forward
-            if own is not None:
-                module.forward = own
-
-    def _forward(self, module: torch.nn.Module, logits_of: Callable[..., Any], hidden: torch.Tensor) -> torch.Tensor:
-        hidden = hidden[self.chosen]
-        size = self.rows
+    def forward(hidden: torch.Tensor) -> torch.Tensor:
+        hidden = hidden[chosen]
+        size = chunk
         if any(module.children()) and any(hasattr(parameter, "ds_id") for parameter in module.parameters()):
             # ZeRO-3 gathers an adapter's weights in each call, so all ranks must make the same number of calls.
             size = len(hidden)
         device = hidden.device.type
-        autocast = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+        enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
 
         def part(rows: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
             # Autocast's weight cache is off, because the chunks' gradients would otherwise be accumulated in bf16.
-            with torch.autocast(device, enabled=autocast[0], dtype=autocast[1], cache_enabled=False):
+            with torch.autocast(device, enabled=enabled, dtype=dtype, cache_enabled=False):
                 logits = logits_of(rows)
-            return _log_softmax(_processed(self.causal, logits), tokens, self.temperature, self.entropy)
+            return _log_softmax(_processed(causal, logits), tokens, temperature, entropy)
 
-        parts = zip(hidden.split(size), self.tokens.split(size), strict=True)
+        parts = zip(hidden.split(size), tokens.split(size), strict=True)
         return torch.cat([checkpoint(part, *each, use_reentrant=False) for each in parts])[None]
+
+    outputs: list[torch.Tensor] = []
+    module.forward = forward
+    # This hook runs last, to record the output that DeepSpeed's hook wraps to gather the weights in the backward pass.
+    hook = module.register_forward_hook(lambda module, inputs, output: outputs.append(output))
+    try:
+        yield outputs
+    finally:
+        hook.remove()
+        del module.forward
+        if own is not None:
+            module.forward = own
 
 
 def _log_softmax(logits: torch.Tensor, tokens: torch.Tensor, temperature: float, entropy: bool) -> torch.Tensor:

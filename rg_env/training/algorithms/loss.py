@@ -7,7 +7,6 @@ rollouts, so that tokens have the same weight in every micro-batch (Yu et al., 2
 rollouts that were sampled from a policy other than the one being trained.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -44,44 +43,30 @@ def group_advantages(rewards: torch.Tensor, num_generations: int, scale: Scale) 
     return advantages.masked_fill(equal_rewards(groups).unsqueeze(1), 0.0).flatten()
 
 
-@dataclass(frozen=True)
-class Clipping:
-    """Bounds on the probability ratio, `1 - low` and `1 + high`. `delta` bounds the unclipped term from above
-    (two-sided clipping)."""
+def mean_loss(
+    values: torch.Tensor, mask: torch.Tensor, loss_type: str, *, rows: int, tokens: torch.Tensor, max_length: int
+) -> torch.Tensor:
+    """The average of `values` (B, T) where `mask` (B, T) is 1.
 
-    low: float
-    high: float
-    delta: float | None = None
-
-
-@dataclass(frozen=True)
-class Normaliser:
-    """Divisor of the loss. It takes all rows of the micro-batch into account, including those excluded from the
-    loss."""
-
-    loss_type: str
-    rows: int
-    tokens: torch.Tensor
-    """Number of tokens that contribute to the loss; for "dapo", its mean over the step's micro-batches."""
-    max_length: int
-
-    def mean(self, values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """The average of `values` (B, T) where `mask` (B, T) is 1."""
-        if self.loss_type == "grpo":
-            per_row = (values * mask).sum(-1) / mask.sum(-1).clamp(min=1.0)
-            return per_row.sum() / self.rows
-        total = (values * mask).sum()
-        if self.loss_type in ("bnpo", "dapo"):
-            return total / self.tokens.clamp(min=1.0)
-        return total / (self.rows * self.max_length)
+    Args:
+        rows, tokens: the number of rows in the micro-batch, and of tokens that contribute to the loss (for "dapo", its
+            mean over the step's micro-batches), including those of rows that were left out of `values`.
+        max_length: the constant length of "dr_grpo".
+    """
+    if loss_type == "grpo":
+        return ((values * mask).sum(-1) / mask.sum(-1).clamp(min=1.0)).sum() / rows
+    total = (values * mask).sum()
+    return total / (rows * max_length) if loss_type == "dr_grpo" else total / tokens.clamp(min=1.0)
 
 
 def policy_terms(
     logps: torch.Tensor,
     old_logps: torch.Tensor,
     advantages: torch.Tensor,
-    clipping: Clipping,
-    weights: torch.Tensor | None = None,
+    *,
+    low: float,
+    high: float,
+    delta: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The loss of each token, and whether its ratio was clipped (-1: low, 1: high, 0: not clipped); both (B, T).
 
@@ -89,18 +74,16 @@ def policy_terms(
         logps, old_logps: log-probabilities (B, T) under the current policy, and under the policy at the start of the
             batch.
         advantages: (B,).
-        weights: (B, T), see `sampler_weights`.
+        low, high: the probability ratio is clipped to the range from `1 - low` to `1 + high`.
+        delta: upper bound on the ratio in the unclipped term (two-sided clipping).
     """
     advantage = advantages.unsqueeze(1)
     ratio = torch.exp(logps - old_logps)
-    clipped = torch.clamp(ratio, 1 - clipping.low, 1 + clipping.high)
-    bounded = ratio if clipping.delta is None else torch.clamp(ratio, max=clipping.delta)
-    loss = -torch.min(bounded * advantage, clipped * advantage)
-    if weights is not None:
-        loss = loss * weights
-    low = (ratio < 1 - clipping.low) & (advantage < 0)
-    high = (ratio > 1 + clipping.high) & (advantage > 0)
-    return loss, high.float() - low.float()
+    bounded = ratio if delta is None else torch.clamp(ratio, max=delta)
+    loss = -torch.min(bounded * advantage, torch.clamp(ratio, 1 - low, 1 + high) * advantage)
+    is_low = (ratio < 1 - low) & (advantage < 0)
+    is_high = (ratio > 1 + high) & (advantage > 0)
+    return loss, is_high.float() - is_low.float()
 
 
 def off_policy_rows(

@@ -6,14 +6,7 @@ import torch
 from accelerate import Accelerator
 
 from rg_env.training.algorithms.logprobs import Arrangement, can_share_prompts, completion_logps
-from rg_env.training.algorithms.loss import (
-    Clipping,
-    Normaliser,
-    kl_terms,
-    off_policy_rows,
-    policy_terms,
-    sampler_weights,
-)
+from rg_env.training.algorithms.loss import kl_terms, mean_loss, off_policy_rows, policy_terms, sampler_weights
 from rg_env.training.algorithms.policy import PreviousPolicy
 from rg_env.training.config.grpo import GRPOConfig
 from rg_env.training.reporting.metrics import StepMetrics, over_processes
@@ -48,7 +41,6 @@ class Objective:
     ) -> None:
         self._args, self._accelerator, self._model, self._metrics = args, accelerator, model, metrics
         self._reference, self._previous, self._sampler_cap = reference, previous, sampler_cap
-        self._clipping = Clipping(args.epsilon, args.epsilon_high or args.epsilon, args.delta)
 
     def logps(
         self, model: Any, ids: torch.Tensor, mask: torch.Tensor, max_rows: int | None = None, entropy: bool = False
@@ -104,13 +96,13 @@ class Objective:
         args = self._args
         mask, advantages = inputs["loss_mask"], inputs["advantages"]
         tokens = inputs["batch_tokens"][0] if args.loss_type == "dapo" else mask.sum()
-        normaliser = Normaliser(args.loss_type, len(mask), tokens, args.max_seq_len)
+        rows = len(mask)
         any_useful = True
         if args.beta == 0.0 and args.entropy_coef == 0.0:
             useful = ((advantages != 0) & mask.any(dim=1)).nonzero().squeeze(1)
             any_useful = len(useful) > 0
-            rows = useful if any_useful else useful.new_zeros(1)
-            inputs = {name: None if value is None else value[rows] for name, value in inputs.items()}
+            kept = useful if any_useful else useful.new_zeros(1)
+            inputs = {name: None if value is None else value[kept] for name, value in inputs.items()}
             mask, advantages = inputs["loss_mask"], inputs["advantages"]
 
         def mean(values: torch.Tensor) -> torch.Tensor:
@@ -123,13 +115,13 @@ class Objective:
             logps, entropy = logps.unbind()
         old = logps.detach() if inputs["old_logps"] is None else inputs["old_logps"]
         log_ratio = (old - inputs["sampler_logps"]).detach()
-        weights = None if self._sampler_cap is None else sampler_weights(log_ratio, self._sampler_cap)
-        values, clipped = policy_terms(logps, old, advantages, self._clipping, weights)
-        low, high = mean(clipped < 0), mean(clipped > 0)
+        high = args.epsilon_high or args.epsilon
+        values, clipped = policy_terms(logps, old, advantages, low=args.epsilon, high=high, delta=args.delta)
         found = {"clip_ratio/region_mean": mean(clipped != 0), "sampling/logp_difference": mean(log_ratio.abs())}
-        found |= {"clip_ratio/low_mean": low, "clip_ratio/low_min": low}
-        found |= {"clip_ratio/high_mean": high, "clip_ratio/high_max": high}
-        if weights is not None:
+        found |= {f"clip_ratio/low_{each}": mean(clipped < 0) for each in ("mean", "min")}
+        found |= {f"clip_ratio/high_{each}": mean(clipped > 0) for each in ("mean", "max")}
+        if self._sampler_cap is not None:
+            values = values * sampler_weights(log_ratio, self._sampler_cap)
             ratio = torch.exp(log_ratio)
             found["sampling/importance_sampling_ratio/mean"] = mean(ratio)
             found["sampling/importance_sampling_ratio/max"] = (ratio * mask).max()
@@ -147,7 +139,8 @@ class Objective:
         if entropy is not None:
             values = values - args.entropy_coef * entropy
         self._metrics.update(over_processes(self._accelerator, found, counts=any_useful))
-        return _through_gradient(normaliser.mean(values, mask))
+        loss = mean_loss(values, mask, args.loss_type, rows=rows, tokens=tokens, max_length=args.max_seq_len)
+        return _through_gradient(loss)
 
     def _reference_logps(self, inputs: dict[str, Any], logps: torch.Tensor) -> torch.Tensor:
         if self._args.kl_reference == "previous":

@@ -22,7 +22,7 @@ import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -52,6 +52,12 @@ _READ = (".safetensors", ".pt", ".distcp")
 _READ_TOO = (CURRICULUM, "latest", ".metadata", "model.safetensors.index.json")
 """Suffixes and names of the files that a resumed run reads and whose sizes are checked. The tokenizer, the scripts
 added by DeepSpeed and `STATE` (whose size depends on the clock) are not included."""
+_SAME = (
+    *("rollouts_per_step", "per_device_train_batch_size", "num_generations", "num_iterations"),
+    *("seed", "shuffle_dataset"),
+)
+"""Training settings that a resumed run must keep."""
+ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def state_file(process: int) -> str:
@@ -65,55 +71,31 @@ def rows_hash(env: Environment) -> dict[str, str | None]:
     return {split: hash_of_rows(rows) if rows else None for split, rows in splits}
 
 
-class Facts(BaseModel, frozen=True, extra="forbid"):
-    """The contents of `resume.json`: settings that a resumed run must keep, so that its rows have the same order and
-    the checkpoint can be loaded."""
+class Facts(BaseModel, extra="allow"):
+    """The contents of `resume.json`: settings that a resumed run must keep (`settings_of`), and the sizes of files."""
 
-    processes: int
-    rows: dict[str, str | None]
-    curriculum: dict[str, Any] | None
-    sharding: str
-    trained_parameters: int
-    rollouts_per_step: int
-    per_device_train_batch_size: int
-    num_generations: int
-    num_iterations: int
-    seed: int
-    shuffle_dataset: bool
-    optim: str
-    lora_alpha: float | None = None
-    use_rslora: bool | None = None
-    use_dora: bool | None = None
-    files: dict[str, int] = {}
+    files: dict[str, int]
     """Size in bytes of each file that a resumed run reads, by its path relative to the checkpoint folder."""
 
-    @classmethod
-    def of(cls, trainer: Any) -> "Facts":
-        """Collect the facts about `trainer`, except `files`."""
-        args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
-        adapter = next(iter(getattr(model, "peft_config", {}).values()), None)
-        from_args = {name: getattr(args, name) for name in cls.model_fields if name in type(args).model_fields}
-        return cls(
-            processes=trainer.accelerator.num_processes,
-            rows=trainer.rows_hash,
-            curriculum=trainer.curriculum.facts() if trainer.curriculum else None,
-            sharding=trainer.strategy.sharding,
-            trained_parameters=sum(parameter.requires_grad for parameter in model.parameters()),
-            **from_args | {"optim": args.optim.removesuffix("_fused")},
-            **{name: getattr(adapter, name, None) for name in ("lora_alpha", "use_rslora", "use_dora")},
-        )
-
-    @classmethod
-    def read(cls, checkpoint: Path) -> "Facts":
-        """A checkpoint's facts. Raises `InputError` if the file is damaged."""
-        try:
-            return cls.model_validate_json((checkpoint / FACTS).read_bytes())
-        except (OSError, ValidationError) as error:
-            raise damaged(checkpoint / FACTS, "it does not describe a checkpoint from this release") from error
-
+    @property
     def settings(self) -> dict[str, Any]:
-        """Settings that `check_fit` compares one by one."""
-        return self.model_dump(exclude={"processes", "rows", "curriculum", "files"})
+        return self.model_extra or {}
+
+
+def settings_of(trainer: Any) -> dict[str, Any]:
+    """Settings that a resumed run must keep, so that its rows have the same order and the checkpoint can be loaded."""
+    args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
+    adapter = next(iter(getattr(model, "peft_config", {}).values()), None)
+    return {
+        "processes": trainer.accelerator.num_processes,
+        "rows": trainer.rows_hash,
+        "curriculum": trainer.curriculum.facts() if trainer.curriculum else None,
+        "sharding": trainer.strategy.sharding,
+        "trained_parameters": sum(parameter.requires_grad for parameter in model.parameters()),
+        **{name: getattr(args, name) for name in _SAME},
+        "optim": args.optim.removesuffix("_fused"),
+        **{name: getattr(adapter, name, None) for name in ("lora_alpha", "use_rslora", "use_dora")},
+    }
 
 
 class Checkpoints:
@@ -155,13 +137,13 @@ class Checkpoints:
         trainer.state.num_input_tokens_seen = self._noted["tokens"]  # excludes the tokens of an unfinished step
         part = self.folder / ASIDE / final.name
         try:
-            self._together(final, lambda: self._begin(part) if self._is_main else None)
+            self._on_main(final, lambda: self._begin(part))
             self._together(final, self._check_finite)
             weights = trainer.strategy.state_dict()  # gathered from all processes; complete only on the main process
-            self._together(final, lambda: self._write_model(part, weights) if self._is_main else None)
+            self._on_main(final, lambda: self._write_model(part, weights))
             self._together(final, lambda: trainer.strategy.save(part))
             self._together(final, lambda: self._write_state(part))
-            self._together(final, lambda: self._rename(part, final) if self._is_main else None)
+            self._on_main(final, lambda: self._rename(part, final))
         finally:
             if self._is_main:
                 shutil.rmtree(part.parent, ignore_errors=True)
@@ -177,7 +159,7 @@ class Checkpoints:
         trainer.state.is_local_process_zero = trainer.accelerator.is_local_main_process
         trainer.strategy.load(checkpoint)
         if trainer.curriculum and self._is_main:
-            trainer.curriculum.start(read_curriculum(checkpoint))
+            trainer.curriculum.start(_read(CurriculumState, checkpoint / CURRICULUM))
         if trainer.previous_policy is not None:
             trainer.previous_policy.read(checkpoint, process)
         noted = torch.load(checkpoint / state_file(process), map_location="cpu", weights_only=True)
@@ -222,7 +204,7 @@ class Checkpoints:
             raise TrainingError(problem)
         found = [file for file in part.rglob("*") if file.suffix in _READ or file.name in _READ_TOO]
         files = {file.relative_to(part).as_posix(): file.stat().st_size for file in found if file.is_file()}
-        facts = Facts.of(self._trainer).model_copy(update={"files": files})
+        facts = Facts(**settings_of(self._trainer), files=files)
         (part / FACTS).write_text(facts.model_dump_json(indent=1) + "\n")
         if final.exists():  # a damaged checkpoint that was skipped when the run was resumed
             final.rename(part.parent / "replaced")
@@ -237,22 +219,22 @@ class Checkpoints:
         try:
             act()
         except (OSError, SafetensorError, RuntimeError) as error:  # torch's writer raises RuntimeError
-            line = f"cannot save {final.name} in {self.folder}: {self._reason(error)}"
-            problem, cause = f"{line}; earlier checkpoints are unchanged", error
+            reason, cause = reason_of(error), error
+            if not isinstance(error, OSError | TrainingError) and shutil.disk_usage(self.folder).free < 1 << 20:
+                reason = f"No space left on device ({reason})"
+            problem = f"cannot save {final.name} in {self.folder}: {reason}; earlier checkpoints are unchanged"
         agree(self._trainer.accelerator, problem, cause)
 
-    def _reason(self, error: Exception) -> str:
-        reason = reason_of(error)
-        full = not isinstance(error, OSError | TrainingError) and shutil.disk_usage(self.folder).free < 1 << 20
-        return f"No space left on device ({reason})" if full else reason
+    def _on_main(self, final: Path, act: Callable[[], Any]) -> None:
+        self._together(final, act if self._is_main else lambda: None)
 
 
-def read_curriculum(checkpoint: Path) -> CurriculumState:
-    """Read the curriculum's levels from a checkpoint. Raises `InputError` if the file is damaged."""
+def _read(kind: type[ModelT], file: Path) -> ModelT:
+    """Read a JSON file of a checkpoint. Raises `InputError` if it is damaged."""
     try:
-        return CurriculumState.model_validate_json((checkpoint / CURRICULUM).read_bytes())
+        return kind.model_validate_json(file.read_bytes())
     except (OSError, ValidationError) as error:
-        raise damaged(checkpoint / CURRICULUM, "it does not contain a curriculum's levels") from error
+        raise damaged(file, "it was not written by this release of rg_env") from error
 
 
 def random_numbers() -> dict[str, Any]:
@@ -310,29 +292,26 @@ def chosen(resume: str | Path, folder: Path) -> tuple[Path | None, list[str]]:
 
 def check_fit(trainer: Any, path: Path) -> None:
     """Raise `InputError` unless `trainer` can continue from the checkpoint `path` as if it had never stopped."""
-    theirs, ours = Facts.read(path), Facts.of(trainer)
+    theirs, ours = _read(Facts, path / FACTS), settings_of(trainer)
+    differing = {name: theirs.settings.get(name) for name, value in ours.items() if theirs.settings.get(name) != value}
 
     def refuse(reason: str) -> None:
         raise InputError(f"cannot resume from {path}: {reason}")
 
-    if theirs.processes != ours.processes:
-        refuse(f"it was made by {counted(theirs.processes, 'process')}, not {ours.processes}: start {theirs.processes}")
+    if made_by := differing.get("processes"):
+        refuse(f"it was made by {counted(made_by, 'process')}, not {ours['processes']}: start {made_by}")
     if problem := weights_problem(path, trainer.accelerator.unwrap_model(trainer.model)):
         refuse(f"it is from another model: {problem}")
-    if theirs.rows != ours.rows:
-        manifest, own_rows = RunFolder(path.parent), trainer.env.manifest
-        if own_rows is not None and manifest.manifest().get("rows"):
-            check_manifest(manifest.manifest_file, own_rows)  # its error names the difference
-        split = next(name for name, value in ours.rows.items() if theirs.rows.get(name) != value)
+    if rows := differing.get("rows"):
+        run, own_rows = RunFolder(path.parent), trainer.env.manifest
+        if own_rows is not None and run.manifest().get("rows"):
+            check_manifest(run.manifest_file, own_rows)  # its error names the difference
+        split = next(name for name, value in ours["rows"].items() if rows.get(name) != value)
         refuse(f"its {split} rows are different: use the tasks, data and seed of that run")
-    if theirs.curriculum != ours.curriculum:
-        refuse(
-            "its curriculum is different, or only one of the two runs has a curriculum: use the same curriculum, tasks "
-            "and seed"
-        )
-    for name, value in ours.settings().items():
-        if (there := theirs.settings()[name]) != value:
-            refuse(f"it was made with {name}={there}, but this run has {value}: use the same value")
+    if "curriculum" in differing:
+        refuse("its curriculum is different, or only one of the two runs has one: use the same curriculum and seed")
+    for name, there in differing.items():
+        refuse(f"it was made with {name}={there}, but this run has {ours[name]}: use the same value")
     if trainer.previous_policy and weights_file(0) not in theirs.files:
         refuse("it was saved without kl_reference='previous'")
 
@@ -347,22 +326,19 @@ def final_results(run: RunFolder, step: int) -> dict[str, Any] | None:
 
 def _damage(path: Path) -> str | None:
     """The reason why a folder is not a complete checkpoint that is safe to load; None if it is."""
-    if not path.is_dir():
-        return "there is no such folder: pass the checkpoint-N folder of a run"
     if not (path / FACTS).is_file():
         return f"{FACTS} is missing: pass the checkpoint-N folder of a run"
     try:
-        facts = Facts.read(path)
+        facts = _read(Facts, path / FACTS)
         if saved_step(path) is None:
             return f"{STATE} is missing, or has no step"
         for name, size in facts.files.items():
-            if not (path / name).is_file():
-                return f"{name} is missing: copy it again"
-            if (now := (path / name).stat().st_size) != size:
-                return f"{name} is truncated or damaged: it has {now:,} of {size:,} bytes"
-        if facts.curriculum is not None:
-            read_curriculum(path)
-        if facts.sharding == "fsdp2" and (objects := non_tensors(path / OPTIMIZER_FOLDER)):
+            now = (path / name).stat().st_size if (path / name).is_file() else 0
+            if now != size:
+                return f"{name} is missing or damaged: it has {now:,} of {size:,} bytes: copy it again"
+        if facts.settings.get("curriculum") is not None:
+            _read(CurriculumState, path / CURRICULUM)
+        if facts.settings.get("sharding") == "fsdp2" and (objects := non_tensors(path / OPTIMIZER_FOLDER)):
             return f"{OPTIMIZER_FOLDER} contains {objects[0]}, which is not a tensor; it was not executed"
     except InputError as error:
         return str(error)

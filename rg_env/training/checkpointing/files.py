@@ -36,7 +36,7 @@ def weight_files(folder: Path, name: str) -> list[Path]:
     If a folder has both, the single file is used, as in transformers.
 
     Raises:
-        InputError: the index is damaged, or lists files that are missing or in another folder.
+        InputError: the index is damaged, or lists files that are not in `folder`.
     """
     index = folder / f"{name}.index.json"
     if (folder / name).is_file():
@@ -44,16 +44,13 @@ def weight_files(folder: Path, name: str) -> list[Path]:
     if not index.is_file():
         return []
     try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        files = [folder / part for part in sorted(names)]
-        missing = [file.name for file in files if not file.is_file()]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        missing = [name for name in names if Path(name).name != name or not (folder / name).is_file()]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{index} cannot be read, or is not an index of weights: copy it again") from error
-    if strange := [file for file in files if file.parent != folder]:
-        raise InputError(f"{index} names a file in another folder: {one_line(strange[0])}")
     if missing:
         raise InputError(f"{folder} lacks {one_line(missing[0])}, which is listed in {index.name}: copy it again")
-    return files
+    return [folder / name for name in names]
 
 
 def read_shapes(folder: Path, name: str) -> tuple[Shapes, str | None]:

@@ -51,18 +51,11 @@ def safe_classes() -> list[Any]:
     from torch.distributed.tensor import DTensor, Replicate, Shard
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-    earlier: dict[type, tuple[str, ...]] = {  # names used up to torch 2.4
-        DTensor: ("api.DTensor", "DTensor"),
-        DTensorSpec: ("_dtensor_spec.DTensorSpec", "placement_types.DTensorSpec"),
-        TensorMeta: ("_dtensor_spec.TensorMeta", "placement_types.TensorMeta"),
-        Replicate: ("placement_types.Replicate",),
-        Shard: ("placement_types.Shard",),
-    }
-    renamed = [(kind, f"torch.distributed._tensor.{name}") for kind, names in earlier.items() for name in names]
     # DeepSpeed may not be installed, so its objects are read as inert placeholders, and the ZeRO stage as a number.
     stand_ins = {name: type(name.rpartition(".")[2], (_Inert,), {}) for name in DEEPSPEED_TYPES}
     stand_ins["deepspeed.runtime.zero.config.ZeroStageEnum"] = _Stage
-    return [DeviceMesh, *earlier, *renamed, *((kind, name) for name, kind in stand_ins.items())]
+    named = ((kind, name) for name, kind in stand_ins.items())
+    return [DeviceMesh, DTensor, DTensorSpec, TensorMeta, Replicate, Shard, *named]
 
 
 class _Inert:
@@ -102,13 +95,10 @@ def read_metadata(folder: Path) -> metadata.Metadata:
     except Exception as error:  # a damaged pickle can raise any exception
         raise InputError(f"{file} is truncated, damaged, or in another format ({one_line(error)})") from error
     for name, end in ends.items():
-        path = folder / name
-        if not path.is_file():
-            raise InputError(
-                f"{folder} lacks {one_line(name)}, which is listed in its {METADATA}: copy all files again"
-            )
-        if path.stat().st_size < end:
-            raise InputError(f"{path} is truncated: it has {path.stat().st_size:,} of at least {end:,} bytes")
+        size = (folder / name).stat().st_size if (folder / name).is_file() else 0
+        if size < end:
+            problem = f"is missing or truncated: it has {size:,} of at least {end:,} bytes"
+            raise InputError(f"{one_line(folder / name)} {problem}: copy all files again")
     return found
 
 
