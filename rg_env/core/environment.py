@@ -51,10 +51,8 @@ class PromptOptions:
     def __post_init__(self) -> None:
         if self.grading not in get_args(Grading):
             raise unknown_name("grading", self.grading, get_args(Grading))
-        shots = [] if self.few_shot is None else self.few_shot
-        if not isinstance(shots, Sequence) or not all(
-            isinstance(message, Mapping) and {"role", "content"} <= set(message) for message in shots
-        ):
+        shots = self.few_shot or ()
+        if not _is_chat(shots):
             raise InputError(f"few_shot must be a list of messages with role and content, not {shortened(shots)}")
         for message in shots:
             check_text("few_shot", message["content"])
@@ -121,8 +119,8 @@ class Environment:
     ) -> None:
         self.prompt_options = PromptOptions(system_prompt, prompt_placement, preamble, few_shot)
         weighted = self._resolved(rewards)
-        self.train_rows: Sequence[Row] = _own_rows(train_rows, "train_rows", self.prompt_options)
-        self.eval_rows: Sequence[Row] = _own_rows(eval_rows, "eval_rows", self.prompt_options)
+        self.train_rows: Sequence[Row] = self._own_rows(train_rows, "train_rows")
+        self.eval_rows: Sequence[Row] = self._own_rows(eval_rows, "eval_rows")
         if not self.train_rows and not self.eval_rows:
             raise InputError("train_rows and eval_rows are both empty: there is nothing to do")
         self.rubric = Rubric.of_rows(weighted, [*self.train_rows, *self.eval_rows])
@@ -131,6 +129,10 @@ class Environment:
         resolved = resolve_rewards(rewards)
         check_offered(resolved, self.offered, "this environment")
         return resolved
+
+    def _own_rows(self, rows: Iterable[Row], name: str) -> list[dict[str, Any]]:
+        given = enumerate(prompted_rows(rows, name, self.prompt_options))
+        return distinct(((f"{name}[{index}]", repr(row["prompt"]), row) for index, row in given), name)
 
     @property
     def rewards(self) -> Sequence[WeightedReward]:
@@ -164,11 +166,8 @@ class Environment:
     ) -> Rollout:
         """A rollout of `row` with the completion `text`. `completion_tokens` defaults to the number of `token_ids`, if
         given."""
-        if completion_tokens is None and token_ids:
-            completion_tokens = len(token_ids)
-        return Rollout(
-            row["prompt"], text, row["answer"], row["info"], completion_tokens, truncated, token_ids, logprobs, row
-        )
+        count = (len(token_ids) or None) if completion_tokens is None else completion_tokens
+        return Rollout(row["prompt"], text, row["answer"], row["info"], count, truncated, token_ids, logprobs, row)
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Scored]:
         """Score rollouts; the results are in the same order.
@@ -282,12 +281,7 @@ load_environment = ReasoningGym
 """`rg_env.load_environment` without Verifiers."""
 
 
-def _own_rows(rows: Iterable[Row], name: str, asking: PromptOptions) -> list[dict[str, Any]]:
-    given = enumerate(prompted_rows(rows, name, asking))
-    return distinct(((f"{name}[{index}]", repr(row["prompt"]), row) for index, row in given), name)
-
-
-def prompted_rows(rows: Iterable[Row], name: str, asking: PromptOptions) -> list[dict[str, Any]]:
+def prompted_rows(rows: Iterable[Row], name: str, options: PromptOptions) -> list[dict[str, Any]]:
     """Normalize rows to the columns prompt, answer (text), info and example_id, and keep their other columns.
 
     Raises:
@@ -295,22 +289,17 @@ def prompted_rows(rows: Iterable[Row], name: str, asking: PromptOptions) -> list
     """
     if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
         raise InputError(f"{name} must be a list of rows, not {shortened(rows)}")
-    messages = functools.cache(asking.messages)
-    return [_row(row, f"{name}[{index}]", index, messages) for index, row in enumerate(rows)]
+    return [_row(row, f"{name}[{index}]", index, options) for index, row in enumerate(rows)]
 
 
-def _row(row: object, where: str, index: int, messages: Callable[[str], Any]) -> dict[str, Any]:
+def _row(row: object, where: str, index: int, options: PromptOptions) -> dict[str, Any]:
     if not isinstance(row, Mapping):
         raise InputError(f"{where} must be a mapping with a question or a prompt, not {shortened(row)}")
     prompt, answer, info = (row.get(key) for key in ("prompt", "answer", "info"))
     if prompt is None and row.get("question") is None:
         raise InputError(f"{where} has neither a prompt nor a question; it has {', '.join(map(str, row)) or 'nothing'}")
-    prompt = messages(own_text(row["question"], f"{where}: question")) if prompt is None else prompt
-    is_chat = isinstance(prompt, Sequence) and all(
-        isinstance(message, Mapping) and all(isinstance(message.get(key), str) for key in ("role", "content"))
-        for message in prompt
-    )
-    if not prompt or not (isinstance(prompt, str) or is_chat):
+    prompt = options.messages(own_text(row["question"], f"{where}: question")) if prompt is None else prompt
+    if not prompt or not (isinstance(prompt, str) or _is_chat(prompt)):
         raise InputError(
             f"{where}: prompt must be text, or a list of messages with role and content (text), not {shortened(prompt)}"
         )
@@ -320,3 +309,11 @@ def _row(row: object, where: str, index: int, messages: Callable[[str], Any]) ->
         raise InputError(f"{where}: info must be a mapping, not {shortened(info)}")
     known = {"prompt": prompt, "answer": answer, "info": dict(info or {})}
     return {**row, **known, "example_id": row.get("example_id", index)}
+
+
+def _is_chat(value: object) -> bool:
+    """Whether `value` is a list of messages with role and content."""
+    return isinstance(value, Sequence) and all(
+        isinstance(message, Mapping) and all(isinstance(message.get(key), str) for key in ("role", "content"))
+        for message in value
+    )

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -22,20 +22,21 @@ _loops: dict[int, asyncio.AbstractEventLoop] = {}
 
 def run_each(call: Callable[[A], Awaitable[T]], items: Sequence[A]) -> list[T]:
     """The results of `call` for each item, in order. Raises the first exception after all calls have ended."""
-    gate = asyncio.Semaphore(AT_ONCE)
 
-    async def one(item: A) -> T:
-        async with gate:
-            return await call(item)
+    async def main() -> list[Any]:
+        gate = asyncio.Semaphore(AT_ONCE)
 
-    async def main() -> list[T | BaseException]:
+        async def one(item: A) -> T:
+            async with gate:
+                return await call(item)
+
         return await asyncio.gather(*map(one, items), return_exceptions=True)
 
     results = run_async(main())
     for result in results:
         if isinstance(result, BaseException):
             raise result
-    return [result for result in results if not isinstance(result, BaseException)]
+    return results
 
 
 def run_async(work: Awaitable[T]) -> T:

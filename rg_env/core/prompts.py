@@ -59,7 +59,7 @@ def fold_system(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def require_chat_template(tokenizer: Any) -> None:
     """Raise `InputError` unless the tokenizer has a chat template that renders a single user message."""
-    name = _name_of(tokenizer)
+    name = getattr(tokenizer, "name_or_path", None) or type(tokenizer).__name__
     if not getattr(tokenizer, "chat_template", None):
         raise InputError(
             f"the model {name} has no chat template: use an instruction-tuned model, or add a "
@@ -71,10 +71,6 @@ def require_chat_template(tokenizer: Any) -> None:
         raise InputError(f"the chat template of {name} fails on a plain question: {reason_of(error)}") from error
     if _QUESTION not in text:
         raise InputError(f"the chat template of {name} omits the question: the model would never see it")
-
-
-def _name_of(tokenizer: Any) -> str:
-    return getattr(tokenizer, "name_or_path", None) or type(tokenizer).__name__
 
 
 def rejects_system_role(tokenizer: Any) -> bool:

@@ -81,15 +81,10 @@ def user_error(error: BaseException) -> str:
     what = one_line(text, 300)
     if not isinstance(error, RGEnvError):  # our own messages do not need the type
         what = f"{type(error).__name__}: {what}".rstrip(": ")
-    return f"{what}{user_code_line(error)}"
-
-
-def user_code_line(error: BaseException) -> str:
-    """Location of the last line of the user's own code in the traceback, as " (FILE, line N)", or an empty string."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f" ({error.filename}, line {error.lineno})"
+        return f"{what} ({error.filename}, line {error.lineno})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
-    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    return f"{what} ({frames[-1].filename}, line {frames[-1].lineno})" if frames else what
 
 
 def definition_line(function: object) -> str:

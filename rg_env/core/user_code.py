@@ -37,9 +37,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pydantic import BaseModel, Field, ValidationError
+
 from rg_env.core.tasks import library
 from rg_env.core.tasks.task_table import SET_BY_ROWS, add_user_task, is_user_task, make_entry, shipped_table
-from rg_env.core.text import one_line, shortened, user_code_line, user_error
+from rg_env.core.text import one_line, shortened, user_error
 from rg_env.errors import InputError
 
 CATEGORY = "user"
@@ -62,8 +64,8 @@ def import_user_code(names: Sequence[str], base: str | Path = ".") -> None:
     for name in names:
         key = os.path.abspath(os.path.join(base, name)) if name.endswith(".py") else name
         if key not in _sources:
-            module = _import_file(key) if name.endswith(".py") else _import_module(key)
-            register_new_tasks(key)
+            module = _imported(key)
+            _register_new_tasks(key)
             _sources[key] = _hash_of(module)
 
 
@@ -85,61 +87,41 @@ def import_same(expected: Mapping[str, str]) -> None:
             raise InputError(f"{name} was edited while the program was running: restart the program")
 
 
-def _import_file(path: str) -> ModuleType:
-    if not os.path.isfile(path):
-        raise InputError(f"imports: there is no file {path}")
-    if (loaded := _loaded_from(path)) is not None:
-        return loaded
+def _imported(name: str) -> ModuleType:
+    is_file = name.endswith(".py")
+    if is_file and not os.path.isfile(name):
+        raise InputError(f"imports: there is no file {name}")
+    if not is_file and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name):
+        raise InputError(f"imports: {name!r} is neither a module (my_package.tasks) nor a path that ends in .py")
+    try:
+        return _from_file(name) if is_file else importlib.import_module(name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit, or a user-defined BaseException
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            raise InputError(
+                f"imports: there is no module {name!r}: install it, put its folder on PYTHONPATH, or name its .py file"
+            ) from error
+        raise InputError(f"imports: {name} cannot be imported: {user_error(error)}") from error
+
+
+def _from_file(path: str) -> ModuleType:
+    """The module in the file, which is run unless it is already loaded."""
+    base, real = os.path.basename(path), os.path.realpath(path)
+    for loaded in list(sys.modules.values()):
+        file = getattr(loaded, "__file__", None)
+        if isinstance(file, str) and os.path.basename(file) == base and os.path.realpath(file) == real:
+            return loaded
     module = ModuleType(_free_name(path))
     module.__file__ = path
     sys.modules[module.__name__] = module  # before the module runs, because dataclasses and pickle look it up there
     try:
         # No bytecode file is written: its timestamp is accurate only to a second, and it would clutter the folder.
         exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), vars(module))
-    except BaseException as error:  # SystemExit, or a user-defined BaseException
+    except BaseException:
         del sys.modules[module.__name__]
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        raise _import_error(path, error) from error
-    return module
-
-
-def _import_module(name: str) -> ModuleType:
-    if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", name):
-        raise InputError(f"imports: {name!r} is neither a module (my_package.tasks) nor a path that ends in .py")
-    try:
-        return importlib.import_module(name)
-    except KeyboardInterrupt:
         raise
-    except BaseException as error:
-        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
-            raise InputError(
-                f"imports: there is no module {name!r}: install it, put its folder on PYTHONPATH, or name its .py file"
-            ) from error
-        raise _import_error(name, error) from error
-
-
-def _import_error(name: str, error: BaseException) -> InputError:
-    if isinstance(error, ValueError) and (found := re.fullmatch(r"Dataset '(.*)' is already registered", str(error))):
-        where = user_code_line(error)
-        return InputError(
-            f"imports: {name} registers the task {found[1]!r}, which already exists: choose another name{where}"
-        )
-    return InputError(f"imports: {name} cannot be imported: {user_error(error)}")
-
-
-def _loaded_from(path: str) -> ModuleType | None:
-    """The module already loaded from this file, if any."""
-    base = os.path.basename(path)
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if (
-            isinstance(file, str)
-            and os.path.basename(file) == base
-            and os.path.realpath(file) == os.path.realpath(path)
-        ):
-            return module
-    return None
+    return module
 
 
 def _free_name(path: str) -> str:
@@ -168,25 +150,16 @@ def _hash_of(module: ModuleType) -> str:
 # Tasks
 
 
-def register_new_tasks(source: str) -> None:
-    """Add to the task table the tasks that the user's code in `source` registered with the library.
-
-    Raises:
-        InputError: a task's name is invalid or already used by a library task, or the task's config or curriculum
-            cannot be read.
-    """
+def _register_new_tasks(source: str) -> None:
+    """Add to the task table the tasks that the user's code in `source` registered with the library."""
     factory = sys.modules.get("reasoning_gym.factory")
     for task, classes in factory.DATASETS.items() if factory else ():
         if is_user_task(task) or all(cls.__module__.partition(".")[0] == "reasoning_gym" for cls in classes):
             continue
-        if task in shipped_table():
+        if not isinstance(task, str) or not re.fullmatch(r"\w[\w.-]{0,79}", task) or task in shipped_table():
             raise InputError(
-                f"imports: {source} registers the task {task!r}, which already exists: choose another name"
-            )
-        if not isinstance(task, str) or not re.fullmatch(r"\w[\w.-]{0,79}", task):
-            raise InputError(
-                f"imports: {source} registers a task with the invalid name {task!r}: "
-                "use letters, digits, '_', '-' and '.'"
+                f"imports: {source} registers a task with the invalid name {task!r}: use letters, digits, '_', '-' and "
+                "'.', and no name of a library task"
             )
         add_user_task(task, _entry_of(task, source, classes[1]))
 
@@ -206,6 +179,12 @@ def _entry_of(task: str, source: str, config_cls: Any) -> Any:
         ) from error
 
 
+class _Item(BaseModel):
+    question: str = Field(pattern=r"\S")
+    answer: str | None
+    metadata: dict[Any, Any] = {}
+
+
 def checked_entry(task: str, entry: object) -> dict[str, Any]:
     """Validate an item of the user's dataset, and convert it to a JSON-compatible entry with question, answer and
     metadata.
@@ -214,23 +193,18 @@ def checked_entry(task: str, entry: object) -> dict[str, Any]:
         InputError: the item is invalid; the message names the task and its class.
     """
     cls = library.dataset_class(task)[0]
-    where = f"task {task!r} ({cls.__module__}.{cls.__qualname__})"
+    where = f"task {task!r} ({cls.__module__}.{cls.__qualname__}): an item"
     if not isinstance(entry, Mapping):
-        raise InputError(f"{where}: an item must be a dict with question and answer, not {shortened(entry)}")
-    for key in ("question", "answer"):
-        if key not in entry:
-            raise InputError(f"{where}: an item lacks {key!r}; it has {sorted(map(str, entry))}")
-    question, answer, metadata = entry["question"], entry["answer"], entry.get("metadata", {})
-    for is_valid, rule, value in (
-        (isinstance(question, str) and question.strip(), "a question must be text", question),
-        (answer is None or isinstance(answer, str), "an answer must be text, or None if no answer is stored", answer),
-        (isinstance(metadata, Mapping), "metadata of an item must be a dict", metadata),
-    ):
-        if not is_valid:
-            raise InputError(f"{where}: {rule}, not {shortened(value)}")
+        raise InputError(f"{where} must be a dict with question and answer, not {shortened(entry)}")
     try:
-        text = json.dumps({**entry, "metadata": metadata}, default=library.to_plain)
+        _Item.model_validate(entry, strict=True)
+        whole: dict[str, Any] = json.loads(
+            json.dumps({**entry, "metadata": entry.get("metadata", {})}, default=library.to_plain)
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = f"{'.'.join(map(str, first['loc']))} = {shortened(first['input'])}: {first['msg']}"
+        raise InputError(f"{where} has an invalid or missing value: {what}") from error
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"{where}: an item cannot be written as JSON: {error}") from error
-    whole: dict[str, Any] = json.loads(text)
+        raise InputError(f"{where} cannot be written as JSON: {error}") from error
     return whole

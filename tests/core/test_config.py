@@ -106,12 +106,7 @@ def test_an_override_within_a_list_of_names_keeps_the_others(tmp_path: Path) -> 
     for text in ("named: [x]\n", "named: [{y: 1}]\n", "named: [y, 3]\n", "named: []\n"):
         with pytest.raises(InputError) as error:
             values(tmp_path, "named.y.rate=2", main=text)
-        assert re.fullmatch(
-            r"override 'named.y.rate=2': named is a list \(.*main.yaml:1\), which the override would "
-            r"replace: set the whole list, "
-            r"named=\.\.\.",
-            str(error.value),
-        )
+        assert re.search(r"named is a list \(.*main.yaml:1\), .* set all of it, named=\.\.\.$", str(error.value))
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,12 @@ import json
 import logging
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,19 +32,25 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "rows"
 
 
-def _only_file(cache: Path) -> Path:
-    (path,) = cache.iterdir()
-    return path
+def _store(what: dict[str, Any], question: str, **options: Any) -> None:
+    """Store one row for `what`."""
+    where = row_cache.folder()
+    assert where is not None
+    row_cache.store(row_cache.path_of(where, what), [_row(question)], **options)
+
+
+def _load(what: dict[str, Any]) -> list[Row] | None:
+    where = row_cache.folder()
+    return where and row_cache.load(row_cache.path_of(where, what))
 
 
 def test_what_is_stored_is_loaded(cache: Path) -> None:
-    """Rows come back equal, from a file and folder that are their owner's only; other keys find nothing."""
-    rows = [_row("one"), _row("zwei ✓")]
-    assert row_cache.load(WHAT) is None
-    row_cache.store(WHAT, rows)
-    assert row_cache.load(WHAT) == rows
-    assert row_cache.load({**WHAT, "seed": 1}) is None
-    assert (cache.stat().st_mode & 0o777, _only_file(cache).stat().st_mode & 0o777) == (0o700, 0o600)
+    """Rows come back equal, from a folder that only its owner can use; other keys find nothing."""
+    assert _load(WHAT) is None
+    _store(WHAT, "zwei ✓")
+    assert _load(WHAT) == [_row("zwei ✓")]
+    assert _load({**WHAT, "seed": 1}) is None
+    assert cache.stat().st_mode & 0o777 == 0o700
 
 
 def test_the_second_build_comes_from_disk(cache: Path) -> None:
@@ -67,15 +74,15 @@ def test_the_second_build_comes_from_disk(cache: Path) -> None:
 @pytest.mark.parametrize("data", [b"[]", gzip.compress(b"[{]"), gzip.compress(b"[]")[:-3]])
 def test_a_damaged_file_is_built_again(data: bytes, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Not gzip, not JSON, or truncated: one line, and the next build replaces it."""
-    row_cache.store(WHAT, [_row("mine")])
-    _only_file(cache).write_bytes(data)
+    _store(WHAT, "mine")
+    next(cache.iterdir()).write_bytes(data)
     with caplog.at_level(logging.WARNING):
-        assert row_cache.load(WHAT) is None
+        assert _load(WHAT) is None
     (record,) = caplog.records
     assert "rebuilding them" in record.getMessage()
     assert "\n" not in record.getMessage()
-    row_cache.store(WHAT, [_row("mine")])
-    assert row_cache.load(WHAT) == [_row("mine")]
+    _store(WHAT, "mine")
+    assert _load(WHAT) == [_row("mine")]
 
 
 def test_a_full_disk_is_one_warning(cache: Path) -> None:
@@ -86,7 +93,8 @@ import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, {resource.RLIM_INFINITY}))
 from rg_env.core.data import row_cache
-row_cache.store({WHAT!r}, [{{"question": str(i), "answer": "", "info": {{}}}} for i in range(1000)])
+rows = [{{"question": str(i), "answer": "", "info": {{}}}} for i in range(1000)]
+row_cache.store(row_cache.path_of(row_cache.folder(), {WHAT!r}), rows)
 print("went on")
 """
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -97,48 +105,47 @@ print("went on")
 
 
 def test_a_folder_that_cannot_be_used_is_one_warning(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A path that is not a folder, and a folder that others own or may write to: nothing is kept, loaded or broken."""
-    row_cache.store(WHAT, [_row("mine")])
+    """A folder that others own or may write to, and a path that is not a folder: rows are built, but not cached."""
+    cache.mkdir(parents=True)
     cache.chmod(0o777)
-    assert row_cache.load(WHAT) is None
-    row_cache.store({**WHAT, "seed": 1}, [_row("mine")])
-    assert len(list(cache.iterdir())) == 1
+    assert row_cache.folder() is None
     if os.getuid() == 0:
         cache.chmod(0o700)
         os.chown(cache, 12345, 12345)
-        assert row_cache.load(WHAT) is None
-        assert "it belongs to user 12345" in caplog.records[-1].getMessage()
-    shutil.rmtree(cache)
+        assert row_cache.folder() is None
+    cache.rmdir()
     cache.touch()
-    assert row_cache.load(WHAT) is None
-    row_cache.store(WHAT, [_row("mine")])
+    assert len(build_rows("gcd", "train", 2, seed=0)) == 2
     messages = [record.getMessage() for record in caplog.records]
-    assert ["other users can write to it" in messages[0], "exists" in messages[-1]] == [True, True]
+    assert ["other users can write to" in message for message in messages] == [True] * (len(messages) - 1) + [False]
 
 
-def test_the_folder_is_where_users_keep_caches() -> None:
+def test_the_folder_is_where_users_keep_caches(tmp_path: Path, environ: Callable[..., None]) -> None:
     """`RG_ENV_CACHE`, else `XDG_CACHE_HOME`, else the platform's folder; an empty `RG_ENV_CACHE` means no cache."""
-    assert row_cache.folder({"RG_ENV_CACHE": "/a", "XDG_CACHE_HOME": "/x"}) == Path("/a/rows")
-    assert row_cache.folder({"RG_ENV_CACHE": ""}) is None
-    assert row_cache.folder({"RG_ENV_CACHE": "~no_such_user/cache"}) is None
-    assert row_cache.folder({"XDG_CACHE_HOME": "/x"}) == Path("/x/rg-env/rows")
-    assert row_cache.folder({}, "darwin") == Path.home() / "Library/Caches/rg-env/rows"
-    assert row_cache.folder({}, "linux") == Path.home() / ".cache/rg-env/rows"
+    environ(XDG_CACHE_HOME=str(tmp_path / "x"), HOME=str(tmp_path))
+    assert row_cache.folder() == tmp_path / "cache/rows"
+    for unusable in ("", "~no_such_user/cache"):
+        environ(RG_ENV_CACHE=unusable)
+        assert row_cache.folder() is None
+    environ(RG_ENV_CACHE=None)
+    assert row_cache.folder() == tmp_path / "x/rg-env/rows"
+    environ(XDG_CACHE_HOME=None)
+    assert row_cache.folder() == tmp_path / ("Library/Caches" if sys.platform == "darwin" else ".cache") / "rg-env/rows"
 
 
 def test_old_files_make_room(cache: Path) -> None:
     """The files used least recently go, and so do the remains of killed builds; other people's files stay."""
     for seed in range(3):
-        row_cache.store({**WHAT, "seed": seed}, [_row(str(seed))])
-        row_cache.load({**WHAT, "seed": 0})
+        _store({**WHAT, "seed": seed}, str(seed))
+        _load({**WHAT, "seed": 0})
         time.sleep(0.02)
     remains, other = cache / "killed.tmp", cache / "note.txt"
     for path in (remains, other):
-        path.write_text("x")
+        path.write_text("x" * 1000)
         os.utime(path, (0, 0))
     size = max(path.stat().st_size for path in cache.glob("*.gz"))
-    row_cache.store({**WHAT, "seed": 3}, [_row("3")], max_bytes=3 * size + size // 2)
-    assert [seed for seed in range(4) if row_cache.load({**WHAT, "seed": seed})] == [0, 2, 3]
+    _store({**WHAT, "seed": 3}, "3", max_bytes=3 * size + size // 2)
+    assert [seed for seed in range(4) if _load({**WHAT, "seed": seed})] == [0, 2, 3]
     assert other.exists()
     assert not remains.exists()
 
@@ -170,11 +177,12 @@ def test_processes_that_start_together_build_once(cache: Path) -> None:
 
 
 def test_a_lock_that_a_killed_process_held_is_free(cache: Path) -> None:
-    """A folder that cannot be created does not prevent building."""
-    holder = "from rg_env.core.data import row_cache\nimport os\nwith row_cache.building([{}]):\n    os._exit(9)"
-    assert subprocess.run([sys.executable, "-c", holder], check=False, timeout=30).returncode == 9
-    with row_cache.building([{}]):
-        pass
-    cache.chmod(0o777)
-    with row_cache.building([{}]):
-        pass
+    """Rows can be built after a process died while it held the lock, and if no lock can be created."""
+    path = cache / "rows.json.gz"
+    program = "import os, pathlib, sys\nfrom rg_env.core.data.row_cache import building\n"
+    program += "with building([pathlib.Path(sys.argv[1])]):\n    os._exit(9)"
+    cache.mkdir(parents=True)
+    assert subprocess.run([sys.executable, "-c", program, path], check=False, timeout=30).returncode == 9
+    for each in (path, cache / "missing" / "rows.json.gz"):
+        with row_cache.building([each]):
+            pass

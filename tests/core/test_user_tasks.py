@@ -119,11 +119,12 @@ ITEM = '{"question": " + ".join(map(str, terms)) + " = ?", "answer": str(sum(ter
 @pytest.mark.parametrize(
     ("item", "message"),
     [
-        ('{"question": "?", "metadata": {}}', r"an item lacks 'answer'; it has \['metadata', 'question'\]"),
+        ('{"question": "?", "metadata": {}}', "an item has an invalid or missing value: answer = .*required"),
         ("None", "an item must be a dict with question and answer, not None"),
-        ('{"question": 3, "answer": "1"}', "a question must be text, not 3"),
-        ('{"question": "?", "answer": 3}', "an answer must be text, or None if no answer is stored, not 3"),
-        ('{"question": "?", "answer": "1", "metadata": [1]}', r"metadata of an item must be a dict, not \[1\]"),
+        ('{"question": 3, "answer": "1"}', "an item has an invalid or missing value: question = 3"),
+        ('{"question": " ", "answer": "1"}', "an item has an invalid or missing value: question = ' '"),
+        ('{"question": "?", "answer": 3}', "an item has an invalid or missing value: answer = 3"),
+        ('{"question": "?", "answer": "1", "metadata": [1]}', r"an item .* value: metadata = \[1\]"),
         (
             '{"question": "?", "answer": "1", "metadata": {(1, 2): 3}}',
             "an item cannot be written as JSON: keys must be str",
@@ -183,7 +184,7 @@ def test_what_the_users_dataset_raises(
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"own_sums"', '"maze"', r"registers the task 'maze', which already exists: choose another name \(.*, line"),
+        ('"own_sums"', '"maze"', r"Dataset 'maze' is already registered \(.*, line"),
         ('"own_sums"', '"a/b"', "registers a task with the invalid name 'a/b': use letters, digits"),
         ("    size: int = 500\n", "", r"its config Config lacks the required field 'size'"),
         ("terms: int = 2", "terms: int", r"its config Config or its curriculum cannot be read: TypeError: .*'terms'"),

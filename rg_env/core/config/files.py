@@ -14,12 +14,13 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 from rg_env.core.config import yaml12
 from rg_env.core.config.yaml12 import Keys as Keys
-from rg_env.core.text import reason_of, shortened
+from rg_env.core.text import one_line, reason_of, shortened
 from rg_env.errors import InputError
 
 COMMAND_LINE = "command line"
@@ -75,10 +76,7 @@ class Document:
 
     def without(self, paths: Iterable[Keys]) -> "Document":
         """A copy without the values at `paths`; missing ones are ignored."""
-        values = self.values
-        for path in paths:
-            values = without_key(values, path)
-        return Document(values, self.file)
+        return Document(reduce(without_key, paths, self.values), self.file)
 
 
 def without_key(values: Mapping[str, Any], path: Keys) -> dict[str, Any]:
@@ -146,9 +144,8 @@ def _extend(document: Document, file: Path, above: tuple[Path, ...]) -> None:
     for parent in parents:
         target = file.parent / parent
         if not os.path.isfile(target):
-            name = str(target) if len(str(target)) <= 500 else shortened(str(target))
             remedy = counterpart(target) or "the path is relative to the file itself"
-            raise InputError(f"{file}: extends: there is no file {name}; {remedy}")
+            raise InputError(f"{file}: extends: there is no file {one_line(target, 500)}; {remedy}")
         _extend(document, target, (*above, here))
     own, earlier = values.get("imports"), document.values.get("imports") or []
     own = [own] if isinstance(own, str) else own
@@ -197,49 +194,43 @@ def _open_lists(document: Document, path: Keys, shown: str) -> None:
             a list with items that are not names.
     """
     for length in range(1, len(path)):
-        above = path[:length]
-        names, origin, where = document.get(above), document.origin(above), ".".join(above)
-        if isinstance(names, str) and (key := SHORT_FORMS.get(where)):
-            document.set(above, {key: names}, origin)
-            continue
-        if isinstance(names, str) and names != path[length]:
+        above, key = path[:length], path[length]
+        value, origin, where = document.get(above), document.origin(above), ".".join(above)
+        names = [value] if isinstance(value, str) else value
+        if isinstance(value, str) and where in SHORT_FORMS:
+            document.set(above, {SHORT_FORMS[where]: value}, origin)
+        elif isinstance(names, list) and key in names and all(isinstance(name, str) for name in names):
+            document.set(above, {name: {} for name in names}, origin)
+        elif isinstance(value, str | list):
+            kind = shortened(value) if isinstance(value, str) else "a list"
             raise InputError(
-                f"{shown}: {where} is {shortened(names)} ({origin}), which the override would replace: set the whole "
-                f"section, {where}={{key: value, ...}}"
+                f"{shown}: {where} is {kind} ({origin}), which the override would replace: set all of it, {where}=..."
             )
-        names = [names] if isinstance(names, str) else names
-        if not isinstance(names, list):
-            continue
-        if path[length] not in names or not all(isinstance(name, str) for name in names):
-            raise InputError(
-                f"{shown}: {where} is a list ({origin}), which the override would replace: set the whole "
-                f"list, {where}=..."
-            )
-        document.set(above, {name: {} for name in names}, origin)
 
 
 def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
     """The mapping in a YAML file, and the line number of each key."""
+    name = shortened(str(file))
     try:
         with file.open(encoding="utf-8") as stream:
             text = stream.read(_MAX_CHARS + 1)
         if len(text) > _MAX_CHARS:
             raise ValueError(f"it has more than {_MAX_CHARS:,} characters")
         values, lines = yaml12.load_with_lines(text)
-        if not isinstance(values, dict | None):
-            raise ValueError(f"it must be a mapping of sections, not a {type(values).__name__}")
-        values = values or {}
-        for section, key in sorted(_MAY_START_WITH_HASH & lines.keys()):
-            line = lines[section, key]
-            if values[section][key] is None and re.search(rf"{key}['\"]?:\s*#", text.splitlines()[line - 1]):
-                raise ValueError(
-                    f"line {line}: {section}.{key} has no value, because '#' starts a comment: quote the value"
-                )
     except UnicodeDecodeError as error:
-        raise InputError(f"cannot read the config {shortened(str(file))}: it is not UTF-8 text") from error
+        raise InputError(f"cannot read the config {name}: it is not UTF-8 text") from error
     except (OSError, ValueError) as error:
         hint = f"; {shipped}" if isinstance(error, FileNotFoundError) and (shipped := counterpart(file)) else ""
-        raise InputError(f"cannot read the config {shortened(str(file))}: {reason_of(error)}{hint}") from error
+        raise InputError(f"cannot read the config {name}: {reason_of(error)}{hint}") from error
+    values = {} if values is None else values
+    if not isinstance(values, dict):
+        raise InputError(f"the config {name} must be a mapping of sections, not a {type(values).__name__}")
+    for path in sorted(_MAY_START_WITH_HASH & lines.keys()):
+        (section, key), line = path, lines[path]
+        if values[section][key] is None and re.search(rf"{key}['\"]?:\s*#", text.splitlines()[line - 1]):
+            raise InputError(
+                f"{file}: line {line}: {section}.{key} has no value, because '#' starts a comment: quote the value"
+            )
     return values, lines
 
 

@@ -51,7 +51,7 @@ class Section(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             name = type(self).__name__
-            problems = problems_in(type(self), error, kind=f"field of {name}")
+            problems = problems_in(type(self), error, term=f"field of {name}")
             raise InputError("; ".join(f"{name}.{_given(problem, values)}" for problem in problems)) from None
 
     # Sections of config files are validated without `__init__`, so that each problem is reported at its own key.
@@ -64,13 +64,8 @@ class Section(BaseModel):
             return {cls.short: value}
         if not isinstance(value, dict):
             return value
-        fields = cls.model_fields
-        return {
-            key: [each]
-            if isinstance(each, str) and key in fields and _is_list_of_text(fields[key].annotation)
-            else each
-            for key, each in value.items()
-        }
+        lists = {name for name, field in cls.model_fields.items() if _is_list_of_text(field.annotation)}
+        return {key: [each] if isinstance(each, str) and key in lists else each for key, each in value.items()}
 
 
 @dataclass(frozen=True)
@@ -149,23 +144,18 @@ def config_error(document: Document, problems: Iterable[Problem]) -> ConfigError
 
 def _line(document: Document, problem: Problem) -> str:
     path, message = problem.path, problem.message
-    if path in document.nulls:
-        return f"{'.'.join(path)} = null @ {document.origin(path)}: {message}"
-    given = next((path[:n] for n in range(len(path), 0, -1) if document.get(path[:n]) is not None), ())
+    prefixes = (path[:length] for length in range(len(path), 0, -1))
+    given = path if path in document.nulls else next((each for each in prefixes if document.get(each) is not None), ())
+    value = document.get(given)
     if given != path:
-        if isinstance(document.get(given), Mapping):
+        if isinstance(value, Mapping):
             return f"{'.'.join(path)}: {message}"
         rest = ".".join(filter(None, path[len(given) :]))  # the short form of a section
         message = message if repr(rest) in message else f"{rest} {message}"
     if not given:
         return message
-    shown = "***" if problem.secret else _shown(document.get(given))
-    return f"{'.'.join(given)} = {shown} @ {document.origin(given)}: {message}"
-
-
-def _shown(value: Any) -> str:
-    """A value in YAML syntax."""
-    return json.dumps(value) if value is None or isinstance(value, bool) else shortened(value)
+    shown = json.dumps(value) if value is None or isinstance(value, bool) else shortened(value)
+    return f"{'.'.join(given)} = {'***' if problem.secret else shown} @ {document.origin(given)}: {message}"
 
 
 def _given(problem: Problem, values: Mapping[str, Any]) -> str:
@@ -174,18 +164,22 @@ def _given(problem: Problem, values: Mapping[str, Any]) -> str:
     return f"{'.'.join(problem.path)}{shown}: {problem.message}"
 
 
-def problems_in(schema: type[BaseModel], error: ValidationError, *, kind: str = "section") -> Iterator[Problem]:
-    """The problems that validation against `schema` found. `kind`: the term for an unknown top-level field in error
+def problems_in(schema: type[BaseModel], error: ValidationError, *, term: str = "section") -> Iterator[Problem]:
+    """The problems that validation against `schema` found. `term`: the term for an unknown top-level field in error
     messages."""
     for found in error.errors(include_url=False):
         path = tuple(str(key) for key in found["loc"] if key != "[key]")
-        if found["type"] == "extra_forbidden":
-            yield Problem(path, unknown_key(schema, path, kind))
-        elif found["type"] == "model_type" and (section := _section_at(schema, path)):
+        kind, context, message = found["type"], found.get("ctx", {}), found["msg"]
+        if kind == "extra_forbidden":
+            message = unknown_key(schema, path, term)
+        elif kind == "model_type" and (section := _section_at(schema, path)):
             first = next(iter(section.model_fields))
-            yield Problem(path, f"is a section, with keys of its own, such as {'.'.join((*path, first))}")
-        else:
-            yield Problem(path, _message(found["type"], found.get("ctx", {}), found["msg"]))
+            message = f"is a section, with keys of its own, such as {'.'.join((*path, first))}"
+        elif kind == "value_error":
+            message = str(context["error"])
+        elif kind in _MESSAGES:
+            message = _MESSAGES[kind].format(**context)
+        yield Problem(path, message)
 
 
 def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
@@ -194,28 +188,26 @@ def unknown_key(schema: type[BaseModel], path: Keys, kind: str = "key") -> str:
     section, name = _section_at(schema, path[:-1]), path[-1]
     if section is None:
         return str(unknown_name("key", name, ()))
-    kind = "key" if len(path) > 1 else kind
     if text := _renamed(section, name):
         return text
     if issubclass(section, TaskOptions) and is_task_option(name):
         return f"is an option of the task; use config: {{{name}: VALUE}}"
-    places = {place: each for place, each in [((), schema), *_sections(schema)] if each is not section}
-    there = [".".join((*place, name)) for place, each in places.items() if name in each.model_fields]
-    if there:
-        return f"unknown key {name!r}: did you mean {' or '.join(there[:3])}?"
-    for place, each in places.items():
-        if text := _renamed(each, name):
+    others = {place: each for place, each in [((), schema), *_sections(schema)] if each is not section}
+    suggested = [".".join((*place, name)) for place, each in others.items() if name in each.model_fields]
+    for place, each in others.items():
+        if not suggested and (text := _renamed(each, name)):
             clear = not place or "leave it out" in text or re.search(r"[a-z]\.[a-z]", text)
             return text if clear else f"{text} (in {'.'.join(place)})"
-    if not nearest(name, section.model_fields):
-        for place, each in places.items():
-            if near := nearest(name, each.model_fields, 0.8):
-                return f"unknown key {name!r}: did you mean {'.'.join((*place, near[0]))}?"
-    return str(unknown_name(kind, name, section.model_fields))
+    if not suggested and not nearest(name, section.model_fields):
+        near = ((place, nearest(name, each.model_fields, 0.8)) for place, each in others.items())
+        suggested = [".".join((*place, found[0])) for place, found in near if found][:1]
+    if suggested:
+        return f"unknown key {name!r}: did you mean {' or '.join(suggested[:3])}?"
+    return str(unknown_name("key" if len(path) > 1 else kind, name, section.model_fields))
 
 
 def _renamed(section: type[BaseModel], name: str) -> str:
-    return section.renamed.get(name, "") if issubclass(section, Section) else ""
+    return str(getattr(section, "renamed", {}).get(name, ""))
 
 
 def _sections(schema: type[BaseModel], above: Keys = ()) -> Iterator[tuple[Keys, type[BaseModel]]]:
@@ -296,12 +288,6 @@ _MESSAGES = {
     "dict_type": "must be a mapping of names, such as {{name: value}}",
     "is_instance_of": "must be of class {class}",
 }
-
-
-def _message(kind: str, context: Mapping[str, Any], message: str) -> str:
-    if kind == "value_error":
-        return str(context["error"])
-    return _MESSAGES[kind].format(**context) if kind in _MESSAGES else message
 
 
 _MOST = 2**31 - 1  # accepted as a count by every library

@@ -109,21 +109,22 @@ def _build(mixture: Mixture, parts: list[_Part], by: SplitBy, cache: bool, proce
     """The rows of each part, from disk if available; missing parts are generated together."""
     for part in parts:
         check_request(mixture, *part, by)
-    cached = {part: _described(mixture, part, by) for part in parts if cache and part[1]}
-    built = _load(cached)
-    if missing := [part for part in parts if part not in built]:
-        with row_cache.building([cached[part] for part in missing if part in cached]):
-            built |= _load({part: cached[part] for part in missing if part in cached})  # built by another process
-            missing = [part for part in missing if part not in built]
+    folder = row_cache.folder() if cache else None
+    files = {part: row_cache.path_of(folder, _described(mixture, part, by)) for part in parts if folder and part[1]}
+    built = _load(files)
+    if len(built) < len(parts):
+        with row_cache.building(path for part, path in files.items() if part not in built):
+            built |= _load({part: path for part, path in files.items() if part not in built})  # by another process
+            missing = [part for part in parts if part not in built]
             built |= _generate(mixture, missing, by, processes)
             for part in missing:
-                if part in cached:
-                    row_cache.store(cached[part], built[part])
+                if part in files:
+                    row_cache.store(files[part], built[part])
     return [built[part] for part in parts]
 
 
-def _load(described: Mapping[_Part, Mapping[str, Any]]) -> dict[_Part, list[Row]]:
-    found = {part: row_cache.load(what) for part, what in described.items()}
+def _load(files: Mapping[_Part, Path]) -> dict[_Part, list[Row]]:
+    found = {part: row_cache.load(path) for part, path in files.items()}
     return {part: rows for part, rows in found.items() if rows is not None}
 
 

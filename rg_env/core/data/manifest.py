@@ -16,7 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from rg_env.core.data.selection import Row
 from rg_env.core.data.splits import Split, SplitBy, question_hash
@@ -33,37 +33,34 @@ def make_manifest(
     mixture: Mixture, splits: Mapping[str, tuple[Sequence[Row], int]], split_by: SplitBy = "problem"
 ) -> dict[str, Any]:
     """Build the manifest of `splits`, which maps each split to its rows and seed."""
+    tasks = [task.model_dump(exclude=None if task.levels else {"levels"}) for task in mixture.tasks]
     own = {os.path.basename(name): source for name, source in sources().items()}
     return {
         "versions": {name: version(name) for name in ("rg-env", "reasoning-gym")},
         **({"imports": own} if any(map(is_user_task, mixture.names)) else {}),
-        "tasks": [_task(task.model_dump()) for task in mixture.tasks],
+        "tasks": [{key: value for key, value in task.items() if value is not None} for task in tasks],
         "split_by": split_by,
         "splits": {split: _split(rows, seed) for split, (rows, seed) in splits.items()},
     }
 
 
-class _SplitShape(BaseModel):
+class _Split(BaseModel):
     seed: int
     size: int
     question_hashes: list[str]
     problems: list[str]
 
 
-class _SplitsShape(BaseModel):
-    train: _SplitShape
-    eval: _SplitShape
+class _Splits(BaseModel):
+    train: _Split
+    eval: _Split
 
 
-class _VersionsShape(BaseModel):
-    library: str = Field(alias="reasoning-gym")
-
-
-class _ManifestShape(BaseModel):
-    versions: _VersionsShape
+class _Manifest(BaseModel):
+    versions: dict[str, str]
     tasks: list[dict[str, Any]]
     split_by: SplitBy
-    splits: _SplitsShape
+    splits: _Splits
 
 
 def read_manifest(source: str | Path | Manifest) -> Manifest:
@@ -84,11 +81,11 @@ def read_manifest(source: str | Path | Manifest) -> Manifest:
         if value is None:
             raise InputError(f"{name} is from a run on the user's own rows: there is nothing to compare")
     try:
-        _ManifestShape.model_validate(value)
+        _Manifest.model_validate(value)
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"])) or "its top level"
         raise InputError(f"{name} is not a manifest of rows: {where} is missing or malformed") from error
-    return dict(value) if not isinstance(value, dict) else value
+    return dict(value)
 
 
 def split_hash(manifest: Manifest, split: Split) -> str:
@@ -97,7 +94,7 @@ def split_hash(manifest: Manifest, split: Split) -> str:
     Runs that differ only in the other split or in the version of rg-env have the same hash.
     """
     rows = {key: value for key, value in manifest["splits"][split].items() if key != "problems"}
-    parts = [manifest["versions"]["reasoning-gym"], manifest["tasks"], rows]
+    parts = [manifest["versions"].get("reasoning-gym"), manifest["tasks"], rows]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
@@ -111,8 +108,7 @@ def hash_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def check_manifest(expected: str | Path | Manifest, actual: Manifest) -> None:
     """Raise `InputError` unless `actual` describes the same rows as `expected`; the message gives the likely cause."""
-    wanted, found = read_manifest(expected), json.loads(json.dumps(actual))
-    if difference := _difference(wanted, found):
+    if difference := _difference(read_manifest(expected), actual):
         raise InputError(f"the rows differ from the manifest: {difference}")
 
 
@@ -137,7 +133,7 @@ def _difference(wanted: Manifest, found: Manifest) -> str:
 
 def _causes(manifest: Manifest) -> Iterator[tuple[str, Any]]:
     """The inputs that determine the rows, most informative first."""
-    yield "version of reasoning-gym", manifest["versions"]["reasoning-gym"]
+    yield "version of reasoning-gym", manifest["versions"].get("reasoning-gym")
     yield "split_by (splits.by in a config)", manifest["split_by"]
     yield "list of tasks", [task.get("name") for task in manifest["tasks"]]
     for task in manifest["tasks"]:
@@ -146,10 +142,6 @@ def _causes(manifest: Manifest) -> Iterator[tuple[str, Any]]:
     for key in ("seed", "size"):
         for split in ("train", "eval"):
             yield f"{key} of the {split} rows", manifest["splits"][split][key]
-
-
-def _task(task: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in task.items() if key not in ("level", "levels") or value not in (None, {})}
 
 
 def _split(rows: Sequence[Row], seed: int) -> dict[str, Any]:

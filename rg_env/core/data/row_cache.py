@@ -16,13 +16,9 @@ import hashlib
 import json
 import logging
 import os
-import stat
 import sys
-import tempfile
-import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -33,34 +29,43 @@ from rg_env.core.text import reason_of
 
 MAX_BYTES = 1 << 30
 """Maximum total size of the cache in bytes."""
-_STALE_S = 86_400.0
-"""Age in seconds at which an unfinished file counts as abandoned by a killed build."""
-_SUFFIX, _TMP, _LOCK = ".json.gz", ".tmp", ".lock"
 _SOURCES = ("data", "grading", "tasks")  # gold answers come from graders
 
 _logger = logging.getLogger(__name__)
 
 
-def folder(environment: Mapping[str, str] = os.environ, platform: str = sys.platform) -> Path | None:
-    """The cache folder; None if the cache is disabled or the user has no home folder."""
-    chosen, xdg = environment.get("RG_ENV_CACHE"), environment.get("XDG_CACHE_HOME")
+def folder() -> Path | None:
+    """The cache folder, which is created if needed; None if the cache is disabled or cannot be used."""
     try:
-        if chosen is not None:
-            return Path(chosen).expanduser() / "rows" if chosen else None
-        home = Path.home()
-    except RuntimeError:
+        if (chosen := os.environ.get("RG_ENV_CACHE")) is not None:
+            where = Path(chosen).expanduser() / "rows" if chosen else None
+        else:
+            home = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+            where = Path(os.environ.get("XDG_CACHE_HOME") or home) / "rg-env" / "rows"
+        if where is not None:
+            where.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if where.stat().st_uid != os.getuid() or where.stat().st_mode & 0o022:
+                raise PermissionError(f"other users can write to {where}")
+    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home folder
+        _logger.warning("rows are not cached: %s", error)
         return None
-    caches = home / "Library" / "Caches" if platform == "darwin" else home / ".cache"
-    return (Path(xdg) if xdg else caches) / "rg-env" / "rows"
+    return where
 
 
-def load(what: Mapping[str, Any]) -> list[Row] | None:
-    """The cached rows for `what` (JSON values); None if they are missing or unusable."""
-    if (where := folder()) is None:
-        return None
-    path = where / _name(what)
+def path_of(where: Path, what: Mapping[str, Any]) -> Path:
+    """The file for the rows described by `what` (JSON values): its name is a hash of everything they depend on."""
+    key = {
+        "what": what,
+        "versions": [version(name) for name in ("rg-env", "reasoning-gym", "numpy", "sympy")],
+        "python": [sys.implementation.name, *sys.version_info[:2]],
+        "sources": _sources(),
+    }
+    return where / f"{hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]}.json.gz"
+
+
+def load(path: Path) -> list[Row] | None:
+    """The cached rows; None if they are missing or damaged."""
     try:
-        _check_owner(where)
         rows: list[Row] = json.loads(gzip.decompress(path.read_bytes()))
         os.utime(path)  # mark as recently used
         return rows
@@ -71,49 +76,29 @@ def load(what: Mapping[str, Any]) -> list[Row] | None:
         return None
 
 
-def store(what: Mapping[str, Any], rows: list[Row], max_bytes: int = MAX_BYTES) -> None:
-    """Cache `rows` for `what`, and remove the least recently used rows beyond `max_bytes`. Failures only log a
-    warning."""
-    if (where := folder()) is None:
-        return
-    temporary = ""
+def store(path: Path, rows: list[Row], max_bytes: int = MAX_BYTES) -> None:
+    """Cache `rows`, and remove the least recently used files beyond `max_bytes`. Failures only log a warning."""
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
     try:
-        _make_folder(where)
-        handle, temporary = tempfile.mkstemp(_TMP, dir=where)  # mode 600
-        with open(handle, "wb") as file:
-            file.write(gzip.compress(json.dumps(rows).encode(), compresslevel=3, mtime=0))
-        os.replace(temporary, where / _name(what))
-        _prune(where, max_bytes)
+        temporary.write_bytes(gzip.compress(json.dumps(rows).encode(), compresslevel=3, mtime=0))
+        temporary.replace(path)
+        _prune(path.parent, max_bytes)
     except OSError as error:
-        _logger.warning("cannot cache rows in %s (%s); they will be rebuilt next time", where, reason_of(error))
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        _logger.warning("cannot cache rows in %s (%s); they will be rebuilt next time", path.parent, reason_of(error))
+        temporary.unlink(missing_ok=True)
 
 
-@contextmanager
-def building(whats: Sequence[Mapping[str, Any]]) -> Iterator[None]:
+@contextlib.contextmanager
+def building(paths: Iterable[Path]) -> Iterator[None]:
     """While the block runs, no other process on this machine builds the same rows, provided that files can be
     locked."""
     with contextlib.ExitStack() as held:
-        if whats and (where := folder()) is not None:
-            path = where / (hashlib.sha256("".join(map(_name, whats)).encode()).hexdigest()[:32] + _LOCK)
+        for path in paths:
             with contextlib.suppress(OSError):
-                _make_folder(where)
-                file = held.enter_context(open(path, "a"))
+                file = held.enter_context(path.with_suffix(".lock").open("a"))
                 fcntl.flock(file, fcntl.LOCK_EX)  # released by the system if the process dies
-                held.callback(path.unlink, missing_ok=True)  # waiting processes then find the rows
+                held.callback(path.with_suffix(".lock").unlink, missing_ok=True)  # waiting processes find the rows
         yield
-
-
-def _name(what: Mapping[str, Any]) -> str:
-    """The file name: a hash of everything the rows depend on."""
-    key = {
-        "what": what,
-        "versions": [version(name) for name in ("rg-env", "reasoning-gym", "numpy", "sympy")],
-        "python": [sys.implementation.name, *sys.version_info[:2]],
-        "sources": _sources(),
-    }
-    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32] + _SUFFIX
 
 
 @lru_cache(maxsize=1)
@@ -126,32 +111,12 @@ def _sources() -> str:
     return digest.hexdigest()
 
 
-def _make_folder(where: Path) -> None:
-    where.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _check_owner(where)
-
-
-def _check_owner(where: Path) -> None:
-    """Raise `PermissionError` if another user owns the folder or can write to it."""
-    status = where.stat()
-    if status.st_uid != os.getuid():
-        raise PermissionError(f"it belongs to user {status.st_uid}")
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError("other users can write to it")
-
-
 def _prune(where: Path, max_bytes: int) -> None:
-    """Remove the least recently used files beyond `max_bytes`, and unfinished files from killed builds."""
-    found = []
-    for path in where.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # another build is pruning too
-            status = path.stat()
-            if path.name.endswith(_SUFFIX):
-                found.append((status.st_mtime, status.st_size, path))
-            elif path.name.endswith((_TMP, _LOCK)) and time.time() - status.st_mtime > _STALE_S:
-                path.unlink()
+    """Remove the least recently used files beyond `max_bytes`, including the remains of killed builds."""
     total = 0
-    for _, size, path in sorted(found, reverse=True):
-        total += size
-        if total > max_bytes:
-            path.unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):  # another build is pruning too
+        files = [(path.stat(), path) for path in where.iterdir() if path.suffix in (".gz", ".tmp", ".lock")]
+        for status, path in sorted(files, key=lambda each: each[0].st_mtime, reverse=True):
+            total += status.st_size
+            if total > max_bytes:
+                path.unlink()

@@ -11,6 +11,7 @@ by pyarrow, and datasets on the Hub by `datasets`.
 
 import csv
 import hashlib
+import io
 import json
 import math
 import os
@@ -25,7 +26,7 @@ from rg_env.core.grading.graders.forms import same_value
 from rg_env.core.hub import hub_answers
 from rg_env.core.processes import print_once
 from rg_env.core.tasks.task_table import load_table
-from rg_env.core.text import counted, file_part, json_problem, one_line, reason_of, shortened
+from rg_env.core.text import counted, file_part, json_problem, reason_of, shortened
 from rg_env.errors import InputError
 
 FILES = (".csv", ".json", ".jsonl", ".parquet")
@@ -34,8 +35,8 @@ OWN_TASK = "own_task"
 """Key in a row's `info` for the data's name."""
 _TAKEN = ("all_tasks", "held_out", "status")
 """Names with another meaning in results."""
-_Place = str
-"""Location of a row: "line 3" in a text file, otherwise "row 3"."""
+_Located = tuple[str, Any]
+"""A row with its location: "line 3" in a text file, otherwise "row 3"."""
 
 
 class DataConfig(Section):
@@ -120,22 +121,25 @@ def load_rows(
             different answers. The message names the line or row, counted from 1.
     """
     name = shortened(source).strip("'\"") if isinstance(source, str) else "the rows"
+    read = _read(source, config, split) if isinstance(source, str) else _numbered(source)
 
     def located() -> Iterator[tuple[str, str, dict[str, Any]]]:
-        for place, row in _read(source, config, split) if isinstance(source, str) else _numbered(source):
+        for place, row in read:
             where = f"{name}: {place}"
+            if not isinstance(row, Mapping):
+                raise InputError(f"{where} is not a mapping of columns, but {shortened(row)}")
             for column in (question_column, answer_column):
                 if column not in row:
                     columns = ", ".join(map(repr, row)) or "nothing"
                     hint = "set question_column and answer_column to the names of the columns"
                     raise InputError(f"{where} has no column {column!r}; it has {columns} ({hint})")
             question = own_text(row[question_column], f"{where}: {question_column}")
-            answer = own_text(row[answer_column], f"{where}: {answer_column}", numbers=True).strip()
+            answer = own_text(row[answer_column], f"{where}: {answer_column}", numbers=True)
             if answer_after:
                 before, marker, answer = answer.rpartition(answer_after)
-                if not marker or not answer.strip():
-                    what = "has nothing after" if marker else "does not contain"
-                    raise InputError(f"{where}: {answer_column} {what} {answer_after!r}: {shortened(before or answer)}")
+                if not answer.strip() or not marker:
+                    shown = shortened(before or answer)
+                    raise InputError(f"{where}: {answer_column} has no text after {answer_after!r}: {shown}")
             if "<answer>" in answer or "</answer>" in answer:
                 raise InputError(
                     f"{where}: {answer_column} contains the tag <answer> or </answer>, so it cannot match any reply: "
@@ -224,7 +228,7 @@ def check_text(name: str, text: object) -> None:
         raise InputError(f"{name} contains an unpaired surrogate ({half!r}), which UTF-8 cannot encode") from error
 
 
-def _read(name: str, config: str | None, split: str) -> Iterator[tuple[_Place, Mapping[str, Any]]]:
+def _read(name: str, config: str | None, split: str) -> Iterable[_Located]:
     if not name.strip() or "\0" in name:
         raise InputError(f"the dataset name {'contains a null character' if name.strip() else 'is empty'}")
     file = Path(name).expanduser()
@@ -238,100 +242,72 @@ def _read(name: str, config: str | None, split: str) -> Iterator[tuple[_Place, M
             from pyarrow import parquet  # type: ignore[import-untyped]
 
             return _numbered(parquet.read_table(file).to_pylist())
-        text = file.read_bytes()
+        data = file.read_bytes()
     except Exception as error:  # pyarrow's parser raises various errors
         raise InputError(f"cannot read {shortened(name)}: {reason_of(error)}") from error
-    lines = _decoded(text, name)
-    if kind != ".csv":
-        return _json_rows(lines, name)
-    default = csv.field_size_limit(len(text))
     try:
-        return iter(list(_csv_rows(lines, name)))  # all rows, because the limit is global
-    finally:
-        csv.field_size_limit(default)
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"{name}: line {line} is not UTF-8 text (byte 0x{data[error.start]:02x}): save the file as UTF-8, "
+            "for example with `iconv -f latin1 -t utf-8`"
+        ) from error
+    lines = io.StringIO(text, newline="").readlines()  # unlike `splitlines`, only at line breaks
+    return _csv_rows(lines, name) if kind == ".csv" else _json_rows(lines, name)
 
 
-def _numbered(rows: Sequence[Any]) -> Iterator[tuple[_Place, Mapping[str, Any]]]:
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, Mapping):
-            raise InputError(f"row {number} is not a mapping of columns, but {shortened(row)}")
-        yield f"row {number}", row
+def _numbered(rows: Iterable[Any]) -> Iterator[_Located]:
+    return ((f"row {number}", row) for number, row in enumerate(rows, 1))
 
 
-def _decoded(text: bytes, name: str) -> list[str]:
-    lines = text.removeprefix(b"\xef\xbb\xbf").splitlines(keepends=True)  # bytes are split only at line breaks
-    decoded = []
-    for number, line in enumerate(lines, 1):
-        try:
-            decoded.append(line.decode())
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"{name}: line {number} is not UTF-8 text (byte 0x{line[error.start]:02x}): save the file as UTF-8, "
-                "for example with `iconv -f latin1 -t utf-8`"
-            ) from error
-    return decoded
-
-
-def _csv_rows(lines: list[str], name: str) -> Iterator[tuple[_Place, Mapping[str, Any]]]:
-    reader = csv.reader(lines, strict=True)
-    number = 1
+def _csv_rows(lines: list[str], name: str) -> Iterator[_Located]:
+    csv.field_size_limit(max(csv.field_size_limit(), sum(map(len, lines))))
+    reader = csv.DictReader(lines, strict=True)
+    read = 0
     try:
-        header = next(reader, [])
+        header = [*(reader.fieldnames or ())]
         if repeated := [column for column in header if column.strip() and header.count(column) > 1]:
             raise InputError(f"{name}: line 1 has the column {shortened(repeated[0])} twice: rename or remove one")
-        while True:
-            number = reader.line_num + 1
-            fields = next(reader, None)
-            if fields is None:
-                return
-            if not fields:
-                continue
-            if len(fields) != len(header):
-                counts = f"{counted(len(fields), 'column')}, but the header has {len(header)}"
-                raise InputError(f"{name}: line {number} has {counts}: quote text that contains commas")
-            yield f"line {number}", dict(zip(header, fields, strict=True))
-    except csv.Error as error:
-        verb = "is" if number == reader.line_num else "starts a row that is"  # a quote may be left open for many lines
-        raise InputError(f"{name}: line {number} {verb} not CSV: {error}") from error
+        read = reader.line_num
+        for row in reader:
+            read = reader.line_num
+            if None in row or None in row.values():
+                counts = f"more or fewer columns than the header, which has {len(header)}"
+                raise InputError(f"{name}: line {read} has {counts}: quote text that contains commas")
+            yield f"line {read}", row
+    except csv.Error as error:  # a quote may be left open for many lines
+        raise InputError(f"{name}: line {read + 1} starts a row that is not CSV: {error}") from error
 
 
-def _json_rows(lines: list[str], name: str) -> Iterator[tuple[_Place, Mapping[str, Any]]]:
+def _json_rows(lines: list[str], name: str) -> Iterable[_Located]:
     """Rows of JSON Lines, or of a JSON list."""
-    first = next((line.lstrip() for line in lines if line.strip()), "")
-    rows: Iterable[tuple[_Place, Any]]
-    if first.startswith("["):
-        rows = ((f"row {number}", row) for number, row in enumerate(_json("".join(lines), name, 1), 1))
-    else:
-        # If the line break were kept, an error at the end of a line would be reported on the next line.
-        numbered = ((number, line.rstrip()) for number, line in enumerate(lines, 1) if line.strip())
-        rows = ((f"line {number}", _json(line, name, number)) for number, line in numbered)
-    for place, row in rows:
-        if not isinstance(row, _Object):
-            shown = one_line(json.dumps(row, ensure_ascii=False), 80)
-            raise InputError(f"{name}: {place} is not a JSON object, but {shown}")
-        if row.repeated is not None:
-            raise InputError(f"{name}: {place} has the key {shortened(row.repeated)} twice: remove one of them")
-        yield place, row
-
-
-class _Object(dict[str, Any]):
-    """A JSON object. `repeated` is a key that appears more than once; None if all keys differ."""
-
-    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
-        super().__init__(pairs)
-        keys = [key for key, _ in pairs] if len(self) < len(pairs) else []
-        self.repeated = next((key for key in keys if keys.count(key) > 1), None)
+    first = next((line for line in lines if line.strip()), "")
+    if first.lstrip().startswith("["):
+        return _numbered(_json("".join(lines), name, 1))
+    # If the line break were kept, an error at the end of a line would be reported on the next line.
+    filled = ((number, line.rstrip()) for number, line in enumerate(lines, 1) if line.strip())
+    return ((f"line {number}", _json(line, name, number)) for number, line in filled)
 
 
 def _json(text: str, name: str, line: int) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_Object)
+        return json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         line += error.lineno - 1
         raise InputError(f"{name}: line {line} is not JSON: {error.msg} at column {error.colno}") from error
     except (ValueError, RecursionError) as error:
         where = name if "\n" in text else f"{name}: line {line}"
-        raise InputError(f"{where} {json_problem(error)}") from error
+        raise InputError(f"{where} {error if isinstance(error, InputError) else json_problem(error)}") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        repeated = next(key for key in keys if keys.count(key) > 1)
+        raise InputError(f"has the key {shortened(repeated)} twice in {shortened(values)}: remove one of them")
+    return values
 
 
 def _from_hub(name: str, config: str | None, split: str) -> Sequence[Mapping[str, Any]]:

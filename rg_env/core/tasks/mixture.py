@@ -10,6 +10,7 @@ library checks the values of options when rows are built.
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -80,18 +81,13 @@ class Mixture(BaseModel):
         elif isinstance(gym, str | Mapping | TaskSpec):
             gym = [gym]
         if not isinstance(gym, Sequence):
-            raise InputError(
-                f"gym must be a task name, a mapping or a list of these, not {type(gym).__name__}: {gym!r}"
-            )
+            raise InputError(f"gym must be a task name, a mapping or a list of these, not {shortened(gym)}")
         if not gym:
             raise InputError("gym is an empty list: name at least one task")
         tasks = tuple(_parse_task(item) for item in gym)
-        names = [task.name for task in tasks]
-        for name in names:
-            if names.count(name) > 1:
-                raise InputError(
-                    f"task {name!r} is listed {names.count(name)} times: list it once, with the sum of the weights"
-                )
+        for name, times in Counter(task.name for task in tasks).items():
+            if times > 1:
+                raise InputError(f"task {name!r} is listed {times} times: list it once, with the sum of the weights")
         return cls(tasks=tasks)
 
     @property
@@ -136,10 +132,13 @@ def _parse_task(item: object) -> TaskSpec:
     if "name" not in item:
         raise InputError(f"a task needs a name: {dict(item)!r}")
     name = _name(item["name"])
+    weight = item.get("weight", 1.0)
+    if not is_number(weight) or not 0 < weight <= _MAX_WEIGHT:
+        raise InputError(f"task {name!r}: weight must be a number above 0 and at most 1e100, not {shortened(weight)}")
     levels = resolve_levels(name, item.get("level"), item.get("levels"))
     return TaskSpec(
         name=name,
-        weight=_weight(name, item.get("weight", 1.0)),
+        weight=float(weight),
         config={**levels, **_config(name, item.get("config"))},
         level=item.get("level"),
         levels=dict(item.get("levels") or {}),
@@ -147,23 +146,12 @@ def _parse_task(item: object) -> TaskSpec:
 
 
 def _name(name: object) -> str:
-    table = load_table()
     if not isinstance(name, str):
         raise InputError(f"a task's name must be text, not {name!r}")
-    if name not in table:
-        several = (
-            f"write several tasks as a list: [{', '.join(map(str.strip, name.split(',')))}]" if "," in name else ""
-        )
-        raise unknown_name("task", name, table, hint=_HINTS.get(name, several))
+    if name not in load_table():
+        several = f"write several tasks as a list: [{', '.join(map(str.strip, name.split(',')))}]"
+        raise unknown_name("task", name, load_table(), hint=several if "," in name else _HINTS.get(name, ""))
     return name
-
-
-def _weight(name: str, weight: object) -> float:
-    if isinstance(weight, bool) or not isinstance(weight, int | float):
-        raise InputError(f"task {name!r}: weight must be a number, not {shortened(weight)}")
-    if not is_number(weight) or not 0 < weight <= _MAX_WEIGHT:
-        raise InputError(f"task {name!r}: weight must be above 0 and finite, not {shortened(weight)}")
-    return float(weight)
 
 
 def _config(name: str, config: object) -> dict[str, Any]:
