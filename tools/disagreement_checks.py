@@ -100,7 +100,7 @@ def floats_alone_differ(answer: str, entry: Entry) -> bool:
 
 def prefix_of_gold(answer: str, entry: Entry) -> bool:
     """The answer is a prefix of the gold number, or vice versa: the library's score is the ratio of the lengths."""
-    value, gold = forms.rational(answer), forms.rational(entry["answer"])
+    value, gold = (forms.attempt(forms.rational, text) for text in (answer, entry["answer"]))
     if value is None or gold is None or value == gold:
         return False
     shorter, longer = sorted((f"{float(value):.10g}", f"{float(gold):.10g}"), key=len)
@@ -109,7 +109,7 @@ def prefix_of_gold(answer: str, entry: Entry) -> bool:
 
 def small_probability(answer: str, entry: Entry) -> bool:
     """The answer is within 0.0001 of a probability below 0.002, but off by more than 5% of that probability."""
-    value, gold = forms.rational(answer), forms.rational(entry["answer"])
+    value, gold = (forms.attempt(forms.rational, text) for text in (answer, entry["answer"]))
     return value is not None and gold is not None and gold < 0.002 and gold / 20 < abs(value - gold) <= 1.0001e-4
 
 
@@ -157,7 +157,7 @@ def another_candidate(answer: str, entry: Entry) -> bool:
 
 
 def no_formula(answer: str, entry: Entry) -> bool:
-    return logic.parse(answer, entry["metadata"]["variables"]) is None
+    return forms.attempt(lambda text: logic.parse(text, entry["metadata"]["variables"]), answer) is None
 
 
 def restates(answer: str, entry: Entry) -> bool:
@@ -183,9 +183,7 @@ def a_variable(answer: str, entry: Entry) -> bool:
 
 
 def _column(text: str, table: Mapping[str, int]) -> int:
-    formula = logic.parse(text, table, 20_000)
-    assert formula is not None, text
-    return logic.truth(formula, table)
+    return logic.truth(logic.parse(text, table, logic.MAX_PREMISE_TOKENS), table)
 
 
 def other_numbers(answer: str, entry: Entry) -> bool:
@@ -252,7 +250,8 @@ def spacing(answer: str, entry: Entry) -> bool:
 
 def value_of_expression(answer: str, entry: Entry) -> bool:
     """The answer is the exact value, and the stored answer differs."""
-    return forms.rational(answer) == exact_value(entry["metadata"]["expression"]) != forms.rational(entry["answer"])
+    exact = exact_value(entry["metadata"]["expression"])
+    return forms.attempt(forms.rational, answer) == exact != forms.rational(entry["answer"])
 
 
 def same_words(answer: str, entry: Entry) -> bool:

@@ -29,7 +29,7 @@ LENGTHS = (24, 400, 6_000)
 GROWTH = 8
 IGNORED_S, ENDLESS_S = 2e-3, 0.05
 BUILT = {
-    ("rg_env.core.grading.graders.expressions", ""): r"\s*(exp|x|e|\d+(?:\.\d*)?|\.\d+|\*\*|[-+*/^()|])",
+    ("rg_env.core.grading.graders.expressions", ""): r"exp|x|e|\d+(?:\.\d*)?|\.\d+|\*\*|\S",
     ("rg_env.core.grading.graders.algebra", ""): r"x(?:_?\{?\d\}?)?",
     ("rg_env.core.config.parsing", ""): r"\.learning_rate\b",
     ("rg_env.core.config.files", ""): r"(?:^|/)(?:external_(?:benchmarks|generalisation)/math\w*)$",

@@ -269,7 +269,7 @@ def path_star(entry: Entry) -> Any:
 def propositional_logic(entry: Entry) -> Any:
     """The premises in any order, ignoring variable names."""
     variables, premises = _fields(entry, "variables premises")
-    return Bag(_formula(logic.parse(text, variables, max_tokens=20_000)) for text in premises)
+    return Bag(_formula(logic.parse(text, variables, logic.MAX_PREMISE_TOKENS)) for text in premises)
 
 
 def _formula(formula: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 from rg_env.core.grading.graders import algebra
 from rg_env.core.grading.graders.common import option
 from rg_env.core.grading.graders.expressions import exact, parse
-from rg_env.core.grading.graders.forms import literal
+from rg_env.core.grading.graders.forms import attempt, literal
 from rg_env.core.tasks import library
 from rg_env.core.user_code import import_same
 
@@ -35,7 +35,9 @@ def grade(task: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer
     """The library's score, computed by `_FORMULAS` where the library's own grader is unsafe. Errors in the grader
     propagate."""
     formula = _FORMULAS.get(task)
-    return float(formula(answer, entry, config)) if formula else library_grade(task, config, entry, answer)
+    if formula is None:
+        return library_grade(task, config, entry, answer)
+    return float(attempt(lambda text: formula(text, entry, config), answer) or 0.0)
 
 
 def library_grade(task: str, config: Mapping[str, Any], entry: Mapping[str, Any], answer: str) -> float:
@@ -65,7 +67,7 @@ def _listed(right: Callable[[Mapping[str, Any]], list[str]], as_text: Callable[[
             return 1.0
         try:
             return share if as_text(literal(answer)) in texts else 0.0
-        except (TypeError, ValueError):  # another kind of literal, or not a literal
+        except TypeError:  # another kind of literal
             return 0.0
 
     return formula
@@ -80,9 +82,8 @@ def _lines(rows: Any) -> str:
 
 
 def _value(answer: str) -> Fraction | None:
-    node = parse(answer)
     try:
-        return None if node is None else exact(node)
+        return exact(parse(answer))
     except (ZeroDivisionError, ValueError, OverflowError):
         return None
 

@@ -253,9 +253,7 @@ ONE = (1.0, 0.0)
 
 
 def at(text: str, x: float) -> Dual:
-    node = parse(text, ("x",))
-    assert node is not None
-    return compiled(node)({"x": ((x, 0.0), ONE)})
+    return compiled(parse(text, ("x",)))({"x": ((x, 0.0), ONE)})
 
 
 FORMULAS = st.recursive(

@@ -11,7 +11,7 @@ from typing import Any
 
 from rg_env.core.grading.graders import algebra, algorithmic, arithmetic, cognition, common, games, logic, move_games
 from rg_env.core.grading.graders.common import Grader
-from rg_env.core.grading.graders.forms import candidates
+from rg_env.core.grading.graders.forms import Unreadable, candidates
 from rg_env.core.grading.graders.gold import SOLVED, STORED_ELSEWHERE, corrected
 from rg_env.core.grading.graders.gold import gold_answer as gold_answer
 from rg_env.core.tasks.task_table import shipped_table
@@ -64,7 +64,10 @@ def grade(
     best = 0.0
     texts = candidates(answer, label=task not in COMPOSED, quotes=task not in QUOTED, brackets=task not in BRACKETED)
     for text in texts:
-        value = grader(text, entry, config)
+        try:
+            value = grader(text, entry, config)
+        except Unreadable:
+            continue
         if value >= 1.0:
             return 1.0
         best = max(best, value)

@@ -10,6 +10,7 @@ from rg_env.core.grading.graders import forms
 from rg_env.core.grading.graders.calculus import Integrand, is_antiderivative
 from rg_env.core.grading.graders.common import Config, Entry
 from rg_env.core.grading.graders.expressions import MAX_CHARS, Node, exact, parse, parse_stored
+from rg_env.core.grading.graders.forms import Unreadable
 
 Complex = tuple[Fraction, Fraction]
 """Real and imaginary part."""
@@ -20,7 +21,6 @@ _PLACES = 4
 """Decimal places that polynomial_equations asks for."""
 _NO_ROOTS = {"", '""', "''", "none", "no real solutions", "no real solution", "no real values", "no real roots"}
 _MAX_CHARS = 2_000
-_POWER = re.compile(r"\d{1,4}")
 _EXACT_FLOATS = 2**53
 _FLOAT_ERROR = Fraction(12, 10**17)
 """Maximum relative error of a stored float: half a unit in the last place."""
@@ -45,21 +45,20 @@ _COMPLEX = re.compile(
 )
 
 
-def _complex(text: str) -> Complex | None:
+def _complex(text: str) -> Complex:
     """`3 - 2i`, `-2.0i + 3`, `(3-2j)`, `7`, `-i`: a value, not a calculation."""
     text = forms.plain_thousands(forms.plain_digits(text.strip())).lower()
     if len(text) > _MAX_CHARS or re.search(r"\d\s+\d", text):
-        return None
+        raise Unreadable
     text = re.sub(r"\s+", "", text).replace("+-", "-")
     while text[:1] == "(" and text[-1:] == ")":
         text = text[1:-1]
     match = _COMPLEX.fullmatch(text)
     if match is None:
-        return None
-    real = forms.number(match["real"] or match["second"] or "0")
+        raise Unreadable
     coefficient = re.sub(r"\*?[ij]$", "", match["imaginary"] or match["first"] or "0i")
     imaginary = forms.number(coefficient + "1" if coefficient in ("", "+", "-") else coefficient)
-    return None if real is None or imaginary is None else (real, imaginary)
+    return forms.number(match["real"] or match["second"] or "0"), imaginary
 
 
 def _computed(a: Complex, b: Complex, operation: str) -> Complex:
@@ -75,10 +74,7 @@ def _computed(a: Complex, b: Complex, operation: str) -> Complex:
 def complex_arithmetic(answer: str, entry: Entry, config: Config) -> float:
     """The value of the operation as `a + bi`, with its parts in any order. If the stored result is an inexact float, as
     with large bounds, the exact result is also right."""
-    value = _complex(answer)
-    if value is None:
-        return 0.0
-    metadata = entry["metadata"]
+    value, metadata = _complex(answer), entry["metadata"]
     numbers = (metadata[name] for name in ("num1", "num2", "result"))
     a, b, stored = ((Fraction(real), Fraction(imaginary)) for real, imaginary in numbers)
     return _close(value, stored) or _close(value, _computed(a, b, metadata["operation"]))
@@ -102,14 +98,15 @@ def antiderivative(answer: str, entry: Entry, config: Config) -> float:
     answer = answer[: MAX_CHARS + 1]  # longer answers are rejected
     if left := re.match(r"\s*(?:[FGIfgy]\s*(?:\(\s*[xX]\s*\)\s*)?|(?:∫|\\int)[^=]*)=", answer[:_MAX_CHARS]):
         answer = answer[left.end() :]
-    text, constants = _with_constants_named(answer, {variable, variable.swapcase()})
+    either_case = variable, variable.swapcase()
+    text, constants = _with_constants_named(answer, either_case)
     if len(constants) > _MAX_CONSTANTS or _REPEATED.search(text):
         return 0.0
-    for name in (variable, variable.swapcase()):
-        formula = parse(text, (name, *constants))
-        if formula is not None:
-            return is_antiderivative(formula, integrand, {variable, name}, constants, f"{source}\n{answer}")
-    return 0.0
+    try:
+        formula = parse(text, (variable, *constants))
+    except Unreadable:
+        formula = parse(text, (variable.swapcase(), *constants))
+    return is_antiderivative(formula, integrand, either_case, constants, f"{source}\n{answer}")
 
 
 @lru_cache(maxsize=256)
@@ -135,33 +132,33 @@ def _with_constants_named(text: str, variables: Collection[str]) -> tuple[str, l
     return _CONSTANT.sub(name, text.translate(str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789"))), list(found.values())
 
 
-def parse_expanded(text: str, variables: Collection[str]) -> dict[Monomial, Fraction] | None:
+def parse_expanded(text: str, variables: Collection[str]) -> dict[Monomial, Fraction]:
     """The polynomial, if it is expanded and like terms are collected: a term has at most one number and each variable
     at most once, and no two terms have the same variables and powers. The order of terms and factors does not
     matter."""
     polynomial = parse(forms.ungrouped(text), variables, bounded=False)
     found: dict[Monomial, Fraction] = {}
-    for term in () if polynomial is None else _parts(polynomial, "sum"):
+    for term in _parts(polynomial, "sum"):
         first, *others = _parts(term[1] if term[0] == "negative" else term, "product")
         numbers: list[str] = []
         powers: dict[str, int] = {}
         for factor in (first[1] if first[0] == "negative" else first, *others):
             match factor:
                 case ("number", digits) if not numbers:
-                    numbers.append(digits.removesuffix("."))
+                    numbers.append(digits)
                 case ("name", name) if name not in powers:
                     powers[name] = 1
-                case ("power", ("name", name), ("number", digits)) if name not in powers and re.fullmatch(
-                    r"\d{1,4}", digits
+                case ("power", ("name", name), ("number", digits)) if (
+                    name not in powers and len(digits) <= 4 and digits.isdecimal()
                 ):
                     powers[name] = int(digits)
                 case _:
-                    return None
+                    raise Unreadable
         monomial = tuple(sorted(power for power in powers.items() if power[1]))
         if monomial in found:
-            return None
+            raise Unreadable
         found[monomial] = Fraction(*numbers or (1,)) * (-1) ** ((term[0] == "negative") + (first[0] == "negative"))
-    return {monomial: value for monomial, value in found.items() if value} if found else None
+    return {monomial: value for monomial, value in found.items() if value}
 
 
 def _parts(node: Node, kind: str) -> tuple[Node, ...]:
@@ -178,11 +175,7 @@ def polynomial_equations(answer: str, entry: Entry, config: Config) -> float:
     metadata = entry["metadata"]
     variable = str(metadata["variable"])
     polynomial = parse_expanded(str(metadata["polynomial_expr"]), (variable,))
-    if polynomial is None:
-        raise ValueError(f"cannot read the polynomial {metadata['polynomial_expr']!r}")
     values = _values(answer, variable)
-    if values is None:
-        return 0.0
     if not polynomial:  # 0 = 0: every number is a root
         return values == sorted(Fraction(str(root)) for root in metadata["real_solutions"])
     sympy = importlib.import_module("sympy")  # the import takes a quarter of a second
@@ -191,22 +184,19 @@ def polynomial_equations(answer: str, entry: Entry, config: Config) -> float:
     return len(values) == n_roots() and _all_matched(values, n_roots)
 
 
-def _values(answer: str, variable: str) -> list[Fraction] | None:
+def _values(answer: str, variable: str) -> list[Fraction]:
     """The numbers in a list such as `-0.5, 1/3`, `x = 1 or x = 2` or `[1, 2]`, sorted; empty for no roots."""
     text = answer.strip().strip("[](){}").strip()
     if text.rstrip(".").lower() in _NO_ROOTS:
         return []
     if len(text) > _MAX_CHARS:
-        return None
+        raise Unreadable
     values = []
     for part in re.split(r"[,;\n]|\band\b|\bor\b", text):
         name, equals, number = part.rpartition("=")
         if equals and not re.fullmatch(rf"{re.escape(variable)}(?:_?\{{?\d\}}?)?", name.strip()):
-            return None
-        value = forms.rational(number.strip().strip("'\""))
-        if value is None:
-            return None
-        values.append(value)
+            raise Unreadable
+        values.append(forms.rational(number.strip().strip("'\"")))
     return sorted(values)
 
 
@@ -236,12 +226,9 @@ def _all_matched(values: list[Fraction], n_roots: Callable[[Fraction, Fraction],
 def polynomial_multiplication(answer: str, entry: Entry, config: Config) -> float:
     """The expanded product with like terms collected. The unexpanded product is wrong."""
     variables = tuple(map(str, entry["metadata"]["variables"]))
-    gold = parse_expanded(str(entry["answer"]), variables)
-    if gold is None:
-        raise ValueError("cannot read the stored product")
     if len(answer) > 2 * len(entry["answer"]) + _MAX_CHARS:
         return 0.0
-    return parse_expanded(answer, variables) == gold
+    return parse_expanded(answer, variables) == parse_expanded(str(entry["answer"]), variables)
 
 
 def simple_equations(answer: str, entry: Entry, config: Config) -> float:
@@ -249,7 +236,7 @@ def simple_equations(answer: str, entry: Entry, config: Config) -> float:
     variable = str(entry["metadata"]["variable"])
     left, right = (parse_stored(side, (variable,)) for side in str(entry["metadata"]["equation"]).split("="))
     name, equals, number = answer.rpartition("=")
-    value = forms.rational(number)
-    if value is None or (equals and name.strip() != variable):
+    if equals and name.strip() != variable:
         return 0.0
-    return exact(left, {variable: value}) == exact(right, {variable: value})
+    value = {variable: forms.rational(number)}
+    return exact(left, value) == exact(right, value)

@@ -90,25 +90,25 @@ def number_sorting(answer: str, entry: Entry, config: Config) -> float:
     """The question's numbers, sorted; partial credit for a correct prefix longer than the one in the question."""
     metadata = entry["metadata"]
     gold = _exact(metadata["sorted_numbers"])
-    return in_order(_numbers(answer, len(gold)) or [], gold, lambda: _exact(metadata["original_numbers"]))
+    return in_order(_numbers(answer, len(gold)), gold, lambda: _exact(metadata["original_numbers"]))
 
 
 def counts(answer: str, entry: Entry, config: Config) -> float:
     """The stored whole numbers in order, with any separators."""
     gold = entry["answer"].split()
-    if answer.split() == gold:
-        return 1.0
-    return _numbers(answer, len(gold)) == _exact(gold)
+    return answer.split() == gold or _numbers(answer, len(gold)) == _exact(gold)
 
 
-def _numbers(answer: str, count: int) -> list[Fraction] | None:
+def _numbers(answer: str, count: int) -> list[Fraction]:
     """A list of `count` numbers. Quotes are optional, but must come in pairs around single numbers."""
     if len(re.findall(r"[^\s,;()\[\]'\"]+", answer)) != count:
-        return None
+        raise forms.Unreadable
     if "'" not in answer and '"' not in answer:
         return forms.numbers(answer)
     listed = forms.literal(answer)
-    return forms.all_numbers(map(str, listed)) if isinstance(listed, list | tuple) and len(listed) == count else None
+    if not isinstance(listed, list | tuple) or len(listed) != count:
+        raise forms.Unreadable
+    return [forms.number(str(item)) for item in listed]
 
 
 def _exact(texts: Sequence[str]) -> list[Fraction]:
@@ -173,8 +173,11 @@ def graph_color(answer: str, entry: Entry, config: Config) -> float:
     text = answer.strip()
     if len(text) > _MORE_CHARS + _CHARS_PER_VERTEX * len(puzzle["vertices"]):
         return 0.0
-    colors = _colors(forms.literal(text if text.startswith("{") else "{" + text + "}"))
-    if colors is None or colors.keys() != set(map(str, puzzle["vertices"])):
+    named = forms.literal(text if text.startswith("{") else "{" + text + "}")
+    if not isinstance(named, dict):
+        return 0.0
+    colors = {str(vertex).strip(): common.whole(str(color).strip()) for vertex, color in named.items()}
+    if len(colors) != len(named) or colors.keys() != set(map(str, puzzle["vertices"])):  # `0` and `"0"` are one vertex
         return 0.0
     allowed = all(color in puzzle["color_options"] for color in colors.values())
     return allowed and all(colors[str(a)] != colors[str(b)] for a, b in puzzle["edges"])
@@ -193,14 +196,6 @@ def fit_by_chance(entry: Entry) -> float:
     return math.comb(pairs - same, edges) / math.comb(pairs, edges) / (most - fewest + 1)
 
 
-def _colors(value: Any) -> dict[str, int | None] | None:
-    """A mapping from vertex to color; None if `value` is not one, or contains a vertex twice (as `0` and `"0"`)."""
-    if not isinstance(value, dict):
-        return None
-    colors = {str(vertex).strip(): common.whole(str(color).strip()) for vertex, color in value.items()}
-    return colors if len(colors) == len(value) else None
-
-
 def jugs(answer: str, entry: Entry, config: Config) -> float:
     """Any list of legal moves that leaves the target amount in one of the jugs."""
     capacities: list[int] = entry["metadata"]["puzzle"]["jug_capacities"]
@@ -209,17 +204,13 @@ def jugs(answer: str, entry: Entry, config: Config) -> float:
     room = dict(zip(amounts, capacities, strict=True))
     for text in moves:
         move = _JUG_MOVE.fullmatch(text)
-        if move is None:
+        used = [jug for jug in move.group("jug", "source", "target") if jug] if move else []
+        if move is None or not amounts.keys() >= set(used) or len(set(used)) < len(used):
             return 0.0
         if move["kind"]:
-            jug = move["jug"]
-            if jug not in amounts:
-                return 0.0
-            amounts[jug] = room[jug] if move["kind"] == "fill" else 0
+            amounts[move["jug"]] = room[move["jug"]] if move["kind"] == "fill" else 0
         else:
-            source, target = move["source"], move["target"]
-            if source not in amounts or target not in amounts or source == target:
-                return 0.0
+            source, target = used
             poured = min(amounts[source], room[target] - amounts[target])
             amounts[source] -= poured
             amounts[target] += poured
@@ -269,19 +260,13 @@ def sentence_reordering(answer: str, entry: Entry, config: Config) -> float:
     """
     shuffled = _sentence(entry["question"].partition(": ")[2])
     stored: str = entry["answer"]
-    original = _originals().get(tuple(stored.split()), stored)
+    original = _story().get(tuple(stored.split()), stored)
     given = _sentence(answer)
     return max(_in_place(given.split(), _sentence(gold), shuffled) for gold in (stored, original))
 
 
 def _sentence(text: str) -> str:
     return text.strip().lstrip(_QUOTES).rstrip(_QUOTES + ".!?").casefold()
-
-
-@cache
-def _originals() -> dict[tuple[str, ...], str]:
-    """The story's sentences, keyed by the form in which the library stores them."""
-    return {tuple(sorted(sentence, key=sentence.index)): " ".join(sentence) for sentence in _story_sentences()}
 
 
 def _in_place(words: Sequence[str], gold: str, start: str) -> float:
@@ -310,10 +295,7 @@ def palindrome_partitioning(answer: str, entry: Entry, config: Config) -> float:
     The partitions are counted, not compared with the stored ones, because there can be thousands.
     """
     whole = entry["metadata"]["string"]
-    found = None if too_long(answer, entry) else _word_lists(answer)
-    if found is None:
-        return 0.0
-    partitions = {tuple(parts) for parts in found}
+    partitions = {tuple(parts) for parts in _word_lists(answer, entry)}
     right = sum("".join(parts) == whole and all(_is_palindrome(part) for part in parts) for parts in partitions)
     total, wrong = _partition_count(whole), len(partitions) - right
     if right == total and not wrong:
@@ -335,9 +317,7 @@ def _partition_count(text: str) -> int:
 def group_anagrams(answer: str, entry: Entry, config: Config) -> float:
     """The groups and their words in any order; partial credit for correct groups if the answer contains exactly the
     given words."""
-    found = None if too_long(answer, entry) else _word_lists(answer.casefold())
-    if found is None:
-        return 0.0
+    found = _word_lists(answer.casefold(), entry)
     given = Counter(tuple(sorted(group)) for group in found if group)
     gold = Counter(tuple(sorted(group)) for group in entry["metadata"]["solution"])
     if given == gold:
@@ -382,53 +362,55 @@ def _words(text: str) -> list[str]:
     return [part for part in (part.strip().strip(_QUOTES) for part in parts) if part]
 
 
-def _word_lists(text: str) -> list[list[str]] | None:
+def _word_lists(text: str, entry: Entry) -> list[list[str]]:
     """Lists of words: in JSON or as a Python literal, with or without quotes; without brackets, one list per line."""
-    if "'" not in text and '"' not in text:
-        return _bare_word_lists(text)
-    text = text.translate(_AS_JSON)
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+    if too_long(text, entry):
+        raise forms.Unreadable
+    if "'" in text or '"' in text:
+        value = _loaded(text.translate(_AS_JSON))
+        value = [value] if _is_word_list(value) else value
+        if not isinstance(value, list) or not all(map(_is_word_list, value)):
+            raise forms.Unreadable
+        return value
+    if "[" not in text:
+        return [words for line in text.splitlines() if (words := _words(line))]
+    if re.sub(r"[\s,]+", "", _INNER_LIST.sub("", text)) not in ("", "[]"):
+        raise forms.Unreadable
+    return [_words(row) for row in _INNER_LIST.findall(text)]
+
+
+def _loaded(text: str) -> Any:
+    """The JSON value, or the list of the JSON values, in the text."""
+    for source in (text, f"[{text}]"):
         try:
-            value = json.loads(f"[{text}]")
+            return json.loads(source)
         except (ValueError, RecursionError):
-            return None
-    if _is_word_list(value):
-        return [value]
-    return value if isinstance(value, list) and all(map(_is_word_list, value)) else None
+            pass
+    raise forms.Unreadable
 
 
 def _is_word_list(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def _bare_word_lists(text: str) -> list[list[str]] | None:
-    if "[" not in text:
-        return [words for line in text.splitlines() if (words := _words(line))]
-    if re.sub(r"[\s,]+", "", _INNER_LIST.sub("", text)) not in ("", "[]"):
-        return None
-    return [_words(row) for row in _INNER_LIST.findall(text)]
-
-
 @cache
 def _ladder_words() -> frozenset[str]:
     """The words of 3 to 5 letters, in upper case, that `word_ladder` accepts as English."""
-    with _library_file("words.csv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = csv.DictReader(_library_text("words.csv").splitlines())
     found = (row.get(f"{length}_letter") for row in rows for length in (3, 4, 5))
     return frozenset(word.upper() for word in found if word)
 
 
 @cache
-def _story_sentences() -> tuple[tuple[str, ...], ...]:
-    """The sentences, split into words, of the story used by the text tasks."""
-    text = _library_file("in_the_year_2889.txt").read_text(encoding="utf-8")
-    return tuple(tuple(sentence.split()) for sentence in re.split(r"(?<=[.!?])", text))
+def _story() -> dict[tuple[str, ...], str]:
+    """The sentences of the story used by the text tasks, keyed by the form in which the library stores them."""
+    text = _library_text("in_the_year_2889.txt")
+    sentences = [sentence.split() for sentence in re.split(r"(?<=[.!?])", text)]
+    return {tuple(sorted(words, key=words.index)): " ".join(words) for words in sentences}
 
 
-def _library_file(name: str) -> Path:
+def _library_text(name: str) -> str:
     spec = importlib.util.find_spec("reasoning_gym")  # finds a top-level package without importing it
-    if spec is None or not spec.submodule_search_locations:
+    if spec is None or spec.origin is None:
         raise ModuleNotFoundError("reasoning_gym is not installed")
-    return Path(next(iter(spec.submodule_search_locations))) / "data" / name
+    return (Path(spec.origin).parent / "data" / name).read_text(encoding="utf-8")

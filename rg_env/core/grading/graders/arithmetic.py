@@ -10,6 +10,7 @@ from math import ceil, floor
 from rg_env.core.grading.graders import calculus, forms
 from rg_env.core.grading.graders.common import Config, Entry, option, word
 from rg_env.core.grading.graders.expressions import exact, exact_value, parse
+from rg_env.core.grading.graders.forms import Unreadable, attempt
 
 _CONTEXT = Context(prec=1_100)
 """Context for numbers of up to 1,000 digits. The library may change the process's own context."""
@@ -52,11 +53,8 @@ def bitwise_arithmetic(answer: str, entry: Entry, config: Config) -> float:
     """The stored number in hexadecimal, with or without `0x`, in any letter case, or in decimal."""
     gold = int(entry["answer"], 16)
     text = forms.plain_digits(answer.strip())
-    if match := re.fullmatch(r"([+-]?)\s*(?:0[xX])?([0-9a-fA-F]+(?:_[0-9a-fA-F]+)*)", text):
-        sign, digits = match.groups()
-        if int(sign + digits.replace("_", ""), 16) == gold:
-            return 1.0
-    return forms.integer(text) == gold
+    match = re.fullmatch(r"([+-]?)\s*(?:0[xX])?([0-9a-fA-F]+(?:_[0-9a-fA-F]+)*)", text)
+    return (match is not None and int(match[1] + match[2], 16) == gold) or forms.integer(text) == gold
 
 
 def calendar_arithmetic(answer: str, entry: Entry, config: Config) -> float:
@@ -76,8 +74,6 @@ def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
     The stored answer is also right. It may be less accurate, because the library rounds every intermediate result.
     """
     value = forms.number(answer)
-    if value is None:
-        return 0.0
     if value == forms.number(entry["answer"]):
         return 1.0
     exact = exact_value(entry["question"].rpartition("\n")[2].removesuffix(" = ?"))
@@ -99,8 +95,6 @@ def decimal_chain_sum(answer: str, entry: Entry, config: Config) -> float:
     Python's decimals.
     """
     value = forms.number(answer)
-    if value is None:
-        return 0.0
     return value == forms.number(entry["answer"]) or value == exact_value(entry["metadata"]["expression"])
 
 
@@ -119,8 +113,7 @@ def fraction_simplification(answer: str, entry: Entry, config: Config) -> float:
 
 def gsm_symbolic(answer: str, entry: Entry, config: Config) -> float:
     """The stored number; a currency or percent sign is ignored."""
-    value = forms.rational(_without_currency(answer))
-    return value is not None and value == forms.rational(entry["answer"])
+    return forms.rational(_without_currency(answer)) == forms.rational(entry["answer"])
 
 
 def _without_currency(text: str) -> str:
@@ -157,10 +150,7 @@ def _without_unit(text: str, units: tuple[str, ...]) -> str:
 def number_format(answer: str, entry: Entry, config: Config) -> float:
     """The requested candidate in any notation, rounded to at least three decimal places. The answer must be closer to
     it than to any other candidate."""
-    value = forms.number(answer)
-    metadata = entry["metadata"]
-    if value is None:
-        return 0.0
+    value, metadata = forms.number(answer), entry["metadata"]
     gold = Fraction(str(metadata["solution"]))
     distance = abs(value - gold)
     if distance > _PICK_TOLERANCE:
@@ -171,11 +161,9 @@ def number_format(answer: str, entry: Entry, config: Config) -> float:
 
 def power_function(answer: str, entry: Entry, config: Config) -> float:
     """Any number that equals the stored one when both are rounded to three significant figures."""
-    value = _scientific(answer)
-    gold = forms.number(entry["answer"])
-    if value is None or gold is None:
-        return 0.0
-    return not _rounded(value, _POWER_FIGURES).isdisjoint(_rounded(gold, _POWER_FIGURES))
+    value = attempt(forms.number, answer)
+    given = _rounded(_scientific(answer) if value is None else value, _POWER_FIGURES)
+    return not given.isdisjoint(_rounded(forms.number(entry["answer"]), _POWER_FIGURES))
 
 
 def _rounded(value: Fraction, digits: int) -> set[Fraction]:
@@ -187,25 +175,20 @@ def _rounded(value: Fraction, digits: int) -> set[Fraction]:
     return {floor(value / place + half) * place, ceil(value / place - half) * place}
 
 
-def _scientific(text: str) -> Fraction | None:
-    r"""A number, which may be written as `1.23 × 10^4`, `1.23 \times 10^{4}`, `1.23*10**4` or `10⁴`."""
-    if (value := forms.number(text)) is not None:
-        return value
-    match _factors(text):
-        case [(ten, exponent)] if ten == 10:
-            mantissa = Fraction(1)
-        case [(mantissa, 1), (ten, exponent)] if ten == 10:
-            pass
-        case _:
-            return None
-    return mantissa * Fraction(10) ** exponent if abs(exponent) <= _MAX_EXPONENT else None
+def _scientific(text: str) -> Fraction:
+    r"""A number written as `1.23 × 10^4`, `1.23 \times 10^{4}`, `1.23*10**4` or `10⁴`."""
+    factors = [(Fraction(1), 1), *_factors(text)]
+    (mantissa, one), (ten, exponent) = factors[-2:]
+    if len(factors) > 3 or one != 1 or ten != 10 or abs(exponent) > _MAX_EXPONENT:
+        raise Unreadable
+    return mantissa * Fraction(10) ** exponent
 
 
 def _factors(text: str) -> list[tuple[Fraction, int]]:
-    """Base and exponent of each factor in a product such as `2^2 × 3`; empty for anything else."""
+    """Base and exponent of each factor in a product such as `2^2 × 3`."""
     node = parse(re.sub("[xX]", "*", forms.ungrouped(text)))
     found: list[tuple[Fraction, int]] = []
-    for factor in () if node is None else node[1:] if node[0] == "product" else (node,):
+    for factor in node[1:] if node[0] == "product" else (node,):
         base, exponent = factor, 1
         match factor:
             case ("power", base, ("number", digits)) if digits.isdigit():
@@ -213,7 +196,7 @@ def _factors(text: str) -> list[tuple[Fraction, int]]:
             case ("power", base, ("negative", ("number", digits))) if digits.isdigit():
                 exponent = -int(digits)
         if base[0] != "number" and (base[0] != "negative" or base[1][0] != "number"):
-            return []
+            raise Unreadable
         found.append((exact(base), exponent))
     return found
 
@@ -222,10 +205,12 @@ def prime_factorization(answer: str, entry: Entry, config: Config) -> float:
     """The prime factors in any order, as a product or a list, repeated or as powers."""
     number, wanted = entry["metadata"]["number"], entry["metadata"]["factors"]
     left, equals, right = answer.partition("=")
-    product = (right if equals and forms.integer(left) == number else answer).strip().rstrip("×*·⋅")
-    if forms.integer(product) == number:
+    if equals and forms.integer(left) != number:
+        return 0.0
+    product = (right if equals else answer).strip().rstrip("×*·⋅")
+    if attempt(forms.integer, product) == number:
         return wanted == [number]
-    if "," in product and (listed := forms.numbers(product)):
+    if "," in product and (listed := attempt(forms.numbers, product)):
         return len(listed) == len(wanted) and sorted(listed) == sorted(wanted)
     given: Counter[Fraction] = Counter()
     for base, exponent in _factors(product):
@@ -243,24 +228,21 @@ def coin_flip(answer: str, entry: Entry, config: Config) -> float:
     right value, because otherwise zero would be accepted for the smallest probabilities.
     """
     gold = forms.rational(str(entry["answer"]))
-    if gold is None:
-        raise ValueError(f"cannot read the stored probability {entry['answer']!r}")
     return all(_close(_probability(part), gold) for part in re.split(r"=|≈|\\approx\b", answer))
 
 
-def _close(value: Fraction | None, gold: Fraction) -> bool:
-    if value is None or abs(value - gold) > gold * Fraction(1, 20):
+def _close(value: Fraction, gold: Fraction) -> bool:
+    if abs(value - gold) > gold * Fraction(1, 20):
         return False
     shown = next((n for n in range(_PLACES, _MOST_PLACES) if 10**n % value.denominator == 0), _MOST_PLACES)
     unit = Fraction(1, 10**shown)
     return -unit / 2 <= value - gold <= unit / 2 or -unit < value - gold < 0
 
 
-def _probability(text: str) -> Fraction | None:
+def _probability(text: str) -> Fraction:
     text = text.strip()
     if text.endswith("%"):
-        value = forms.number(text.removesuffix("%").removesuffix("\\"))
-        return None if value is None else value / 100
+        return forms.number(text.removesuffix("%").removesuffix("\\")) / 100
     return forms.rational(text)
 
 
@@ -336,8 +318,7 @@ def advanced_geometry(answer: str, entry: Entry, config: Config) -> float:
         parts = forms.unbracketed(re.sub(r"\\left|\\right", "", answer)).split(",")
         return len(parts) == 2 and all(map(_is_near, map(forms.rational, parts), map(Fraction, metadata["ortho"])))
     if metadata["task_type"] == "incircle_radius":
-        radius = metadata["incircle_radius_approx"]
-        surd = _surd(answer)
+        radius, surd = metadata["incircle_radius_approx"], attempt(_surd, answer)
         is_exact = surd is not None and abs(surd[0] - radius) + surd[1] <= _FLOAT_ERROR
         return is_exact or _is_near(forms.rational(answer), radius)
     number = _without_unit(answer, _DEGREES)
@@ -345,15 +326,13 @@ def advanced_geometry(answer: str, entry: Entry, config: Config) -> float:
     return _is_near(forms.rational(number), metadata["angle_ABC_degrees"], tolerance)
 
 
-def _is_near(value: Fraction | None, right: Fraction | float, tolerance: Fraction = _HALF_A_THOUSANDTH) -> bool:
+def _is_near(value: Fraction, right: Fraction | float, tolerance: Fraction = _HALF_A_THOUSANDTH) -> bool:
     """Whether a decimal number is within the tolerance; other fractions must be exact."""
-    if value is None:
-        return False
     is_decimal = _MANY_PLACES % value.denominator == 0
     return abs(value - Fraction(right)) <= (tolerance if is_decimal else 0) + _FLOAT_ERROR
 
 
-def _surd(text: str) -> calculus.Ball | None:
+def _surd(text: str) -> calculus.Ball:
     r"""Sums of whole numbers and their square roots, divided by whole numbers: `3√5/2`, `\frac{\sqrt{5} - 1}{2}`.
 
     Nothing else is accepted, not even roots in denominators: a formula with the question's numbers is not an answer.
@@ -362,14 +341,14 @@ def _surd(text: str) -> calculus.Ball | None:
     text = re.sub(r"\\cdot|\\times|[×·⋅]", "*", text)
     text = _ROOT.sub(lambda root: f"√{next(filter(None, root.groups()))}", text)
     text = re.sub(r"\\[dt]?frac\{([^{}]*)\}\{(\d{1,9})\}", r"(\1)/\2", text)
-    node = parse(re.sub(r"√(\d+)", r"sqrt(\1)", text)) if _SURD.fullmatch(text) else None
+    if not _SURD.fullmatch(text):
+        raise Unreadable
     try:
-        return None if node is None else calculus.compiled(node)({})[0]
+        return calculus.compiled(parse(re.sub(r"√(\d+)", r"sqrt(\1)", text)))({})[0]
     except ArithmeticError:  # division by zero
-        return None
+        raise Unreadable from None
 
 
 def simple_geometry(answer: str, entry: Entry, config: Config) -> float:
     """The angle, with or without a unit."""
-    value = forms.number(_without_unit(answer, _DEGREES))
-    return value is not None and value == forms.number(entry["answer"])
+    return forms.number(_without_unit(answer, _DEGREES)) == forms.number(entry["answer"])

@@ -23,8 +23,7 @@ MAX_MOVES = 1_000
 State = tuple[int, ...]
 Point = tuple[int, int, int]
 _MOVE = re.compile(
-    r"(?P<layer>[1-9])?(?:(?P<face>[LRDUBF])(?P<wide>w)?|(?P<small>[lrdubf]))(?P<tail>'[1-9]?|[1-9]'?)?"
-    r"|(?P<whole>[XYZMESxyz])(?P<rest>'[1-9]?|[1-9]'?)?"
+    r"(?:(?P<layer>[1-9])?(?P<face>[LRDUBF]w?|[lrdubf])|(?P<whole>[XYZMESxyz]))(?P<tail>'[1-9]?|[1-9]'?)?"
 )
 _AXES = {"L": 0, "R": 0, "M": 0, "X": 0, "D": 1, "U": 1, "E": 1, "Y": 1, "B": 2, "F": 2, "S": 2, "Z": 2}
 _CLOCKWISE = "RUFXYZS"
@@ -51,7 +50,7 @@ def modulo_grid(answer: str, entry: Entry, config: Config) -> float:
     """All symbols of the grid, with or without separators."""
     gold = entry["answer"].splitlines()
     rows = common.rows(answer.replace("\N{VARIATION SELECTOR-16}", ""), sum(map(len, gold)))
-    return rows is not None and ["".join(row) for row in rows] == gold
+    return ["".join(row) for row in rows] == gold
 
 
 def needle_haystack(answer: str, entry: Entry, config: Config) -> float:
@@ -105,24 +104,21 @@ def _turn(size: int, text: str) -> Callable[[State], State] | None:
     move = _MOVE.fullmatch(text) if len(text) <= 5 else None
     if move is None:
         return None
-    if whole := move["whole"]:
-        face = whole.upper()
-        if face in "XYZ":
-            first, last = 1, size
-        elif size % 2:
-            first = last = size // 2 + 1
-        else:
-            return None
-    else:
-        face = move["face"] or move["small"].upper()
-        wide = move["wide"] or move["small"]
+    name = move["face"] or move["whole"]
+    face = name[0].upper()
+    if move["face"]:
+        wide = name.islower() or name.endswith("w")
         last = int(move["layer"] or (2 if wide else 1))
         first = 1 if wide else last
+    elif face in "XYZ":
+        first, last = 1, size
+    else:
+        first = last = size // 2 + 1 if size % 2 else size + 1  # cubes of even size have no middle layer
     if last > size:
         return None
     if face in "LDB":  # their layers are numbered from the negative end of the axis, ours from the positive end
         first, last = size + 1 - last, size + 1 - first
-    tail = move["tail"] or move["rest"] or ""
+    tail = move["tail"] or ""
     quarters = int(tail.strip("'") or 1) * (1 if face in _CLOCKWISE else -1) * (-1 if "'" in tail else 1)
     return _quarters(size, _AXES[face], first, last, quarters % 4)
 
@@ -165,12 +161,14 @@ def codeio(answer: str, entry: Entry, config: Config) -> float:
     require running the code.
     """
     gold = _stored(entry["answer"])
-    if gold is forms.INVALID:  # NaN and infinity
+    if gold is None:  # NaN and infinity
         return common.text(answer, entry, config)
-    value = forms.literal(answer) if _n_signs(answer) <= _n_signs(entry["answer"]) + _MORE_SIGNS else forms.INVALID
-    if value is forms.INVALID:
-        return isinstance(gold, str) and forms.plain_digits(answer.strip()) == gold
-    return _same(value, gold)
+    if _n_signs(answer) <= _n_signs(entry["answer"]) + _MORE_SIGNS:
+        try:
+            return _same(forms.literal(answer), gold[0])
+        except forms.Unreadable:
+            pass
+    return forms.plain_digits(answer.strip()) == gold[0]
 
 
 def _n_signs(source: str) -> int:
@@ -178,8 +176,9 @@ def _n_signs(source: str) -> int:
 
 
 @lru_cache(maxsize=256)
-def _stored(answer: str) -> Any:
-    return forms.literal(answer)
+def _stored(answer: str) -> tuple[Any] | None:
+    """The stored literal, which may itself be None, as a tuple."""
+    return forms.attempt(lambda text: (forms.literal(text),), answer)
 
 
 def _same(value: Any, gold: Any) -> bool:
@@ -216,10 +215,8 @@ def acre(answer: str, entry: Entry, config: Config) -> float:
 
 def list_functions(answer: str, entry: Entry, config: Config) -> float:
     """The stored numbers in the same order; brackets are optional unless the list is empty."""
-    numbers = forms.numbers(answer.replace("{,}", "")) if len(answer) <= _MAX_TEXT else None
-    if numbers is None or not (numbers or "[" in answer):
-        return 0.0
-    return numbers == forms.numbers(entry["answer"])
+    numbers = forms.numbers(answer.replace("{,}", "")) if len(answer) <= _MAX_TEXT else []
+    return bool(numbers or "[" in answer) and numbers == forms.numbers(entry["answer"])
 
 
 _LABEL = re.compile(r"\A\s*output(?: grid)?:", re.IGNORECASE)

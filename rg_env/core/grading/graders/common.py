@@ -18,9 +18,8 @@ Entry = Mapping[str, Any]
 Config = Mapping[str, Any]
 """Options set by the user; others have the library's default."""
 Grader = Callable[[str, Entry, Config], float]
-"""Function of (answer, entry, config) that returns real progress in [0, 1]; True counts as 1.0, a right answer. It
-never raises because of an answer."""
-
+"""Function of (answer, entry, config) that returns real progress in [0, 1]; True counts as 1.0, a right answer. An
+answer makes it raise no error but `forms.Unreadable`, which counts as 0.0."""
 
 _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
 
@@ -42,20 +41,17 @@ def word(answer: str, entry: Entry, config: Config) -> float:
 
 def exact_number(answer: str, entry: Entry, config: Config) -> float:
     """The stored decimal number in any notation."""
-    value = forms.number(answer)
-    return value is not None and value == forms.number(str(entry["answer"]))
+    return forms.number(answer) == forms.number(str(entry["answer"]))
 
 
 def fraction(answer: str, entry: Entry, config: Config) -> float:
     """The stored number as a decimal or a fraction, reduced or not."""
-    value = forms.rational(answer)
-    return value is not None and value == forms.rational(str(entry["answer"]))
+    return forms.rational(answer) == forms.rational(str(entry["answer"]))
 
 
 def truth(answer: str, entry: Entry, config: Config) -> float:
     """The stored True or False, or Yes or No, in any letter case; yes means true, and no means false."""
-    value = _TRUTH.get(answer.strip().casefold())
-    return value is not None and value is _TRUTH[str(entry["answer"]).casefold()]
+    return _TRUTH.get(answer.strip().casefold()) is _TRUTH[str(entry["answer"]).casefold()]
 
 
 def squeezed(text: str) -> str:
@@ -104,14 +100,12 @@ _CELL = re.compile(r"[^\s,;|]+")
 _WHOLE = re.compile(r"([+-]?\d{1,9})(?:\.0*)?", re.ASCII)
 
 
-def rows(text: str, n_cells: int) -> list[list[str]] | None:
-    """Cells of a matrix given as lines, JSON, a Python literal or LaTeX. A flat list is one row.
-
-    None if the text is too long for a matrix of about `n_cells` cells.
-    """
+def rows(text: str, n_cells: int) -> list[list[str]]:
+    """Cells of a matrix given as lines, JSON, a Python literal or LaTeX. A flat list is one row. A text too long for a
+    matrix of about `n_cells` cells is unreadable."""
     text = text.strip()
     if len(text) > _MORE_CHARS + _CHARS_PER_CELL * n_cells:
-        return None
+        raise forms.Unreadable
     text = forms.plain_digits(text)
     if latex := _LATEX.fullmatch(text):
         lines = latex[2].replace("&", " ").split("\\\\")
@@ -120,13 +114,11 @@ def rows(text: str, n_cells: int) -> list[list[str]] | None:
         inner = text.strip("[], \t\n") if text.startswith("[") and text.endswith("]") else ""
         is_list = inner and ("\n" not in inner or re.search(r"\[|,[ \t]*\n", inner))  # not plain lines in brackets
         lines = re.split(r"\][\s,]*\[", text) if is_list else text.splitlines()
-    lines = [line for line in lines if line.strip()]
-    return [_cells(line) for line in lines] if len(lines) <= n_cells else None
-
-
-def _cells(line: str) -> list[str]:
     # A bracket at the wrong end is kept and makes the cell invalid.
-    return [cell.strip("'\"") for cell in _CELL.findall(line.lstrip("[ \t\n").rstrip("], \t\n"))]
+    lines = [line.lstrip("[ \t\n").rstrip("], \t\n") for line in lines if line.strip()]
+    if len(lines) > n_cells:
+        raise forms.Unreadable
+    return [[cell.strip("'\"") for cell in _CELL.findall(line)] for line in lines]
 
 
 def whole(cell: str) -> int | None:
@@ -143,15 +135,15 @@ def is_whole(cell: str, value: object) -> bool:
 def grade_grid(answer: str, gold: Grid, given: Grid = (), matches: Matches = is_whole) -> float:
     """Progress beyond a copy of `given` or a constant grid, whichever has more correct cells."""
     found, shape = rows(answer, sum(map(len, gold))), list(map(len, gold))
-    if found is None or list(map(len, found)) != shape:
+    if list(map(len, found)) != shape:
         return 0.0
     return _graded(flat(found), flat(gold), flat(given) if list(map(len, given)) == shape else (), matches)
 
 
 def grade_line(answer: str, gold: Sequence[int], given: Sequence[int]) -> float:
     """`grade_grid` for a flat list, with or without brackets, on one or several lines."""
-    found = rows(answer, len(gold))
-    return 0.0 if found is None or sum(map(len, found)) != len(gold) else _graded(flat(found), gold, given, is_whole)
+    found = flat(rows(answer, len(gold)))
+    return _graded(found, gold, given, is_whole) if len(found) == len(gold) else 0.0
 
 
 def _graded(cells: Sequence[str], gold: Sequence[Any], given: Sequence[Any], matches: Matches) -> float:

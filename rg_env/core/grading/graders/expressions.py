@@ -1,8 +1,8 @@
 r"""Parser for formulas in model output: `-3*x**2`, `2x(x + 1)`, `\frac{1}{2} e^{2x}`, `ln|x| + C`.
 
 `parse` supports numbers, the caller's variables, `+ - * / ^ **`, brackets of any kind, implicit products (`2x`, but not
-`x2` or `2 3`), `|x|`, the functions of `FUNCTIONS`, the constants `e` and `pi`, and some LaTeX. It returns None for
-anything else. Parsing does not evaluate anything. A tree has at most `MAX_TOKENS` leaves and a bounded depth, so
+`x2` or `2 3`), `|x|`, the functions of `FUNCTIONS`, the constants `e` and `pi`, and some LaTeX. Anything else raises
+`forms.Unreadable`. Parsing does not evaluate anything. A tree has at most `MAX_TOKENS` leaves and a bounded depth, so
 walking it takes bounded time. `exact` evaluates a tree that contains only the four arithmetic operations.
 """
 
@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from rg_env.core.grading.graders import forms
+from rg_env.core.grading.graders.forms import Unreadable
 
 MAX_CHARS = 4_000
 MAX_TOKENS = 600
@@ -42,37 +43,30 @@ Node = tuple[Any, ...]
 """
 
 
-class _Refused(ValueError):
-    """The text is not a valid formula. `parse` catches this error."""
-
-
-def parse(text: str, variables: Collection[str] = (), *, bounded: bool = True) -> Node | None:
+def parse(text: str, variables: Collection[str] = (), *, bounded: bool = True) -> Node:
     """Parse a formula. A name in `variables` takes precedence over a constant or function of the same name.
 
-    Returns None for an invalid formula and, unless `bounded` is False, for text longer than `MAX_CHARS` characters or
-    `MAX_TOKENS` tokens. Pass `bounded=False` only for text whose length is limited elsewhere.
+    Unless `bounded` is False, text longer than `MAX_CHARS` characters or `MAX_TOKENS` tokens is unreadable. Pass
+    `bounded=False` only for text whose length is limited elsewhere.
     """
     if bounded and len(text) > MAX_CHARS:
-        return None
+        raise Unreadable
     names = frozenset(variables)
-    tokens = _tokens(plain(text), names)
-    if tokens is None or (bounded and len(tokens) > MAX_TOKENS):
-        return None
-    try:
-        return _Parser(tokens, names).whole()
-    except _Refused:
-        return None
+    tokens = _token(names).findall(_plain(text))
+    if any(len(token) > MAX_DIGITS for token in tokens) or (bounded and len(tokens) > MAX_TOKENS):
+        raise Unreadable
+    return _Parser(tokens, names).whole()
 
 
 def parse_stored(text: str, variables: Collection[str] = ()) -> Node:
     """Parse a formula of any length from an entry. Raises ValueError if it is invalid."""
-    node = parse(text, variables, bounded=False)
-    if node is None:
-        raise ValueError(f"cannot read the formula {text!r}")
-    return node
+    try:
+        return parse(text, variables, bounded=False)
+    except Unreadable:
+        raise ValueError(f"cannot read the formula {text!r}") from None
 
 
-def plain(text: str) -> str:
+def _plain(text: str) -> str:
     """`text` with digits, operators and exponents in ASCII, LaTeX commands as plain names or symbols, and parentheses
     for all brackets."""
     text = _RAISED.sub(lambda run: f"**{run[0].translate(_SUPERSCRIPTS)}", text)
@@ -83,24 +77,12 @@ def plain(text: str) -> str:
     return text.translate(_BRACKETS)
 
 
-def _tokens(text: str, variables: frozenset[str]) -> list[str] | None:
-    """Split text into numbers, names and operators; None if it contains anything else. In a run of letters, each token
-    is the longest name that matches: `xsin` becomes `x`, `sin`."""
-    pattern, found, position = _token(variables), list[str](), 0
-    text = text.rstrip()
-    while position < len(text):
-        match = pattern.match(text, position)
-        if match is None or len(match[1]) > MAX_DIGITS:
-            return None
-        found.append(match[1])
-        position = match.end()
-    return found
-
-
 @lru_cache(maxsize=256)
 def _token(variables: frozenset[str]) -> re.Pattern[str]:
+    """A number, name or operator, or any other character, which the parser refuses. In a run of letters, each token is
+    the longest name that matches: `xsin` becomes `x`, `sin`."""
     names = sorted(variables | _KNOWN, key=lambda name: (-len(name), name))
-    return re.compile(rf"\s*({'|'.join(map(re.escape, names))}|\d+(?:\.\d*)?|\.\d+|\*\*|[-+*/^()|])")
+    return re.compile(rf"{'|'.join(map(re.escape, names))}|\d+(?:\.\d*)?|\.\d+|\*\*|\S")
 
 
 class _Parser:
@@ -116,7 +98,7 @@ class _Parser:
     def whole(self) -> Node:
         node = self.sum()
         if self.tokens[self.at]:
-            raise _Refused
+            raise Unreadable
         return node
 
     def take(self, *wanted: str) -> str:
@@ -129,18 +111,21 @@ class _Parser:
 
     def need(self, token: str) -> None:
         if not self.take(token):
-            raise _Refused
+            raise Unreadable
 
-    def sum(self) -> Node:
+    def deeper(self) -> None:
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise _Refused
+            raise Unreadable
+
+    def sum(self) -> Node:
+        self.deeper()
         terms = [self.product()]
         while sign := self.take("+", "-"):
             term = self.product()
             terms.append(("negative", term) if sign == "-" else term)
         self.depth -= 1
-        return terms[0] if len(terms) == 1 else ("sum", *terms)
+        return _joined("sum", terms)
 
     def product(self) -> Node:
         factors = [self.signed()]
@@ -151,25 +136,22 @@ class _Parser:
             elif self.tokens[self.at] == "(" or self.tokens[self.at].isalpha():
                 factors.append(self.power())
             else:
-                return factors[0] if len(factors) == 1 else ("product", *factors)
+                return _joined("product", factors)
 
     def signed(self) -> Node:
-        negative, signs = False, 0
+        signs = ""
         while sign := self.take("+", "-"):
-            negative ^= sign == "-"
-            signs += 1
-            if signs > MAX_DEPTH:
-                raise _Refused
+            signs += sign
+        if len(signs) > MAX_DEPTH:
+            raise Unreadable
         node = self.power()
-        return ("negative", node) if negative else node
+        return ("negative", node) if signs.count("-") % 2 else node
 
     def power(self) -> Node:
         base = self.primary()
         if not self.take("**", "^"):
             return base
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise _Refused
+        self.deeper()
         exponent = self.signed()
         self.depth -= 1
         return ("power", base, exponent)
@@ -194,9 +176,9 @@ class _Parser:
             return self.call(token)
         if token in _CONSTANTS:
             return ("constant", token)
-        if token[:1].isdigit() or token[:1] == ".":
+        if re.match(r"\.?\d", token):
             return ("number", token)
-        raise _Refused
+        raise Unreadable
 
     def group(self) -> Node:
         self.need("(")
@@ -212,7 +194,7 @@ class _Parser:
             if exponent == ("negative", ("number", "1")) and function in _INVERSES:
                 function, exponent = _INVERSES[function], None
             elif exponent[0] != "number":
-                raise _Refused
+                raise Unreadable
         node = ("call", function, self.argument())
         return node if exponent is None else ("power", node, exponent)
 
@@ -225,15 +207,19 @@ class _Parser:
         if self.tokens[self.at] in self.variables:
             factors.append(self.power())
         if not factors:
-            raise _Refused
-        return factors[0] if len(factors) == 1 else ("product", *factors)
+            raise Unreadable
+        return _joined("product", factors)
+
+
+def _joined(kind: str, parts: list[Node]) -> Node:
+    return parts[0] if len(parts) == 1 else (kind, *parts)
 
 
 def exact(node: Node, values: Mapping[str, Fraction] | None = None) -> Fraction:
     """Evaluate a tree of numbers, names in `values` and the four operations. Raises ValueError for any other node."""
     match node:
         case ("number", text):
-            return Fraction(text if text[-1] != "." else text[:-1])
+            return Fraction(text)
         case ("name", name) if values and name in values:
             return values[name]
         case ("negative", operand):

@@ -1,18 +1,19 @@
 """Helpers that ignore harmless differences in form: wrapping around an answer, and ways to write numbers and lists.
 
 The text comes from a model and is never evaluated. Every function runs in time linear in the text's length, which
-callers limit. A function that cannot parse the text returns None (`literal` returns `INVALID`) instead of raising an
-exception.
+callers limit. A function that cannot read the text raises `Unreadable`, which `graders.grade` counts as a wrong answer.
 """
 
 import math
 import re
+import sys
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 _MAX_DIGITS = 1_000
 MAX_DEPTH = 100
 _MAX_EXPONENT = 400
@@ -22,12 +23,14 @@ _MAX_BRACES = 2_000
 _MAX_SIGNS = 30
 _FENCE = "```"
 _LANGUAGE = re.compile(r"(?:[A-Za-z][\w+-]*)?[ \t]*")
-_MATH = [("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")]
 _COMMAND = re.compile(
     r"\\(?:boxed|fbox|mbox|emph|operatorname|text(?:bf|it|rm|sf|sc|tt|normal)?|math(?:bf|it|rm|sf|tt|normal))\s*\{"
 )
 _BOLD = "**"
-_MARKS = (_BOLD, "__", "*", "_", "`")  # the longer ones first
+_MARKS = [
+    *(("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")),
+    *((mark, mark) for mark in (_BOLD, "__", "*", "_", "`")),  # the longer ones first
+]
 _INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 """Zero-width characters, which may surround copied text."""
 _POWER = re.compile(r"(?<=[\w)\]}])\*\*(?=[\w({+-])")
@@ -43,8 +46,8 @@ _GROUPS = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,])")
 _MINUS = {"−": "-", "–": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "＋": "+"}
 # Digits may be in groups of three, all with the same separator: a comma, an underscore or a (narrow) space.
 _NUMBER = re.compile(
-    r"[+-]?(?:\d+|\d{1,3}(?:,\d{3})+|\d{1,3}(?:_\d{3})+|\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+)?"
-    r"(?:\.\d*)?(?:[eE][+-]?\d{1,4})?"
+    r"[+-]?(?=\.?\d)(?:\d+|\d{1,3}(?:,\d{3})+|\d{1,3}(?:_\d{3})+|\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+)?"
+    r"(?:\.\d*)?(?:[eE]([+-]?\d{1,4}))?"
 )
 _PLAIN_NUMBER = re.compile(r"(-?[0-9]+)(?:\.([0-9]*))?")
 _LITERAL_TOKEN = re.compile(
@@ -67,10 +70,20 @@ value."""
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _SEPARATORS = str.maketrans(dict.fromkeys("→⇒>,;|[](){}'\"`‘’“”", " "))
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
-INVALID = object()
-"""The result of `literal` for text that is not a literal."""
 _PLAIN = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a"}
 _FRACTION = re.compile(r"([+-]?)\s*\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+
+
+class Unreadable(ValueError):
+    """The text is not in the form that a function reads, so it is not an answer."""
+
+
+def attempt(read: Callable[[str], T], text: str) -> T | None:
+    """What `read` returns for the text; None if it is unreadable."""
+    try:
+        return read(text)
+    except Unreadable:
+        return None
 
 
 def candidates(answer: str, *, label: bool = False, quotes: bool = True, brackets: bool = True) -> list[str]:
@@ -104,10 +117,7 @@ def unwrap(text: str) -> str:
     r"""`text` without surrounding whitespace, code fences, `\boxed{}`, `\text{}`, `$...$`, or bold or italic marks."""
     text = _stripped(text)
     for _ in range(_MAX_LAYERS):
-        inner = _unwrapped(text)
-        if inner is None:
-            break
-        text = inner
+        text = _unwrapped(text) or text
     return text
 
 
@@ -122,16 +132,18 @@ def _unwrapped(text: str) -> str | None:
     if (command := _COMMAND.match(text)) and text.endswith("}"):
         inner = text[command.end() : -1].strip()
         return inner if inner and _balanced(inner) else None
-    for start, end in _MATH:
-        if text.startswith(start) and text.endswith(end) and len(text) > len(start) + len(end):
-            inner = text[len(start) : -len(end)]
-            unescaped = inner.replace(r"\$", "")
-            return inner.strip() or None if start not in unescaped and end not in unescaped else None
-    for mark in _MARKS:
-        inner = text[len(mark) : -len(mark)].strip()
-        if inner and text.startswith(mark) and text.endswith(mark):
+    return _inside(text, _MARKS)
+
+
+def _inside(text: str, marks: Sequence[tuple[str, str]]) -> str | None:
+    """`text` without the first of `marks` that surrounds it; None if the mark also occurs inside, because then the text
+    has several marked parts."""
+    for start, end in marks:
+        if len(text) > len(start + end) and text.startswith(start) and text.endswith(end):
+            inner = text[len(start) : -len(end)].strip()
             # in `**x**2 + C**`, the inner `**` is an operator; in `**5** or **6**`, it marks bold text
-            return inner if mark not in (_POWER.sub("", inner) if mark == _BOLD else inner) else None
+            bare = _POWER.sub("", inner) if start == _BOLD else inner.replace(r"\$", "")
+            return inner or None if start not in bare and end not in bare else None
     return None
 
 
@@ -148,13 +160,10 @@ def _without_label(text: str) -> str | None:
 
 def _without_quotes(text: str) -> str | None:
     """`text` without surrounding quotes; None if it contains other quotes, unless it is a list or dictionary."""
-    for start, end in _QUOTES:
-        if len(text) > 2 and text.startswith(start) and text.endswith(end):
-            inner = text[1:-1].strip()
-            if inner[:1] + inner[-1:] in ("[]", "{}"):
-                return inner
-            return inner or None if start not in inner and end not in inner else None
-    return None
+    inner = text[1:-1].strip()
+    if inner[:1] + inner[-1:] in ("[]", "{}") and (text[0], text[-1]) in _QUOTES:
+        return inner
+    return _inside(text, _QUOTES)
 
 
 def _without_brackets(text: str) -> str | None:
@@ -181,10 +190,9 @@ def _balanced(text: str) -> bool:
 def same_value(answer: str, gold: str) -> bool:
     """Whether the answer equals `gold` as a number (`1,000`, `0.5`, `1/2`), or as text, ignoring case, spacing and the
     wrapping that `unwrap` removes."""
-    value = rational(gold)
-    wanted = unwrap(gold).casefold().split()
+    value, wanted = attempt(rational, gold), unwrap(gold).casefold().split()
     return any(
-        (value is not None and rational(text) == value) or text.casefold().split() == wanted
+        (value is not None and attempt(rational, text) == value) or text.casefold().split() == wanted
         for text in candidates(answer)
     )
 
@@ -206,15 +214,12 @@ def plain_digits(text: str) -> str:
     """
     if text.isascii():
         return text
-    signs = {c: _MINUS.get(c) or str(unicodedata.decimal(c)) for c in set(text) if c in _MINUS or _is_foreign_digit(c)}
+    foreign = {c for c in set(text) if c in _MINUS or (c.isdecimal() and not c.isascii())}
+    signs = {c: _MINUS.get(c) or str(unicodedata.decimal(c)) for c in foreign}
     if len(signs) <= _MAX_SIGNS:
         for sign, plain in signs.items():  # much faster than `translate` for non-ASCII text
             text = text.replace(sign, plain)
     return text
-
-
-def _is_foreign_digit(character: str) -> bool:
-    return character.isdecimal() and not character.isascii()
 
 
 def plain_thousands(text: str) -> str:
@@ -227,31 +232,29 @@ def ungrouped(text: str) -> str:
     return _GROUPS.sub(lambda number: number[0].replace(",", ""), plain_thousands(text))
 
 
-def number(text: str) -> Fraction | None:
-    """The value of a decimal number such as `-1,234.50`, `.5` or `2e3`; None for NaN, infinity, numbers with
-    more than 1,000 digits and any other text."""
+def number(text: str) -> Fraction:
+    """The value of a decimal number such as `-1,234.50`, `.5` or `2e3`, with at most 1,000 digits."""
     text = text.strip()
     if len(text) > _MAX_DIGITS:
-        return None
+        raise Unreadable
     if plain := _PLAIN_NUMBER.fullmatch(text):  # matches nearly all answers, and is ten times as fast
         whole, decimals = plain.groups()
         return Fraction(int(whole + decimals), 10 ** len(decimals)) if decimals else Fraction(int(whole))
     text = plain_thousands(plain_digits(text))
-    if not _NUMBER.fullmatch(text) or not any(c.isdigit() for c in text):
-        return None
-    mantissa, _, exponent = re.sub(r"[,_\s]", "", text).lower().partition("e")
-    if not any(c.isdigit() for c in mantissa) or (exponent and abs(int(exponent)) > _MAX_EXPONENT):
-        return None
-    value = Fraction(mantissa if mantissa[-1] != "." else mantissa[:-1])
-    return value * Fraction(10) ** int(exponent) if exponent else value
+    match = _NUMBER.fullmatch(text)
+    if match is None or abs(int(match[1] or 0)) > _MAX_EXPONENT:
+        raise Unreadable
+    return Fraction(re.sub(r"[,_\s]", "", text))
 
 
-def integer(text: str) -> int | None:
-    """The value of a whole number such as `4` or `4.0`; None for any other text."""
+def integer(text: str) -> int:
+    """The value of a whole number such as `4` or `4.0`."""
     if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:  # a fast path for the cells of grids
         return int(text)
     value = number(text)
-    return int(value) if value is not None and value.denominator == 1 else None
+    if value.denominator != 1:
+        raise Unreadable
+    return int(value)
 
 
 def plain_fraction(text: str) -> str:
@@ -261,35 +264,33 @@ def plain_fraction(text: str) -> str:
     return "{}{}/{}".format(*latex.groups()) if latex else text
 
 
-def rational(text: str) -> Fraction | None:
+def rational(text: str) -> Fraction:
     r"""The value of a decimal number or of a fraction: `3/4`, `-6 / 8`, `\frac{3}{4}`."""
     above, slash, below = plain_fraction(text).partition("/")
-    numerator = number(above)
-    if not slash or numerator is None:
-        return numerator
-    denominator = number(below)
-    return numerator / denominator if denominator else None
+    divisor = number(below) if slash else 1
+    if not divisor:
+        raise Unreadable
+    return number(above) / divisor
 
 
 def literal(text: str) -> Any:
     """Parse a single JSON or Python literal: a list, a tuple, a dictionary with string or integer keys, a string, a
     number, a boolean or None. Digits may be in any script.
 
-    Returns `INVALID` for anything else: other syntax, NaN, infinity, duplicate keys, brackets nested more than
-    `MAX_DEPTH` deep, and numbers with more than 1,000 digits.
+    Anything else is unreadable: other syntax, NaN, infinity, duplicate keys, brackets nested more than `MAX_DEPTH`
+    deep, and numbers with more than 1,000 digits.
 
     `ast.literal_eval` is not used, because it takes 0.25 s for some texts of 10,000 characters.
     """
     tokens = _LITERAL_TOKEN.finditer(plain_digits(text).strip())
-    try:
-        value = _literal(next(tokens), tokens, 0)
-    except (ValueError, OverflowError):
-        return INVALID
-    return value if next(tokens).lastindex is None else INVALID
+    value = _literal(next(tokens), tokens, 0)
+    if next(tokens).lastindex is not None:
+        raise Unreadable
+    return value
 
 
 def _literal(token: re.Match[str], tokens: Iterator[re.Match[str]], depth: int) -> Any:
-    """Read the value that starts with `token`. Raises ValueError if `token` does not start a value."""
+    """Read the value that starts with `token`."""
     kind = token.lastindex
     if kind == _DIGITS:
         return _finite(token[kind], int)
@@ -301,46 +302,42 @@ def _literal(token: re.Match[str], tokens: Iterator[re.Match[str]], depth: int) 
         return _finite(token[kind], int if token[kind].lstrip("+-").isdigit() else float)
     if kind == _WORD:
         return _WORDS[token[kind].lower()]
-    raise ValueError("not a literal")
+    raise Unreadable
 
 
 def _group(bracket: str, tokens: Iterator[re.Match[str]], depth: int) -> Any:
     """Read the rest of a list, tuple or dictionary after its opening bracket. Parentheses around a single item yield
     the item itself."""
     if depth > MAX_DEPTH:
-        raise ValueError("too deep")
+        raise Unreadable
     keys: list[Any] = []
     items: list[Any] = []
     token, comma = next(tokens), True
     while token.lastindex != _CLOSE:
         if not comma:
-            raise ValueError("no comma between items")
+            raise Unreadable
         item, token = _literal(token, tokens, depth), next(tokens)
         if bracket == "{":
             if token[_SIGN] != ":" or not isinstance(item, str | int):
-                raise ValueError("not a key")
+                raise Unreadable
             keys.append(item)
             item, token = _literal(next(tokens), tokens, depth), next(tokens)
         items.append(item)
         comma = token[_SIGN] == ","
         if comma:
             token = next(tokens)
-    if token[_CLOSE] != {"[": "]", "(": ")", "{": "}"}[bracket]:
-        raise ValueError("mismatched bracket")
+    # An answer with two values for a key is ambiguous.
+    if bracket + token[_CLOSE] not in ("[]", "()", "{}") or len(set(keys)) < len(keys):
+        raise Unreadable
     if bracket == "{":
-        found = dict(zip(keys, items, strict=True))
-        if len(found) < len(keys):  # an answer with two values for a key is ambiguous
-            raise ValueError("duplicate key")
-        return found
-    if bracket == "(":
-        return tuple(items) if comma or len(items) != 1 else items[0]
-    return items
+        return dict(zip(keys, items, strict=True))
+    return items if bracket == "[" else tuple(items) if comma or len(items) != 1 else items[0]
 
 
 def _finite(text: str, kind: type[int] | type[float]) -> int | float:
     value = kind(text) if len(text) <= _MAX_DIGITS else math.inf
     if abs(value) == math.inf:
-        raise ValueError("too large")
+        raise Unreadable
     return value
 
 
@@ -353,18 +350,17 @@ def _unescaped(text: str) -> str:
 
 
 def _character(name: str) -> str:
-    return chr(int(name[1:], 16)) if len(name) > 1 else _PLAIN.get(name, name)
+    if len(name) == 1:
+        return _PLAIN.get(name, name)
+    code = int(name[1:], 16)
+    if code > sys.maxunicode:
+        raise Unreadable
+    return chr(code)
 
 
-def numbers(text: str) -> list[Fraction] | None:
+def numbers(text: str) -> list[Fraction]:
     """Parse a list of numbers separated by commas or whitespace, with or without brackets: `[1, 2.5]`, `1 2`."""
-    return all_numbers(part.strip("'\"") for part in re.split(r"[\s,;]+", unbracketed(plain_digits(text))) if part)
-
-
-def all_numbers(texts: Iterable[str]) -> list[Fraction] | None:
-    """The numbers in `texts`; None if any text is not a number."""
-    found = [number(text) for text in texts]
-    return None if None in found else [value for value in found if value is not None]
+    return [number(part.strip("'\"")) for part in re.split(r"[\s,;]+", unbracketed(plain_digits(text))) if part]
 
 
 def parts(text: str) -> list[str]:

@@ -81,48 +81,40 @@ def survo(answer: str, entry: Entry, config: Config) -> float:
     puzzle, size = metadata["puzzle"], metadata["board_size"]
 
     def obeys(grid: Grid) -> bool:
-        used = [
-            cell
-            for row, given in zip(grid, puzzle, strict=True)
-            for cell, old in zip(row, given, strict=True)
-            if not old
-        ]
+        used = [cell for cell, given in zip(common.flat(grid), common.flat(puzzle), strict=True) if not given]
         sums_hold = all(sum(line[:-1]) == line[-1] for line in grid + _columns(grid))
         return sums_hold and sorted(used) == sorted(metadata["candidate_numbers"])
 
     return _value(_grid(answer, size, size, one_digit=False), metadata, obeys)
 
 
-def _value(grid: Grid | None, metadata: dict[str, Any], obeys: Callable[[Grid], bool]) -> float:
+def _value(grid: Grid, metadata: dict[str, Any], obeys: Callable[[Grid], bool]) -> float:
     """1.0 for a grid that keeps the givens and `obeys` the rules; otherwise, the partial credit described in the
     module docstring."""
-    if grid is None:
+    boards = map(common.flat, (grid, metadata["puzzle"], metadata["solution"]))
+    cells = list(zip(*boards, strict=True))
+    if any(cell != given for cell, given, _ in cells if given):
         return 0.0
-    wanted: list[int] = []
-    hits = 0
-    for row, givens, solved in zip(grid, metadata["puzzle"], metadata["solution"], strict=True):
-        for cell, given, right in zip(row, givens, solved, strict=True):
-            if not given:
-                wanted.append(right)
-                hits += cell == right
-            elif cell != given:
-                return 0.0
     if obeys(grid):
         return 1.0
-    most_common = max(Counter(wanted).values(), default=0)
-    return (hits - most_common) / len(wanted) if hits > most_common else 0.0
+    empty = [(cell, right) for cell, given, right in cells if not given]
+    hits = sum(cell == right for cell, right in empty)
+    most_common = max(Counter(right for _, right in empty).values(), default=0)
+    return (hits - most_common) / len(empty) if hits > most_common else 0.0
 
 
-def _grid(text: str, n_rows: int, n_columns: int, one_digit: bool = True) -> Grid | None:
-    """The grid as rows of whole numbers, with 0 for a blank (`_`); None if its size is wrong or a cell is invalid.
+def _grid(text: str, n_rows: int, n_columns: int, one_digit: bool = True) -> Grid:
+    """The grid as rows of whole numbers, with 0 for a blank (`_`). A grid of another size is unreadable.
 
     With `one_digit`, digits in a row need no separators. Lines drawn between rows are skipped.
     """
-    rows = [row for row in common.rows(text, n_rows * n_columns) or [] if set("".join(row)) - set("-+=:")]
+    rows = [row for row in common.rows(text, n_rows * n_columns) if set("".join(row)) - set("-+=:")]
     if one_digit:
         rows = [list("".join(row)) for row in rows]
     grid = [[0 if cell == "_" else common.whole(cell) for cell in row] for row in rows]
-    return None if [len(row) for row in grid] != [n_columns] * n_rows or None in common.flat(grid) else cast(Grid, grid)
+    if [len(row) for row in grid] != [n_columns] * n_rows or None in common.flat(grid):
+        raise forms.Unreadable
+    return cast(Grid, grid)
 
 
 def _columns(grid: Grid) -> Grid:
@@ -156,7 +148,7 @@ def n_queens(answer: str, entry: Entry, config: Config) -> float:
     puzzle = entry["metadata"]["puzzle"]
     size = len(puzzle)
     board = common.rows(answer, size**2)
-    if board is None or len(board) != size:
+    if len(board) != size:
         return 0.0
     rows = [list(row[0]) if len(row) == 1 else row for row in board]  # `_Q__` as well as `_ Q _ _`
     if any(len(row) != size or any(cell not in ("_", ".", "Q", "q") for cell in row) for row in rows):
@@ -177,18 +169,17 @@ def tsumego(answer: str, entry: Entry, config: Config) -> float:
     board = entry["metadata"]["board"]
     move, taken = _point(answer, len(board)), captures(board)
     if not taken:
-        return move is not None and move == _point(str(entry["answer"]), len(board))
-    return move is not None and taken.get(move) == max(taken.values())
+        return move == _point(str(entry["answer"]), len(board))
+    return taken.get(move) == max(taken.values())
 
 
-def _point(text: str, size: int) -> Point | None:
+def _point(text: str, size: int) -> Point:
     """Row and column, counted from the top left, of a point such as `C4`, whose row number is counted from the
     bottom."""
     match = _MOVE.fullmatch(forms.plain_digits(text.strip()))
     if match is None:
-        return None
-    row, column = size - int(match[2]), ord(match[1].upper()) - ord("A")
-    return (row, column) if 0 <= row < size and 0 <= column < size else None
+        raise forms.Unreadable
+    return size - int(match[2]), ord(match[1].upper()) - ord("A")
 
 
 def captures(board: list[list[str]]) -> dict[Point, int]:
@@ -234,15 +225,9 @@ def _made_of(answer: str, numbers: Collection[int], target: int) -> Node | None:
     if equals and forms.integer(right) != target:
         return None
     node = parse(left)
-    if node is None:
-        return None
     parts = list(_parts(node))
-    used = [part[1] for part in parts if part[0] == "number"]
-    # no decimal points or leading zeros
-    plain = all(number.isdecimal() and number == str(int(number)) for number in used)
-    if not plain or not all(part[0] in _FOUR_OPERATIONS for part in parts):
-        return None
-    if sorted(map(int, used)) != sorted(numbers):
+    used = sorted(part[1] for part in parts if part[0] == "number")
+    if used != sorted(map(str, numbers)) or not all(part[0] in _FOUR_OPERATIONS for part in parts):
         return None
     try:
         return node if exact(node) == target else None
@@ -287,5 +272,5 @@ def puzzle24(answer: str, entry: Entry, config: Config) -> float:
         return 0.0
     named = re.search(r"operators ([-+*/, ]+)\.", str(entry["question"]))
     allowed = set(named[1].replace(",", "").split() if named else "+-*/")
-    stored = parse(str(entry["answer"]))  # the generator replaces an inexact division with `-`
+    stored = forms.attempt(parse, str(entry["answer"]))  # the generator replaces an inexact division with `-`
     return _operators(node) <= allowed | (_operators(stored) if stored else set())

@@ -55,7 +55,9 @@ def _basic_arithmetic(entry: Entry, config: Config) -> str:
     """The exact value of the expression: a fraction if a division leaves a remainder, which the library discards. With
     `allow_parentheses=False`, the library also ignores precedence."""
     exact = exact_value(entry["metadata"]["expression"])
-    return str(entry["answer"]) if exact is None or exact == forms.number(entry["answer"]) else str(exact)
+    return (
+        str(entry["answer"]) if exact is None or exact == forms.attempt(forms.number, entry["answer"]) else str(exact)
+    )
 
 
 def _tsumego(entry: Entry, config: Config) -> str:
@@ -195,10 +197,8 @@ def _conclusion(entry: Entry) -> str | None:
     premises = logic.Premises(entry["metadata"])
     shortest = premises.conclusion()
     example: str = entry["metadata"]["example_answer"]
-    formula = logic.parse(example, premises.variables)
-    if shortest and formula and premises.lead_to(formula):
-        return example
-    return shortest
+    formula = forms.attempt(lambda text: logic.parse(text, premises.variables), example)
+    return example if shortest and formula and premises.lead_to(formula) else shortest
 
 
 STORED_ELSEWHERE: Mapping[str, Callable[[Entry], str | None]] = {

@@ -26,6 +26,7 @@ from operator import and_, or_
 from typing import Any
 
 from rg_env.core.grading.graders.common import Config, Entry
+from rg_env.core.grading.graders.forms import Unreadable
 
 Formula = tuple[Any, ...]
 MAX_TOKENS = 400
@@ -41,7 +42,7 @@ _WORDS = {
     "iff": "iff", "leftrightarrow": "iff",
     "(": "(", "[": "(", ")": ")", "]": ")",
 }  # fmt: skip
-_TOKEN = re.compile(r"\s*(<-{1,2}>|<={1,2}>|-{1,2}>|={1,2}>|&&|\|\||\\/|/\\|\\?[A-Za-z]+|\S)")
+_TOKEN = re.compile(r"<-{1,2}>|<={1,2}>|-{1,2}>|={1,2}>|&&|\|\||\\/|/\\|\\?[A-Za-z]+|\S")
 _BINDING = {"iff": 1, "implies": 2, "or": 3, "and": 4}
 
 
@@ -53,7 +54,7 @@ _DENIALS = {
 MAX_DEPENDS = 10
 """Maximum number of variables that a formula may depend on; formulas with more are not examined and never count as a
 conclusion. No level of the library has more, and the number of possible parts triples with each variable."""
-_MAX_PREMISE_TOKENS = 20_000  # premises come from the library; the limit for answers would reject long ones
+MAX_PREMISE_TOKENS = 20_000  # premises come from the library; the limit for answers would reject long ones
 
 
 def knights_knaves(answer: str, entry: Entry, config: Config) -> float:
@@ -108,17 +109,16 @@ def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
     negated variable is a right answer to more than one row in six (see `core.data.selection`).
     """
     premises = Premises(entry["metadata"])
-    formula = parse(answer.strip().lstrip("∴⊢ "), premises.variables)
-    return formula is not None and premises.lead_to(formula)
+    return premises.lead_to(parse(answer.strip().lstrip("∴⊢ "), premises.variables))
 
 
 class Premises:
     """A propositional_logic question's premises."""
 
     def __init__(self, metadata: Mapping[str, Any]) -> None:
-        """Parse the premises. Raises `ValueError` if a premise cannot be parsed."""
+        """Parse the premises. Raises `Unreadable`, a `ValueError`, if a premise cannot be parsed."""
         self.variables: list[str] = sorted(metadata["variables"])
-        self._formulas = [self._read(text) for text in metadata["premises"]]
+        self._formulas = [parse(text, self.variables, MAX_PREMISE_TOKENS) for text in metadata["premises"]]
         self._table = columns(self.variables)
         self._always = always(self._table)
         self._columns = [truth(premise, self._table) for premise in self._formulas]
@@ -177,12 +177,6 @@ class Premises:
         implied = clause != self._always and not self._together & ~clause
         return implied and all(premise & ~clause for premise in self._columns)
 
-    def _read(self, text: str) -> Formula:
-        premise = parse(text, self.variables, _MAX_PREMISE_TOKENS)
-        if premise is None:
-            raise ValueError(f"premise {text!r} is not a formula in the variables {self.variables}")
-        return premise
-
 
 def _cubes(column: int, variables: Iterable[int]) -> list[int]:
     """For each set of variables (bit i for variable i), the rows that stay within `column` whatever values these
@@ -196,31 +190,23 @@ def _cubes(column: int, variables: Iterable[int]) -> list[int]:
 # Formulas
 
 
-class _Unreadable(ValueError):
-    """The text is not a formula."""
-
-
-def parse(text: str, variables: Collection[str], max_tokens: int = MAX_TOKENS) -> Formula | None:
-    """Parse a formula in these variables; None if `text` is not one."""
-    text = text.strip()
-    tokens: list[tuple[str, str]] = []
-    position = 0
-    while position < len(text):
-        match = _TOKEN.match(text, position)
-        if match is None or len(tokens) == max_tokens:
-            return None
-        word, position = match[1], match.end()
-        if word in variables:
-            tokens.append(("var", word))
-        elif sign := _WORDS.get(word.removeprefix("\\").lower() if word[1:].isalpha() else word):
-            tokens.append((sign, ""))
-        else:
-            return None
-    try:
-        formula, end = _binary(tokens, 0, 1, 0)
-    except _Unreadable:
-        return None
-    return formula if end == len(tokens) else None
+def parse(text: str, variables: Collection[str], max_tokens: int = MAX_TOKENS) -> Formula:
+    """Parse a formula in these variables. Raises `Unreadable` if `text` is not one."""
+    words = _TOKEN.findall(text)
+    if len(words) > max_tokens:
+        raise Unreadable
+    tokens = []
+    for word in words:
+        sign = (
+            "var" if word in variables else _WORDS.get(word.removeprefix("\\").lower() if word[1:].isalpha() else word)
+        )
+        if sign is None:
+            raise Unreadable
+        tokens.append((sign, word))
+    formula, end = _binary(tokens, 0, 1, 0)
+    if end < len(tokens):
+        raise Unreadable
+    return formula
 
 
 def _binary(tokens: Sequence[tuple[str, str]], at: int, weakest: int, depth: int) -> tuple[Formula, int]:
@@ -237,7 +223,7 @@ def _binary(tokens: Sequence[tuple[str, str]], at: int, weakest: int, depth: int
 
 def _unary(tokens: Sequence[tuple[str, str]], at: int, depth: int) -> tuple[Formula, int]:
     if at >= len(tokens) or depth > MAX_DEPTH:
-        raise _Unreadable
+        raise Unreadable
     kind, name = tokens[at]
     if kind == "var":
         return ("var", name), at + 1
@@ -248,7 +234,7 @@ def _unary(tokens: Sequence[tuple[str, str]], at: int, depth: int) -> tuple[Form
         inner, at = _binary(tokens, at + 1, 1, depth + 1)
         if at < len(tokens) and tokens[at][0] == ")":
             return inner, at + 1
-    raise _Unreadable
+    raise Unreadable
 
 
 def columns(variables: Collection[str]) -> dict[str, int]:

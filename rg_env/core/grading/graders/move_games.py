@@ -13,6 +13,7 @@ removes the box and the target.
 """
 
 import json
+import operator
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -363,6 +364,11 @@ def _n_boxes(squares: _Squares) -> int:
 # Paths and presses
 
 _STEPS = {"right": (0, 1), "down": (1, 0), "left": (0, -1), "up": (-1, 0)}
+_OPERATIONS: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+}
 
 
 def path_star(answer: str, entry: Entry, config: Config) -> float:
@@ -376,26 +382,18 @@ def shortest_path(answer: str, entry: Entry, config: Config) -> float:
     path = forms.parts(answer.casefold())
     if not shortest:
         return path == ["infeasible"]
-    matrix = entry["metadata"]["matrix"]
-    if not path or not _reaches_goal(matrix, path):
-        return 0.0
-    return _worth(path, len(shortest))
+    cells = {(r, c): cell for r, line in enumerate(entry["metadata"]["matrix"]) for c, cell in enumerate(line)}
+    at = next(point for point, cell in cells.items() if cell == "*")
+    for word in path:
+        down, right = _STEPS.get(word, (0, 0))
+        at = at[0] + down, at[1] + right
+        if word not in _STEPS or cells.get(at, "X") == "X":
+            return 0.0
+    return _worth(path, len(shortest)) if cells[at] == "#" else 0.0
 
 
 def _worth(steps: list[str], shortest: int) -> float:
     return 1.0 if len(steps) == shortest else shortest / len(steps) / 2
-
-
-def _reaches_goal(matrix: list[list[str]], path: Iterable[str]) -> bool:
-    row, column = next((r, c) for r, line in enumerate(matrix) for c, cell in enumerate(line) if cell == "*")
-    for word in path:
-        if word not in _STEPS:
-            return False
-        down, right = _STEPS[word]
-        row, column = row + down, column + right
-        if not (0 <= row < len(matrix) and 0 <= column < len(matrix[0])) or matrix[row][column] == "X":
-            return False
-    return matrix[row][column] == "#"
 
 
 def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
@@ -423,14 +421,7 @@ def _pressed(state: tuple[int, str], button: Mapping[str, Any]) -> tuple[int, st
     """The number, and the color of the light, after a press."""
     value, color = state
     if button["active_state"] in ("any", color):
-        operand: int = button["value"]
-        match button["type"]:
-            case "add":
-                value += operand
-            case "subtract":
-                value -= operand
-            case _:
-                value *= operand
+        value = _OPERATIONS[button["type"]](value, button["value"])
     return value, {"red": "green", "green": "red"}[color]
 
 
