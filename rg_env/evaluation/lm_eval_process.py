@@ -15,6 +15,7 @@ the answers. This process does not have API keys, and does not run code written 
 """
 
 import hashlib
+import itertools
 import json
 import os
 import traceback
@@ -37,6 +38,10 @@ _FEWSHOT_SEED = 1234
 _SAMPLING = ("temperature", "top_p", "do_sample", "max_gen_toks", "max_tokens", "max_new_tokens")
 
 
+Loaded = dict[str, dict[str, Any]]
+"""Benchmarks by name, as loaded by lm-eval."""
+
+
 class Refused(Exception):
     """The user's input is invalid; the message is shown to the user."""
 
@@ -52,7 +57,7 @@ class _Model(LM):
 
     def __init__(self, benchmark: str, answers: dict[str, str] | None = None):
         super().__init__()
-        self._benchmark, self._answers = benchmark, answers
+        self.benchmark, self._answers = benchmark, answers
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         return json.dumps(chat_history, ensure_ascii=False)
@@ -62,7 +67,7 @@ class _Model(LM):
         asked = []
         for request in requests:
             chat, settings = request.args
-            what = json.dumps([self._benchmark, chat, settings], sort_keys=True, default=str)
+            what = json.dumps([self.benchmark, chat, settings], sort_keys=True, default=str)
             digest = hashlib.sha256(what.encode("utf-8", "backslashreplace")).hexdigest()[:32]
             times[digest] += 1  # repeats of a question have separate answers
             asked.append((f"{digest}-{times[digest]}", chat, settings))
@@ -81,94 +86,83 @@ class _Model(LM):
 
 def main() -> None:
     """Answer the parent's calls until it exits. Library output goes to the log."""
-    parent, state = ParentPipe(), None
+    parent, loaded, limit = ParentPipe(), {}, None
     while True:
         call = parent.receive()
         try:
-            if state is None:
-                log_file, requests = call.pop("log"), Path(call.pop("requests"))
-                log = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            if "tasks" in call:
+                log = os.open(call["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
                 os.dup2(log, 1)
                 os.dup2(log, 2)
-                state = State(**call)
-                reply = state.ask(requests)
+                limit = call["limit"]
+                loaded = load(call["tasks"], call["include"], call["folders"], call["descriptions"])
+                reply = ask(loaded, limit, call["system_prompts"], Path(call["requests"]))
             else:
-                reply = state.score(call["benchmark"], call["system_prompt"], call["answers"], Path(call["output"]))
+                reply = score(loaded, limit, **call)
         except Exception as error:
             traceback.print_exc()
             reply = {"error": str(error) if isinstance(error, Refused) else reason_of(error)}
         parent.send(reply)
 
 
-class State:
-    """The loaded benchmarks."""
+def load(names: list[str], include: list[str], folders: dict[str, str], descriptions: dict[str, str]) -> Loaded:
+    """Load benchmarks."""
+    manager = manager_for(names, include, folders)
+    loaded = {name: _load(manager, name) for name in names}
+    for name in descriptions.keys() & loaded.keys():
+        for task in loaded[name]["tasks"].values():
+            task.set_config("description", f"{{% raw %}}{descriptions[name]}{{% endraw %}}")  # it is a template
+    return loaded
 
-    def __init__(
-        self,
-        tasks: list[str],
-        include: list[str],
-        folders: dict[str, str],
-        limit: int | None,
-        system_prompts: list[str | None],
-        descriptions: dict[str, str],
-    ):
-        self._limit, self._system_prompts = limit, system_prompts
-        manager = manager_for(tasks, include, folders)
-        self._loaded = {name: _load(manager, name) for name in tasks}
-        for name in descriptions.keys() & self._loaded.keys():
-            for task in self._loaded[name]["tasks"].values():
-                # lm-eval's description is a template.
-                task.set_config("description", f"{{% raw %}}{descriptions[name]}{{% endraw %}}")
 
-    def ask(self, file: Path) -> dict[str, Any]:
-        """Write the requests for each combination of benchmark and system prompt to `file`."""
-        unused = set()
-        with file.open("w", encoding="utf-8", errors="backslashreplace") as lines:
-            for name in self._loaded:
-                for prompt in self._system_prompts:
-                    for key, text, settings in self._requests(name, prompt):
-                        chat = json.loads(text)
-                        if chat[-1]["role"] != "user":
-                            raise Refused(f"{name} sets gen_prefix, which chat endpoints do not support")
-                        sampling = {each: settings[each] for each in _SAMPLING if settings.get(each) is not None}
-                        unused |= {f"{name}: {each}" for each in settings if each not in (*_SAMPLING, "until")}
-                        record = {"benchmark": name, "system_prompt": prompt, "key": key, "chat": chat}
-                        record |= {"sampling": sampling}
-                        lines.write(json.dumps(record, ensure_ascii=False) + "\n")
-        return {"unused": sorted(unused)}
+def ask(loaded: Loaded, limit: int | None, system_prompts: list[str | None], file: Path) -> dict[str, Any]:
+    """Write the requests for each combination of benchmark and system prompt to `file`."""
+    unused = set()
+    with file.open("w", encoding="utf-8", errors="backslashreplace") as lines:
+        for name, prompt in itertools.product(loaded, system_prompts):
+            try:
+                _evaluate(loaded, limit, prompt, _Model(name))
+                raise Refused(f"{name} makes no requests")
+            except _Requests as made:
+                requests = made.args[0]
+            except ValueError as error:  # lm-eval rejects tasks that run a model's code or need images
+                raise Refused(f"{name}: {reason_of(error)}") from error
+            for key, text, settings in requests:
+                chat = json.loads(text)
+                if chat[-1]["role"] != "user":
+                    raise Refused(f"{name} sets gen_prefix, which chat endpoints do not support")
+                sampling = {each: settings[each] for each in _SAMPLING if settings.get(each) is not None}
+                unused |= {f"{name}: {each}" for each in settings if each not in (*_SAMPLING, "until")}
+                record = {"benchmark": name, "system_prompt": prompt, "key": key, "chat": chat, "sampling": sampling}
+                lines.write(json.dumps(record, ensure_ascii=False) + "\n")
+    return {"unused": sorted(unused)}
 
-    def score(self, name: str, prompt: str | None, answers: dict[str, str], output: Path) -> dict[str, Any]:
-        """Grade the answers; lm-eval's own results and its verdict on each answer are written to files."""
-        results = self._evaluate(name, prompt, _Model(name, answers))
-        samples = results.pop("samples")
-        _write(output.with_name(f"{output.name}.json"), [results], indent=1)
-        lines = ({"task": task, **each} for task, of_task in samples.items() for each in of_task)
-        _write(output.with_name(f"{output.name}_samples.jsonl"), lines)
-        return {"scores": _scores(name, results)}
 
-    def _requests(self, name: str, prompt: str | None) -> list[Any]:
-        try:
-            self._evaluate(name, prompt, _Model(name))
-        except _Requests as made:
-            return made.args[0]
-        except ValueError as error:  # lm-eval rejects tasks that run a model's code or need images
-            raise Refused(f"{name}: {reason_of(error)}") from error
-        raise Refused(f"{name} makes no requests")
+def score(
+    loaded: Loaded, limit: int | None, benchmark: str, system_prompt: str | None, answers: dict[str, str], output: str
+) -> dict[str, Any]:
+    """Grade the answers; lm-eval's own results and its verdict on each answer are written to files."""
+    results = _evaluate(loaded, limit, system_prompt, _Model(benchmark, answers))
+    samples = results.pop("samples")
+    _write(Path(f"{output}.json"), [results], indent=1)
+    lines = ({"task": task, **each} for task, of_task in samples.items() for each in of_task)
+    _write(Path(f"{output}_samples.jsonl"), lines)
+    return {"scores": _scores(benchmark, results)}
 
-    def _evaluate(self, name: str, prompt: str | None, model: _Model) -> dict[str, Any]:
-        loaded = self._loaded[name]
-        for task in loaded["tasks"].values():
-            if task.get_config("num_fewshot") is None:
-                task.set_config("num_fewshot", 0)
-            task.set_fewshot_seed(_FEWSHOT_SEED)  # the same few-shot examples in both runs
-        return lm_eval.evaluate(
-            model,
-            loaded,
-            limit=self._limit,
-            system_instruction=prompt or None,
-            apply_chat_template=True,
-            fewshot_as_multiturn=True,
-        )
+
+def _evaluate(loaded: Loaded, limit: int | None, prompt: str | None, model: _Model) -> dict[str, Any]:
+    for task in loaded[model.benchmark]["tasks"].values():
+        if task.get_config("num_fewshot") is None:
+            task.set_config("num_fewshot", 0)
+        task.set_fewshot_seed(_FEWSHOT_SEED)  # the same few-shot examples in both runs
+    return lm_eval.evaluate(
+        model,
+        loaded[model.benchmark],
+        limit=limit,
+        system_instruction=prompt or None,
+        apply_chat_template=True,
+        fewshot_as_multiturn=True,
+    )
 
 
 def manager_for(names: list[str], include: list[str], folders: dict[str, str]) -> TaskManager:

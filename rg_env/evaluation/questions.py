@@ -19,7 +19,7 @@ A call that failed permanently counts as a wrong answer, with the status "failed
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -94,6 +94,14 @@ class Questions:
         if self.label:
             return [self]
         return [replace(self, task=task) for task in self.tasks]
+
+    def among(self, keys: Collection[str]) -> frozenset[int]:
+        """Indices of the questions whose hash or problem is in `keys` (`trained.trained_on`)."""
+        return frozenset(
+            number
+            for number in self.numbers
+            if self.hashes[number] in keys or self.rows[number]["info"].get("problem") in keys
+        )
 
     def prompt(self, number: int, system_prompt: str | None = None) -> Any:
         """Prompt of a row; `system_prompt` replaces the environment's."""

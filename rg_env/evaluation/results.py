@@ -13,18 +13,20 @@ intervals.
 
 import math
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import ConfigDict, Field, Strict, ValidationError, model_validator
+from pydantic import ConfigDict, Field, Strict, ValidationError
 
 from rg_env.core.config.parsing import Section, Share, problems_in
 from rg_env.core.run_folder import RunFolder, damaged
-from rg_env.core.statistics import mean_of
+from rg_env.core.statistics import Difference, mean_of
 from rg_env.core.text import listed, one_line
 from rg_env.errors import InputError
+from rg_env.inference import protocol
 
 RESULTS = "results_*.json"
 _ALL = "results_all_tasks_"
@@ -69,18 +71,11 @@ class Environment(Record):
     prompts_sha256: str
 
 
-class Sampling(Record):
+@dataclass(frozen=True, kw_only=True)
+class Sampling(protocol.Sampling):
     """Sampling settings."""
 
     rollouts_per_example: int
-    temperature: float
-    top_p: float
-    max_tokens: int | None
-    top_k: int = 0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
     greedy: bool = False
     """Whether each question also has one greedy answer."""
 
@@ -164,18 +159,13 @@ class ModelResult(Record):
     """Whether each answer is correct, by hash of the question (`core.data.splits.question_hash`)."""
 
 
-class Paired(Record):
-    """Paired comparison of two models on the same questions."""
+@dataclass(frozen=True, kw_only=True)
+class Paired(Difference):
+    """Paired comparison of two models on the same questions: accuracy of `a`, the later model, minus that of `b`."""
 
     a: str
     b: str
-    n: int
-    """Number of questions on which both models were evaluated."""
-    difference: float
-    """Accuracy of `a`, the later model, minus that of `b`."""
     interval: Interval
-    p_value: Share
-    """Probability of a difference at least this large if the models were equally good, from a permutation test."""
 
 
 Verdict = Literal["within_tolerance", "within_chance", "beyond"]
@@ -313,12 +303,6 @@ class Results(Record):
     rollouts: list[dict[str, Any]] = Field(default_factory=list)
     """Training run only: records of the answers; other evaluations store them in rollouts.jsonl."""
 
-    @model_validator(mode="after")
-    def _something(self) -> Self:
-        if not self.tasks and not self.external:
-            raise ValueError("has neither tasks nor external benchmarks")
-        return self
-
     def of_task(self, name: str) -> "Results":
         """One task's results, as in its own file."""
         task = self.tasks[name]
@@ -366,7 +350,7 @@ class Results(Record):
         nothing = dict.fromkeys(Scores.model_fields) | {"n": 0, "answers": 0, "pass_at_k": {}, "errors": {}}
         return {
             "step": self.step,
-            "sampling": self.sampling.model_dump(),
+            "sampling": vars(self.sampling),
             "questions": [each.model_dump() for each in self.environments],
             **(plain(overall) or {**nothing, "intervals": {}, "status": {}}),
             "tasks": tasks["training"],
@@ -385,15 +369,13 @@ def summary_of(
     for category, accuracy, _ in measured:
         if category:
             categories.setdefault(category, []).append(accuracy)
-    mean, intervals = None, {}
-    if measured:
-        mean, intervals["accuracy"] = mean_of([a for _, a, _ in measured], [i for *_, i in measured])
+    mean, interval = mean_of([a for _, a, _ in measured], [i for *_, i in measured]) if measured else (None, None)
     adjusted = [each.guess_adjusted for _, each in overall if each.guess_adjusted is not None]
     usages = [task.models[model].usage for task in tasks]
     columns = {name: [getattr(usage, name) for usage in usages] for name in Usage.model_fields}
     return ModelSummary(
         accuracy=mean,
-        intervals=intervals,
+        intervals={"accuracy": interval} if interval else {},
         guess_adjusted=fmean(adjusted) if adjusted else None,
         categories={category: fmean(values) for category, values in sorted(categories.items())},
         usage=Usage(**{name: None if None in values else sum(values) for name, values in columns.items()}),
@@ -463,8 +445,7 @@ def merged(files: Mapping[str, Results]) -> Results:
             only = " except to external benchmarks, which cannot be plotted" if results.external else ""
             raise InputError(f"{file} has no answers{only}")
         for name, task in results.tasks.items():
-            known = tasks.setdefault(name, task)
-            where = first.setdefault(name, file)
+            known, where = tasks.setdefault(name, task), first.setdefault(name, file)
             if reason := next(_differences(known, task), None):
                 raise InputError(f"{file} cannot be compared with {where} on {name!r}: {reason}")
             for model in known.models.keys() & task.models.keys():
@@ -474,12 +455,11 @@ def merged(files: Mapping[str, Results]) -> Results:
                         "evaluate one of the models under another name"
                     )
             tasks[name] = known.model_copy(update={"models": known.models | task.models})
-    models = list(dict.fromkeys(model for results in files.values() for model in results.models))
+    models = {model: file for file, results in files.items() for model in results.models}
     for name, task in tasks.items():
-        missing = [model for model in models if model not in task.models]
-        if len(files) > 1 and missing:
-            other = next(file for file, results in files.items() if missing[0] in results.models)
-            raise InputError(f"{other} cannot be compared with {first[name]}: only {first[name]} has the task {name!r}")
+        if len(files) > 1 and (missing := [file for model, file in models.items() if model not in task.models]):
+            only = first[name]
+            raise InputError(f"{missing[0]} cannot be compared with {only}: only {only} has the task {name!r}")
     answered = {model: [task for task in tasks.values() if model in task.models] for model in models}
     summaries = {model: summary_of(model, of_model) for model, of_model in answered.items()}
     return next(iter(files.values())).model_copy(update={"tasks": tasks, "models": summaries})
@@ -489,8 +469,8 @@ def _differences(one: TaskResults, other: TaskResults) -> Iterator[str]:
     for name in _SAME:
         ours, theirs = getattr(one, name), getattr(other, name)
         if ours != theirs and name in ("questions", "sampling"):
-            for field in type(ours).model_fields:
-                if (a := getattr(ours, field)) != (b := getattr(theirs, field)):
+            for field, a in vars(ours).items():
+                if a != (b := getattr(theirs, field)):
                     yield f"different {name}: {field} is {one_line(b, 24)}, not {one_line(a, 24)}"
         elif ours != theirs:
             yield f"different {name}: {one_line(theirs, 24)}, not {one_line(ours, 24)}"

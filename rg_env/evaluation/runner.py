@@ -40,7 +40,7 @@ from rg_env.evaluation.models import Endpoint, EndpointFailed, LocalModel, Reply
 from rg_env.evaluation.questions import Questions, TaskWork, Work, draw, record_file
 from rg_env.evaluation.results import Results
 from rg_env.evaluation.scores import Source, results_of, write_results
-from rg_env.evaluation.trained import Trained, as_trained, trained_on
+from rg_env.evaluation.trained import as_trained, trained_on
 from rg_env.inference.machine import Machine
 from rg_env.inference.protocol import Sampling
 
@@ -119,10 +119,10 @@ def make_works(config: EvalConfig, drawn: Iterable[Questions]) -> list[TaskWork]
     """Create a `TaskWork` for each model on each task, without the questions that the model was trained on."""
     tasks, works = list(drawn), []
     for name, model in config.models.items():
-        trained = Trained() if model.url else trained_on(model.model)
+        trained = frozenset[str]() if model.url else trained_on(model.model)
         for task in tasks:
             sampling = Sampling(**config.sampling_of(task.name).model_dump())
-            more: Any = {"left_out": trained.among(task), "system_prompt": model.system_prompt}
+            more: Any = {"left_out": task.among(trained), "system_prompt": model.system_prompt}
             works.append(TaskWork(name, task, sampling, config.rollouts_per_example, config.greedy, **more))
     return works
 

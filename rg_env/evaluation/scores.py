@@ -123,7 +123,7 @@ def _task(name: str, works: Sequence[TaskWork], models: Mapping[str, Source]) ->
             manifest_sha256=described.manifest_sha256,
             prompts_sha256=described.prompts_sha256,
         ),
-        sampling=schema.Sampling(rollouts_per_example=first.times, greedy=first.greedy, **vars(first.sampling)),
+        sampling=schema.Sampling(**vars(first.sampling), rollouts_per_example=first.times, greedy=first.greedy),
         system_prompt=options.system_prompt if options else None,
         grading=options.grading if options else "hardened",
         floor=questions.floor,

@@ -1,7 +1,7 @@
 """Settings and training questions that an evaluation takes from a checkpoint's training run.
 
     config, notes = as_trained(config)          # sets missing values from the training run of the first model
-    trained_on(model).among(questions)          # questions to skip
+    questions.among(trained_on(model))          # questions to skip
 
 A model belongs to a run if it is the run's folder, one of its checkpoints, an export next to them, or a model that
 `rg-env push` published with the run's files. All models are evaluated with the same settings, so that they can be
@@ -11,7 +11,6 @@ with.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import listed, shortened
 from rg_env.errors import InputError
 from rg_env.evaluation.config import EvalConfig, EvalModel, run_of
-from rg_env.evaluation.questions import Questions
 from rg_env.tiny import TINY
 
 _OPTIONS = ("config", "level", "levels")
@@ -50,11 +48,12 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
             tasks.
     """
     models = {name: model.model_copy(update={"model": _checkpoint(model)}) for name, model in config.models.items()}
-    for model in models.values():
-        if not model.url and model.model != TINY and (problem := model_path_problem(model.model, adapters=True)):
-            raise InputError(problem)
     config, notes = config.model_copy(update={"models": models}), list[str]()
-    runs = {name: run for name, each in models.items() if not each.url and (run := run_of(each.model))}
+    local = {name: each.model for name, each in models.items() if not each.url}
+    for model in local.values():
+        if model != TINY and (problem := model_path_problem(model, adapters=True)):
+            raise InputError(problem)
+    runs = {name: run for name, model in local.items() if (run := run_of(model))}
     trained = {name: settings for name, run in runs.items() if (settings := _settings(run))}
     for number, (name, settings) in enumerate(trained.items()):
         if (custom := settings.pop("custom")) and "rewards" not in config.model_fields_set:
@@ -64,31 +63,32 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
             )
         if number == 0:
             config = _filled(config, settings)
-        values, alike, other = dict(leaves(config.model_dump(mode="json"))), list[str](), list[str]()
-        for key, value in leaves({**settings, "tasks": settings["options"]}):
-            section, _, rest = key.partition(".")
-            if key.startswith(_OF_TRAINING) and (section != "tasks" or rest.partition(".")[0] in config.tasks):
-                if values.get(key) != value:
-                    other.append(f"{key}={shortened(value)}")
-                elif value not in (None, "", {}):
-                    alike.append(f"{key}={shortened(value)}")
+        alike, other = _compared(settings, config)
         notes += [f"{name}: evaluated as in its training run: {', '.join(alike)}"] if number == 0 and alike else []
         notes += [f"{name}: trained with other values: {', '.join(other)}"] if other else []
     if not config.names and not config.external.tasks:
         raise InputError("tasks must be set, because the training runs of these models have no evaluation tasks")
-    for name, each in models.items():
-        if not each.url and name not in runs and (Path(each.model) / "resume.json").is_file():
+    for name, model in local.items():
+        if name not in runs and (Path(model) / "resume.json").is_file():
             notes.append(
                 f"{name}: not evaluated as in its training run, because the run's files are not next to the checkpoint"
             )
-    unknown = [name for name, run in runs.items() if config.names and _trained(run) is None]
-    return config, [
-        *notes,
-        *(
-            f"{name}: its training data cannot be read, so its overlap with the questions is unknown"
-            for name in unknown
-        ),
-    ]
+        elif name in runs and config.names and _trained(runs[name]) is None:
+            notes.append(f"{name}: its training data cannot be read, so its overlap with the questions is unknown")
+    return config, notes
+
+
+def _compared(settings: Mapping[str, Any], config: EvalConfig) -> tuple[list[str], list[str]]:
+    """A run's training settings that are the same in `config`, and those that differ."""
+    values, alike, other = dict(leaves(config.model_dump(mode="json"))), list[str](), list[str]()
+    for key, value in leaves({**settings, "tasks": settings["options"]}):
+        section, _, rest = key.partition(".")
+        if key.startswith(_OF_TRAINING) and (section != "tasks" or rest.partition(".")[0] in config.tasks):
+            if values.get(key) != value:
+                other.append(f"{key}={shortened(value)}")
+            elif value not in (None, "", {}):
+                alike.append(f"{key}={shortened(value)}")
+    return alike, other
 
 
 def _checkpoint(model: EvalModel) -> str:
@@ -102,39 +102,32 @@ def _settings(run: RunFolder) -> dict[str, Any]:
     """Read values for an `EvalConfig` from a run; `options` maps each task to its options, as in `tasks`."""
     if not run.config_file.is_file() or not (environment := run.arguments().get("environment")):
         return {}
-    arguments, rewards = run.arguments(), run.config().get("rewards") or {}
+    arguments, config = run.arguments(), run.config()
     try:
         training = arguments["training"]
         sampling = {"max_tokens": training["max_tokens"], **arguments["fixed_evaluation"]["sampling"]}
         manifests = [run.manifest().get("rows"), *run.manifest().get("evaluation_rows", [])]
         tasks = [each for rows in manifests if rows for each in _tasks(rows)]
+        prompt = {key: environment[key] for key in ("placement", "preamble") if key in environment}
         settings = {
-            "prompt": {
-                "system_prompt": environment["system_prompt"] or "",
-                **{key: environment[key] for key in ("placement", "preamble") if key in environment},
-            },
+            "prompt": {"system_prompt": environment["system_prompt"] or "", **prompt},
             "sampling": {key: sampling[key] for key in ("temperature", "top_p", "max_tokens")},
             "seed": training["seed"],
-            "rollouts_per_example": sampling["rollouts_per_example"],
-            "greedy": sampling["greedy"],
+            **{key: sampling[key] for key in ("rollouts_per_example", "greedy")},
+            **({"grading": environment["grading"]} if "grading" in environment else {}),
             "tasks": {name: {**entry, "num_examples": count} for name, entry, count in tasks if count},
             "options": {name: {key: entry[key] for key in _OPTIONS} for name, entry, _ in tasks},
         }
-        if "grading" in environment:
-            settings["grading"] = environment["grading"]
         if manifests[0]:
             settings |= {"eval_seed": manifests[0]["splits"]["eval"]["seed"], "split_by": manifests[0]["split_by"]}
         # In the config of a script's run, `data` is a command-line option, not a section.
-        if (data := run.config().get("data")) and isinstance(data, Mapping):
-            splits = run.config()["splits"]
-            if count := splits["num_eval_examples"]:
-                settings |= {"data": data, "eval_seed": splits["eval_seed"], "num_examples": count}
+        if isinstance(data := config.get("data"), Mapping) and (count := config["splits"]["num_eval_examples"]):
+            settings |= {"data": data, "eval_seed": config["splits"]["eval_seed"], "num_examples": count}
     except (LookupError, TypeError, AttributeError) as error:
         raise damaged(run.path, f"its files do not describe a training run: {error!r}") from error
+    rewards = config.get("rewards") or {}
     settings["custom"] = _unknown(rewards)
-    if rewards and not settings["custom"]:
-        settings["rewards"] = rewards
-    return settings
+    return settings | ({"rewards": rewards} if rewards and not settings["custom"] else {})
 
 
 def _unknown(rewards: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -191,27 +184,9 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 # Questions to skip
 
 
-@dataclass(frozen=True)
-class Trained:
-    """Questions that a model was trained on; empty if its run has no manifest."""
-
-    questions: frozenset[str] = frozenset()
-    """Hashes of the questions."""
-    problems: frozenset[str] = frozenset()
-    """Keys of the problems that the questions pose; a reworded question has the same key."""
-
-    def among(self, questions: Questions) -> frozenset[int]:
-        """Indices of the questions that the model was trained on, in the same or another wording."""
-        rows = questions.env.eval_rows
-        return frozenset(
-            number
-            for number in questions.numbers
-            if questions.hashes[number] in self.questions or rows[number]["info"].get("problem") in self.problems
-        )
-
-
-def trained_on(model: str) -> Trained:
-    """Questions that a checkpoint was trained on, from its run's manifest or data; empty for other models.
+def trained_on(model: str) -> frozenset[str]:
+    """What a checkpoint was trained on, from its run's manifest or data: hashes of the questions, and keys of the
+    problems that they pose (a reworded question has the same key). Empty for other models.
 
     By construction, none of them is an evaluation question of a task, unless the evaluation's `split_by` differs from
     the run's.
@@ -220,24 +195,24 @@ def trained_on(model: str) -> Trained:
         InputError: the manifest is damaged.
     """
     run = run_of(model)
-    return (_trained(run) if run else None) or Trained()
+    return (_trained(run) if run else None) or frozenset()
 
 
-def _trained(run: RunFolder) -> Trained | None:
-    """Questions used for training in a run; None if the run used the user's own data and that data can no longer be
-    read."""
+def _trained(run: RunFolder) -> frozenset[str] | None:
+    """Hashes and keys of the questions used for training in a run; None if the run used the user's own data and that
+    data can no longer be read."""
     rows = run.manifest().get("rows", "")
-    if rows == "":
-        return Trained()
     if rows is None:
         try:
             splits, data = run.config()["splits"], DataConfig.model_validate(run.config()["data"])
             train, _ = split_rows(data.rows(), splits["num_eval_examples"], splits["eval_seed"])
         except (InputError, LookupError, TypeError, ValidationError):  # a script's config, or data that was moved
             return None
-        return Trained(frozenset(question_hash(row["question"]) for row in train))
+        return frozenset(question_hash(row["question"]) for row in train)
+    if rows == "":
+        return frozenset()
     try:
-        train = read_manifest(rows)["splits"]["train"]
+        split = read_manifest(rows)["splits"]["train"]
     except InputError as error:
         raise damaged(run.manifest_file, str(error)) from error
-    return Trained(frozenset(train["question_hashes"]), frozenset(train.get("problems") or ()))
+    return frozenset([*split["question_hashes"], *(split.get("problems") or ())])

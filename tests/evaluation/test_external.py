@@ -323,13 +323,6 @@ def test_figures_of_benchmarks_are_not_drawn(tmp_path: Path) -> None:
         plot_files([file])
 
 
-def test_results_of_nothing_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "results_all_tasks_1.json"
-    file.write_text(_only(_external("a", 0.25)).model_copy(update={"external": []}).model_dump_json())
-    with pytest.raises(InputError, match="neither tasks nor external benchmarks"):
-        read_results(file)
-
-
 @pytest.mark.parametrize(
     ("of_task", "overrides", "expected"),
     [

@@ -35,11 +35,11 @@ found = {}
 for name, call in calls.items():
     try:
         descriptions = call.get("descriptions", {})
-        state = harness.State([call.get("task", name)], call["include"], folders, None, [None], descriptions)
-        state.ask(out / "requests.jsonl")
+        loaded = harness.load([call.get("task", name)], call["include"], folders, descriptions)
+        harness.ask(loaded, None, [None], out / "requests.jsonl")
         requests = [json.loads(line) for line in (out / "requests.jsonl").read_text().splitlines()]
         texts = {each["key"]: call["answers"][each["chat"][-1]["content"].split("\n")[0]] for each in requests}
-        scores = state.score(call.get("task", name), None, texts, out / name)["scores"]
+        scores = harness.score(loaded, None, call.get("task", name), None, texts, str(out / name))["scores"]
         found[name] = {"requests": requests, "scores": scores}
     except harness.Refused as error:
         found[name] = {"refused": str(error)}

@@ -17,7 +17,7 @@ from rg_env.evaluation.config import EvalConfig, eval_config_of, load_eval_confi
 from rg_env.evaluation.questions import draw
 from rg_env.evaluation.results import Results, read_results
 from rg_env.evaluation.runner import run_evaluation
-from rg_env.evaluation.trained import Trained, as_trained, trained_on
+from rg_env.evaluation.trained import as_trained, trained_on
 from rg_env.training.config.load import load_train_config
 from rg_env.training.from_config import run_config
 
@@ -173,7 +173,7 @@ def test_problems_that_were_trained_on_are_left_out_in_any_order(tmp_path: Path)
     train, _, manifest = build_splits("lcm", 400, 0, 0, split_by="question")
     asked = draw(eval_config_of(["models=tiny", "tasks=lcm", "num_examples=60", "eval_seed=7"]), "lcm")
     known = {_numbers(row) for row in train}
-    left_out = trained_on(_checkpoint(tmp_path, manifest)).among(asked)
+    left_out = asked.among(trained_on(_checkpoint(tmp_path, manifest)))
     assert left_out == {number for number, row in enumerate(asked.rows) if _numbers(row) in known}
     words = {row["question"] for row in train}
     assert any(asked.rows[number]["question"] not in words for number in left_out)
@@ -240,7 +240,7 @@ def test_own_data_that_is_gone(tmp_path: Path, text: str) -> None:
 def test_rows_of_the_users_own_and_damaged_manifests(tmp_path: Path) -> None:
     """Nothing is known of the first; the second are an error."""
     model = _checkpoint(tmp_path, None)
-    assert trained_on(model) == trained_on(str(tmp_path)) == Trained()
+    assert trained_on(model) == trained_on(str(tmp_path)) == frozenset()
     for text in ('{"rows": {"splits": {"train": 3}}}', "{", "[]"):
         (tmp_path / "manifest.json").write_text(text)
         with pytest.raises(InputError, match="damaged"):

@@ -217,7 +217,7 @@ def test_the_command_evaluates_as_the_run_did(run: Path, hub: HubServer, pushed:
     words = [f"{key}={json.dumps(shlex.split(value))}" for key, value in options.items()]
     with contextlib.chdir(tmp_path):
         found, _ = trained.as_trained(eval_config_of(words))
-        assert trained.trained_on("legs").questions, "they are left out"
+        assert trained.trained_on("legs"), "they are left out"
     trained_on = {task["name"]: task["config"] for task in RunFolder(run).manifest()["rows"]["tasks"]}
     assert {name: task.config for name, task in found.tasks.items()} == trained_on
     assert trained_on["leg_counting"]["max_animals"] == 3, "not the default"
