@@ -155,19 +155,6 @@ def seed(text: str) -> int:
     return int(text)
 
 
-def take_overrides_anywhere(parser: argparse.ArgumentParser) -> None:
-    """Accept `section.key=value` overrides anywhere on the command line; argparse accepts them only directly after the
-    first positional argument."""
-    parse = parser.parse_known_args
-
-    def parse_known_args(*given: Any) -> tuple[argparse.Namespace, list[str]]:
-        options, rest = parse(*given)
-        options.overrides = [*options.overrides, *(word for word in rest if not word.startswith("-"))]
-        return options, [word for word in rest if word.startswith("-")]
-
-    parser.parse_known_args = parse_known_args  # type: ignore[method-assign, assignment]
-
-
 def require(package: str, extra: str) -> None:
     """Check early that `package`, which the extra `extra` installs, is available.
 

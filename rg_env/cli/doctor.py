@@ -3,17 +3,12 @@
 import argparse
 from typing import Any
 
-from rg_env.commands import Names, positive, take_overrides_anywhere
+from rg_env.cli.parser import options_of
 from rg_env.errors import InputError
-
-_TRAINING = ("per_device_train_batch_size", "rollouts_per_step", "num_generations", "max_prompt_length", "max_tokens")
-_KEYS = {"model": "model.name", "tasks": "tasks", "engine": "engine.kind", "host": "engine.host", "port": "engine.port"}
-_KEYS |= {"output_dir": "output.dir", **{name: f"training.{name}" for name in _TRAINING}}
-"""Options that describe a run without a config -> the config key that each one sets."""
 
 
 def add(commands: Any) -> None:
-    """Add `rg-env doctor` to the subcommands."""
+    """Add `rg-env doctor` to the subcommands. Options that describe a run without a config are named after its keys."""
     doctor = commands.add_parser(
         "doctor",
         help="check that a training run can start on this machine; print a fix for each problem",
@@ -23,23 +18,25 @@ def add(commands: Any) -> None:
             "rg-env doctor --model Qwen/Qwen2.5-1.5B-Instruct --tasks chain_sum",
         ],
     )
-    option = doctor.add_argument
-    option("config", nargs="?", metavar="CONFIG", help="training config; alternatively, describe the run with options")
-    option("overrides", nargs="*", default=[], metavar="section.key=value", help="config overrides")
-    take_overrides_anywhere(doctor)
-    option("--model", help="model folder, name on the Hub, or 'tiny'; default: depends on the machine")
-    option("--tasks", action=Names, nargs="+", metavar="TASK", help="Reasoning Gym tasks; default: leg_counting")
-    option("--engine", choices=["embedded", "vllm"], help="inference engine; default: embedded")
-    option("--host", help="host of the vLLM server; default: 127.0.0.1")
-    option("--port", type=int, metavar="N", help="port of the vLLM server; default: 8000")
-    option("--processes", type=positive, default=1, metavar="N", help="training processes; default: 1")
-    option("--per-device-train-batch-size", type=positive, metavar="N", help="rollouts per micro-batch")
-    option("--rollouts-per-step", type=positive, metavar="N", help="rollouts per step, across all processes")
-    option("--num-generations", type=positive, metavar="N", help="rollouts per prompt; default: 8")
-    option("--max-prompt-length", type=positive, metavar="N", help="maximum prompt length in tokens")
-    option("--max-tokens", type=positive, metavar="N", help="maximum new tokens per completion")
-    option("--output-dir", help="output folder of the run; default: outputs/")
-    option("--json", action="store_true", help="print the results as JSON")
+    key, number = doctor.key, doctor.number
+    doctor.config("training config; alternatively, describe the run with options", required=False)
+    key("--model", "model.name", "MODEL", "model folder, name on the Hub, or 'tiny'; default: depends on the machine")
+    doctor.names("--tasks", metavar="TASK", help="Reasoning Gym tasks; default: leg_counting")
+    engines = ["embedded", "vllm"]
+    doctor.add_argument("--engine", dest="engine.kind", choices=engines, help="inference engine; default: embedded")
+    key("--host", "engine.host", "HOST", "host of the vLLM server; default: 127.0.0.1")
+    key("--port", "engine.port", "N", "port of the vLLM server; default: 8000", type=int)
+    number("--processes", default=1, help="training processes; default: 1")
+    for name, text in {
+        "per_device_train_batch_size": "rollouts per micro-batch",
+        "rollouts_per_step": "rollouts per step, across all processes",
+        "num_generations": "rollouts per prompt; default: 8",
+        "max_prompt_length": "maximum prompt length in tokens",
+        "max_tokens": "maximum new tokens per completion",
+    }.items():
+        number(f"--{name.replace('_', '-')}", dest=f"training.{name}", help=text)
+    key("--output-dir", "output.dir", "DIR", "output folder of the run; default: outputs/")
+    doctor.flag("--json", help="print the results as JSON")
     doctor.set_defaults(run=run)
 
 
@@ -47,8 +44,9 @@ def run(options: argparse.Namespace) -> int:
     """Run `rg-env doctor` and return the exit code: 1 if a check failed."""
     from rg_env.jobs.doctor import PlannedRun, as_json, closing_line, diagnose
     from rg_env.training.config.load import load_train_config
+    from rg_env.training.config.schema import TrainConfig
 
-    given = {key: value for name, key in _KEYS.items() if (value := getattr(options, name)) is not None}
+    given = options_of(TrainConfig, options)
     if not options.config:
         planned = PlannedRun.of_options(given, options.processes)
     elif given:

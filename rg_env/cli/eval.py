@@ -5,12 +5,13 @@ import json
 import re
 from typing import Any
 
-from rg_env.commands import Names, end_signals_as_ctrl_c, positive, require, seed, take_overrides_anywhere
+from rg_env.cli.parser import options_of
+from rg_env.commands import end_signals_as_ctrl_c, require, seed
 from rg_env.errors import InputError
 
 
 def add(commands: Any) -> None:
-    """Add `rg-env eval` to the subcommands."""
+    """Add `rg-env eval` to the subcommands. Options that set config keys are named after them."""
     parser = commands.add_parser(
         "eval",
         help="compare models (endpoints, checkpoints, adapters) on tasks",
@@ -18,73 +19,58 @@ def add(commands: Any) -> None:
         "[--data FILE] [--external BENCHMARK ...] [options]",
         epilog="A MODEL is a folder, a name on the Hugging Face Hub, 'tiny', or NAME@URL of an OpenAI-compatible "
         "endpoint (its API key is read from OPENAI_API_KEY); models.NAME=MODEL renames it. For a checkpoint, "
-        "missing settings are taken from its training run. docs/reference/evaluation.md lists all keys. This "
-        "example runs anywhere: rg-env eval --models tiny --tasks leg_counting --max-tokens 90 -n 20",
+        "missing settings are taken from its training run. External benchmarks require the extra eval-external. "
+        "docs/reference/evaluation.md lists all keys.",
+        examples=[
+            "rg-env eval --models tiny --tasks leg_counting --max-tokens 90 -n 20",
+            "rg-env eval configs/eval/tiny.yaml output.dir=outputs/comparison",
+        ],
     )
-    option = parser.add_argument
-    option(
-        "config",
-        nargs="?",
-        help="evaluation config, such as configs/eval/tiny.yaml; optional if --models and --tasks are given",
-    )
-    option("overrides", nargs="*", default=[], metavar="section.key=value", help="config overrides")
+    option, number, key = parser.add_argument, parser.number, parser.key
+    parser.config("evaluation config; optional if --models and --tasks are given", required=False)
     option("--models", "--model", nargs="+", metavar="MODEL", help="models to evaluate (see below)")
-    option(
-        "--tasks",
-        action=Names,
-        nargs="+",
-        metavar="TASK",
-        help="task or category names (`rg-env tasks` lists both); default: the tasks and data of the training run",
+    parser.names("--tasks", metavar="TASK", help="tasks or categories; default: tasks and data of the training run")
+    key("--data", "data.path", "FILE", "your own questions: a CSV, JSON, JSONL or Parquet file, or a Hub dataset")
+    external = {"dest": "external.tasks", "metavar": "BENCHMARK"}
+    parser.names("--external", **external, help="benchmarks of lm-evaluation-harness or rg-env, such as gsm8k_rg")
+    number("-n", "--num-examples", "--limit", help="questions per task; default: 100, or all of a benchmark")
+    number("-r", "--rollouts-per-example", help="sampled answers per question; default: 1")
+    number("--max-tokens", dest="sampling.max_tokens", help="new tokens per answer; default: 1024, or the benchmark's")
+    key(
+        "--temperature", "sampling.temperature", "T", "sampling temperature; default: 1, or the benchmark's", type=float
     )
-    option(
-        "--data", metavar="FILE", help="your own questions: a .csv, .json, .jsonl or .parquet file, or a Hub dataset"
-    )
-    option(
-        "--external",
-        action=Names,
-        nargs="+",
-        metavar="BENCHMARK",
-        help="benchmarks of lm-evaluation-harness or rg-env's own, such as gsm8k_rg (requires the extra eval-external)",
-    )
-    option(
-        "-n",
-        "--num-examples",
-        "--limit",
-        type=positive,
-        metavar="N",
-        help="questions per task; default: 100 for tasks, all for benchmarks",
-    )
-    option("-r", "--rollouts-per-example", type=positive, metavar="N", help="sampled answers per question; default: 1")
-    option(
-        "--max-tokens",
-        type=positive,
-        metavar="N",
-        help="maximum new tokens per answer; default: 1024, or the benchmark's",
-    )
-    option("--temperature", type=float, metavar="T", help="sampling temperature; default: 1, or the benchmark's")
     option("--seed", type=seed, help="sampling seed of the embedded engine; default: 0")
-    option("--gpus", metavar="0,1,...", help="GPUs for models served by vLLM on this machine; default: all")
-    option("--output-dir", metavar="DIR", help="output folder; default: a new folder under outputs/")
-    option("--resume", action="store_true", help="resume the evaluation in the output folder")
-    option("--dry-run", action="store_true", help="print the resolved config and the plan, and exit")
-    take_overrides_anywhere(parser)
+    key("--gpus", "serving.gpus", "0,1,...", "GPUs for vLLM servers on this machine; default: all", type=gpu_numbers)
+    key("--output-dir", "output.dir", "DIR", "output folder; default: a new folder under outputs/")
+    parser.flag("--resume", help="resume the evaluation in the output folder")
+    parser.flag("--dry-run", help="print the resolved config and the plan, and exit")
     parser.set_defaults(run=run)
+
+
+def gpu_numbers(text: str) -> list[int]:
+    """An argparse type: numbers separated by commas."""
+    return [int(part) for part in text.split(",")]
 
 
 def run(options: argparse.Namespace) -> int:
     """Run `rg-env eval` and return the exit code."""
     from rg_env.core.config.files import is_config_file
     from rg_env.core.config.yaml12 import to_yaml
-    from rg_env.evaluation.config import eval_config_of, load_eval_config
+    from rg_env.evaluation.config import EvalConfig, eval_config_of, load_eval_config
 
     if options.config and not is_config_file(options.config) and "=" in options.config:  # an override
         options.overrides, options.config = [options.config, *options.overrides], None
-    _take_overrides_out_of_lists(options)
-    given = _given(options)
+    given = options_of(EvalConfig, options)
+    overrides = [*options.overrides, *_taken_from_lists(given, options.overrides)]
+    if "external.tasks" in given:  # these options override the benchmarks' own settings
+        for key in ("num_examples", "sampling.max_tokens", "sampling.temperature"):
+            if key in given:
+                given[f"external.{key.removeprefix('sampling.')}"] = given[key]
+    settings = [f"{key}={json.dumps(value)}" for key, value in given.items()]
     if options.config:
-        config = load_eval_config(options.config, [*options.overrides, *given])
-    elif any(re.match("models[.=]", override) for override in (*given, *options.overrides)):
-        config = eval_config_of([*given, *options.overrides])
+        config = load_eval_config(options.config, [*overrides, *settings])
+    elif any(re.match("models[.=]", override) for override in (*settings, *overrides)):
+        config = eval_config_of([*settings, *overrides])
     else:
         raise InputError("pass a config, such as configs/eval/tiny.yaml, or --models and --tasks (or --data)")
     from rg_env.evaluation.runner import prepared, run_evaluation
@@ -105,46 +91,22 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _take_overrides_out_of_lists(options: argparse.Namespace) -> None:
-    """Move `key=value` arguments to the overrides: argparse takes every argument after `--models` as a name.
+def _taken_from_lists(given: dict[str, Any], overrides: list[str]) -> list[str]:
+    """Move `key=value` arguments out of the lists: argparse takes every argument after `--models` as a name.
 
     Raises:
         InputError: a list and an override of a single model or task are given, and one would replace the other.
     """
     from rg_env.evaluation.config import EvalConfig
 
-    for name in ("models", "tasks", "external"):
-        words = getattr(options, name) or []
-        overrides = [word for word in words if "=" in word and re.split("[.=]", word)[0] in EvalConfig.model_fields]
-        options.overrides = [*options.overrides, *overrides]
-        setattr(options, name, [word for word in words if word not in overrides] or None)
-        single = next((each for each in options.overrides if each.startswith(f"{name}.")), None)
-        if single and getattr(options, name) and name != "external":
+    taken = []
+    for name in {"models", "tasks", "external.tasks"} & given.keys():
+        words = given.pop(name)
+        own = [word for word in words if "=" in word and re.split("[.=]", word)[0] in EvalConfig.model_fields]
+        taken += own
+        if rest := [word for word in words if word not in own]:
+            given[name] = rest
+    for name in {"models", "tasks"} & given.keys():
+        if single := next((each for each in (*overrides, *taken) if each.startswith(f"{name}.")), None):
             raise InputError(f"--{name} and {single}: one would replace the other; set each as {name}.NAME=...")
-
-
-def _given(options: argparse.Namespace) -> list[str]:
-    """Config overrides equivalent to the options."""
-    named: dict[str, Any] = {
-        "models": options.models,
-        "tasks": options.tasks,
-        "data.path": options.data,
-        "external.tasks": options.external,
-        "num_examples": options.num_examples,
-        "rollouts_per_example": options.rollouts_per_example,
-        "sampling.max_tokens": options.max_tokens,
-        "sampling.temperature": options.temperature,
-        "seed": options.seed,
-        "serving.gpus": _gpus(options.gpus),
-        "output.dir": options.output_dir,
-    }
-    if options.external:  # these options override the benchmarks' own settings
-        named |= {f"external.{name}": getattr(options, name) for name in ("num_examples", "max_tokens", "temperature")}
-    return [f"{key}={json.dumps(value)}" for key, value in named.items() if value is not None]
-
-
-def _gpus(text: str | None) -> list[int] | None:
-    try:
-        return None if text is None else [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"--gpus {text}: expected comma-separated GPU numbers") from None
+    return taken

@@ -6,9 +6,8 @@ import shlex
 from typing import Any
 
 from rg_env.cli.parser import request_of
-from rg_env.commands import positive, require
+from rg_env.commands import require
 from rg_env.core.config.files import is_config_file
-from rg_env.errors import InputError
 
 _GPU = re.compile(r"[0-9]+|(GPU|MIG)-[\w/-]+", re.ASCII)
 
@@ -25,47 +24,28 @@ def add(commands: Any) -> None:
             "rg-env launch configs/train/leg_counting_qwen7b.yaml --vllm-gpus 0 --gpus 1,2,3",
             "rg-env launch examples/train_minimal.py --model Qwen/Qwen2.5-1.5B-Instruct -- --num-generations 8",
         ],
+        advice="options of rg-env train, and a script's own arguments, come at the end, after `--`",
     )
-    option = launch.add_argument
+    option, number = launch.add_argument, launch.number
     option("script", help="config or script, such as configs/train/tiny.yaml or examples/train_ultra_minimal.py")
     option("--model", help="model folder or name on the Hub; only for scripts, because a config names its model")
-    option("--vllm-gpus", type=_gpus, metavar="0", help="GPUs for vLLM; default: the first one not in --gpus")
-    option("--gpus", type=_gpus, metavar="1,2,3", help="GPUs for training; default: all not used by vLLM")
-    option("--processes", type=positive, metavar="N", help="training processes; default: one per GPU")
-    option(
-        "--accelerate-config",
-        metavar="FILE",
-        help="accelerate config; default with several processes: configs/zero3.yaml",
-    )
+    option("--vllm-gpus", type=gpus, metavar="0", help="GPUs for vLLM; default: the first one not in --gpus")
+    option("--gpus", type=gpus, metavar="1,2,3", help="GPUs for training; default: all not used by vLLM")
+    number("--processes", help="training processes; default: one per GPU")
+    option("--accelerate-config", metavar="FILE", help="default if there are several processes: configs/zero3.yaml")
     option("--port", type=int, default=8000, help="port of the vLLM server on 127.0.0.1; default: 8000")
-    option("--tensor-parallel-size", type=positive, metavar="N", help="GPUs per model replica in vLLM")
-    option("--data-parallel-size", type=positive, metavar="N", help="model replicas in vLLM")
+    number("--tensor-parallel-size", help="GPUs per model replica in vLLM")
+    number("--data-parallel-size", help="model replicas in vLLM")
     option("--dtype", help="dtype of the server's weights; default: the model's, or float32 on a CPU")
-    option("--max-model-len", type=positive, metavar="N", help="context length of vLLM: prompt and completion tokens")
+    number("--max-model-len", help="context length of vLLM: prompt and completion tokens")
     option(
-        "--vllm-args",
-        type=_words,
-        default=(),
-        metavar="'...'",
-        help="additional vLLM options, such as --vllm-args='--seed 1'",
+        "--vllm-args", type=shell_words, default=(), metavar="'...'", help="more vLLM options: --vllm-args='--seed 1'"
     )
     option("--log-dir", metavar="DIR", help="folder for vllm.log and train.log; default: a new one under logs/")
-    option(
-        "--server-timeout",
-        type=positive,
-        default=600,
-        metavar="S",
-        help="seconds to wait for the server to start; default: 600",
-    )
-    option(
-        "--save-timeout",
-        type=positive,
-        default=300,
-        metavar="S",
-        help="seconds to wait on shutdown for the trainer to save a checkpoint; default: 300",
-    )
-    option("--verbose", action="store_true", help="show the server log and library messages")
-    option("--dry-run", action="store_true", help="print the two commands and exit")
+    number("--server-timeout", default=600, metavar="S", help="seconds to wait for the server to start; default: 600")
+    number("--save-timeout", default=300, metavar="S", help="seconds to wait for a checkpoint at the end; default: 300")
+    launch.flag("--verbose", help="show the server log and library messages")
+    launch.flag("--dry-run", help="print the two commands and exit")
     launch.set_defaults(run=run)
 
 
@@ -81,26 +61,21 @@ def parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Nam
     options, unknown = parser.parse_known_args(arguments[:end])
     overrides = [each for each in unknown if is_config_file(options.script) and is_override(each)]
     if strange := [each for each in unknown if each not in overrides]:
-        if is_config_file(options.script) or options.parser.knows(strange[0]):
-            raise options.parser.unknown(strange[0])
-        raise InputError(f"launch has no option {strange[0]!r}: pass the script's own arguments at the end, after `--`")
+        raise options.parser.unknown(strange[0])
     options.script_arguments = (*overrides, *arguments[end + 1 :])
     return options
 
 
-def _words(text: str) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} has an unclosed quote or ends with a backslash") from None
+def shell_words(text: str) -> tuple[str, ...]:
+    """An argparse type: words as in a shell."""
+    return tuple(shlex.split(text))
 
 
-def _gpus(text: str) -> tuple[str, ...]:
-    names = tuple(name for part in text.split(",") if (name := part.strip()))
-    if not names:  # such as an empty shell variable
-        raise argparse.ArgumentTypeError(f"{text!r} does not name a GPU")
-    if wrong := [name for name in names if not _GPU.fullmatch(name)]:
-        raise argparse.ArgumentTypeError(f"{wrong[0]!r} is neither a GPU's index nor its UUID (GPU-... or MIG-...)")
+def gpus(text: str) -> tuple[str, ...]:
+    """An argparse type: the indices or UUIDs of GPUs, separated by commas."""
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(map(_GPU.fullmatch, names)):
+        raise argparse.ArgumentTypeError(f"{text!r} must be indices or UUIDs (GPU-... or MIG-...) of GPUs, such as 0,1")
     return names
 
 

@@ -1,4 +1,4 @@
-"""The `rg-env` command. Each subcommand has a module here that parses its arguments; the layers below implement it.
+"""The `rg-env` command. The modules here parse the arguments of its subcommands; the layers below implement them.
 
 rg-env tasks [NAME] [--json]         list the tasks, or show one task's options and examples
 rg-env tasks --audit                 show the audit of the tasks' graders
@@ -21,12 +21,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from rg_env.cli import doctor, eval, export, launch, plot, probe, push, report, serve, slurm, sweep, tasks, train, vllm
+from rg_env.cli import doctor, eval, launch, probe, publish, servers, show, slurm, sweep, tasks, train
 from rg_env.cli.parser import CommandParser
 from rg_env.commands import run_command
 from rg_env.errors import unknown_name
 
-_COMMANDS = (tasks, train, sweep, eval, plot, probe, report, export, push, serve, doctor, vllm, launch, slurm)
+_COMMANDS = (tasks, train, sweep, eval, probe, show, publish, doctor, servers, launch, slurm)
 _EXAMPLES = (
     "rg-env train configs/train/tiny.yaml",
     "rg-env eval --models tiny --tasks leg_counting chain_sum -n 20 --max-tokens 90",

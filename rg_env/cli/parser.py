@@ -11,43 +11,30 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, NoReturn, TypeVar
 
+from rg_env.commands import Names, positive
+from rg_env.core.config.files import is_config_file
 from rg_env.errors import InputError
 
 T = TypeVar("T")
 _OTHER_NAMES = {
-    # earlier names in rg_env
-    "--out": ("--output-dir",),
-    "--task": ("--tasks",),
-    "--rollouts": ("--rollouts-per-example", "--max-rollouts"),
-    "--vllm-host": ("--host",),
-    "--vllm-port": ("--port",),
-    "--per-device-batch-size": ("--per-device-train-batch-size",),
-    # names in other tools
-    "--limit": ("--num-examples",),
-    "--output": ("--output-dir",),
-    "--output-path": ("--output-dir", "--output"),
-    "--model-args": ("--models", "--model"),
-    "--model-name": ("--base", "--models", "--model"),
-    "--optimizer-save-mode": ("--optimizer-state",),
-    "--category": ("--tasks",),
-    "--datasets": ("--tasks",),
-    "--device": ("--gpus",),
-    "--max-new-tokens": ("--max-tokens",),
-    "--max-gen-toks": ("--max-tokens",),
-    "--num-processes": ("--processes",),
-    "--nproc-per-node": ("--processes", "--gpus"),
-    "--n-gpus-per-node": ("--gpus",),
-    "--gpus-per-node": ("--gpus",),
-    "--num-gpus": ("--gpus",),
-    "--nnodes": ("--nodes",),
-    "--num-machines": ("--nodes",),
-    "--num-nodes": ("--nodes",),
-    "--tensor-model-parallel-size": ("--tensor-parallel-size",),
-    "--resume-from-checkpoint": ("--resume",),
+    "--processes": ("--num-processes", "--nproc-per-node"),
+    "--gpus": ("--nproc-per-node", "--n-gpus-per-node", "--gpus-per-node", "--num-gpus", "--device"),
+    "--nodes": ("--nnodes", "--num-nodes", "--num-machines"),
+    "--base": ("--model-name",),
+    "--models": ("--model-args", "--model-name", "--model-path"),
+    "--model": ("--model-args", "--model-name", "--model-path"),
+    "--tasks": ("--category", "--datasets", "--task"),
+    "--num-examples": ("--limit",),
+    "--rollouts-per-example": ("--rollouts",),
+    "--max-tokens": ("--max-gen-toks", "--max-new-tokens"),
+    "--output-dir": ("--out", "--output", "--output-path"),
+    "--output": ("--out", "--output-path"),
+    "--resume": ("--resume-from-checkpoint",),
+    "--optimizer-state": ("--optimizer-save-mode",),
+    "CONFIG": ("--config", "--config-file", "--config-name", "--config-path"),
+    "CHECKPOINT": ("--checkpoint", "--checkpoint-dir", "--checkpoint-path", "--model-path"),
 }
-"""Earlier name, or another tool's name, for an option -> candidate names in rg-env."""
-
-
+"""Option, or argument without an option name -> earlier names for it and its names in other tools."""
 _ELSEWHERE = {
     "--processes": "`rg-env launch` and `accelerate launch` start several processes",
     "--gpus": "`rg-env launch` takes --gpus; otherwise set CUDA_VISIBLE_DEVICES",
@@ -57,13 +44,41 @@ _ELSEWHERE = {
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser without option abbreviations; `examples` are commands shown at the end of `--help`."""
+    """An argument parser without option abbreviations.
 
-    def __init__(self, *given: Any, examples: Sequence[str] = (), **options: Any):
+    Args:
+        examples: commands shown at the end of `--help`.
+        advice: what to do about an unknown option if no name is similar; default: see `--help`.
+    """
+
+    def __init__(self, *given: Any, examples: Sequence[str] = (), advice: str = "", **options: Any):
         super().__init__(*given, **{"allow_abbrev": False, **options})
         self.examples = tuple(examples)
+        self.advice = advice or f"`{self.prog} --help` lists the options"
         self._arguments: list[str] = []
         self.set_defaults(parser=self)
+
+    def flag(self, name: str, help: str) -> None:
+        """Add an option without a value."""
+        self.add_argument(name, action="store_true", help=help)
+
+    def number(self, *names: str, help: str, **options: Any) -> None:
+        """Add an option whose value is an integer of at least 1."""
+        self.add_argument(*names, help=help, **{"type": positive, "metavar": "N", **options})
+
+    def key(self, name: str, key: str, metavar: str, help: str, **options: Any) -> None:
+        """Add an option that sets a key of the config."""
+        self.add_argument(name, dest=key, metavar=metavar, help=help, **options)
+
+    def names(self, *names: str, help: str, metavar: str, **options: Any) -> None:
+        """Add an option whose value is a list of names, separated by spaces or commas."""
+        self.add_argument(*names, action=Names, nargs="+", help=help, metavar=metavar, **options)
+
+    def config(self, help: str, *, required: bool = True) -> None:
+        """Add a config and its overrides, which may be anywhere on the command line."""
+        self.add_argument("config", metavar="CONFIG", nargs=None if required else "?", help=help)
+        override = {"nargs": "*", "default": [], "metavar": "section.key=value"}
+        self.add_argument("overrides", help="config overrides", **override)  # type: ignore[arg-type]
 
     def format_help(self) -> str:
         lines = "".join(f"  {example}\n" for example in self.examples)
@@ -71,13 +86,17 @@ class CommandParser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._arguments = list(sys.argv[1:] if args is None else args)
-        return super().parse_known_args(args, namespace)
+        options, rest = super().parse_known_args(args, namespace)
+        if self._has("overrides"):  # argparse accepts them only directly after the first positional argument
+            options.overrides = [*options.overrides, *(word for word in rest if not word.startswith("-"))]
+            rest = [word for word in rest if word.startswith("-")]
+        return options, rest
 
     def error(self, message: str) -> NoReturn:
         """If an option is misnamed, suggest the right name, because a required option may be missing only for this
         reason; otherwise report argparse's error on one line."""
         for argument in self._arguments:
-            if argument.startswith("--") and self._called(argument):
+            if argument.startswith("--") and self._called(argument.partition("=")[0]):
                 raise self.unknown(argument)
         raise InputError(f"{self.prog}: {message}; see `{self.prog} --help`")
 
@@ -86,66 +105,47 @@ class CommandParser(argparse.ArgumentParser):
         flag, _, value = argument.partition("=")
         if not flag.startswith("-"):
             return InputError(f"{self.prog}: unexpected argument {argument!r}; see `{self.prog} --help`")
-        name = flag.lstrip("-").replace("-", "_")
+        starts_run = self.prog.endswith((" train", " launch"))
+        elsewhere = [hint for name, hint in _ELSEWHERE.items() if starts_run and name in _names_of(flag)]
         if called := self._called(flag):
-            hint = f"use {called}"
-        elif elsewhere := self._elsewhere(flag):
-            hint = elsewhere
-        elif name in ("config", "config_file", "config_path", "config_name"):
-            file = self._value("config") or "/".join(filter(None, map(self._value, ("config-path", "config-name"))))
-            file = f"{file.removesuffix('.yaml')}.yaml" if file else "configs/FILE.yaml"
-            hint = f"pass only the path of the config: {self.prog} {file}"
-        elif name in ("checkpoint", "checkpoint_dir", "checkpoint_path", "model_path") and self._takes("path"):
-            hint = f"pass only its path: {self.prog} {self._value(flag) or 'CHECKPOINT'}"
-        elif near := difflib.get_close_matches(flag, self._names(), n=1, cutoff=0.8):
+            hint = f"use {called}" if called.startswith("-") else f"pass only its path: {self.prog} {called} ..."
+        elif elsewhere:
+            hint = elsewhere[0]
+        elif near := difflib.get_close_matches(flag, self._option_string_actions, n=1, cutoff=0.8):
             hint = f"did you mean {near[0]}?"
-        elif any(action.nargs == argparse.REMAINDER for action in self._actions):
-            model = self._value("model") or "MODEL"
-            hint = f"the model comes first, then vLLM's options: {self.prog} {model} ..."
-        elif key := self._key({"steps": "max_steps"}.get(name, name)):
+        elif key := self._key(flag):
             hint = f"it is a config key; write {key}={value or 'VALUE'}"
         else:
-            hint = f"`{self.prog} --help` lists the options"
+            hint = self.advice
         return InputError(f"{self.prog} has no option {flag!r}: {hint}")
 
-    def _takes(self, positional: str) -> bool:
-        return any(action.dest == positional and not action.option_strings for action in self._actions)
+    def _has(self, dest: str) -> bool:
+        return any(action.dest == dest for action in self._actions)
 
-    def _value(self, option: str) -> str:
-        """The value given for an option that this command does not have: `--option VALUE` or `--option=VALUE`."""
-        words = iter([part for word in self._arguments for part in word.split("=", 1)])
-        name = option.lstrip("-").replace("_", "-")
-        return next((next(words, "") for word in words if word.lstrip("-").replace("_", "-") == name), "")
-
-    def _names(self) -> list[str]:
-        return [name for action in self._actions for name in action.option_strings]
-
-    def _called(self, argument: str) -> str | None:
+    def _called(self, flag: str) -> str | None:
         """This command's equivalent of an option that it does not have, if any."""
-        flag, names = argument.partition("=")[0], self._names()
-        here = (each for each in _candidates(flag) if each in names)
-        return None if flag in names else next(here, None)
+        known = [*self._option_string_actions, *(action.metavar for action in self._get_positional_actions())]
+        return None if flag in known else next((name for name in _names_of(flag) if name in known), None)
 
-    def knows(self, argument: str) -> bool:
-        """Whether the argument is another tool's name for an option, so that `unknown` can suggest the right one."""
-        return bool(self._called(argument) or self._elsewhere(argument.partition("=")[0]))
-
-    def _elsewhere(self, flag: str) -> str | None:
-        """For commands that start a run: what to use instead of an option that starts several processes."""
-        names = _candidates(flag) if self.prog.endswith((" train", " launch")) else ()
-        return next((_ELSEWHERE[each] for each in names if each in _ELSEWHERE), None)
-
-    def _key(self, name: str) -> str | None:
-        """The dotted config key with this name, for commands that accept overrides."""
-        if not any(action.dest in ("overrides", "script") for action in self._actions):
+    def _key(self, flag: str) -> str | None:
+        """The dotted config key with this name, if the command has a config."""
+        if not self._has("overrides") and not any(map(is_config_file, self._arguments)):
             return None
         from rg_env.core.config.parsing import unknown_key
         from rg_env.evaluation.config import EvalConfig
         from rg_env.training.config.schema import TrainConfig
 
+        name = flag.lstrip("-").replace("-", "_")
         schema = EvalConfig if self.prog.endswith(" eval") else TrainConfig
-        match = re.search(r"did you mean (\S+?\.\S+?)[ ?]", unknown_key(schema, (name,)))
+        text = unknown_key(schema, ("max_steps" if name == "steps" else name,))
+        match = re.search(r"did you mean (\S+?\.\S+?)[ ?]", text)
         return match[1] if match else None
+
+
+def _names_of(flag: str) -> list[str]:
+    """An option's name with hyphens, and the names for it in rg-env."""
+    option = f"--{flag.lstrip('-').replace('_', '-')}"
+    return [option, *(name for name, others in _OTHER_NAMES.items() if option in others)]
 
 
 def request_of(kind: type[T], options: argparse.Namespace) -> T:
@@ -154,6 +154,8 @@ def request_of(kind: type[T], options: argparse.Namespace) -> T:
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
 
-def _candidates(flag: str) -> tuple[str, ...]:
-    option = f"--{flag.lstrip('-').replace('_', '-')}"
-    return (option, *_OTHER_NAMES.get(option, ()))
+def options_of(config: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """The given options that set keys of a config, by key."""
+    heads = config.model_fields
+    given = {key: value for key, value in vars(options).items() if key.partition(".")[0] in heads}
+    return {key: value for key, value in given.items() if value is not None}

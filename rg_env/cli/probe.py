@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rg_env.commands import Names, end_signals_as_ctrl_c, positive, require
+from rg_env.commands import end_signals_as_ctrl_c, require
 
 
 def add(commands: Any) -> None:
@@ -17,25 +17,15 @@ def add(commands: Any) -> None:
         "mixture.yaml, which a training config can extend.",
         examples=["rg-env probe --model Qwen/Qwen2.5-1.5B-Instruct --tasks chain_sum,leg_counting --levels 0 1 2"],
     )
-    option = parser.add_argument
+    option, number = parser.add_argument, parser.number
     option("--model", required=True, help="model folder, name on the Hub, 'tiny', or NAME@URL of an endpoint")
-    option("--tasks", action=Names, nargs="+", required=True, metavar="TASK", help="tasks to probe; 'all': every task")
+    parser.names("--tasks", required=True, metavar="TASK", help="tasks to probe; 'all': every task")
     option("--levels", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="difficulty levels; default: 0 1 2")
-    option(
-        "-n",
-        "--num-examples",
-        type=positive,
-        default=20,
-        help="questions per task and level; default: 20; a verdict requires at least 16",
-    )
-    option("-r", "--rollouts-per-example", type=positive, default=8, help="answers per question; default: 8")
-    option(
-        "--max-tokens",
-        type=positive,
-        help="maximum new tokens per answer; default: as in training, or 1024 (at most half the context length)",
-    )
+    number("-n", "--num-examples", default=20, help="questions per task and level, at least 16; default: 20")
+    number("-r", "--rollouts-per-example", default=8, help="answers per question, at least 2; default: 8")
+    number("--max-tokens", help="new tokens per answer; default: as in training, or 1024 or half the context length")
     option("--output-dir", metavar="DIR", help="output folder; default: a new one under outputs/")
-    option("--resume", action="store_true", help="resume the probe in the output folder")
+    parser.flag("--resume", help="resume the probe in the output folder")
     parser.set_defaults(run=run)
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from rg_env.cli import sweep
 from rg_env.cli.parser import request_of
-from rg_env.commands import positive, require, take_overrides_anywhere
-from rg_env.errors import InputError
+from rg_env.commands import require
 
 
 def add(commands: Any) -> None:
@@ -23,10 +22,9 @@ def add(commands: Any) -> None:
             "rg-env slurm configs/eval/paper_tables.yaml --gpus 8 --gpu-type a100 --time 02:00:00",
         ],
     )
-    option = slurm.add_argument
-    option("config", metavar="CONFIG", help="training or evaluation config, such as configs/train/tiny.yaml")
-    option("overrides", nargs="*", default=[], metavar="key=value", help="config overrides")
-    option("--gpus", type=positive, required=True, metavar="N", help="GPUs per node")
+    option, number = slurm.add_argument, slurm.number
+    slurm.config("training or evaluation config, such as configs/train/tiny.yaml")
+    number("--gpus", required=True, help="GPUs per node")
     option("--time", required=True, help="time limit of the job, such as 04:00:00 or 1-12")
     option("--account", metavar="A", help="Slurm account to charge")
     option("--partition", metavar="P")
@@ -34,18 +32,17 @@ def add(commands: Any) -> None:
     option("--gpu-type", metavar="T", help="GPU type as the cluster names it: a100, h100, ...")
     option("--constraint", metavar="C", help="required node features, such as 'a100&nvlink'")
     option("--modules", nargs="+", default=(), metavar="M", help="environment modules to load, such as cuda/12.8 gcc")
-    option("--nodes", type=positive, default=1, metavar="N", help="number of nodes; default: 1")
-    option("--cpus-per-task", type=positive, metavar="N", help="CPU cores per node; default: 8 per GPU")
+    number("--nodes", default=1, help="number of nodes; default: 1")
+    number("--cpus-per-task", help="CPU cores per node; default: 8 per GPU")
     option("--mem", metavar="200G", help="memory per node; default: the cluster's")
     option("--array", metavar="SEEDS", help="one job per seed: 0-4, or 1,7,9 (0-9%%2: two at a time)")
     sweep.add_option(slurm)
-    option("--vllm-gpus", type=positive, metavar="K", help="number of GPUs on the first node for vLLM; default: 1")
+    number("--vllm-gpus", metavar="K", help="number of GPUs on the first node for vLLM; default: 1")
     option("--job-name", metavar="NAME", help="job name; default: the config's name")
     option("--output", type=Path, metavar="FILE", help="script to write; default: NAME.sbatch")
-    option("--force", action="store_true", help="overwrite an existing FILE")
-    option("--dry-run", action="store_true", help="print the script without writing it")
+    slurm.flag("--force", help="overwrite an existing FILE")
+    slurm.flag("--dry-run", help="print the script without writing it")
     slurm.set_defaults(run=run)
-    take_overrides_anywhere(slurm)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -54,8 +51,6 @@ def run(options: argparse.Namespace) -> int:
     from rg_env.jobs.slurm import SlurmJob, sbatch_script, write_script
     from rg_env.jobs.sweep import fixed_and_swept
 
-    if account := next((word for word in options.overrides if "=" not in word), None):
-        raise InputError(f"unexpected argument {account!r}: overrides are key=value; set the account with --account")
     if options.sweep:
         options.overrides, options.sweep = fixed_and_swept(options.overrides, options.sweep)
     job = request_of(SlurmJob, options)

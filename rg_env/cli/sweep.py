@@ -31,20 +31,12 @@ def add(commands: Any) -> None:
         "compare",
         help="compare the finished runs of a sweep in a table and plots",
         usage="rg-env compare FOLDER",
-        epilog="Prints the table and writes comparison.md, comparison.json, comparison.png and curves.png to FOLDER.",
+        epilog="Prints the table and writes comparison.md, comparison.json, comparison.png and curves.png to FOLDER. "
+        "For runs that are not from one sweep, `rg-env plot RUN RUN` draws the curves, and `rg-env eval --models RUN "
+        "RUN` compares the models.",
     )
     compare.add_argument("folder", metavar="FOLDER", type=Path, help="sweep folder")
-    compare.add_argument("others", metavar="FOLDER", nargs="*", default=[], help=argparse.SUPPRESS)
-    compare.set_defaults(run=_compare)
-
-
-def _compare(options: argparse.Namespace) -> int:
-    if options.others:
-        raise InputError(
-            "rg-env compare takes one sweep; for several runs, `rg-env plot RUN RUN` draws their curves, and "
-            "`rg-env eval --models RUN RUN` compares their models"
-        )
-    return compare_runs(options.folder)
+    compare.set_defaults(run=lambda options: compare_runs(options.folder))
 
 
 def run(options: argparse.Namespace) -> int:

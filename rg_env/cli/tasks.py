@@ -3,9 +3,9 @@
 import argparse
 import json
 from collections.abc import Sequence
+from textwrap import indent
 from typing import Any
 
-from rg_env.commands import positive
 from rg_env.core.text import counted
 from rg_env.errors import InputError, unknown_name
 
@@ -31,16 +31,12 @@ def add(commands: Any) -> None:
     option = tasks.add_argument
     option("name", nargs="*", metavar="NAME", help="task to show; several with --audit")
     option("--category", metavar="C", help="list only tasks of this category")
-    option(
-        "--sort",
-        choices=["category", "name", "levels", "draw", "constant"],
-        default="category",
-        help="column to sort the list by, in ascending order",
-    )
-    option("--json", action="store_true", help="print JSON instead of a table")
+    columns = ["category", "name", "levels", "draw", "constant"]
+    option("--sort", choices=columns, default="category", help="column to sort the list by, in ascending order")
+    tasks.flag("--json", help="print JSON instead of a table")
     option("--level", type=int, metavar="N", help="difficulty level of the task")
-    option("--show", type=positive, default=0, metavar="N", help="print N example rows of the task")
-    option("--audit", action="store_true", help="show the grader audit: gold answers, agreement, exploits")
+    tasks.number("--show", default=0, help="print N example rows of the task")
+    tasks.flag("--audit", help="show the grader audit: gold answers, agreement, exploits")
     tasks.set_defaults(run=run)
 
 
@@ -71,7 +67,7 @@ def records(category: str | None = None, sort: str = "category") -> list[dict[st
 
     table, audits = shipped_table(), audit.kept()
     categories = {entry["category"] for entry in table.values()}
-    if category is not None and category not in categories:
+    if category not in {None, *categories}:
         raise unknown_name("category", category, categories)
     found = []
     for task, entry in sorted(table.items()):
@@ -96,15 +92,15 @@ def records(category: str | None = None, sort: str = "category") -> list[dict[st
 
 def table(found: Sequence[dict[str, Any]]) -> str:
     """Format `records` as a table with one line per task."""
-    head = f"{'task':24} {'category':12} {'levels':>6} {'draw':>8} {'distinct':>11} {'gold':>5} {'constant':>8}  grader"
-    lines = [head]
-    for each in found:
-        levels = "-" if each["levels"] is None else each["levels"]
-        distinct = f"{each['distinct']}/{each['questions']}"
-        lines.append(
-            f"{each['name']:24} {each['category']:12} {levels:>6} {each['draw_ms']:8.2f} {distinct:>11} "
-            f"{each['gold']:5.2f} {each['constant']:8.2f}  {each['grader']}"
-        )
+    lines = [
+        f"{'task':24} {'category':12} {'levels':>6} {'draw':>8} {'distinct':>11} {'gold':>5} {'constant':>8}  grader",
+        *(
+            f"{each['name']:24} {each['category']:12} {'-' if each['levels'] is None else each['levels']:>6} "
+            f"{each['draw_ms']:8.2f} {each['distinct']:>6}/{each['questions']:<4} {each['gold']:5.2f} "
+            f"{each['constant']:8.2f}  {each['grader']}"
+            for each in found
+        ),
+    ]
     return "\n".join([*lines, _LEGEND])
 
 
@@ -132,9 +128,8 @@ def one_task(name: str, level: int | None = None, show: int = 0, seed: int = 0) 
         lines += [f"  {attribute}: {len(steps) - 1}" for attribute, steps in entry["levels"].items()]
     lines += [f"  level {broken} does not work: {reason}" for broken, reason in entry["broken_levels"].items()]
     lines.append(f"problem key (determines the split): {problem_keys.described(spec.name)}")
-    lines += ["measured with the default options:", f"  {audit.HEADER}"]
-    lines += [f"  {text}" for text in audit.line(measured).splitlines()]
-    lines += [f"  {text}" for text in audit.LEGEND.splitlines()]
+    measurements = f"{audit.HEADER}\n{audit.line(measured)}\n{audit.LEGEND}"
+    lines += ["measured with the default options:", indent(measurements, "  ")]
     for number, row in enumerate(build_rows(gym, "train", show, seed) if show else [], start=1):
         gold = row["answer"] or "(the library stores none)"
         lines += ["", f"example {number}:", row["question"].rstrip(), f"answer: {gold}"]
@@ -151,23 +146,19 @@ def show_audit(tasks: Sequence[str] = ()) -> bool:
     from rg_env.core.tasks.mixture import Mixture
     from rg_env.core.tasks.task_table import shipped_table
 
-    names = list(Mixture.parse(list(tasks)).names) if tasks else sorted(shipped_table())
-    kept = audit.kept()
+    names, kept = Mixture.parse(list(tasks)).names if tasks else sorted(shipped_table()), audit.kept()
     audits = [kept[name] for name in names]
-    print(audit.HEADER)
-    for result in audits:
-        print(audit.line(result))
-    for text in audit.LEGEND.splitlines():
-        print(f"  {text}")
-    golds = sum(result.items - result.without_gold for result in audits)
-    wrong = sum(result.gold_wrong for result in audits)
+    print(audit.HEADER, *map(audit.line, audits), indent(audit.LEGEND, "  "), sep="\n")
+
+    def total(name: str) -> int:
+        return sum(getattr(result, name) for result in audits)
+
+    golds, faulty = total("items") - total("without_gold"), sum(not result.fine for result in audits)
     print(
-        f"{len(audits)} tasks: {golds - wrong} of {golds} gold answers score 1.0; "
-        f"on {sum(result.answers for result in audits)} honest answers, the library's graders disagree with ours "
-        f"{sum(result.disagreements for result in audits)} times in "
-        f"{sum(result.disagreements > 0 for result in audits)} tasks "
-        f"({sum(result.unexplained for result in audits)} unexplained); "
-        f"problems in {counted(sum(not result.fine for result in audits), 'task')}"
+        f"{len(audits)} tasks: {golds - total('gold_wrong')} of {golds} gold answers score 1.0; on {total('answers')} "
+        f"honest answers, the library's graders disagree with ours {total('disagreements')} times in "
+        f"{sum(result.disagreements > 0 for result in audits)} tasks ({total('unexplained')} unexplained); "
+        f"problems in {counted(faulty, 'task')}"
     )
     guessable = [f"{result.task} {result.constant:.2f}" for result in audits if result.constant > audit.GUESSABLE]
     if guessable:

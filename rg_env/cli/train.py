@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from rg_env.cli import sweep
-from rg_env.commands import require, take_overrides_anywhere
+from rg_env.commands import require
 from rg_env.errors import InputError
 
 
@@ -23,14 +23,12 @@ def add(commands: Any) -> None:
         ],
     )
     option = train.add_argument
-    option("config", help="training config, such as configs/train/tiny.yaml")
-    option("overrides", nargs="*", default=[], metavar="section.key=value", help="config overrides")
-    option("--dry-run", action="store_true", help="print the resolved config and the plan, and exit")
+    train.config("training config, such as configs/train/tiny.yaml")
+    train.flag("--dry-run", help="print the resolved config and the plan, and exit")
     option("--resume", metavar="auto|PATH", help="resume from a checkpoint; auto: the newest in the output folder")
-    option("--eval-only", action="store_true", help="evaluate the config's model without training")
+    train.flag("--eval-only", help="evaluate the config's model without training")
     option("--checkpoint", metavar="PATH", help="checkpoint or adapters to evaluate with --eval-only")
     sweep.add_option(train)
-    take_overrides_anywhere(train)
     train.set_defaults(run=run)
 
 

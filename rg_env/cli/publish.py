@@ -1,0 +1,83 @@
+"""Options of `rg-env export` and `rg-env push`, implemented in `rg_env.publish`."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rg_env.cli.parser import CommandParser, request_of
+from rg_env.commands import end_signals_as_ctrl_c, require, say
+
+
+def add(commands: Any) -> None:
+    """Add the commands to the subcommands."""
+    export = commands.add_parser(
+        "export",
+        help="export a checkpoint as a Hugging Face model folder and verify it",
+        usage="rg-env export CHECKPOINT [--output-dir DIR] [--dtype bf16|fp16|fp32] [--merge-lora] [options]",
+        epilog="If a check fails, nothing is written and the exit code is 1. Code in a checkpoint is never executed.",
+        examples=[
+            "rg-env export outputs/RUN --best --dtype bf16 --output-dir my-model",
+            "rg-env export global_step_400/actor --base Qwen/Qwen2.5-3B-Instruct --output-dir my-model",
+        ],
+    )
+    option = export.add_argument
+    _add_checkpoint(export)
+    option("--output-dir", metavar="DIR", dest="out", type=Path, help="new output folder; default: CHECKPOINT-export")
+    option(
+        "--dtype", choices=["bf16", "fp16", "fp32"], help="dtype of the weights; default: the run's, or config.json's"
+    )
+    export.flag("--merge-lora", help="merge LoRA adapters into the base model")
+    export.flag("--best", help="export the run's checkpoint with the best accuracy")
+    text = "check that tensors, logits and accuracy match those of the trained model; default: on"
+    option("--verify", action=argparse.BooleanOptionalAction, default=True, help=text)
+    export.set_defaults(run=_export)
+
+    push = commands.add_parser(
+        "push",
+        help="publish a trained model on the Hugging Face Hub with a generated model card",
+        usage="rg-env push CHECKPOINT --repo-id USER/NAME [--private] [--optimizer-state none|full] [options]",
+        epilog="Requires a write token (HF_TOKEN or `hf auth login`). Rerun the command to resume an upload.",
+        examples=[
+            "rg-env push outputs/RUN --repo-id me/legs --dry-run",
+            "rg-env push global_step_400 --base Qwen/Qwen2.5-3B-Instruct --repo-id me/legs --optimizer-state full",
+        ],
+    )
+    option = push.add_argument
+    _add_checkpoint(push)
+    option("--repo-id", metavar="USER/NAME", required=True, help="repository, created if missing")
+    push.flag("--private", help="create a private repository")
+    text = "optimizer state to upload, which is needed to resume training; default: none"
+    option("--optimizer-state", choices=["none", "full"], default="none", help=text)
+    option("--revision", metavar="BRANCH", help="branch, created if missing; default: main")
+    push.flag("--dry-run", help="list the files, print the card, check the export; upload nothing")
+    push.set_defaults(run=_push)
+
+
+def _add_checkpoint(parser: CommandParser) -> None:
+    text = "run (its last checkpoint), checkpoint or DeepSpeed or FSDP shards from any trainer, LoRA adapters, or model"
+    parser.add_argument("path", metavar="CHECKPOINT", type=Path, help=text)
+    parser.add_argument("--base", metavar="MODEL", help="base model, if the checkpoint lacks a config or tokenizer")
+
+
+def _export(options: argparse.Namespace) -> int:
+    require("torch", "train")
+    from rg_env.publish.checkpoint import find_checkpoint
+
+    find_checkpoint(options.path, best=options.best, base=options.base)  # fails before torch is imported
+    from rg_env.publish.export import ExportRequest, export
+
+    with end_signals_as_ctrl_c():
+        print(export(request_of(ExportRequest, options), say))
+    return 0
+
+
+def _push(options: argparse.Namespace) -> int:
+    for package in ("huggingface_hub", "safetensors", "scipy"):
+        require(package, "train")
+    from rg_env.core.hub import PushRequest
+    from rg_env.publish.push import preview, push
+
+    request = request_of(PushRequest, options)
+    with end_signals_as_ctrl_c():
+        print(preview(request).rstrip() if options.dry_run else push(request, say))
+    return 0
