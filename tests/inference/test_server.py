@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from loopback import LoopbackServer
 
 from rg_env.errors import InputError
+from rg_env.inference.embedded import server as api
 from rg_env.inference.embedded.engine import EmbeddedEngine
-from rg_env.inference.embedded.openai_api import BadRequest, ChatRequest, Choice, CompletionRequest
-from rg_env.inference.embedded.server import HOST, MAX_BODY_BYTES, bind, make_app
+from rg_env.inference.embedded.server import BadRequest, ChatRequest, CompletionRequest, make_app
 from rg_env.tiny import POLICY_DIR
 
 MESSAGES = [{"role": "user", "content": "Now, how many legs if you have 2 dogs?"}]
@@ -75,8 +75,10 @@ def test_a_response_has_text_usage_and_token_ids(ask: Ask, engine: EmbeddedEngin
     assert answer.usage.prompt_tokens == len(prompt)
 
 
-def test_tokens_come_as_text_by_default(ask: Ask) -> None:
-    """As from OpenAI's servers; no log-probabilities by default; `n` numbered choices."""
+def test_tokens_come_as_text_by_default(ask: Ask, server: LoopbackServer, client: openai.OpenAI) -> None:
+    """As from OpenAI's servers; no log-probabilities by default; `n` numbered choices. Health and models come first."""
+    assert httpx.get(f"{server.address}/health").status_code == 200
+    assert [model.id for model in client.models.list()] == ["tiny"]
     parts = [{"type": "text", "text": MESSAGES[0]["content"][:9]}, {"type": "text", "text": MESSAGES[0]["content"][9:]}]
     answer = ask(logprobs=True, n=3, messages=[{"role": "user", "content": parts}])
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
@@ -121,7 +123,7 @@ def test_text_grows_to_what_the_tokens_are(tokenizer: Any, text: str, stops: lis
     request = ChatRequest.model_validate({"messages": MESSAGES, "stop": stops})
     ids = tokenizer(text, add_special_tokens=False)["input_ids"] or [5]
     expected = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    choice, sent = Choice(0, [], request, tokenizer, len(ids), set()), ""
+    choice, sent = api.Choice(0, [], request, tokenizer, len(ids), set()), ""
     for token in ids:
         ended = choice.put(token, 0.0)
         sent += choice.take()[0]
@@ -181,37 +183,21 @@ def test_lm_eval_gets_the_same_as_from_the_model_itself(server: LoopbackServer, 
     assert "</answer>" not in answer
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("stop", [3]),
-        ("tools", [{"type": "function"}]),
-        ("tool_choice", "required"),
-        ("response_format", {"type": "json_object"}),
-        ("logit_bias", {"5": 1}),
-        ("top_logprobs", 3),
-        ("min_tokens", 3),
-        ("guided_json", {}),
-        ("temperature", -0.1),
-        ("temperature", "hot"),
-        ("temperature", float("nan")),
-        ("temperature", True),
-        ("top_p", 0),
-        ("top_k", 1.5),
-        ("max_tokens", 0),
-        ("max_tokens", 10**12),
-        ("n", 0),
-        ("logprobs", 1),
-        ("seed", 2**70),
-        ("stream_options", {"odd": 1}),
-        ("model", 3),
-        ("messages", []),
-        ("messages", "hello"),
-        ("messages", [{"content": "no role"}]),
-        ("messages", [{"role": "user", "content": None}]),
-        ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]),
-    ],
-)
+REFUSED: dict[str, list[Any]] = {
+    "temperature": [-0.1, "hot", float("nan"), True],
+    "max_tokens": [0, 10**12],
+    "messages": [[], "hello", *([message] for message in (
+        {"content": "no role"}, {"role": "user", "content": None},
+        {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
+    ))],
+    "stop": [[3]], "tools": [[{"type": "function"}]], "tool_choice": ["required"], "logit_bias": [{"5": 1}],
+    "response_format": [{"type": "json_object"}], "top_logprobs": [3], "min_tokens": [3], "guided_json": [{}],
+    "top_p": [0], "top_k": [1.5], "n": [0], "logprobs": [1], "seed": [2**70], "stream_options": [{"odd": 1}],
+    "model": [3],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field in REFUSED for value in REFUSED[field]])
 def test_what_is_not_supported_is_refused(field: str, value: object) -> None:
     """With a 400 that names the field; only nulls are ignored, which clients send for what they leave open."""
     with pytest.raises(BadRequest) as caught:
@@ -259,10 +245,16 @@ def test_a_template_that_refuses_is_a_bad_request(model: Any, tokenizer: Any) ->
 
 
 @pytest.mark.parametrize(
-    "body", [{"prompt": []}, {"prompt": ""}, {"prompt": [10**6]}, {"echo": True, "stream": True}, {"suffix": "x"}]
+    ("body", "words"),
+    [
+        *(({"prompt": prompt}, "prompt") for prompt in ([], "", [10**6])),
+        ({"prompt": [5], "max_tokens": 10_000}, "the prompt has 1 token, and the context length is"),
+        ({"echo": True, "stream": True}, "not supported with stream=true"),
+        ({"suffix": "x"}, "suffix"),
+    ],
 )
-def test_completions_that_cannot_be_made_are_refused(complete: Ask, body: Any) -> None:
-    with pytest.raises(openai.BadRequestError):
+def test_completions_that_cannot_be_made_are_refused(complete: Ask, body: Any, words: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=words):
         complete(**body)
 
 
@@ -281,50 +273,30 @@ def test_any_json_is_parsed_or_refused(body: object, kind: type[ChatRequest]) ->
         assert isinstance(kind.parse(body), kind)
 
 
-SURROGATES = [rb'{"messages": [], "\ud800": 1}', rb'{"messages": [{"role": "user", "content": "\ud800"}]}']
-
-
-@pytest.mark.parametrize(
-    "data", [b"", b"{", b"[]", b"\xff\xfe", b'"text"', b"[" * 10_000, *SURROGATES, b" " * (MAX_BODY_BYTES + 2**16)]
-)
-def test_malformed_bodies_get_a_400(server: LoopbackServer, data: bytes) -> None:
-    """In the form that clients understand; one that is too large without being read to its end."""
-    status, body = post(server, data)
-    assert status == 400
-    assert body["error"]["type"] == "BadRequestError"
+NOT_UNICODE = "contains text that is not valid Unicode: unpaired surrogate '\\ud800'"
 
 
 @pytest.mark.parametrize(
     ("data", "words"),
-    [(b"1" * 5000, "has a number with more than 4,300 digits"), (b"[" * 100_000, "is nested too deeply")],
-)
-def test_messages_about_bodies_are_not_those_of_python(server: LoopbackServer, data: bytes, words: str) -> None:
-    assert post(server, data)[1]["error"]["message"] == f"the body {words}"
-
-
-@pytest.mark.parametrize(
-    ("path", "fields"),
     [
-        ("completions", '"prompt": "a\\ud800"'),
-        ("completions", '"prompt": ["a", "\\ud800"]'),
-        ("completions", '"prompt": "a", "stop": ["\\ud800"]'),
-        ("chat/completions", '"messages": [{"role": "user", "content": "a\\ud800"}]'),
+        *((data, "") for data in (b"", b"{", b"[]", b"\xff\xfe", b'"text"')),
+        (b" " * (api.MAX_BODY_BYTES + 2**16), "is larger than"),
+        (b"1" * 5000, "has a number with more than 4,300 digits"),
+        (b"[" * 100_000, "is nested too deeply"),
+        # JSON can escape half of a character, which tokenizers cannot read.
+        (rb'{"messages": [], "\ud800": 1}', NOT_UNICODE),
+        (rb'{"messages": [{"role": "user", "content": "a\ud800"}]}', NOT_UNICODE),
+        (rb'{"messages": [], "stop": ["\ud800"]}', NOT_UNICODE),
     ],
 )
-def test_text_that_is_not_unicode_gets_a_plain_400(server: LoopbackServer, path: str, fields: str) -> None:
-    """JSON can escape half of a character, which tokenizers cannot read."""
-    answer = httpx.post(f"{server.address}/v1/{path}", content=f'{{"model": "", {fields}}}', timeout=30)
-    words = "the body contains text that is not valid Unicode: unpaired surrogate '\\ud800'"
-    assert (answer.status_code, answer.json()["error"]["message"]) == (400, words)
+def test_malformed_bodies_get_a_400(server: LoopbackServer, data: bytes, words: str) -> None:
+    """In the form that clients understand; one that is too large without being read to its end."""
+    status, body = post(server, data)
+    assert (status, body["error"]["type"]) == (400, "BadRequestError")
+    assert f"the body {words}" in body["error"]["message"] or not words
 
 
-def test_one_token_is_singular(complete: Ask) -> None:
-    with pytest.raises(openai.BadRequestError, match="the prompt has 1 token, and the context length is"):
-        complete(prompt=[5], max_tokens=10_000)
-
-
-@pytest.mark.parametrize("reset", [False, True])
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("stream", "reset"), [(False, False), (True, True)])
 def test_clients_that_disconnect_do_not_disturb_others(
     server: LoopbackServer, client: openai.OpenAI, caplog: pytest.LogCaptureFixture, stream: bool, reset: bool
 ) -> None:
@@ -336,7 +308,7 @@ def test_clients_that_disconnect_do_not_disturb_others(
     try:
         for sent in (b"", head[:20], head, head + body[:10], head + body):
             for wait_s in (0.0, 0.02):
-                with socket.create_connection((HOST, server.port)) as leaving:
+                with socket.create_connection((api.HOST, server.port)) as leaving:
                     leaving.sendall(sent)
                     time.sleep(wait_s)
                     if reset:  # close() without the usual farewell
@@ -398,23 +370,17 @@ def test_every_caller_gets_the_error_of_a_failed_batch(server: LoopbackServer, e
     assert "no memory" in json.loads(events.removeprefix("data: "))["error"]["message"]
 
 
-def test_health_and_models(server: LoopbackServer, client: openai.OpenAI) -> None:
-    """What clients ask first."""
-    assert httpx.get(f"{server.address}/health").status_code == 200
-    assert [model.id for model in client.models.list()] == ["tiny"]
-
-
 def test_the_server_listens_on_loopback_only() -> None:
     """A port in use, or none, is one clear line."""
-    listener = bind(0)
+    listener = api.bind(0)
     assert listener.getsockname()[0] == "127.0.0.1"
     with pytest.raises(InputError, match="choose another --port"):
-        bind(listener.getsockname()[1])
+        api.bind(listener.getsockname()[1])
     listener.close()
     with pytest.raises(InputError, match="port 70000 is out of range"):
-        bind(70000)
+        api.bind(70000)
     with socket.socket() as other:  # also of a program that listens on all addresses
         other.bind(("0.0.0.0", 0))
         other.listen()
         with pytest.raises(InputError, match="Address already in use"):
-            bind(other.getsockname()[1])
+            api.bind(other.getsockname()[1])

@@ -3,20 +3,26 @@
     rg-env serve --model outputs/my-run/checkpoint-25 --port 8000
     OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="EMPTY").chat.completions.create(model=..., messages=[...])
 
-It listens on the loopback address only, because it has no API keys, rate limits or user isolation. Requests that arrive
-together are processed as one batch.
+It listens on the loopback address only, because it has no API keys, rate limits or user isolation. Requests are the
+JSON bodies of `/v1/chat/completions` and `/v1/completions`, with vLLM's extensions; unsupported fields are rejected
+with `BadRequest` (HTTP 400) rather than ignored. Requests that arrive together are processed as one batch.
 """
 
 import asyncio
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from itertools import accumulate
+from typing import Any, ClassVar, Literal, Self
 
 import uvicorn
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HTTPRequest
@@ -28,8 +34,7 @@ from rg_env.core.prompts import build_messages
 from rg_env.core.text import counted, json_problem, reason_of
 from rg_env.errors import InputError, RGEnvError
 from rg_env.inference.embedded.engine import EmbeddedEngine, Job
-from rg_env.inference.embedded.openai_api import BadRequest, ChatRequest, Choice, CompletionRequest, Request
-from rg_env.inference.protocol import PromptEncoder
+from rg_env.inference.protocol import PromptEncoder, Sampling
 
 HOST = "127.0.0.1"
 MAX_BODY_BYTES = 4 * 2**20
@@ -38,6 +43,290 @@ _CHARACTERS_PER_TOKEN = 128  # upper bound, even for runs of spaces
 
 Prepare = Callable[[list[dict[str, str]]], list[dict[str, str]]]
 """Maps a chat request's messages to those passed to the model."""
+
+
+class BadRequest(RGEnvError, ValueError):
+    """A request that the engine cannot answer. `status` is the HTTP status: 400, or 404 for an unknown model."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, status: int = 400, param: str | None = None):
+        # Messages may quote the request, which can contain characters that UTF-8 cannot encode.
+        message = message.encode("utf-8", "backslashreplace").decode()
+        param = param and param.encode("utf-8", "backslashreplace").decode()
+        super().__init__(message, status, param)
+        self.message, self.status, self.param = message, status, param
+
+    def __str__(self) -> str:
+        return self.message
+
+    def body(self) -> dict[str, Any]:
+        """Error response in OpenAI's format."""
+        kind = "NotFoundError" if self.status == 404 else "BadRequestError"
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.status}}
+
+
+class Choice:
+    """A completion in progress: its tokens, and its text up to the first stop string.
+
+    Args:
+        room: maximum number of tokens.
+        ends: end-of-sequence tokens, which are not part of the text.
+    """
+
+    def __init__(
+        self, index: int, prompt: Sequence[int], request: "Request", tokenizer: Any, room: int, ends: Collection[int]
+    ):
+        self.index, self.prompt, self.request, self.tokenizer = index, list(prompt), request, tokenizer
+        self.ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.text = ""
+        self.finish_reason: Literal["stop", "length"] | None = None
+        self.scores: Sequence[tuple[float, dict[int, float]]] = ()
+        """Result of `EmbeddedEngine.score` for prompt and completion; empty if not requested."""
+        self._room, self._ends = room, ends
+        self._longest_stop = max(map(len, request.stops), default=0)
+        self._decoded = (0, 0)  # token indices: where decoding starts, and where the tokens in `text` end
+        self._taken = (0, 0)  # number of characters and of tokens already returned by `take`
+
+    def put(self, token: int, logprob: float) -> bool:
+        """Add a token and return whether a stop string ends the completion."""
+        self.ids.append(token)
+        self.logprobs.append(logprob)
+        ended = token in self._ends
+        finished = "stop" if ended else "length" if len(self.ids) == self._room else None
+        self._decode(self.ids[:-1] if ended else self.ids, last=finished is not None)
+        self.finish_reason = finished  # type: ignore[assignment]
+        if (stop := self._first_stop()) is not None:
+            self.text, self.finish_reason = self.text[:stop], "stop"
+        return stop is not None
+
+    def _decode(self, ids: list[int], last: bool) -> None:
+        # A token's text depends on its neighbors, and a character may take several tokens. Therefore, as in vLLM, the
+        # text of new tokens is what they add to the text of earlier ones.
+        start, end = self._decoded
+        known, text = self.decode(ids[start:end]), self.decode(ids[start:])
+        if last or not text.endswith("\N{REPLACEMENT CHARACTER}"):
+            self.text += text[len(known) :]
+            self._decoded = (end, len(ids))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        text: str = self.tokenizer.decode(
+            ids, skip_special_tokens=self.request.skip_special_tokens, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    def _first_stop(self) -> int | None:
+        return min((at for stop in self.request.stops if (at := self.text.find(stop)) >= 0), default=None)
+
+    def take(self) -> tuple[str, slice]:
+        """Return the text and tokens added since the last call. Text that may be the start of a stop string is held
+        back."""
+        held = 0 if self.finish_reason else max(0, self._longest_stop - 1)
+        characters, tokens = self._taken
+        self._taken = (max(characters, len(self.text) - held), len(self.ids))
+        return self.text[characters : self._taken[0]], slice(tokens, len(self.ids))
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, body: Any) -> Any:
+        """Drop null values, which clients send for fields that they leave unset."""
+        return {key: value for key, value in body.items() if value is not None} if isinstance(body, dict) else body
+
+
+class _StreamOptions(_Body):
+    include_usage: bool = False
+    include_obfuscation: bool = False
+
+
+class Request(_Body, ABC):
+    """Fields common to both kinds of request. The bounds are those of vLLM's SamplingParams."""
+
+    kinds: ClassVar[tuple[str, str, str]]
+    """Object types of complete responses and of streamed chunks, and the prefix of their ids."""
+
+    model: str = ""
+    n: int = Field(1, ge=1, le=1024)
+    max_tokens: int | None = Field(None, ge=1, le=10_000_000)
+    temperature: float = Field(1.0, ge=0, le=100)
+    top_p: float = Field(1.0, ge=1e-6, le=1)
+    top_k: int = Field(0, ge=-1, le=1_000_000)
+    min_p: float = Field(0.0, ge=0, le=1)
+    repetition_penalty: float = Field(1.0, ge=1e-6, le=100)
+    presence_penalty: float = Field(0.0, ge=-2, le=2)
+    frequency_penalty: float = Field(0.0, ge=-2, le=2)
+    seed: int | None = Field(None, ge=-(2**62), le=2**62)
+    stop: str | list[str] = []
+    stream: bool = False
+    stream_options: _StreamOptions = _StreamOptions()
+    skip_special_tokens: bool = True
+    # These fields are accepted only with values that have no effect.
+    logit_bias: dict[str, float] = Field({}, max_length=0)
+    spaces_between_special_tokens: bool = True
+    include_stop_str_in_output: Literal[False] = False
+    user: JsonValue = None
+    metadata: JsonValue = None
+    store: JsonValue = None
+
+    @classmethod
+    def parse(cls, body: object) -> Self:
+        """Validate the JSON `body` of a request. Raises `BadRequest` for anything the engine does not support."""
+        try:
+            return cls.model_validate(body)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            field = str(first["loc"][0]) if first["loc"] else None
+            if first["type"] == "extra_forbidden":
+                raise BadRequest(f"{field!r} is not supported by the embedded engine", param=field) from error
+            raise BadRequest(f"{field or 'the body'}: {first['msg']}", param=field) from error
+
+    @property
+    def limit(self) -> int | None:
+        """Maximum number of new tokens; None: up to the context length."""
+        return self.max_tokens
+
+    @property
+    def stops(self) -> list[str]:
+        return [each for each in ([self.stop] if isinstance(self.stop, str) else self.stop) if each]
+
+    @property
+    def sampling(self) -> Sampling:
+        names = Sampling.__dataclass_fields__.keys() - {"max_tokens"}
+        return Sampling(**{name: getattr(self, name) for name in names}, max_tokens=self.limit)
+
+    def head(self, *, chunk: bool = False) -> dict[str, Any]:
+        """Fields common to a complete response and the chunks of a streamed one."""
+        number = f"{self.kinds[2]}-{uuid.uuid4().hex}"
+        return {"id": number, "object": self.kinds[chunk], "created": int(time.time()), "model": self.model}
+
+    def response(self, choices: Sequence[Choice]) -> dict[str, Any]:
+        """Complete response."""
+        return {**self.head(), "choices": [self.entry(each) for each in choices], "usage": self.usage(choices)}
+
+    def usage(self, choices: Sequence[Choice]) -> dict[str, int]:
+        prompts = sum(len(each.prompt) for each in choices[:: self.n])
+        completions = sum(len(each.ids) for each in choices)
+        return {"prompt_tokens": prompts, "completion_tokens": completions, "total_tokens": prompts + completions}
+
+    @abstractmethod
+    def entry(self, choice: Choice, *, chunk: bool = False) -> dict[str, Any]:
+        """Format the choice for a complete response, or for a streamed chunk, with only the new text."""
+
+
+class _TextPart(BaseModel):
+    model_config = ConfigDict(strict=True)
+    text: str
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(strict=True)
+    role: str
+    content: str | list[_TextPart]
+
+
+class ChatRequest(Request):
+    """A request to `/v1/chat/completions`."""
+
+    kinds: ClassVar = ("chat.completion", "chat.completion.chunk", "chatcmpl")
+
+    messages: list[_Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1, le=10_000_000)
+    """OpenAI's newer name for `max_tokens`."""
+    logprobs: bool = False
+    return_tokens_as_token_ids: bool = False
+    """vLLM extension: `logprobs` reports tokens as "token_id:N", because different tokens can have the same text."""
+    top_logprobs: Literal[0] = 0
+    tools: list[JsonValue] = Field([], max_length=0)
+    tool_choice: Literal["none", "auto"] = "none"
+    parallel_tool_calls: bool = False
+    response_format: dict[Literal["type"], Literal["text"]] = {}
+    modalities: list[Literal["text"]] = []
+
+    @property
+    def limit(self) -> int | None:
+        if None not in (self.max_tokens, self.max_completion_tokens) and self.max_tokens != self.max_completion_tokens:
+            raise BadRequest("max_tokens and max_completion_tokens differ", param="max_tokens")
+        return self.max_tokens or self.max_completion_tokens
+
+    @property
+    def chat(self) -> list[dict[str, str]]:
+        """The messages, with multi-part text joined."""
+
+        def text(content: str | list[_TextPart]) -> str:
+            return content if isinstance(content, str) else "".join(part.text for part in content)
+
+        return [{"role": each.role, "content": text(each.content)} for each in self.messages]
+
+    def entry(self, choice: Choice, *, chunk: bool = False) -> dict[str, Any]:
+        text, tokens = choice.take() if chunk else (choice.text, slice(0, None))
+        role = {} if tokens.start else {"role": "assistant"}
+        found = [self._token(choice, *each) for each in zip(choice.ids[tokens], choice.logprobs[tokens], strict=True)]
+        return {
+            "index": choice.index,
+            "delta" if chunk else "message": {**role, "content": text},
+            "logprobs": {"content": found} if self.logprobs else None,
+            "finish_reason": choice.finish_reason,
+        }
+
+    def _token(self, choice: Choice, token: int, logprob: float) -> dict[str, Any]:
+        text = choice.tokenizer.decode([token])
+        name, size = (f"token_id:{token}", None) if self.return_tokens_as_token_ids else (text, list(text.encode()))
+        return {"token": name, "logprob": logprob, "bytes": size, "top_logprobs": []}
+
+
+class CompletionRequest(Request):
+    """A request to `/v1/completions`.
+
+    The log-probabilities in its response are the model's own, regardless of temperature, as with other servers.
+    """
+
+    kinds: ClassVar = ("text_completion", "text_completion", "cmpl")
+
+    prompt: str | list[int] | list[str] | list[list[int]] = Field(min_length=1)
+    max_tokens: int | None = Field(16, ge=1, le=10_000_000)
+    echo: bool = False
+    logprobs: int | None = Field(None, ge=0, le=20)
+    """Number of most likely tokens to return per position; None: no log-probabilities."""
+    best_of: Literal[1] = 1
+    suffix: Literal[""] = ""
+
+    @model_validator(mode="after")
+    def _streamed_text_only(self) -> Self:
+        if self.stream and (self.echo or self.logprobs is not None):
+            raise ValueError("echo and logprobs are not supported with stream=true")
+        return self
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
+        return [self.prompt] if one else list(self.prompt)  # type: ignore[list-item, arg-type]
+
+    def entry(self, choice: Choice, *, chunk: bool = False) -> dict[str, Any]:
+        text = choice.take()[0] if chunk else (choice.decode(choice.prompt) if self.echo else "") + choice.text
+        logprobs = self._logprobs(choice) if choice.scores else None
+        return {"index": choice.index, "text": text, "logprobs": logprobs, "finish_reason": choice.finish_reason}
+
+    def _logprobs(self, choice: Choice) -> dict[str, list[Any]]:
+        tokens = choice.prompt + choice.ids
+        texts = {token: choice.tokenizer.decode([token]) for token in tokens}
+        scored = [(None, None), *((own, self._likeliest(choice, best)) for own, best in choice.scores)]
+        shown = slice(0 if self.echo else len(choice.prompt), None)
+        offsets = accumulate((len(texts[token]) for token in tokens[shown]), initial=0)
+        return {
+            "tokens": [texts[token] for token in tokens[shown]],
+            "token_logprobs": [own for own, _ in scored[shown]],
+            "top_logprobs": [best for _, best in scored[shown]],
+            "text_offset": list(offsets)[:-1],
+        }
+
+    @staticmethod
+    def _likeliest(choice: Choice, best: dict[int, float]) -> dict[str, float]:
+        """Log-probability by token text; if several tokens have the same text, that of the most likely one."""
+        return {choice.tokenizer.decode([token]): logprob for token, logprob in reversed(best.items())}
 
 
 class Batcher:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rg_env.core.processes import entered
-from rg_env.core.text import reason_of
+from rg_env.core.text import reason_of, shortened
 from rg_env.errors import RefusedError, ServerError
 from rg_env.inference.machine import OLDEST_VLLM
 from rg_env.inference.protocol import Completion, Sampling
@@ -137,19 +137,17 @@ class VllmServer:
                 suitable server.
         """
         start = start_hint(port=self.port)
-        served = self._ask("/v1/models", "is not a vLLM server", dict)
-        try:
-            model = served["data"][0]
-            name, length = str(model["id"]), int(model["max_model_len"])
+
+        def served(answer: dict[str, Any]) -> tuple[str, int]:
+            model = answer["data"][0]
             if model["owned_by"] != "vllm":
                 raise KeyError
-        except (KeyError, IndexError, TypeError, ValueError):
-            raise ServerError(
-                f"the service at {self} is not a vLLM server: use the port of one started with `{start}`"
-            ) from None
+            return str(model["id"]), int(model["max_model_len"])
+
+        name, length = self._ask("/v1/models", f"is not a vLLM server: use one started with `{start}`", served)
         takes_none = f"does not accept weights: start it with `{start}`"
         workers = self._ask("/get_world_size", takes_none, lambda answer: int(answer["world_size"]))
-        version = self._ask("/version", "is not a vLLM server", lambda answer: str(answer.get("version")))
+        version = self._ask("/version", "is not a vLLM server", lambda answer: str(answer["version"]))
         if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_VLLM:
             raise ServerError(f"the server at {self} runs vLLM {version}: 0.32 or later is required")
         return ServerInfo(name, length, workers)
@@ -241,24 +239,19 @@ class VllmServer:
         method = "GET" if body is None else "POST"
         try:
             response = httpx.request(method, f"http://{self}{path}", json=body, timeout=timeout_s, **_DIRECT)
-            answer = response.json() if response.is_success else None
+            if response.is_success:
+                return read(response.json())
         except httpx.TimeoutException as error:
             raise ServerError(f"the server at {self} did not answer {path} within {timeout_s:g} s") from error
         except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
             raise ServerError(f"the server at {self} is gone: nothing answers {path}") from error
-        except json.JSONDecodeError as error:
-            raise ServerError(f"the service at {self} {complaint}: {path} does not return JSON") from error
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ServerError(f"the service at {self} {complaint}: {error}") from error
-        if not isinstance(answer, dict):
-            given = "something other than a JSON object" if response.is_success else _reason(response)
-            kind = RefusedError if response.is_client_error else ServerError
-            raise kind(f"the service at {self} {complaint}: {path} returns {given}")
-        try:
-            return read(answer)
-        except (KeyError, IndexError, TypeError, ValueError):
-            shown = repr(str(answer)[:100])
-            raise ServerError(f"the server at {self} gave an unexpected answer to {path}: {shown}") from None
+        except (KeyError, IndexError, TypeError, ValueError) as error:  # ValueError also if it is not JSON
+            shown = shortened(response.text)
+            raise ServerError(f"the service at {self} {complaint}: unexpected answer to {path}: {shown}") from error
+        kind = RefusedError if response.is_client_error else ServerError
+        raise kind(f"the service at {self} {complaint}: {path} returns {_reason(response)}")
 
 
 def _reason(response: Any) -> str:
