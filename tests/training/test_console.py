@@ -2,15 +2,13 @@
 
 import io
 import json
-import os
-import pty
 import random
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Sequence
+from contextlib import closing, redirect_stdout
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import pytest
 from matplotlib.image import imread
@@ -21,7 +19,7 @@ from svg_pictures import Picture
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.text import visible_line
 from rg_env.evaluation.plots.curves import plot_run
-from rg_env.evaluation.results import Results, read_results
+from rg_env.evaluation.results import Results
 from rg_env.evaluation.scores import together
 from rg_env.evaluation.tables import print_results
 from rg_env.training.evaluation import metrics_of
@@ -40,42 +38,18 @@ METRICS = {"reward": 0.5, "accuracy": 0.25, "completions/mean_length": 33.4, "lo
 XTERM = {"TERM": "xterm-256color", "COLUMNS": "120"}
 
 
-class Terminal:
-    """A real pseudo-terminal: `stream` is what a program writes to, `shown` what arrives."""
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
 
-    def __init__(self) -> None:
-        self._ours, theirs = pty.openpty()
-        self.stream: TextIO = os.fdopen(theirs, "w", encoding="utf-8")
+    def isatty(self) -> bool:
+        return True
 
     def shown(self) -> str:
-        self.stream.flush()
-        os.set_blocking(self._ours, False)
-        parts = []
-        try:
-            while part := os.read(self._ours, 65536):
-                parts.append(part)
-        except OSError:  # nothing more
-            pass
-        return b"".join(parts).decode()
-
-    def close(self) -> None:
-        self.stream.close()
-        os.close(self._ours)
-
-
-@pytest.fixture
-def terminal() -> Iterator[Terminal]:
-    made = Terminal()
-    yield made
-    made.close()
-
-
-@contextmanager
-def closing(console: RunConsole) -> Iterator[RunConsole]:
-    try:
-        yield console
-    finally:
-        console.close()
+        """What was written since the last call."""
+        text = self.getvalue()
+        self.seek(0)
+        self.truncate()
+        return text
 
 
 def example(**changes: Any) -> dict[str, Any]:
@@ -83,9 +57,10 @@ def example(**changes: Any) -> dict[str, Any]:
     return {**record, "completion_tokens": 5, "reward": 1.0, "correct": True, "status": "correct", **changes}
 
 
-def test_a_terminal_has_one_line_that_renews_itself(terminal: Terminal) -> None:
+def test_a_terminal_has_one_line_that_renews_itself() -> None:
     """The line has the step, a bar, metrics and the remaining time; other lines are printed above it."""
-    with closing(RunConsole(terminal.stream, XTERM)) as console:
+    terminal = Terminal()
+    with closing(RunConsole(terminal, XTERM)) as console:
         for step in (1, 2, 3):
             console.step(step, 20, METRICS | {"reward": step / 10})
         console.line("evaluation after step 3: accuracy 0.50")
@@ -98,14 +73,15 @@ def test_a_terminal_has_one_line_that_renews_itself(terminal: Terminal) -> None:
     assert shown.index("reward 0.30") < shown.index("evaluation after step 3") < shown.index("4/20")
 
 
-def test_the_terminal_is_left_as_it_was(terminal: Terminal) -> None:
+def test_the_terminal_is_left_as_it_was() -> None:
     """The cursor is visible, other output is above the line, and printing is no longer redirected."""
-    with redirect_stdout(terminal.stream):
-        with closing(RunConsole(terminal.stream, XTERM)) as console:
+    terminal = Terminal()
+    with redirect_stdout(terminal):
+        with closing(RunConsole(terminal, XTERM)) as console:
             console.step(1, 2, METRICS)
             assert "\x1b[?25l" in terminal.shown()
             print("said by a library")
-        assert sys.stdout is terminal.stream
+        assert sys.stdout is terminal
     shown = terminal.shown()
     assert "said by a library" in shown
     assert "\x1b[?25h" in shown
@@ -113,8 +89,9 @@ def test_the_terminal_is_left_as_it_was(terminal: Terminal) -> None:
 
 
 @pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {"TERM": ""}, {}], ids=str)
-def test_a_terminal_without_escape_codes_gets_lines(terminal: Terminal, environ: dict[str, str]) -> None:
-    with closing(RunConsole(terminal.stream, environ)) as console:
+def test_a_terminal_without_escape_codes_gets_lines(environ: dict[str, str]) -> None:
+    terminal = Terminal()
+    with closing(RunConsole(terminal, environ)) as console:
         console.step(1, 2, METRICS)
         console.examples(1, [example()])
     assert "\x1b" not in terminal.shown()
@@ -154,19 +131,19 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_model_text_is_shown_and_not_obeyed(name: str, terminal: Terminal) -> None:
+def test_model_text_is_shown_and_not_obeyed(name: str) -> None:
     """It is data, on terminals and in logs: no markup, escape sequences, or characters that reverse or hide text."""
     text, expected = HOSTILE[name]
     assert visible_line(text) == expected
-    plain = io.StringIO()
-    for stream in (plain, terminal.stream):
+    plain, terminal = io.StringIO(), Terminal()
+    for stream in (plain, terminal):
         with closing(RunConsole(stream, XTERM)) as console:
             console.examples(1, [example(completion=text, question=text, answer=text, task=text)])
     assert plain.getvalue().count(expected) == 4
     shown = terminal.shown()
     assert shown.count(expected) == 4
     escapes = shown.count("\x1b")
-    with closing(RunConsole(terminal.stream, XTERM)) as console:
+    with closing(RunConsole(terminal, XTERM)) as console:
         console.examples(1, [example()])
     assert escapes == terminal.shown().count("\x1b")  # our own styles, and no more
 
@@ -322,14 +299,6 @@ def test_examples_after_a_run_differ(before: list[Any], after: list[Any], shown:
     pairs = examples_of(made(0, before), made(5, after))
     assert [old["problem"] for old, _ in pairs] == shown
     assert [new["row"] for _, new in pairs] == [old["row"] for old, _ in pairs]
-
-
-def test_an_evaluation_reads_back_as_it_was(tmp_path: Path) -> None:
-    """The file of a run is a results file; its summary is that of `train_results.json`."""
-    for found in (evaluation(3, ["a", "b"], ["c"]), evaluation(3, ["a"]), evaluation(3, [], [], ["z", "y"])):
-        run = RunFolder.create(tmp_path / str(len(found.tasks)))
-        file = run.write_evaluation(3, json.loads(found.model_dump_json()))
-        assert read_results(file) == found
 
 
 def write(folder: Path, *evaluations: Results) -> None:
