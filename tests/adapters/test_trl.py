@@ -100,31 +100,8 @@ def test_rows_are_the_plain_environments(arguments: dict[str, Any]) -> None:
     assert again.train_dataset.to_list() == env.train_dataset.to_list()
 
 
-def test_functions_have_the_form_that_trl_wants() -> None:
-    """A list of them, each with its name and called without waiting, and a weight for each."""
-    env = load_environment(**SMALL, rewards=ALL_REWARDS)
-    names = ["correctness", "format", "think_format", "partial", "brevity", "cosine", "repetition_penalty"]
-    assert [function.__name__ for function in env.reward_funcs] == [*names, "length", "overlong_penalty"]
-    assert env.reward_weights == [1.0, 0.1, 1.0, 1.0, 0.0, 1.0, 1.0, 0.3, 1.0]
-    assert not any(inspect.iscoroutinefunction(function.__call__) for function in env.reward_funcs)
-    assert load_environment(**{**SMALL, "num_eval_examples": 0}).eval_dataset is None
-
-
-PIECES = st.sampled_from(
-    [
-        "<answer>",
-        "</answer>",
-        "<think>",
-        "</think>",
-        "GOLD",
-        "GOLD.",
-        "7",
-        " ",
-        "\n",
-        "word word word ",
-        "\\boxed{GOLD}",
-    ]
-)
+TAGS = ["<answer>", "</answer>", "<think>", "</think>"]
+PIECES = st.sampled_from([*TAGS, "GOLD", "GOLD.", "7", " ", "\n", "word word word ", "\\boxed{GOLD}"])
 TEXTS = st.lists(PIECES | st.text(max_size=8), max_size=12).map("".join) | st.just("<answer>GOLD</answer>")
 
 
@@ -143,7 +120,7 @@ def _means(scored: list[Scored]) -> dict[str, float]:
 
 @given(texts=st.lists(TEXTS, min_size=1, max_size=8), grading=st.sampled_from(["hardened", "partial"]))
 def test_values_are_the_plain_environments_to_the_last_digit(texts: list[str], grading: str) -> None:
-    """Each reward, its weight, and the metrics, on the same completions with as many tokens."""
+    """Each reward, its weight, and the metrics, on the same completions with as many tokens. TRL does not wait."""
     env, other = _both(grading)
     rows = other.train_rows[: len(texts)]
     texts = [text.replace("GOLD", row["answer"]) for text, row in zip(texts, rows, strict=True)]
@@ -153,6 +130,7 @@ def test_values_are_the_plain_environments_to_the_last_digit(texts: list[str], g
     theirs = other.score(rollouts)
     assert ours == {name: [each.rewards[name] for each in theirs] for name in ours}
     assert dict(zip(ours, env.reward_weights, strict=True)) == other.reward_weights
+    assert not any(inspect.iscoroutinefunction(function.__call__) for function in env.reward_funcs)
     assert logs.means() == _means(theirs)
 
 
@@ -247,7 +225,8 @@ def test_a_batch_is_scored_and_logged_once() -> None:
 
 def test_functions_can_be_pickled() -> None:
     """For trainers that score in a process of their own; there too they share their scores."""
-    env = load_environment(**SMALL, rewards=ALL_REWARDS)
+    env = load_environment(**{**SMALL, "num_eval_examples": 0}, rewards=ALL_REWARDS)
+    assert env.eval_dataset is None
     texts = [_right(row) for row in env.train_dataset]
     expected = _call(env, texts)
     functions = pickle.loads(pickle.dumps(env.reward_funcs))
