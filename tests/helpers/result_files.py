@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rg_env.core.environment import Environment
+from rg_env.evaluation import results as schema
 from rg_env.evaluation.questions import Questions, TaskWork
 from rg_env.evaluation.results import ModelResult, ModelSummary, Part, Results, Scores, TaskResults
 from rg_env.evaluation.scores import Source, results_of
@@ -66,7 +67,7 @@ def task_results(models: Mapping[str, float | ModelResult], task: str = "maze", 
             "spec": {"name": task},
             "category": "games",
             "questions": questions,
-            "sampling": sampling,
+            "sampling": schema.Sampling(**sampling),
             "system_prompt": "Think.",
             "grading": "hardened",
             "floor": 0.25,
