@@ -100,7 +100,6 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
         (["train", TINY_RUN, "--nproc_per_node", "4"], "`rg-env launch` and `accelerate launch` start several"),
         (["train", TINY_RUN, "--gpus", "4"], "`rg-env launch` takes --gpus"),
         (["slurm", TINY_RUN, "--gpus", "1", "--time", "5", "--nnodes", "2"], "no option '--nnodes': use --nodes"),
-        (["slurm", TINY_RUN, "lab", "--gpus", "1", "--time", "5"], "override 'lab' is not of the form section.key"),
         (
             ["train", TINY_RUN, "training.max_tokens=600", "output.dir=x"],
             "training.max_tokens = 600: tiny has a context",
