@@ -234,36 +234,13 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
     return values, lines
 
 
-_CURRICULA = "(count_primes|knights_knaves|mini_su[dk]oku|spell_backward)"
-_COUNTERPARTS = {  # pattern of a path in another repository -> shipped config
-    # open-thought/reasoning-gym, training/
-    r"evaluations?/inter_generalisation/\w+|inter_generalisation/(?!\w+_qwen)\w+": "eval/paper_inter",
-    r"evaluations?/curriculum/\w+": "eval/paper_curriculum",
-    r"eval_\w+_composite": "eval/paper_tables",
-    r"inter_generalisation/(\w+)_qwen_3b": r"train/paper/inter_\1",
-    r"(?:intra_generalisation/)?(algebra|algorithmic|arithmetic|cognition|games|graphs)_qwen_3b": (
-        r"train/paper/intra_\1"
-    ),
-    rf"{_CURRICULA}[/_]curriculum": r"train/paper/curriculum_\1",
-    rf"{_CURRICULA}[/_]non_?curriculum": r"train/paper/curriculum_\1_fixed",
-    r"curriculum/spell_backward": "train/paper/curriculum_spell_backward",
-    r"external_(?:benchmarks|generalisation)/math\w*": "train/paper/external_math",
-    r"hf_upload_example": "train/tiny_published",
-    # AH-Technologies/reasoning-gym
-    r"experiments/leg_counting_qwen7b|leg_counting_lr\d": "train/leg_counting_qwen7b",
-    r"models/qwen-7b": "models/qwen2.5-7b",
-    # ignvr/rl-for-real and its successor
-    r"(syllogism_toy|multi_tasks)": r"train/\1",
-    r"config/grpo": "train/course_grpo",
-}
-
-
 def counterpart(file: Path) -> str:
     """A hint that names the shipped counterpart of a config from another repository, matched by file name; empty if
     unknown."""
-    for pattern, shipped in _COUNTERPARTS.items():
+    counterparts = yaml12.load(Path(__file__).with_name("counterparts.yaml").read_text(encoding="utf-8"))
+    for pattern, shipped in counterparts.items():
         if found := re.search(f"(?:^|/)(?:{pattern})$", file.with_suffix("").as_posix()):
-            name = found.expand(shipped).replace("sukoku", "sudoku")
+            name = found.expand(shipped)
             return f"the config of that name in another repository corresponds to configs/{name}.yaml here"
     return ""
 

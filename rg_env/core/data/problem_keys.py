@@ -7,7 +7,8 @@ wording. `KEYS` defines what counts as the same problem in each task. `WHOLE` li
 the key, as the user's own tasks do. `KEPT` lists tasks whose key keeps details that could be ignored, with the reason.
 
 A function named after a task returns the task's problem as a form (`core.data.canonical`). The first paragraph of its
-docstring describes the problem for users. `_FIELDS` lists the tasks whose problem consists of plain metadata fields.
+docstring describes the problem for users. `problem_keys.json` describes the tasks whose problem consists of plain
+metadata fields ("fields", in the syntax of `_fields`) or of one expression ("expressions").
 
 Keys do not detect deeper equivalences, such as equal integrands in different forms, mirrored boards, or number
 sequences with the same rule. Rotations and mirror images of a grid are different problems, because their answers are
@@ -16,11 +17,13 @@ different grids or paths.
 
 import hashlib
 import inspect
+import json
 import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rg_env.core.data.canonical import Bag, Name, canonical, equation, expression
@@ -32,25 +35,14 @@ from rg_env.core.tasks.task_table import shipped_table
 Entry = Mapping[str, Any]
 """The library's entry after a round trip through JSON."""
 
-ALIKE = {"basic_arithmetic": "chain_sum", "products": "chain_sum", "intermediate_integration": "simple_integration"}
+_TABLES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+ALIKE: dict[str, str] = _TABLES["alike"]
 """Tasks that can pose the same problems as another task. They share its keys, so a mixture of both has a problem in
 only one split."""
-
-WHOLE = {"self_reference": "there is only one wording, and the statements refer to each other by number"}
+WHOLE: dict[str, str] = _TABLES["whole"]
 """Tasks that use the whole question as the key, with the reason."""
-
-KEPT = {
-    "family_relationships": "names: without them there are only 80 problems, and they indicate who is male or female",
-    "mahjong_puzzle": "letters: their alphabetical order matters",
-    "palindrome_generation": "letters: without them, only their counts would remain, a few dozen problems",
-    "path_star": "node labels: without them, only degree and length would remain, a few problems",
-    "string_splitting": "the order of the machines: each kind has its own rules",
-    "string_synthesis": "the order of the blocks: each kind has its own rules",
-    "syllogism": "terms: without them, there are about 200 forms, half of which share an answer",
-    "tower_of_hanoi": "peg numbers: without them, there are about ten problems",
-}
+KEPT: dict[str, str] = _TABLES["kept"]
 """Details a task's key could ignore but keeps, with the reason."""
-
 DIGITS = 32
 """Length of a key in hexadecimal digits: 128 bits."""
 
@@ -519,70 +511,6 @@ def word_ladder(entry: Entry) -> Any:
     return Bag(_fields(entry, "start_word end_word"))
 
 
-_TERMS = "the expression, with the terms of sums and the factors of products in any order"
-_EXPRESSIONS = {
-    "basic_arithmetic": (_TERMS, "expression"),
-    "bitwise_arithmetic": (f"{_TERMS}; the same for and, or and xor", "problem"),
-    "chain_sum": ("the terms with their signs, in any order", "expression"),
-    "decimal_chain_sum": ("the terms with their signs, in any order", "expression"),
-    "intermediate_integration": (f"the integrand: {_TERMS}, ignoring the variable name", "integrand"),
-    "polynomial_equations": (f"{_TERMS}, ignoring the variable name", "polynomial_expr"),
-    "polynomial_multiplication": (f"{_TERMS}, ignoring variable names", "polynomial_expr"),
-    "products": ("the factors in any order", "expression"),
-    "simple_integration": (f"the integrand: {_TERMS}, ignoring the variable name", "integrand"),
-}
-"""Tasks whose problem is an expression: the description, and the metadata field that contains it."""
-
-_FIELDS = {
-    "arc_agi": ("the ARC task, ignoring rotation, reflection, colors and order", "task_id"),
-    "base_conversion": ("the number and both bases", "source_repr source_base target_base"),
-    "bf": ("the program, ignoring wording", "bf_program"),
-    "binary_matrix": ("the matrix", "matrix"),
-    "coin_flip": ("the numbers of flips and heads, ignoring wording", "num_trials k_heads problem_type"),
-    "color_cube_rotation": ("the rotations and the side asked for, ignoring colors", "rotations target_side"),
-    "count_bits": ("the number", "number"),
-    "count_primes": ("both ends of the range", "start end"),
-    "countdown": ("the numbers in any order, and the target", "numbers* target"),
-    "fraction_simplification": ("the fraction, ignoring notation", "numerator denominator"),
-    "futoshiki": ("the grid, and the constraints in any order", "puzzle constraints*"),
-    "gcd": ("the numbers in any order", "numbers*"),
-    "group_anagrams": ("the words in any order", "words*"),
-    "jugs": ("the jugs in any order, and the target", "puzzle.jug_capacities* puzzle.target"),
-    "kakurasu": ("the sums of rows and columns", "row_sums col_sums"),
-    "knight_swap": ("the squares with their pieces, and the player to move", "pieces* start_turn"),
-    "largest_island": ("the grid", "grid"),
-    "lcm": ("the numbers in any order", "numbers*"),
-    "letter_counting": ("the letter, and the words in any order", "target_letter span*"),
-    "n_queens": ("the board", "puzzle"),
-    "number_format": ("the numbers in any order and notation, and which one is requested", "candidates* size"),
-    "number_sequence": ("the numbers shown", "sequence"),
-    "palindrome_generation": ("the letters in any order", "letters*"),
-    "pool_matrix": ("the matrix, the kind of pooling and its size", "matrix pool_type pool_size"),
-    "prime_factorization": ("the number", "number"),
-    "puzzle24": ("the numbers in any order", "numbers*"),
-    "rearc": ("the task and the input, ignoring the examples", "task_id input"),
-    "rotten_oranges": ("the grid", "matrix"),
-    "shortest_path": ("the grid", "matrix"),
-    "simple_geometry": ("the known angles in any order, ignoring wording", "n_sides known_angles*"),
-    "spell_backward": ("the word", "word"),
-    "spiral_matrix": ("the matrix", "matrix"),
-    "string_insertion": ("the string", "string"),
-    "string_manipulation": ("the string and the rules, in order", "string selected_rules"),
-    "string_splitting": ("the initial machines", "initial_machines"),
-    "string_synthesis": ("the initial blocks", "initial_blocks"),
-    "survo": ("the matrix, and the numbers to fill in, in any order", "puzzle candidate_numbers*"),
-    "time_intervals": ("both times, ignoring notation", "start_time end_time"),
-    "tower_of_hanoi": (
-        "the number of disks and pegs, and the start and target pegs",
-        "num_disks num_pegs start_peg target_peg",
-    ),
-    "tsumego": ("the board", "board"),
-    "word_sequence_reversal": ("the words, in order", "words"),
-    "word_sorting": ("the words in any order, and the direction", "transformed_words* direction"),
-}
-"""Tasks whose problem consists of metadata fields: the description, and the fields in the syntax of `_fields`."""
-
-
 def _key(form: Callable[[Entry], Any]) -> Key:
     """A key that uses `form`, with the first paragraph of `form`'s docstring as its description."""
     asks = " ".join((inspect.getdoc(form) or "").partition("\n\n")[0].split()).rstrip(".")
@@ -590,7 +518,7 @@ def _key(form: Callable[[Entry], Any]) -> Key:
 
 
 KEYS: dict[str, Key] = {
-    **{task: Key(asks, partial(_expression, field=field)) for task, (asks, field) in _EXPRESSIONS.items()},
-    **{task: Key(asks, partial(_fields, paths=paths)) for task, (asks, paths) in _FIELDS.items()},
+    **{task: Key(asks, partial(_expression, field=field)) for task, (asks, field) in _TABLES["expressions"].items()},
+    **{task: Key(asks, partial(_fields, paths=paths)) for task, (asks, paths) in _TABLES["fields"].items()},
     **{task: _key(form) for task, form in globals().items() if task in shipped_table()},
 }

@@ -106,7 +106,8 @@ def _sources() -> str:
     """Hash of the code that rows depend on, for development between releases."""
     core = Path(__file__).parent.parent
     digest = hashlib.sha256()
-    for path in sorted(path for folder in _SOURCES for path in (core / folder).rglob("*.py")):
+    files = [path for folder in _SOURCES for path in (core / folder).rglob("*") if path.suffix in (".py", ".json")]
+    for path in sorted(files):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
