@@ -20,7 +20,14 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from rg_env.errors import EngineError as EngineError
+from rg_env.errors import InputError as InputError
 from rg_env.errors import MissingExtraError, RGEnvError, installed_version
+from rg_env.errors import OutputFolderError as OutputFolderError
+from rg_env.errors import RewardError as RewardError
+from rg_env.errors import ServerError as ServerError
+from rg_env.errors import TrainingError as TrainingError
+from rg_env.errors import UnknownNameError as UnknownNameError
 
 if TYPE_CHECKING:
     from rg_env.adapters.v1 import ReasoningGymEnv as ReasoningGymEnv
@@ -35,37 +42,19 @@ if TYPE_CHECKING:
     from rg_env.core.grading.scoring import Score as Score
     from rg_env.core.rewards import reward as reward
     from rg_env.core.user_code import import_user_code as import_user_code
-    from rg_env.errors import EngineError as EngineError
-    from rg_env.errors import InputError as InputError
-    from rg_env.errors import OutputFolderError as OutputFolderError
-    from rg_env.errors import RewardError as RewardError
-    from rg_env.errors import ServerError as ServerError
-    from rg_env.errors import TrainingError as TrainingError
-    from rg_env.errors import UnknownNameError as UnknownNameError
 
 # Read by the loader of Verifiers' v1 API, which accepts exactly one taskset, one harness and one environment.
 __all__ = ["ReasoningGymTaskset", "SingleTurnEnv", "SingleTurnHarness"]
-_LAZY = {
-    "ReasoningGymTaskset": "rg_env.adapters.v1",
-    "SingleTurnEnv": "rg_env.adapters.v1",
-    "SingleTurnHarness": "rg_env.adapters.v1",
-    "load_environment": "rg_env.adapters.v1",  # or v0, or core: see _path_of
-    "ReasoningGymEnv": "rg_env.adapters.v1",
-    "Environment": "rg_env.core.environment",
-    "ReasoningGym": "rg_env.core.environment",
-    "import_user_code": "rg_env.core.user_code",
-    "reward": "rg_env.core.rewards",
-    "Rollout": "rg_env.core.grading.scoring",
-    "Score": "rg_env.core.grading.scoring",
-    "extract": "rg_env.core.grading.extraction",
-    "EngineError": "rg_env.errors",
-    "InputError": "rg_env.errors",
-    "OutputFolderError": "rg_env.errors",
-    "RewardError": "rg_env.errors",
-    "ServerError": "rg_env.errors",
-    "TrainingError": "rg_env.errors",
-    "UnknownNameError": "rg_env.errors",
+_MODULES = {
+    "adapters.v1": [*__all__, "load_environment", "ReasoningGymEnv"],  # or v0, or core: see _path_of
+    "core.environment": ["Environment", "ReasoningGym"],
+    "core.grading.extraction": ["extract"],
+    "core.grading.scoring": ["Rollout", "Score"],
+    "core.rewards": ["reward"],
+    "core.user_code": ["import_user_code"],
 }
+_LAZY = {name: f"rg_env.{module}" for module, names in _MODULES.items() for name in names}
+_ERRORS = [name for name, value in vars().items() if isinstance(value, type) and issubclass(value, RGEnvError)]
 
 
 def __getattr__(name: str) -> Any:
@@ -116,4 +105,4 @@ def _has(module: str, name: str) -> bool:
 
 
 def __dir__() -> list[str]:
-    return sorted([*_LAZY, "MissingExtraError", "RGEnvError", "__version__", "__doc__", "__name__", "__path__"])
+    return sorted([*_LAZY, *_ERRORS, "__version__", "__doc__", "__name__", "__path__"])
