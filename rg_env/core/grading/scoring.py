@@ -89,30 +89,23 @@ def score(completion: object, info: Mapping[str, Any] | str) -> Score:
 
 def score_extraction(extraction: Extraction, info: Mapping[str, Any] | str) -> Score:
     """The same as `score`, but for callers that have already extracted the answer."""
-    row = _row(info)
-    return _ungraded(extraction, row) or _graded(extraction.answer or "", row, row.grading)
+    return _scored(extraction, _row(info))
 
 
 async def score_extraction_async(extraction: Extraction, info: Mapping[str, Any] | str) -> Score:
     """The same as `score_extraction`, but does not block the event loop while a worker grades the answer."""
     row = _row(info)
-    if _ungraded(extraction, row) or not in_worker(row.task, row.grading):
-        return score_extraction(extraction, info)
-    return await asyncio.wrap_future(threads().submit(score_extraction, extraction, info))
+    if not in_worker(row.task, row.grading):
+        return _scored(extraction, row)
+    return await asyncio.wrap_future(threads().submit(_scored, extraction, row))
 
 
 def score_match(extraction: Extraction, gold: str) -> Score:
     """Score an answer to the user's own question: it is right if it has the `same_value` as `gold`."""
     answer = extraction.answer
-    if answer is None:
-        return Score(0.0, None, "no_answer", UNNAMED_TASK)
-    if not gold.strip():
+    if answer is not None and not gold.strip():
         return Score(0.0, answer, "ungradable", UNNAMED_TASK, "the row has no answer")
-    if too_long := _too_long(answer, gold, UNNAMED_TASK):
-        return too_long
-    if same_value(answer, gold):
-        return Score(1.0, answer, "correct", UNNAMED_TASK)
-    return Score(0.0, answer, "wrong", UNNAMED_TASK)
+    return _ungraded(answer, gold, UNNAMED_TASK) or _valued(UNNAMED_TASK, str(answer), same_value(str(answer), gold))
 
 
 def in_worker(task: str, grading: Grading) -> bool:
@@ -127,11 +120,8 @@ def partial_score(extraction: Extraction, info: Mapping[str, Any] | str) -> floa
     Does not depend on the row's `grading`.
     """
     row = _row(info)
-    if _ungraded(extraction, row):
-        return 0.0
-    if is_user_task(row.task):
-        return _graded(extraction.answer or "", row, row.grading).progress or 0.0
-    return _graded(extraction.answer or "", row, "partial").value
+    found = _scored(extraction, row if is_user_task(row.task) else row._replace(grading="partial"))
+    return found.value if found.progress is None else found.progress
 
 
 @dataclass(frozen=True)
@@ -244,31 +234,30 @@ def _object(text: str, name: str) -> dict[str, Any]:
 # Grading
 
 
-def _ungraded(extraction: Extraction, row: _Row) -> Score | None:
+def _ungraded(answer: str | None, gold: str, task: str) -> Score | None:
     """The score for a completion that never reaches a grader; None for others."""
-    if extraction.answer is None:
-        return Score(0.0, None, "no_answer", row.task)
-    return _too_long(extraction.answer, str(row.entry["answer"]), row.task)
-
-
-def _too_long(answer: str, gold: str, task: str) -> Score | None:
     most = max(MAX_ANSWER_CHARS, 2 * len(gold))  # a tower_of_hanoi answer for nine disks has 16,000 characters
-    if len(answer) <= most:
-        return None
-    return Score(0.0, answer, "too_long", task, f"{len(answer)} characters, more than {most}")
+    if answer is None:
+        return Score(0.0, None, "no_answer", task)
+    if len(answer) > most:
+        return Score(0.0, answer, "too_long", task, f"{len(answer)} characters, more than {most}")
+    return None
 
 
-def _graded(answer: str, row: _Row, grading: Grading) -> Score:
-    if in_worker(row.task, grading):
+def _scored(extraction: Extraction, row: _Row) -> Score:
+    answer = extraction.answer or ""
+    if ungraded := _ungraded(extraction.answer, str(row.entry["answer"]), row.task):
+        return ungraded
+    if in_worker(row.task, row.grading):
         found = _by_worker(answer, row)
         if not is_user_task(row.task):
             return found
-        if grading != "upstream" and found.status in ("partial", "wrong") and (fault := _users_fault(row)):
+        if row.grading != "upstream" and found.status in ("partial", "wrong") and (fault := _users_fault(row)):
             return replace(_ungradable(row.task, answer, fault), progress=0.0)
-        is_wrong = grading == "hardened" and found.status == "partial"
+        is_wrong = row.grading == "hardened" and found.status == "partial"
         return replace(Score(0.0, answer, "wrong", row.task) if is_wrong else found, progress=found.value)
     try:
-        value = grade(row.task, row.config, row.entry, answer, partial_credit=grading == "partial")
+        value = grade(row.task, row.config, row.entry, answer, partial_credit=row.grading == "partial")
     except Exception as error:  # the entry is invalid: edited, or from another release of the library
         return _ungradable(row.task, answer, f"{type(error).__name__}: {error}")
     if value < CORRECT_FROM and (fault := _fault(*row.key)):  # several graders do not report an invalid entry
@@ -312,7 +301,7 @@ def _by_worker(answer: str, row: _Row) -> Score:
 
 def _valued(task: str, answer: str, value: float) -> Score:
     status: Status = "correct" if value >= CORRECT_FROM else "partial" if value > 0 else "wrong"
-    return Score(value, answer, status, task)
+    return Score(float(value), answer, status, task)
 
 
 def _ungradable(task: str, answer: str, detail: str) -> Score:
@@ -328,7 +317,6 @@ def _ungradable(task: str, answer: str, detail: str) -> Score:
 # Workers
 
 
-_pools: dict[tuple[Any, ...], WorkerPool] = {}
 _pool_lock = threading.Lock()
 
 
@@ -348,13 +336,15 @@ def _worker_pool(task: str) -> WorkerPool:
     A pool is started on first use, because starting it takes seconds. A forked process cannot use its parent's pool.
     """
     with _pool_lock:
-        key = os.getpid(), *(sources().items() if is_user_task(task) else ())
-        if key not in _pools:
-            _pools[key] = WorkerPool(
-                "rg_env.core.grading.upstream:grade",
-                warmup="rg_env.core.grading.upstream:prepare",
-                warmup_args=[dict(key[1:])],
-                wall_s=UPSTREAM_WALL_S,
-                start_s=120,
-            )
-        return _pools[key]
+        return _pool_of(os.getpid(), *(sources().items() if is_user_task(task) else ()))
+
+
+@cache
+def _pool_of(pid: int, *imported: tuple[str, str]) -> WorkerPool:
+    return WorkerPool(
+        "rg_env.core.grading.upstream:grade",
+        warmup="rg_env.core.grading.upstream:prepare",
+        warmup_args=[dict(imported)],
+        wall_s=UPSTREAM_WALL_S,
+        start_s=120,
+    )

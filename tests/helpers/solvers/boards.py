@@ -4,11 +4,11 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import permutations, product
 
+from solvers import grids
+from solvers.grids import text
+from solvers.search import assign
+
 Board = list[list[int]]
-
-
-def _text(board: Board) -> str:
-    return "\n".join(" ".join(map(str, row)) for row in board)
 
 
 def _rows(question: str, signs: str = r"[\d_]") -> list[list[str]]:
@@ -53,7 +53,7 @@ def sudoku(question: str) -> str:
     starts = product(range(0, side * side, side), repeat=2)
     boxes = [[(r + i, c + j) for i in range(side) for j in range(side)] for r, c in starts]
     found = _latin(board, _lines(len(board)) + boxes, lambda *_: True)
-    return _text(found or [])
+    return text(found or [])
 
 
 def futoshiki(question: str) -> str:
@@ -73,7 +73,7 @@ def futoshiki(question: str) -> str:
             if (r, c) in ((i, j), (k, m))
         )
 
-    return _text(_latin(board, _lines(len(board)), fits) or [])
+    return text(_latin(board, _lines(len(board)), fits) or [])
 
 
 def _sums(text: str) -> list[int]:
@@ -87,17 +87,14 @@ def kakurasu(question: str) -> str:
         for total in rows
     ]
 
-    def fill(done: list[tuple[int, ...]], left: list[int]) -> Iterator[Board]:
-        if len(done) == len(rows):
-            if not any(left):
-                yield [list(line) for line in done]
-            return
-        for line in ways[len(done)]:
-            rest = [total - (len(done) + 1) * n for total, n in zip(left, line, strict=True)]
-            if min(rest) >= 0:
-                yield from fill([*done, line], rest)
+    def choices(done: dict[int, tuple[int, ...]], row: int) -> Iterator[tuple[int, ...]]:
+        for line in ways[row]:
+            sums = [sum(i * n for i, n in enumerate(column, 1)) for column in zip(*done.values(), line, strict=True)]
+            full = row + 1 == len(rows)
+            if all(n == total if full else n <= total for n, total in zip(sums, columns, strict=True)):
+                yield line
 
-    return _text(next(fill([], columns)))
+    return text(list(assign(range(len(rows)), choices).values()))
 
 
 def survo(question: str) -> str:
@@ -108,7 +105,7 @@ def survo(question: str) -> str:
         for (r, c), n in zip(blanks, chosen, strict=True):
             board[r][c] = n
         if all(sum(line[:-1]) == line[-1] for line in [*board, *zip(*board, strict=True)]):
-            return _text(board)
+            return text(board)
     raise ValueError("no solution")
 
 
@@ -117,41 +114,28 @@ def n_queens(question: str) -> str:
     size = len(rows)
     given = {r: row.index("Q") for r, row in enumerate(rows) if "Q" in row}
 
-    def place(queens: dict[int, int]) -> dict[int, int] | None:
-        r = next((r for r in range(size) if r not in queens), None)
-        if r is None:
-            return queens
-        for c in range(size):
-            safe = all(c != other and abs(c - other) != abs(r - row) for row, other in queens.items())
-            if safe and (found := place({**queens, r: c})):
-                return found
-        return None
+    def choices(done: dict[int, int], r: int) -> list[int]:
+        others = {row: c for row, c in (given | done).items() if row != r}
+        safe = [c for c in range(size) if all(c != o and abs(c - o) != abs(r - row) for row, o in others.items())]
+        return [given[r]] if r in given else safe
 
-    queens = place(given) or {}
+    queens = assign(range(size), choices)
     return "\n".join(" ".join("Q" if queens[r] == c else "_" for c in range(size)) for r in range(size))
 
 
 def tsumego(question: str) -> str:
-    lines = re.findall(r"^ ?(\d+) ([XO. ]+)$", question, re.MULTILINE)
-    board = {(int(n), chr(65 + c)): sign for n, row in lines for c, sign in enumerate(row.split())}
-
-    def around(n: int, letter: str) -> list[tuple[int, str]]:
-        return [(n - 1, letter), (n + 1, letter), (n, chr(ord(letter) - 1)), (n, chr(ord(letter) + 1))]
-
-    taken: dict[tuple[int, str], int] = {}
-    left = {at for at, sign in board.items() if sign == "O"}
+    grid = [row.split() for row in re.findall(r"^ ?\d+ ([XO. ]+)$", question, re.MULTILINE)]
+    taken: dict[tuple[int, int], int] = {}
+    left = set(grids.places(grid, "O"))
     while left:
-        group, edge = set(), [left.pop()]
-        while edge:
-            group.add(at := edge.pop())
-            edge += [other for other in around(*at) if board.get(other) == "O" and other not in group]
+        group = set(grids.distances(grid, [left.pop()], "O"))
         left -= group
-        liberties = {other for at in group for other in around(*at) if board.get(other) == "."}
+        liberties = {at for stone in group for at in grids.around(stone, grid)} & {*grids.places(grid, ".")}
         if len(liberties) == 1:
             (at,) = liberties
             taken[at] = taken.get(at, 0) + len(group)
-    n, letter = max(taken, key=lambda at: taken[at])
-    return f"{letter}{n}"
+    row, column = max(taken, key=lambda at: taken[at])
+    return f"{chr(65 + column)}{len(grid) - row}"
 
 
 def rectangle_count(question: str) -> str:

@@ -2,31 +2,13 @@
 
 import json
 import re
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Iterable
 from itertools import product
 from string import ascii_uppercase
 
 from reasoning_gym.data import read_data_file
 
-
-def search(
-    start: Hashable, moves: Callable[[Hashable], Iterable[tuple[str, Hashable]]], done: Callable[[Hashable], bool]
-) -> list[str] | None:
-    """The names of the moves of a shortest way to a state that is `done`; None if no such state can be reached."""
-    came: dict[Hashable, tuple[Hashable, str] | None] = {start: None}
-    queue = [start]
-    for state in queue:
-        if done(state):
-            names = []
-            while (step := came[state]) is not None:
-                state, name = step
-                names.append(name)
-            return names[::-1]
-        for name, after in moves(state):
-            if after not in came:
-                came[after] = state, name
-                queue.append(after)
-    return None
+from solvers.search import assign, search
 
 
 def quantum_lock(question: str) -> str:
@@ -175,25 +157,18 @@ def graph_color(question: str) -> str:
     edges = re.findall(r"\((\d+), (\d+)\)", question)
     colors = [int(n) for n in re.findall(r"\d+", re.findall(r"Possible colors: \[(.*?)\]", question)[0])]
 
-    def paint(done: dict[str, int]) -> dict[str, int] | None:
-        if len(done) == len(vertices):
-            return done
-        at = vertices[len(done)]
+    def choices(done: dict[str, int], at: str) -> list[int]:
         near = {done.get(b if a == at else a) for a, b in edges if at in (a, b)}
-        for color in colors:
-            if color not in near and (found := paint({**done, at: color})):
-                return found
-        return None
+        return [color for color in colors if color not in near]
 
-    return json.dumps(paint({}))
+    return json.dumps(assign(vertices, choices))
 
 
 def word_ladder(question: str) -> str:
     start, end = re.findall(r"'([A-Z]+)'", question)[:2]
     words = set(re.findall(rf"\b[A-Z]{{{len(start)}}}\b", read_data_file("words.csv")))  # a dictionary
 
-    def moves(word: Hashable) -> Iterable[tuple[str, Hashable]]:
-        text = str(word)
+    def moves(text: str) -> Iterable[tuple[str, str]]:
         for place, letter in product(range(len(text)), ascii_uppercase):
             other = text[:place] + letter + text[place + 1 :]
             if other != text and other in words:

@@ -24,7 +24,7 @@ def _grid(question: str) -> Grid:
     return [block for block in blocks if block][-1]
 
 
-def _text(grid: list[list[object]]) -> str:
+def text(grid: list[list[object]]) -> str:
     return "\n".join(" ".join(map(str, row)) for row in grid)
 
 
@@ -33,26 +33,26 @@ def _turned(grid: Grid) -> Grid:
     return [list(row) for row in zip(*grid[::-1], strict=True)]
 
 
-def _around(at: tuple[int, int], grid: Grid) -> Iterator[tuple[int, int]]:
+def around(at: tuple[int, int], grid: Grid) -> Iterator[tuple[int, int]]:
     for step in ((-1, 0), (1, 0), (0, -1), (0, 1)):
         r, c = at[0] + step[0], at[1] + step[1]
         if 0 <= r < len(grid) and 0 <= c < len(grid[r]):
             yield r, c
 
 
-def _distances(grid: Grid, starts: list[tuple[int, int]], open_signs: str) -> dict[tuple[int, int], int]:
+def distances(grid: Grid, starts: list[tuple[int, int]], open_signs: str) -> dict[tuple[int, int], int]:
     found = dict.fromkeys(starts, 0)
     queue = deque(starts)
     while queue:
         at = queue.popleft()
-        for r, c in _around(at, grid):
+        for r, c in around(at, grid):
             if (r, c) not in found and grid[r][c] in open_signs:
                 found[r, c] = found[at] + 1
                 queue.append((r, c))
     return found
 
 
-def _places(grid: Grid, sign: str) -> list[tuple[int, int]]:
+def places(grid: Grid, sign: str) -> list[tuple[int, int]]:
     return [(r, c) for r, row in enumerate(grid) for c, cell in enumerate(row) if cell == sign]
 
 
@@ -60,7 +60,7 @@ def rotate_matrix(question: str) -> str:
     grid = _grid(question)
     for _ in range(int(re.findall(r"by (\d+) degrees", question)[0]) // 90 % 4):
         grid = _turned(grid)
-    return _text(grid)
+    return text(grid)
 
 
 def spiral_matrix(question: str) -> str:
@@ -73,8 +73,8 @@ def spiral_matrix(question: str) -> str:
 
 def binary_matrix(question: str) -> str:
     grid = _grid(question)
-    distances = _distances(grid, _places(grid, "0"), "1")
-    return _text([[distances[r, c] for c in range(len(row))] for r, row in enumerate(grid)])
+    found = distances(grid, places(grid, "0"), "1")
+    return text([[found[r, c] for c in range(len(row))] for r, row in enumerate(grid)])
 
 
 def pool_matrix(question: str) -> str:
@@ -82,7 +82,7 @@ def pool_matrix(question: str) -> str:
     cells, k = np.array(_grid(question), int), int(size)
     pool = np.max if kind == "max" else np.mean
     rows, columns = (range(0, length, k) for length in cells.shape)
-    return _text([[f"{pool(cells[top : top + k, left : left + k]):.2f}" for left in columns] for top in rows])
+    return text([[f"{pool(cells[top : top + k, left : left + k]):.2f}" for left in columns] for top in rows])
 
 
 def _manipulated(grid: Grid, step: str) -> Grid:
@@ -118,14 +118,14 @@ def manipulate_matrix(question: str) -> str:
     grid = _grid(question.partition("Perform")[0])
     for step in re.findall(r"^- (.*)$", question, re.MULTILINE):
         grid = _manipulated(grid, step)
-    return _text(grid)
+    return text(grid)
 
 
 def largest_island(question: str) -> str:
     grid, most = _grid(question), 0
-    left = set(_places(grid, "1"))
+    left = set(places(grid, "1"))
     while left:
-        island = set(_distances(grid, [left.pop()], "1"))
+        island = set(distances(grid, [left.pop()], "1"))
         left -= island
         most = max(most, len(island))
     return str(most)
@@ -133,8 +133,8 @@ def largest_island(question: str) -> str:
 
 def rotten_oranges(question: str) -> str:
     grid = _grid(question)
-    minutes = _distances(grid, _places(grid, "2"), "1")
-    return str(max(minutes.values(), default=0) if set(_places(grid, "1")) <= set(minutes) else -1)
+    minutes = distances(grid, places(grid, "2"), "1")
+    return str(max(minutes.values(), default=0) if set(places(grid, "1")) <= set(minutes) else -1)
 
 
 def maze(question: str) -> str:
@@ -142,19 +142,19 @@ def maze(question: str) -> str:
     passage = re.findall(r"'(.)' = Passage", question)[0]
     lines = re.findall(r"```\n(.*?)\n```\n", question, re.DOTALL)[0].splitlines()
     grid = [list(line) for line in lines]
-    return str(_distances(grid, _places(grid, start), passage + goal)[_places(grid, goal)[0]])
+    return str(distances(grid, places(grid, start), passage + goal)[places(grid, goal)[0]])
 
 
 def shortest_path(question: str) -> str:
     grid = _grid(question)
-    start, goal = _places(grid, "*")[0], _places(grid, "#")[0]
-    left = _distances(grid, [goal], "O*")
+    start, goal = places(grid, "*")[0], places(grid, "#")[0]
+    left = distances(grid, [goal], "O*")
     if start not in left:
         return "infeasible"
     names = {(-1, 0): "up", (1, 0): "down", (0, -1): "left", (0, 1): "right"}
     at, moves = start, []
     while at != goal:
-        after = next(place for place in _around(at, grid) if left.get(place) == left[at] - 1)
+        after = next(place for place in around(at, grid) if left.get(place) == left[at] - 1)
         moves.append(names[after[0] - at[0], after[1] - at[1]])
         at = after
     return " ".join(moves)

@@ -4,6 +4,8 @@ import re
 from fractions import Fraction
 from itertools import combinations, permutations, product
 
+from solvers.search import assign
+
 Part = tuple[Fraction, str]
 
 
@@ -40,19 +42,14 @@ def cryptarithm(question: str) -> str:
     leading = {word[0] for word in words}
     order = sorted(letters, key=lambda letter: -abs(weights[letter]))
 
-    def assign(at: int, left: int, free: frozenset[int]) -> dict[str, int] | None:
-        if at == len(order):
-            return {} if left == 0 else None
-        if abs(left) > 9 * sum(abs(weights[letter]) for letter in order[at:]):
-            return None
-        for digit in free:
-            if digit or order[at] not in leading:
-                found = assign(at + 1, left + digit * weights[order[at]], free - {digit})
-                if found is not None:
-                    return {order[at]: digit, **found}
-        return None
+    def choices(done: dict[str, int], letter: str) -> list[int]:
+        """The digits from which the other letters can still bring the sum to zero."""
+        left = sum(weights[other] * digit for other, digit in done.items())
+        most = 9 * sum(abs(weights[other]) for other in order[len(done) + 1 :])
+        free = set(range(letter in leading, 10)) - set(done.values())
+        return [digit for digit in free if abs(left + digit * weights[letter]) <= most]
 
-    return ",".join(f"{letter}={digit}" for letter, digit in (assign(0, 0, frozenset(range(10))) or {}).items())
+    return ",".join(f"{letter}={digit}" for letter, digit in assign(order, choices).items())
 
 
 def self_reference(question: str) -> str:

@@ -53,9 +53,7 @@ def _complex(text: str) -> Complex:
     text = re.sub(r"\s+", "", text).replace("+-", "-")
     while text[:1] == "(" and text[-1:] == ")":
         text = text[1:-1]
-    match = _COMPLEX.fullmatch(text)
-    if match is None:
-        raise Unreadable
+    match = forms.matched(_COMPLEX, text)
     coefficient = re.sub(r"\*?[ij]$", "", match["imaginary"] or match["first"] or "0i")
     imaginary = forms.number(coefficient + "1" if coefficient in ("", "+", "-") else coefficient)
     return forms.number(match["real"] or match["second"] or "0"), imaginary
@@ -129,7 +127,7 @@ def _with_constants_named(text: str, variables: Collection[str]) -> tuple[str, l
             return written
         return f" {found.setdefault(written, 'constant' + chr(ord('A') + len(found)))} "
 
-    return _CONSTANT.sub(name, text.translate(str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789"))), list(found.values())
+    return _CONSTANT.sub(name, text.translate(forms.SUBSCRIPTS)), list(found.values())
 
 
 def parse_expanded(text: str, variables: Collection[str]) -> dict[Monomial, Fraction]:

@@ -45,16 +45,12 @@ def base_conversion(answer: str, entry: Entry, config: Config) -> float:
     base = metadata["target_base"]
     digits = forms.plain_digits("".join(answer.split())).lower()
     # `1010_2` and `1010₂` name the base. To keep every text unambiguous, `_` is not allowed between groups of digits.
-    subscript = re.fullmatch(r"([0-9a-z]+)(?:_\{?([0-9]{1,2})\}?|([₀-₉]{1,2}))", digits)
-    if subscript:
-        digits, named = subscript[1], subscript[2] or subscript[3].translate(str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789"))
-        if int(named) != base:
-            return 0.0
-    digits = digits.removeprefix({2: "0b", 8: "0o", 16: "0x"}.get(base, " "))
-    if not re.fullmatch(r"[0-9a-z]+", digits):
+    digits, *named = forms.matched(r"([0-9a-z]+)(?:_\{?([0-9]{1,2})\}?|([₀-₉]{1,2}))?", digits).groups()
+    if any(named) and int("".join(filter(None, named)).translate(forms.SUBSCRIPTS)) != base:
         return 0.0
+    digits = digits.removeprefix({2: "0b", 8: "0o", 16: "0x"}.get(base, " "))
     # The library stores an empty string for zero in most bases.
-    return (digits.lstrip("0") or "0") == (metadata["target_repr"] or "0")
+    return bool(digits) and (digits.lstrip("0") or "0") == (metadata["target_repr"] or "0")
 
 
 def cryptarithm(answer: str, entry: Entry, config: Config) -> float:
@@ -202,10 +198,9 @@ def jugs(answer: str, entry: Entry, config: Config) -> float:
     moves = _jug_moves(answer)
     amounts = dict.fromkeys((chr(ord("a") + i) for i in range(len(capacities))), 0)
     room = dict(zip(amounts, capacities, strict=True))
-    for text in moves:
-        move = _JUG_MOVE.fullmatch(text)
-        used = [jug for jug in move.group("jug", "source", "target") if jug] if move else []
-        if move is None or not amounts.keys() >= set(used) or len(set(used)) < len(used):
+    for move in moves:
+        used = [jug for jug in move.group("jug", "source", "target") if jug]
+        if not amounts.keys() >= set(used) or len(set(used)) < len(used):
             return 0.0
         if move["kind"]:
             amounts[move["jug"]] = room[move["jug"]] if move["kind"] == "fill" else 0
@@ -217,17 +212,16 @@ def jugs(answer: str, entry: Entry, config: Config) -> float:
     return entry["metadata"]["puzzle"]["target"] in amounts.values()
 
 
-def _jug_moves(answer: str) -> list[str]:
-    """The parts between commas or line ends, without brackets, quotes and bullets, in lower case; empty if there are
-    too many.
+def _jug_moves(answer: str) -> list[re.Match[str]]:
+    """The parts between commas or line ends, without brackets, quotes and bullets, in lower case.
 
     The library names jugs from `A` on and uses fewer than 26 letters, so letter case does not matter.
     """
     parts = [part for part in re.split(r"[,;\n]", forms.unbracketed(answer)) if part.strip()]
     if len(parts) > _MAX_JUG_MOVES:
-        return []
+        raise forms.Unreadable
     bare = [re.sub(r"\A(?:\d{1,4}[.)]|[-*•])\s+", "", part.strip()).strip(" '\".") for part in parts]
-    return [" ".join(part.casefold().split()) for part in bare]
+    return [forms.matched(_JUG_MOVE, " ".join(part.casefold().split())) for part in bare]
 
 
 # Graders for the algorithmic tasks involving words and letters.

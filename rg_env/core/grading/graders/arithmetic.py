@@ -341,8 +341,7 @@ def _surd(text: str) -> calculus.Ball:
     text = re.sub(r"\\cdot|\\times|[×·⋅]", "*", text)
     text = _ROOT.sub(lambda root: f"√{next(filter(None, root.groups()))}", text)
     text = re.sub(r"\\[dt]?frac\{([^{}]*)\}\{(\d{1,9})\}", r"(\1)/\2", text)
-    if not _SURD.fullmatch(text):
-        raise Unreadable
+    text = forms.matched(_SURD, text)[0]
     try:
         return calculus.compiled(parse(re.sub(r"√(\d+)", r"sqrt(\1)", text)))({})[0]
     except ArithmeticError:  # division by zero

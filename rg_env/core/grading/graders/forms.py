@@ -14,6 +14,7 @@ from itertools import accumulate
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 _MAX_DIGITS = 1_000
 MAX_DEPTH = 100
 _MAX_EXPONENT = 400
@@ -84,6 +85,14 @@ def attempt(read: Callable[[str], T], text: str) -> T | None:
         return read(text)
     except Unreadable:
         return None
+
+
+def matched(pattern: re.Pattern[str] | str, text: str) -> re.Match[str]:
+    """The match of the pattern with the whole text."""
+    match = re.fullmatch(pattern, text)
+    if match is None:
+        raise Unreadable
+    return match
 
 
 def candidates(answer: str, *, label: bool = False, quotes: bool = True, brackets: bool = True) -> list[str]:
@@ -241,8 +250,7 @@ def number(text: str) -> Fraction:
         whole, decimals = plain.groups()
         return Fraction(int(whole + decimals), 10 ** len(decimals)) if decimals else Fraction(int(whole))
     text = plain_thousands(plain_digits(text))
-    match = _NUMBER.fullmatch(text)
-    if match is None or abs(int(match[1] or 0)) > _MAX_EXPONENT:
+    if abs(int(matched(_NUMBER, text)[1] or 0)) > _MAX_EXPONENT:
         raise Unreadable
     return Fraction(re.sub(r"[,_\s]", "", text))
 

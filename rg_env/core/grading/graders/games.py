@@ -176,9 +176,7 @@ def tsumego(answer: str, entry: Entry, config: Config) -> float:
 def _point(text: str, size: int) -> Point:
     """Row and column, counted from the top left, of a point such as `C4`, whose row number is counted from the
     bottom."""
-    match = _MOVE.fullmatch(forms.plain_digits(text.strip()))
-    if match is None:
-        raise forms.Unreadable
+    match = forms.matched(_MOVE, forms.plain_digits(text.strip()))
     return size - int(match[2]), ord(match[1].upper()) - ord("A")
 
 

@@ -87,10 +87,7 @@ def tower_of_hanoi(answer: str, entry: Entry, config: Config) -> float:
         return 0.0
     lines = [line.strip(" \t\r[]\"'") for line in re.split(r"[\n,;]", forms.plain_digits(answer))]
     for line in filter(None, lines):
-        move = _DISK_MOVE.fullmatch(line)
-        if move is None:
-            return 0.0
-        disk, source, target = map(int, move.groups())
+        disk, source, target = map(int, forms.matched(_DISK_MOVE, line).groups())
         if source not in pegs or target not in pegs or pegs[source][-1:] != [disk]:
             return 0.0
         pegs[source].pop()
@@ -110,9 +107,7 @@ def knight_swap(answer: str, entry: Entry, config: Config) -> float:
     metadata = entry["metadata"]
     if answer.strip(" \t\r\n\"'[].").lower() == "no":
         return entry["answer"] == "No"
-    answer = forms.plain_digits(answer)
-    if not _KNIGHT_MOVES.fullmatch(answer.strip()):
-        return 0.0
+    answer = forms.matched(_KNIGHT_MOVES, forms.plain_digits(answer).strip())[0]
     board: dict[str, str | None] = dict(metadata["pieces"])
     turn = metadata["start_turn"]
     for color, start, end in _KNIGHT_MOVE.findall(answer):
@@ -232,11 +227,9 @@ def rush_hour(answer: str, entry: Entry, config: Config) -> float:
     A move through a vehicle, a wall or the edge is illegal, although the library's own grader only shortens it.
     """
     board = read_board(entry["metadata"]["board_config"])
-    moves = [_SLIDE.fullmatch(text) for text in forms.parts(forms.plain_digits(answer).upper())]
+    moves = [forms.matched(_SLIDE, text) for text in forms.parts(forms.plain_digits(answer).upper())]
     state, taken = list(board.start), board.taken(board.start)
     for number, move in enumerate(moves, start=1):
-        if move is None:
-            return 0.0
         vehicle, steps = ord(move[1]) - ord("A"), int(move[2] + move[3])
         if vehicle >= len(state):
             return 0.0
@@ -283,9 +276,9 @@ def boxnet(answer: str, entry: Entry, config: Config) -> float:
 
     A plan with an impossible action is wrong, although the library's own grader only skips the action.
     """
-    steps = forms.literal(answer) if answer.lstrip().startswith("[") else None
     squares = {name: list(items) for name, items in entry["metadata"]["initial_state"].items()}
     n_boxes = _n_boxes(squares)
+    steps = forms.literal(answer) if answer.lstrip().startswith("[") else None
     if not isinstance(steps, list) or not all(isinstance(step, dict) and _do(step, squares) for step in steps):
         return 0.0
     return (n_boxes - _n_boxes(squares)) / n_boxes
@@ -296,9 +289,8 @@ def _do(step: dict[Any, Any], squares: _Squares) -> bool:
     acted = set()
     arrivals = []
     for agent, action in step.items():
-        found = _ACTION.fullmatch(re.sub(r" ?([][(),:]) ?", r"\1", " ".join(f"{agent}:{action}".split())))
-        if found is None:
-            return False
+        text = re.sub(r" ?([][(),:]) ?", r"\1", " ".join(f"{agent}:{action}".split()))
+        found = forms.matched(_ACTION, text)
         here, box, there, target = f"{found[1]}_{found[2]}", found[3], f"{found[4]}_{found[5]}", found[6]
         if here in acted or box not in squares.get(here, ()):
             return False

@@ -1,0 +1,32 @@
+"""The two searches that solvers use: for a shortest way, and for a value of each name."""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
+
+
+def search(
+    start: Hashable, moves: Callable[[Any], Iterable[tuple[str, Hashable]]], done: Callable[[Any], bool]
+) -> list[str] | None:
+    """The names of the moves of a shortest way to a state that is `done`; None if no such state can be reached."""
+    ways: dict[Hashable, list[str]] = {start: []}
+    queue = [start]
+    for state in queue:
+        if done(state):
+            return ways[state]
+        for name, after in moves(state):
+            if after not in ways:
+                ways[after] = [*ways[state], name]
+                queue.append(after)
+    return None
+
+
+def assign(
+    names: Sequence[Any], choices: Callable[[dict[Any, Any], Any], Iterable[Any]], given: dict[Any, Any] | None = None
+) -> dict[Any, Any] | None:
+    """The first way to give each name a value; `choices` lists the next name's, which depend on those given before."""
+    given = given or {}
+    if len(given) == len(names):
+        return given
+    name = names[len(given)]
+    ways = (assign(names, choices, {**given, name: value}) for value in choices(given, name))
+    return next((way for way in ways if way is not None), None)
