@@ -21,7 +21,7 @@ from pathlib import Path
 from rg_env.core.config.files import is_config_file
 from rg_env.core.environment import ReasoningGym
 from rg_env.core.processes import Command, ProcessGroup
-from rg_env.core.run_folder import RunFolder, free_folder
+from rg_env.core.run_folder import free_folder
 from rg_env.core.text import counted
 from rg_env.errors import InputError, OutputFolderError, TrainingError
 from rg_env.inference.machine import Machine, port_problem
@@ -135,7 +135,12 @@ def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
     Raises:
         InputError: the options cannot work on this machine, or the config is invalid (`ConfigError`).
     """
-    script = _checked_script(options.script)
+    script = Path(options.script)
+    if not os.path.isfile(script) or not (script.suffix == ".py" or is_config_file(options.script)):
+        raise InputError(
+            f"{options.script!r} not found, or neither a Python script (.py) nor a config (.yaml): pass a path such as "
+            "examples/train_ultra_minimal.py or configs/train/tiny.yaml"
+        )
     if not 1 <= options.port <= 65535:
         raise InputError(f"port {options.port} is out of range: use 1 to 65535")
     vllm_gpus, gpus = split_gpus(options.vllm_gpus, options.gpus, machine.gpus)
@@ -201,21 +206,15 @@ def split_gpus(
     for flag, named in (("--vllm-gpus", vllm or ()), ("--gpus", training or ())):
         if unknown := [gpu for gpu in named if gpu not in visible]:
             here = f"only {_gpu_words(visible)} can be used here" if visible else "no GPU is visible here (nvidia-smi)"
-            count = "; to set the number of processes, use --processes" if len(named) == 1 else ""
-            raise InputError(f"{flag} names {_gpu_words(unknown)}, but {here}{count}")
-        if len(set(named)) < len(named):
-            raise InputError(f"{flag} {','.join(named)} names a GPU twice")
+            raise InputError(f"{flag} names {_gpu_words(unknown)}, but {here}; for a number, use --processes")
     if len(visible) <= 1:
         return tuple(visible), tuple(visible)
     if vllm and vllm == training and len(vllm) == 1:
         return tuple(vllm), tuple(vllm)
-    if both := [gpu for gpu in vllm or () if gpu in (training or ())]:
-        raise InputError(
-            f"--vllm-gpus and --gpus both name {_gpu_words(both)}: use different GPUs; only a single GPU can be "
-            f"shared (--vllm-gpus {both[0]} --gpus {both[0]})"
-        )
     server = tuple(vllm or [gpu for gpu in visible if gpu not in (training or ())][:1])
     trainer = tuple(training or [gpu for gpu in visible if gpu not in server])
+    if len({*server, *trainer}) < len(server) + len(trainer):
+        raise InputError("--vllm-gpus and --gpus name a GPU twice: only a single GPU can be shared by both")
     if not server or not trainer:
         flag, other = ("--gpus", "vLLM") if trainer else ("--vllm-gpus", "training")
         raise InputError(f"{flag} takes all GPUs ({', '.join(visible)}): leave at least one for {other}")
@@ -232,21 +231,21 @@ def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) 
             tensor parallel size.
     """
     gpus, heads = gpus or 1, _heads(model)
-    if tensor is None:
-        each = gpus // data if data else gpus
-        sizes = range(1, each + 1) if heads else (1, 2, 4, 8)
-        fitting = [size for size in sizes if size <= each and gpus % size == 0 and not _undivided(heads, size)]
-        tensor = each if data else max(fitting, default=1)
+    attention, groups = heads or (0, 0)
+
+    def divides_heads(size: int) -> bool:
+        return attention % size == 0 and (groups % size == 0 or size % groups == 0)  # vLLM replicates groups
+
+    if tensor is None and data:
+        tensor = gpus // data
+    elif tensor is None:
+        sizes = range(1, gpus + 1) if heads else (1, 2, 4, 8)
+        tensor = max(size for size in sizes if gpus % size == 0 and divides_heads(size))
     data = data or max(1, gpus // tensor)
-    if tensor * data != gpus:
+    if tensor * data != gpus or not divides_heads(tensor):
         raise InputError(
-            f"--tensor-parallel-size {tensor} x --data-parallel-size {data} is not the number of vLLM's GPUs ({gpus}): "
-            "change one of them, or --vllm-gpus"
-        )
-    if problem := _undivided(heads, tensor):
-        raise InputError(
-            f"the {problem} of {model} are not divisible by --tensor-parallel-size {tensor}: use a divisor, and "
-            "--data-parallel-size for the other GPUs"
+            f"--tensor-parallel-size {tensor} x --data-parallel-size {data} must be the number of vLLM's GPUs, {gpus}, "
+            f"and the first must divide the {attention} attention heads and {groups} key-value heads of {model}"
         )
     return tensor, data
 
@@ -280,15 +279,6 @@ def _heads(model: str) -> tuple[int, int] | None:
         return None
 
 
-def _undivided(heads: tuple[int, int] | None, size: int) -> str:
-    """Describe the kind of heads whose number is not divisible by `size`; empty if both numbers are divisible or
-    unknown."""
-    attention, groups = heads or (0, 0)
-    if attention % size:
-        return f"{attention} attention heads"
-    return f"{groups} key-value heads" if groups % size and size % groups else ""  # vLLM replicates groups
-
-
 def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, list[str]]:
     """Return the model to serve, its context length in tokens (None: the model's own limit), and lines that describe
     the run."""
@@ -297,7 +287,11 @@ def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, lis
             raise InputError("a script requires --model, because the server also needs it")
         if not options.model.strip():
             raise InputError("--model is empty: pass a folder, a name on the Hub, or 'tiny'")
-        return options.model, options.max_model_len, _script_batch(options.script_arguments, processes)
+        words = [word for argument in options.script_arguments for word in argument.split("=", 1)]
+        rollouts = dict(itertools.pairwise(words)).get("--rollouts-per-step", "0")
+        if rollouts.isdecimal() and int(rollouts) % processes:
+            raise InputError(f"the script's {rollouts} rollouts per step are not divisible by {processes} processes")
+        return options.model, options.max_model_len, []
     if options.model is not None:
         raise InputError(f"--model is for scripts: use model.name={options.model} instead")
     if "--sweep" in options.script_arguments:
@@ -316,31 +310,6 @@ def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, lis
             "prompts of held-out tasks may be longer than max_prompt_length"
         )
     return config.model.name, length, lines
-
-
-def _script_batch(arguments: Sequence[str], processes: int) -> list[str]:
-    """Check that a script's number of rollouts per step (from an option or the run to resume) is divisible by
-    `processes`.
-
-    Returns:
-        A note if the number is unknown and there are several processes.
-
-    Raises:
-        InputError: the number is not divisible by `processes`.
-    """
-    words = [word for argument in arguments for word in argument.split("=", 1)]
-    given = {name: value for name, value in itertools.pairwise(words) if name.startswith("--")}
-    rollouts, resumed = given.get("--rollouts-per-step"), given.get("--resume")
-    run = RunFolder(Path(given.get("--output-dir", "")) if resumed == "auto" else Path(resumed or "").parent)
-    if rollouts is None and resumed and run.config_file.is_file():
-        rollouts = str(run.arguments().get("training", {}).get("rollouts_per_step"))
-    if processes > 1 and not (rollouts or "").isdecimal():
-        return [
-            f"note: the script's batch size is unknown here; its rollouts per step must be divisible by {processes}"
-        ]
-    if (rollouts or "").isdecimal() and int(str(rollouts)) % processes:
-        raise InputError(f"the script's {rollouts} rollouts per step are not divisible by {processes} processes")
-    return []
 
 
 def is_override(argument: str) -> bool:
@@ -388,7 +357,13 @@ def _trainer(
     if is_config:
         arguments = ["train", str(script), *options.script_arguments, *_engine_overrides(options)]
     else:
-        arguments = [str(script), *_script_arguments(options, model)]
+        ours = ("--model", "--engine", "--port", "--host")
+        if given := [each for each in options.script_arguments if each.partition("=")[0] in ours]:
+            raise InputError(
+                f"{given[0]} after `--`: omit it, because launch passes model, engine and port to the script"
+            )
+        arguments = [str(script), "--model", model, "--engine", "vllm", "--port", str(options.port)]
+        arguments += options.script_arguments
     return Command((*program, *arguments), _visible(gpus), starts_workers=distributed)
 
 
@@ -397,36 +372,15 @@ def _engine_overrides(options: LaunchOptions) -> list[str]:
     return ["engine.kind=vllm", f"engine.host={HOST}", f"engine.port={options.port}"]
 
 
-def _script_arguments(options: LaunchOptions, model: str) -> list[str]:
-    ours = ("--model", "--engine", "--port", "--host")
-    if given := next((each for each in options.script_arguments if each.partition("=")[0] in ours), None):
-        raise InputError(f"{given} after `--`: omit it, because launch passes the model, engine and port to the script")
-    return ["--model", model, "--engine", "vllm", "--port", str(options.port), *options.script_arguments]
-
-
-def _checked_script(name: str) -> Path:
-    script = Path(name)
-    such_as = "such as examples/train_ultra_minimal.py or configs/train/tiny.yaml"
-    if not os.path.isfile(script):
-        raise InputError(f"script or config {name!r} not found: pass a path {such_as}")
-    if script.suffix != ".py" and not is_config_file(name):
-        raise InputError(f"{name!r} is neither a Python script (.py) nor a config (.yaml): pass a path {such_as}")
-    return script
-
-
 def _accelerate_config(given: str | None, script: Path, name: str) -> Path:
-    if given is not None:
-        if not os.path.isfile(given):
-            raise InputError(f"--accelerate-config {given!r} not found")
-        return Path(given)
-    # Search the script's parent folders, then the working directory. Relative parents come first, so that the path is
-    # printed as the user would write it.
-    for folder in (*script.parents, *script.absolute().parents[:3], Path()):
-        if (config := folder / "configs" / name).is_file():
+    """The given accelerate config, or the one called `name` near the script or in the working directory."""
+    # Relative parents come first, so that the path is printed as the user would write it.
+    folders = (*script.parents, *script.absolute().parents[:3], Path())
+    candidates = [Path(given)] if given else [folder / "configs" / name for folder in folders]
+    for config in candidates:
+        if os.path.isfile(config):
             return config
-    raise InputError(
-        f"configs/{name} not found near {script} or in the working directory: pass --accelerate-config FILE"
-    )
+    raise InputError(f"{given or f'configs/{name}'} not found: pass --accelerate-config FILE")
 
 
 def _visible(gpus: Sequence[str]) -> dict[str, str]:
@@ -445,8 +399,8 @@ def _log_folder(given: str | None, name: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputFolderError(f"cannot write to {folder}: {error.strerror}; choose another --log-dir") from error
-    if logs := sorted(path.name for path in folder.glob("*.log")):
-        raise OutputFolderError(f"{folder} has {', '.join(logs)} from another run: choose another --log-dir")
+    if any(folder.glob("*.log")):
+        raise OutputFolderError(f"{folder} has the logs of another run: choose another --log-dir")
     return folder
 
 
@@ -480,15 +434,14 @@ def _is_ready(supervisor: Supervisor, server: ProcessGroup, healthy: Callable[[]
     log."""
     start, shown = time.monotonic(), 0.0
     while supervisor.wait_until(lambda: server.code is not None, HEALTH_EVERY_S):
-        seconds, problem = time.monotonic() - start, ""
-        if server.code is not None:
-            problem = f"vLLM exited with code {server.code} before it was ready: see the log above, and {server.log}"
-        elif seconds > timeout_s:
-            problem = f"vLLM is not ready after {timeout_s:g} s: see {server.log}, or increase --server-timeout"
-        if problem:
+        seconds = time.monotonic() - start
+        if server.code is not None or seconds > timeout_s:
             for line in server.last_lines(TAIL):
                 supervisor.say(f"[vllm] {line}")
-            raise TrainingError(problem)
+            problem = f"is not ready after {timeout_s:g} s: increase --server-timeout, or see {server.log}"
+            if server.code is not None:
+                problem = f"exited with code {server.code} before it was ready: see the log above, and {server.log}"
+            raise TrainingError(f"vLLM {problem}")
         if seconds >= shown + PROGRESS_EVERY_S:
             shown = seconds
             supervisor.say(f"waiting for vLLM, {seconds:.0f} s: {' '.join(server.last_lines(1))[:200]}")
