@@ -13,7 +13,6 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +92,6 @@ class SlurmJob:
         return self.job_name or re.sub(r"[^A-Za-z0-9_.+-]+", "-", Path(self.config).stem).lstrip("-.+")[:64] or "rg-env"
 
     @property
-    def cpus(self) -> int:
-        """CPU cores per node."""
-        return self.cpus_per_task or 8 * self.gpus
-
-    @property
     def served_gpus(self) -> int:
         """Number of GPUs used by vLLM on the first node."""
         return self.vllm_gpus or 1
@@ -113,8 +107,6 @@ class SlurmJob:
         if not is_config_file(self.config):
             raise InputError(f"{self.config!r} is not a config: pass a .yaml file, such as configs/train/tiny.yaml")
         _check_printable({"the config's path": [self.config], "override": self.overrides, "--sweep": self.sweep})
-        if self.array is not None:
-            _check_seeds(self.array)
         if self.array is not None and self.sweep:
             raise InputError("--sweep sets the array itself: omit --array, and sweep the seed")
         if self.array is not None and any(each.partition("=")[0].strip() == "seed" for each in self.overrides):
@@ -280,20 +272,6 @@ def _server(job: SlurmJob, config: TrainConfig) -> str:
     tensor, data = parallel_sizes(None, None, job.served_gpus, config.model.name)
     sizes = f"--max-model-len {longest_sequence(config)} --tensor-parallel-size {tensor} --data-parallel-size {data}"
     return f'rg-env vllm {shlex.quote(config.model.name)} --port "$port" {sizes}'
-
-
-def _check_seeds(array: str) -> None:
-    """Raise `InputError` for a reversed range or a repeated seed: Slurm starts each job of an array only once."""
-    ranges: list[range] = []
-    for part in array.partition("%")[0].split(","):
-        first, _, rest = part.partition("-")
-        last, _, step = rest.partition(":")
-        ranges.append(range(int(first), int(last or first) + 1, int(step or 1)))
-        if not ranges[-1]:
-            raise InputError(f"--array {array}: the range {part} ends before it starts; put the smaller seed first")
-    seeds = list(islice(chain(*sorted(ranges, key=len)), 10**6))  # a range may be huge
-    if len(set(seeds)) < len(seeds):
-        raise InputError(f"--array {array} contains a seed twice: list each seed once")
 
 
 def _check_printable(texts: Mapping[str, Sequence[str]]) -> None:

@@ -36,7 +36,7 @@ from rg_env.core.config import yaml12
 from rg_env.core.config.files import COMMAND_LINE, Document, leaves, overridden, read_config
 from rg_env.core.processes import Command
 from rg_env.core.run_folder import RunFolder, damaged, locked, read_yaml, write_aside
-from rg_env.core.text import counted, one_line, short_keys, shortened, shown
+from rg_env.core.text import counted, listed, one_line, short_keys, shortened, shown
 from rg_env.errors import ConfigError, InputError, OutputFolderError
 from rg_env.jobs.supervisor import Supervisor
 from rg_env.training.config.load import checked_config
@@ -49,8 +49,6 @@ MOST_POINTS = 1000
 """Maximum number of points: the size of a Slurm array with the default MaxArraySize."""
 MOST_CHARACTERS = 80
 """Maximum length of a point's name."""
-_DIFFERENCES = 3
-"""Maximum number of differences between two sweeps that an error lists."""
 _FREE = ("output", "logging", "hub", "engine.host", "engine.port")
 """Keys that may change when a sweep is resumed."""
 
@@ -118,10 +116,12 @@ def load_sweep(
             configs.append(checked_config(overridden(document, point.overrides), processes=processes))
         except InputError as error:
             lines = str(error).splitlines()
-            for line in lines[1:] if len(lines) > 1 else lines:  # the first line is only a count
+            for line in lines[1:] or lines:  # the first of several lines is only a count
                 mistakes.setdefault(line.strip(), []).append(point.name)
     if mistakes:
-        raise _all_of(mistakes, len(points), file)
+        lines = [f"{some_of(names, len(points))}: {line}" for line, names in mistakes.items()]
+        head = [f"{file}: {len(lines)} mistakes in the {len(points)} points of the sweep"] if len(lines) > 1 else []
+        raise ConfigError("\n  ".join([*head, *lines]))
     seen: dict[str, str] = {}
     for point, config in zip(points, configs, strict=True):
         if (other := seen.setdefault(_canonical(config.resolved()), point.name)) != point.name:
@@ -140,11 +140,8 @@ def parse_axes(words: Sequence[str]) -> Axes:
     key is swept twice, or there are too many points."""
     axes: Axes = {}
     for key, values in map(_axis, words):
-        for other in axes:
-            if key == other:
-                raise InputError(f"{key} is swept twice: list it once with all values")
-            if f"{other}.".startswith(f"{key}.") or f"{key}.".startswith(f"{other}."):
-                raise InputError(f"{other} and {key} are both swept, but one is part of the other: sweep only one")
+        if other := next((each for each in axes if _overlap(each.split("."), key.split("."))), None):
+            raise InputError(f"{other} and {key} are both swept, but are or contain the same key: list it once")
         axes[key] = values
     if (count := math.prod(map(len, axes.values()))) > MOST_POINTS:
         sizes = " x ".join(str(len(values)) for values in axes.values())
@@ -199,26 +196,24 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     def of(values: Mapping[str, Any], path: str) -> str:
         return shortened(values[path]) if path in values else "not given"
 
-    found = [f"{path} is {of(one, path)} there and {of(other, path)} here" for path in paths]
-    more = [f"{len(found) - _DIFFERENCES} more"] if len(found) > _DIFFERENCES else []
-    return "; ".join([*found[:_DIFFERENCES], *more])
+    return listed([f"{path} is {of(one, path)} there and {of(other, path)} here" for path in paths])
 
 
 def some_of(names: Sequence[str], points: int) -> str:
     """Format the names of some points as a short phrase; `points` is the total number of points."""
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return "every point" if 1 < len(names) == points else f"{names[0]}{more}"
+    return "every point" if 1 < len(names) == points else listed(names, 1)
+
+
+def _overlap(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether two keys, in parts, are the same, or one contains the other."""
+    return all(map(str.__eq__, one, other))
 
 
 def _axis(word: str) -> tuple[str, list[Any]]:
-    key, separator, text = word.partition("=")
+    key, _, text = word.partition("=")
     key, option = key.strip(), f"--sweep {shortened(word)}"
-    if not separator or not all(key.split(".")):
-        raise InputError(f"{option} is not of the form section.key=value,value")
-    if not text.strip():
-        raise InputError(f"{option} has no value: use values such as {key}=1,2")
-    if text.rstrip().endswith(","):
-        raise InputError(f"{option}: the value after the last comma is empty: remove the comma, or use '' or null")
+    if not all(key.split(".")) or not text.strip() or text.rstrip().endswith(","):
+        raise InputError(f"{option} is not of the form section.key=value,value (an empty value is '' or null)")
     try:
         values = yaml12.load_word(f"[{text}\n]")  # a line break, so that a comment does not swallow the bracket
     except (ValueError, yaml.YAMLError) as error:
@@ -238,16 +233,8 @@ def _canonical(value: Any) -> str:
 
 def _is_overridden(document: Document, path: tuple[str, ...]) -> bool:
     """Whether an override on the command line sets a value that sweeping over `path` would replace."""
-    if any(given[: len(path)] == path and where == COMMAND_LINE for given, where in document.origins.items()):
-        return True
-    return document.get(path) is not None and document.origin(path) == COMMAND_LINE
-
-
-def _all_of(mistakes: Mapping[str, list[str]], points: int, file: str | Path) -> ConfigError:
-    """Combine all mistakes into one error that lists the points with each mistake."""
-    lines = [f"{some_of(names, points)}: {line}" for line, names in mistakes.items()]
-    head = [] if len(lines) == 1 else [f"{file}: {len(lines)} mistakes in the {points} points of the sweep"]
-    return ConfigError("\n  ".join([*head, *lines]))
+    origins = [*document.origins.items(), (path, document.origin(path) if document.get(path) is not None else None)]
+    return any(given[: len(path)] == path and where == COMMAND_LINE for given, where in origins)
 
 
 def _names(points: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -296,10 +283,10 @@ def read_points(folder: Path) -> dict[str, dict[str, Any]]:
     """
     file = folder / SWEEP_FILE
     if not file.is_file():
-        hint = "pass the output.dir of a sweep"
-        if RunFolder.is_run(folder):
-            hint = "it is a single run: `rg-env plot` draws the curves of runs, `rg-env eval --models` compares models"
-        raise InputError(f"{folder} is not a sweep: it has no {SWEEP_FILE}; {hint}")
+        raise InputError(
+            f"{folder} is not a sweep: it has no {SWEEP_FILE}; pass the output.dir of a sweep. For single runs, use "
+            "`rg-env plot` or `rg-env eval --models`"
+        )
     points = read_yaml(file).get("points")
     if not points or not isinstance(points, dict) or not all(isinstance(each, dict) for each in points.values()):
         raise damaged(file, "it has no points")
@@ -319,7 +306,7 @@ def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
     if not (folder / SWEEP_FILE).is_file():
         raise OutputFolderError(f"{folder} does not contain a sweep: it has no {SWEEP_FILE}")
     points = read_points(folder)
-    reason = difference(read_yaml(folder / SWEEP_FILE).get("swept", {}), sweep.described()["swept"])
+    reason = difference(read_yaml(folder / SWEEP_FILE).get("swept", {}), sweep.axes)
     if not reason and list(points) != [point.name for point in sweep.points]:
         reason = "its swept keys are in another order"
     if not reason and (folder / CONFIG_FILE).is_file():  # missing if Slurm's jobs created the folder
@@ -419,11 +406,8 @@ def plan_lines(sweep: Sweep, folder: Path) -> list[str]:
 def notes(sweep: Sweep) -> list[str]:
     """Describe keys that have no effect: one line per set of keys, with the affected points."""
     found: dict[str, list[str]] = {}
-    last, line = sweep.configs[0], without_effect(sweep.configs[0])
     for point, config in zip(sweep.points, sweep.configs, strict=True):
-        if config.model_copy(update={"seed": last.seed}) != last:  # skip repeated calls: each takes a millisecond
-            last, line = config, without_effect(config)
-        if line:
+        if line := without_effect(config):
             found.setdefault(line, []).append(point.name)
     return [f"{some_of(names, len(sweep.points))}: {line}" for line, names in found.items()]
 
