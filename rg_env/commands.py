@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
+from rg_env.core.processes import stop_signals
 from rg_env.core.text import without_controls
 from rg_env.errors import InputError, MissingExtraError, RGEnvError, StoppedTogether, from_interrupt, how_to_install
 
@@ -87,16 +88,10 @@ def end_signals_as_ctrl_c() -> Iterator[None]:
     def interrupt(number: int, frame: Any) -> None:
         signal.getsignal(signal.SIGINT)(signal.SIGINT, frame)  # type: ignore[misc, operator]
 
-    # A shell's background jobs ignore SIGINT, and asyncio replaces only the default handler.
-    new: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: interrupt}
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # ignored under nohup
-        new[signal.SIGHUP] = interrupt
-    before = {kind: signal.signal(kind, handler) for kind, handler in new.items()}
-    try:
+    with stop_signals(interrupt):
+        # A shell's background jobs ignore SIGINT, and asyncio replaces only the default handler.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
-    finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
 
 
 def _output_is_closed() -> bool:

@@ -60,15 +60,13 @@ def world_size() -> int:
     Raises:
         InputError: an environment variable set by the launcher is not a valid number.
     """
-    numbers = {"WORLD_SIZE": 1, "RANK": 0, "LOCAL_RANK": -1}
-    for name, least in numbers.items():
+    for name, least in {"RANK": 0, "LOCAL_RANK": -1, "WORLD_SIZE": 1}.items():
         text = os.environ.get(name, str(least))
         if not re.fullmatch(r"\s*-?\d{1,9}\s*", text) or int(text) < least:
             raise InputError(
-                f"environment variable {name}={text!r}: must be a whole number of at least {least}, or unset"
+                f"environment variable {name}={text!r} must be a whole number of at least {least}, or unset"
             )
-        numbers[name] = int(text)
-    return numbers["WORLD_SIZE"]
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def print_once(line: str) -> None:
@@ -91,11 +89,7 @@ def environment_without(*names: str, gpus: bool = True) -> dict[str, str]:
 
     `gpus=False` also hides all GPUs.
     """
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in names and not name.startswith(_LAUNCHER_PREFIXES)
-    }
+    kept = {name: os.environ[name] for name in os.environ.keys() - names if not name.startswith(_LAUNCHER_PREFIXES)}
     return kept if gpus else {**kept, "CUDA_VISIBLE_DEVICES": ""}
 
 
@@ -215,7 +209,7 @@ class ProcessGroup:
         with log.open("ab") as output:
             self._begin = self._read = output.tell()  # earlier output belongs to another program
             base = os.environ if environment is None else environment
-            self._root = subprocess.Popen(
+            self._process = psutil.Popen(
                 [sys.executable, "-I", "-S", child_process.__file__, str(os.getpid()), *command.arguments],
                 env={**base, "PYTHONUNBUFFERED": "1", **command.environment},
                 stdin=subprocess.DEVNULL,
@@ -223,27 +217,22 @@ class ProcessGroup:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._process = psutil.Process(self._root.pid)
         self._interrupted: set[psutil.Process] = set()
         self._rest = b""
 
     @property
     def code(self) -> int | None:
         """The program's exit code, following the shell convention: 128 + N after signal N. None while it is running."""
-        code = self._root.poll()
+        code = self._process.poll()
         return 128 - code if code is not None and code < 0 else code
 
     def wait(self, timeout_s: float) -> int | None:
         """Wait for the program and return its exit code; None if it is still running after `timeout_s` seconds."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._root.wait(timeout_s)
-        return self.code
+        import psutil
 
-    def workers(self) -> "list[psutil.Process]":
-        """The processes that do the work."""
-        if not self.command.starts_workers:
-            return [self._process] if alive(self._process) else []
-        return descendants(self._process, recursive=False)
+        with contextlib.suppress(psutil.TimeoutExpired):
+            self._process.wait(timeout_s)
+        return self.code
 
     def interrupt(self) -> None:
         """Send SIGINT to each worker, but only once per worker, even if this is called repeatedly.
@@ -253,7 +242,8 @@ class ProcessGroup:
         """
         if self.code is not None:
             return
-        if not (workers := self.workers()) and not self._interrupted:
+        workers = descendants(self._process, recursive=False) if self.command.starts_workers else [self._process]
+        if not workers and not self._interrupted:
             self._interrupted.add(self._process)
             _signal([self._process], signal.SIGTERM)  # the launcher has not started any workers yet
         fresh = [process for process in workers if process not in self._interrupted]
@@ -269,8 +259,7 @@ class ProcessGroup:
         family = descendants(self._process)
         end_all(lambda: [self._process], grace_s)
         end_all(lambda: family, grace_s)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel; nothing more can be done
-            self._root.wait(timeout=5)
+        self.wait(timeout_s=5)  # longer only if it is stuck in the kernel
 
     def new_lines(self) -> list[str]:
         """Lines of output written since the last call; each update of a progress bar counts as a line."""
@@ -325,6 +314,20 @@ def end_all(find: "Callable[[], Iterable[psutil.Process]]", grace_s: Callable[[]
             _signal(find(), signal.SIGKILL)
             break
         time.sleep(TICK_S)
+
+
+@contextlib.contextmanager
+def stop_signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Within the block, `handler` handles the signals that ask a program to stop: Ctrl-C, SIGTERM and SIGHUP."""
+    # Closing a terminal sends SIGHUP. Under nohup, it is ignored and must remain ignored.
+    kinds = [signal.SIGINT, signal.SIGTERM]
+    kinds += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
+    before = {kind: signal.signal(kind, handler) for kind in kinds}
+    try:
+        yield
+    finally:
+        for kind, earlier in before.items():
+            signal.signal(kind, earlier)
 
 
 def adopt_orphans() -> None:

@@ -13,14 +13,13 @@ so that no signal interrupts cleanup.
 import contextlib
 import math
 import os
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from rg_env.core.processes import TICK_S, Command, ProcessGroup, ending_orphans
+from rg_env.core.processes import TICK_S, Command, ProcessGroup, ending_orphans, stop_signals
 
 GRACE_S = 15.0
 """Seconds between SIGTERM and SIGKILL, after the time to save."""
@@ -52,15 +51,8 @@ class Supervisor:
             if before[0] in (0, number) or last[1] - before[1] > TOGETHER_S:
                 self.signals.append(number)
 
-        # Closing a terminal sends SIGHUP. Under nohup, it is ignored and must remain ignored.
-        kinds = [signal.SIGINT, signal.SIGTERM]
-        kinds += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
-        earlier = {kind: signal.signal(kind, note) for kind in kinds}
-        try:
+        with stop_signals(note):
             yield
-        finally:
-            for kind, handler in earlier.items():
-                signal.signal(kind, handler)
 
     @contextlib.contextmanager
     def ending_programs(self) -> Iterator[None]:

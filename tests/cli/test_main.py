@@ -145,7 +145,7 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
         (["plot", "x.json", "--titel", "y"], "no option '--titel': did you mean --title?"),
         (["report", "x", "y"], "rg-env report: unexpected argument 'y'"),
         (["probe", "--model", "tiny", "--tasks", ","], "expected at least one name"),
-        (["compare", "RUN"], "it has no sweep.yaml; it is a single run: `rg-env plot` draws the curves of runs"),
+        (["compare", "RUN"], "it has no sweep.yaml; pass the output.dir of a sweep"),
         (["compare", "RUN", "SWEEP"], "rg-env compare: unexpected argument 'SWEEP'; see"),
         (["train"], "rg-env train: the following arguments are required: CONFIG; see `rg-env train --help`"),
         (["eval", "-n", "0"], "argument -n/--num-examples/--limit: 0 is less than 1; see `rg-env eval --help`"),
