@@ -64,7 +64,7 @@ def world_size() -> int:
         text = os.environ.get(name, str(least))
         if not re.fullmatch(r"\s*-?\d{1,9}\s*", text) or int(text) < least:
             raise InputError(
-                f"environment variable {name}={text!r} must be a whole number of at least {least}, or unset"
+                f"environment variable {name}={text!r}: must be a whole number of at least {least}, or unset"
             )
     return int(os.environ.get("WORLD_SIZE", "1"))
 
