@@ -16,8 +16,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from matplotlib.figure import Figure as Canvas
-
 from rg_env.core.run_folder import RunFolder, write_aside
 from rg_env.core.statistics import Interval, mean_interval, runs_interval, with_interval
 from rg_env.core.text import counted, one_line, short_keys, shown
@@ -255,39 +253,33 @@ def _cell(figure: Figure | None, digits: int) -> str:
     return with_interval(figure.mean, figure.interval, digits) + both
 
 
+@style.styled
 def _plot(comparison: Comparison, output: Path) -> bool:
     """Plot each group's accuracy before and after training, with intervals and individual runs; if no run has an
     accuracy, plot rewards instead. Returns False if there is nothing to plot."""
-    found = [group.figures for group in comparison.groups]
-    kind = "accuracy" if any("accuracy_after" in figures for figures in found) else "reward"
-    before, after = f"{kind}_before", f"{kind}_after"
     keys, swept = _swept(comparison)
     labels = [" ".join(map("=".join, zip(keys, values, strict=True))) or "all runs" for values in swept]
-    rows = zip(style.short_names(labels).values(), comparison.groups, found, strict=True)
-    drawn = [row for row in rows if after in row[2]]
+    rows = list(zip(style.short_names(labels).values(), comparison.groups, strict=True))
+    kind = "accuracy" if any("accuracy_after" in group.figures for _, group in rows) else "reward"
+    drawn = [(label, group, group.figures) for label, group in rows if f"{kind}_after" in group.figures]
     if not drawn:
         return False
-    canvas = Canvas(figsize=(8, max(3.2, 1.2 + 0.4 * len(drawn))), layout="constrained")
-    axes = canvas.subplots()
-    point: dict[str, Any] = {"color": style.COLORS[0], "marker": "o", "linestyle": "none"}
-    hollow = {**point, "markerfacecolor": "white"}
-    for row, (_, group, figures) in enumerate(drawn):
-        if before in figures:
-            axes.plot(figures[before].mean, row, **hollow)
-        mean = figures[after].mean
-        bars = style.error_bars([mean], [figures[after].interval or (mean, mean)])
-        axes.errorbar(mean, row, xerr=bars, **point, capsize=4)
-        if len(group.finished) > 1:
-            each = [run.figures[after].mean for run in group.finished]
-            axes.plot(each, [row + 0.22] * len(each), color=style.GREY, marker="|", linestyle="none")
+    canvas, ((axes,),) = style.panels(6, 0.4 * len(drawn) + 0.2)
+    for number, when in enumerate(("before", "after")):
+        found = {row: each[f"{kind}_{when}"] for row, (*_, each) in enumerate(drawn) if f"{kind}_{when}" in each}
+        means = [figure.mean for figure in found.values()]
+        bars = style.error_bars(means, [figure.interval or (figure.mean, figure.mean) for figure in found.values()])
+        look: dict[str, Any] = {"color": style.COLORS[number], "marker": style.MARKERS[number], "linestyle": "none"}
+        axes.errorbar(means, list(found), xerr=bars, capsize=4, label=when, **look)
+    for row, (_, group, _) in enumerate(drawn):
+        each = [run.figures[f"{kind}_after"].mean for run in group.finished]
+        axes.plot(each, [row + 0.22] * len(each), color=style.GREY, marker="|", linestyle="none")
     ticks = [f"{label}\n{'no ' if group.has_too_few else ''}interval over {group.over}" for label, group, _ in drawn]
     style.label_rows(axes, ticks, size=8)
-    axes.set(xlabel=f"{kind}, sampled, on the frozen questions (gray: each seed)")
+    axes.set_xlabel(f"{kind}, sampled, on the frozen questions, with 95% intervals (gray: each run, after)")
     if kind == "accuracy":
         axes.set_xlim(-0.02, 1.02)
-    handles = [axes.plot([], [], **look)[0] for look in (hollow, point)]
-    place: dict[str, Any] = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 2, "fontsize": 8}
-    style.legend(axes, handles, ["before", "after, 95% interval"], **place)
-    canvas.suptitle(comparison.folder.name, parse_math=False)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
+    style.titled(canvas, comparison.folder.name)
     style.save(canvas, output)
     return True

@@ -291,10 +291,8 @@ def test_runs_that_were_evaluated_differently_are_noted(make: Callable[..., Fold
     ]
 
 
-@pytest.mark.parametrize(("groups", "seeds", "height"), [(2, 3, 3.2), (8, 1, 4.4)])
-def test_the_plot_has_a_line_for_each_group(
-    make: Callable[..., Folder], groups: int, seeds: int, height: float
-) -> None:
+@pytest.mark.parametrize(("groups", "seeds"), [(2, 3), (8, 1)])
+def test_the_plot_has_a_line_for_each_group(make: Callable[..., Folder], groups: int, seeds: int) -> None:
     text = r"$\frac$ is no formula " * 9
     points = [{"x.y": f"{text}{group}", "seed": seed} for group in range(groups) for seed in range(seeds)]
     sweep = make(*points)
@@ -303,5 +301,6 @@ def test_the_plot_has_a_line_for_each_group(
         sweep.leave(number)
     assert write_comparison(compare(sweep.folder))[-2:] == ["comparison.png", "curves.png"]
     pixels = imread(sweep.folder / "comparison.png")
-    assert pixels.shape[:2] == pytest.approx((height * 120, 8 * 120), abs=1)
+    assert 0 < pixels.shape[0] - groups * 0.4 * 120 < 240
+    assert pixels.shape[1] < 10 * 120
     assert len({tuple(pixel) for pixel in pixels.reshape(-1, pixels.shape[2])[::7]}) > 10  # not blank
