@@ -34,7 +34,7 @@ from rg_env.core.environment import ReasoningGym
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import working_levels
 from rg_env.core.text import counted
-from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
+from rg_env.errors import GenerationError, InputError
 from rg_env.evaluation.questions import LEVEL
 from rg_env.training.config.load import curriculum_problems
 from rg_env.training.config.schema import CurriculumConfig
@@ -72,7 +72,6 @@ class QuestionPool:
         self._name, self._build, self._prepare, self._say = name, build, prepare, say
         self._known: set[str] = set()
         self._questions: list[dict[str, Any]] = []
-        self._reported_too_long = False
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         """Question `number`. After the last question, the sequence repeats.
@@ -86,36 +85,28 @@ class QuestionPool:
         return self._questions[number % len(self._questions)]
 
     def _grow(self) -> None:
+        """Double the number of known questions, or find their end."""
         wanted = 2 * len(self._known) or FIRST_ROWS
         try:
             rows = self._build(wanted if self.end is None else min(wanted, self.end))
-        except TooFewQuestionsError as error:
-            found = max(error.found, len(self._known))
+        except (InputError, GenerationError) as error:  # too few questions, or generation fails or takes too long
+            found = max(getattr(error, "found", 0), len(self._known))
             if not found:
                 raise
-            rows = self._build(found)
-            self._ends(found)
-        except (InputError, GenerationError) as error:  # generation fails or takes too long: use the questions so far
-            if not self._known:
-                raise
-            self._ends(len(self._known), f" ({error})")
-            return
-        new = [row for row in rows if row["question"] not in self._known]
-        self._known.update(row["question"] for row in new)
-        fitting = self._prepare(new)
-        self._questions += fitting
-        if not self._questions:
-            raise InputError(f"{self._name}: all {len(new)} questions are longer than max_prompt_length: raise it")
-        if len(fitting) < len(new) and not self._reported_too_long:
-            self._reported_too_long = True
+            self.end = found
             self._say(
-                f"{self._name}: questions longer than max_prompt_length are left out "
-                f"({len(new) - len(fitting)} of {len(new)})"
+                f"{self._name}: only {counted(found, 'distinct question')}; repeating from the first one: {error}"
             )
-
-    def _ends(self, found: int, reason: str = "") -> None:
-        self.end = found
-        self._say(f"{self._name}: only {counted(found, 'distinct question')}{reason}; repeating from the first one")
+            rows = self._build(found) if found > len(self._known) else []
+        new = [row for row in rows if row["question"] not in self._known]
+        fitting = self._prepare(new)
+        too_long = f"of {len(new)} questions are longer than max_prompt_length"
+        if not self._questions and not fitting:
+            raise InputError(f"{self._name}: {len(new)} {too_long}: raise it")
+        if not self._questions and len(fitting) < len(new):
+            self._say(f"{self._name}: {len(new) - len(fitting)} {too_long}, and are left out")
+        self._known.update(row["question"] for row in new)
+        self._questions += fitting
 
 
 class TaskState(BaseModel):
@@ -181,8 +172,8 @@ class Curriculum:
                 for level, options in working_levels(name, task.attributes).items()
                 if level <= highest
             }
-            levels = [*self._options[name].values()]
-            if len(levels) > 1 and all(each == levels[0] for each in levels):
+            first, *others = self._options[name].values()
+            if others and all(each == first for each in others):
                 raise InputError(
                     f"curriculum: the config of {name!r} already sets all options that its levels change: remove them "
                     "from the config"
@@ -203,10 +194,7 @@ class Curriculum:
 
     def facts(self) -> dict[str, Any]:
         """Settings that a resumed run must share with the original run, as JSON values."""
-        options = {
-            name: {str(level): options for level, options in by_level.items()}
-            for name, by_level in self._options.items()
-        }
+        options = {name: {str(level): each for level, each in levels.items()} for name, levels in self._options.items()}
         return {"config": self.config.model_dump(mode="json"), "seed": self.seed, "options": options}
 
     def check(self) -> None:
@@ -278,8 +266,7 @@ class Curriculum:
         """The next question of a task. If the current level has no questions, the level is lowered."""
         task = self.state.tasks[name]
         while True:
-            level = task.level
-            number = task.taken.get(level, 0)
+            level, number = task.level, task.taken.get(task.level, 0)
             try:
                 self._question(name, level, number)
             except (InputError, GenerationError) as error:
@@ -288,9 +275,9 @@ class Curriculum:
                     raise
                 self.say(f"{name}: level {level} has no questions; returning to level {below[-1]}: {error}")
                 task.levels, task.level, task.window = below, below[-1], []
-                continue
-            task.taken[level] = number + 1
-            return name, level, number
+            else:
+                task.taken[level] = number + 1
+                return name, level, number
 
     def _question(self, name: str, level: int, number: int) -> dict[str, Any]:
         pool = self._pool(name, level)
