@@ -30,7 +30,8 @@ from rg_env import ReasoningGym
 from rg_env.errors import StoppedTogether
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import (
-    Curriculum, CurriculumConfig, EvaluationPlan, GRPOTrainer, choose_folder, default_config, load_policy, train
+    Curriculum, CurriculumConfig, EvaluationPlan, GRPOTrainer, MonitorCallback, MonitorsConfig, choose_folder,
+    default_config, load_policy, train
 )
 from sampled_engine import Sampled
 

@@ -1,6 +1,5 @@
 """Learning rates and optimizers."""
 
-import copy
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,7 @@ def test_biases_and_norms_do_not_decay(make_args: Any, model: Any, name: str, ki
 
 
 def test_offloaded_adamw_is_adamw_on_float32_copies(make_args: Any) -> None:
-    """For a bfloat16 model, updates too small for its precision add up, and the state resumes bit-exactly."""
+    """For a bfloat16 model, updates too small for its precision add up."""
     torch.manual_seed(0)
     half = torch.nn.Linear(8, 4).to(torch.bfloat16)
     exact = torch.nn.Linear(8, 4)
@@ -77,22 +76,8 @@ def test_offloaded_adamw_is_adamw_on_float32_copies(make_args: Any) -> None:
             there.grad = torch.ones_like(there)
         ours.step()
         theirs.step()
-        if update == 150:
-            saved = ours.state_dict()
-            copied = copy.deepcopy(half)
-            other = make_optimizer(make_args(optim="adamw_offload", **args), copied)
-            other.load_state_dict(copy.deepcopy(saved))
     assert torch.equal(half.weight, exact.weight.bfloat16())
     assert not torch.equal(half.weight, start)
-    for update in range(151, 300):
-        for group in other.param_groups:
-            group["lr"] = 1e-5 * (1 + update / 300)
-        for here in copied.parameters():
-            here.grad = torch.ones(here.shape)
-        other.step()
-    assert torch.equal(copied.weight, half.weight)
-    saved, resumed = ours.state_dict()["copies"], other.state_dict()["copies"]
-    assert all(map(torch.equal, saved, resumed))
 
 
 def test_a_bfloat16_model_trains_and_resumes_with_offloaded_adamw(make_trainer: Any, tmp_path: Path) -> None:
@@ -125,24 +110,18 @@ def groups(model: Any) -> Any:
     return torch.optim.SGD([{"params": rest, "lr": 1e-4}, {"params": norms, "lr": 1e-3}])
 
 
-def test_an_optimizer_of_ones_own_keeps_its_learning_rates(make_trainer: Any, model: Any) -> None:
-    """They follow the schedule of the arguments, each from its own peak."""
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_an_optimizer_of_ones_own_keeps_its_learning_rates(make_trainer: Any, model: Any, scheduled: bool) -> None:
+    """They follow the schedule of the arguments, each from its own peak; or a scheduler of one's own."""
     made = groups(model)
-    trainer = make_trainer(
-        optimizers=(made, None), max_steps=4, max_tokens=4, lr_scheduler_type="linear", warmup_steps=0
-    )
+    scheduler = torch.optim.lr_scheduler.LambdaLR(made, lambda update: 0.5**update) if scheduled else None
+    fields = {"max_steps": 4, "max_tokens": 4, "lr_scheduler_type": "linear", "warmup_steps": 0}
+    trainer = make_trainer(optimizers=(made, scheduler), **fields)
     trainer.train()
-    assert [log["learning_rate"] for log in trainer.state.log_history] == pytest.approx([1e-4, 7.5e-5, 5e-5, 2.5e-5])
-    assert [group["lr"] for group in made.param_groups] == pytest.approx([2.5e-5, 2.5e-4])
-
-
-def test_a_scheduler_of_ones_own_decides(make_trainer: Any, model: Any) -> None:
-    made = groups(model)
-    scheduler = torch.optim.lr_scheduler.LambdaLR(made, lambda update: 0.5**update)
-    trainer = make_trainer(optimizers=(made, scheduler), max_steps=3, max_tokens=4)
-    trainer.train()
-    assert [log["learning_rate"] for log in trainer.state.log_history] == pytest.approx([1e-4, 5e-5, 2.5e-5])
-    assert [group["lr"] for group in made.param_groups] == pytest.approx([1.25e-5, 1.25e-4])
+    rates = [1e-4, 5e-5, 2.5e-5, 1.25e-5] if scheduled else [1e-4, 7.5e-5, 5e-5, 2.5e-5]
+    assert [log["learning_rate"] for log in trainer.state.log_history] == pytest.approx(rates)
+    last = rates[-1] / 2 if scheduled else rates[-1]  # the scheduler has set the rates of a fifth update
+    assert [group["lr"] for group in made.param_groups] == pytest.approx([last, 10 * last])
 
 
 @pytest.mark.usefixtures("new_precision")

@@ -86,6 +86,9 @@ def make(folder, fault=None, **fields):
         trainer.engine.generate = lambda *args: fail() if trainer.state.global_step == 1 else generate(*args)
     if fault == "disk" and RANK == "1":
         trainer.checkpoints._write_state = lambda folder: fail() if trainer.state.global_step == 2 else save(folder)
+    if fault == "loss":
+        loss_of, passes = trainer._loss, iter(range(99))  # two a step
+        trainer._loss = lambda part: loss_of(part) * (math.nan if next(passes) == 3 and RANK == "1" else 1)
     return trainer
 
 
@@ -102,6 +105,11 @@ def main():
     train(resumed, evaluation=NONE, resume="unbroken/checkpoint-1")
     assert all(map(torch.equal, unbroken.model.parameters(), resumed.model.parameters()))
     tell("resumed to the bit")
+    trainer = make("loss", "loss", max_steps=500)
+    watch = MonitorCallback(MonitorsConfig(window=4, zero_variance=0.0, stop_on=["zero_variance"]))
+    trainer.add_callback(watch)
+    train(trainer, evaluation=NONE)
+    tell(f"{watch.stopped_by} after step {trainer.state.global_step}, {trainer.guard.skipped} skipped")
     train(make("reward", "reward"), evaluation=NONE)
 
 
@@ -110,15 +118,19 @@ run_command(main)
 
 
 def test_what_fails_on_one_process_ends_all(tmp_path: Path) -> None:
-    """In a reward, in the engine, on the disk of one: one line, and checkpoints of the last complete step. And two
-    processes resume to the bit."""
+    """In a reward, in the engine, on the disk of one: one line, and checkpoints of the last complete step. A pass that
+    is not finite on one process is skipped by both; what the first one's monitors find ends both after the same step.
+    And two processes resume to the bit."""
     done = run_script(tmp_path, torchrun(2), ENDS)
     first, second = told(tmp_path)
     assert first == second
-    engine, disk, resumed = first
+    engine, disk, resumed, stopped = first
     assert engine == "engine after step 1: [Errno 28] No space left on device", done.stderr[-3000:]
     assert disk.startswith("disk after step 2: cannot save checkpoint-2 in disk: No space left on device; earlier")
     assert resumed == "resumed to the bit"
+    assert stopped == "zero_variance after step 4, 1 skipped"
+    assert done.stdout.count("step 2: skipped, non-finite loss") == done.stdout.count("monitor zero_variance: ") == 1
+    assert results_of(tmp_path / "loss")["stopped_by"] == "zero_variance"
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert "moody" in error
     for fault in ("engine", "disk", "reward"):
