@@ -321,12 +321,8 @@ def _resume_command(folder: Path, config: TrainConfig | None, settings: dict[str
 def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
     """The validated checkpoint to resume from; None if "auto" finds no checkpoint."""
     folder = trainer.output_dir
-    checkpoint, passed_over = chosen(resume, folder)
-    for line in passed_over:
-        print(f"skipping a damaged checkpoint: {line}", flush=True)
+    checkpoint = chosen(resume, folder)
     if checkpoint is None:
-        if passed_over:  # starting over would delete files that may still be recoverable
-            raise InputError(f"{folder} has no complete checkpoint ({passed_over[0]}): use a new output folder")
         print(f"no checkpoint in {folder}: starting from the beginning", flush=True)
         if folder.is_dir():
             RunFolder(folder).cut_after(-1)

@@ -26,14 +26,8 @@ import torch.distributed.checkpoint as dcp
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
 from safetensors.torch import load_file
+from torch.distributed.checkpoint import state_dict as sharded_state
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
@@ -275,8 +269,8 @@ class FullySharded(DataParallel):
         # weights when they change between two passes (`PreviousPolicy`, loading a checkpoint).
         fully_shard(model, mesh=self._mesh, mp_policy=policy, reshard_after_forward=True)
         model.to(self._accelerator.device)  # buffers
-        options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-        set_model_state_dict(model, whole, options=options)
+        options = sharded_state.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+        sharded_state.set_model_state_dict(model, whole, options=options)
         return model
 
     def _backward(self, loss_of: LossOf, part: Any, updating: Updating, is_last: bool) -> torch.Tensor:
@@ -290,13 +284,15 @@ class FullySharded(DataParallel):
         return parameter.detach().full_tensor() if isinstance(parameter, DTensor) else parameter.data
 
     def state_dict(self) -> Any:
-        whole = get_model_state_dict(self._model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+        whole = sharded_state.get_model_state_dict(
+            self._model, options=sharded_state.StateDictOptions(full_state_dict=True, cpu_offload=True)
+        )
         names = {name for name, _ in self._model.named_parameters()}  # tied weights once
         tied = {name for name, _ in self._model.named_parameters(remove_duplicate=False)} - names
         return {name: tensor for name, tensor in whole.items() if name not in tied}
 
     def save(self, folder: Path) -> None:
-        state = get_optimizer_state_dict(self._model, self._optimizer)["state"]
+        state = sharded_state.get_optimizer_state_dict(self._model, self._optimizer)["state"]
         try:
             dcp.save({"state": state}, checkpoint_id=folder / OPTIMIZER_FOLDER)
         except CheckpointException as error:  # raised on all processes; a BaseException
@@ -305,9 +301,9 @@ class FullySharded(DataParallel):
 
     def load(self, folder: Path) -> None:
         load_weights(folder, self._model)
-        state = get_optimizer_state_dict(self._model, self._optimizer)
+        state = sharded_state.get_optimizer_state_dict(self._model, self._optimizer)
         dcp.load({"state": state["state"]}, checkpoint_id=folder / OPTIMIZER_FOLDER)
-        set_optimizer_state_dict(self._model, self._optimizer, state)
+        sharded_state.set_optimizer_state_dict(self._model, self._optimizer, state)
 
 
 def make_strategy(accelerator: Accelerator, args: GRPOConfig) -> DataParallel:

@@ -306,10 +306,7 @@ class NcclTransfer:
 
     def __init__(self, routes: Routes, weights: Weights, workers: int):
         try:
-            from vllm.distributed.weight_transfer.nccl_engine import (
-                NCCLTrainerInitInfo,
-                NCCLTrainerWeightTransferEngine,
-            )
+            from vllm.distributed.weight_transfer import nccl_engine
         except ImportError as error:
             raise MissingExtraError(
                 f"NCCL needs vLLM in the trainer's environment ({error}): {how_to_install('vllm')}"
@@ -317,8 +314,8 @@ class NcclTransfer:
         here = routes.server.address_here()
         with socket.create_server((here, 0)) as free:
             port = free.getsockname()[1]
-        init = NCCLTrainerInitInfo(master_address=here, master_port=port, world_size=workers + 1, rank=0)
-        self._engine = NCCLTrainerWeightTransferEngine.trainer_init(init, client=routes, source=weights)
+        init = nccl_engine.NCCLTrainerInitInfo(master_address=here, master_port=port, world_size=workers + 1, rank=0)
+        self._engine = nccl_engine.NCCLTrainerWeightTransferEngine.trainer_init(init, client=routes, source=weights)
 
     def send(self, weights: Weights) -> None:
         self._engine.send_weights()

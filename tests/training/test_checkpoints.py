@@ -98,7 +98,7 @@ def test_a_damaged_checkpoint_is_reported(
     results = train(make_trainer(output_dir=str(run), save_steps=1, **OPTIONS), evaluation=NONE, resume="auto")
     assert results["resumed_from"].endswith("checkpoint-1")
     assert sorted(path.name for path in run.glob("checkpoint*")) == ["checkpoint-1", "checkpoint-2", "checkpoint-3"]
-    assert chosen(run / "checkpoint-3", run)[0] == run / "checkpoint-3"
+    assert chosen(run / "checkpoint-3", run) == run / "checkpoint-3"
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -118,7 +118,7 @@ def test_nothing_in_a_checkpoint_is_executed(run: Path, tmp_path: Path) -> None:
     torch.save({"weights": torch.zeros(2)}, path / "global_step2" / "zero_pp_rank_0_mp_rank_00_optim_states.pt")
     (path / "latest").write_text("global_step2")
     forge(path, sharding="zero3")
-    assert chosen(path, run) == (path, [])
+    assert chosen(path, run) == path
     (path / "latest").write_text("../..")
     forge(path)
     assert "latest names a folder outside the checkpoint" in problem(path)
@@ -234,7 +234,7 @@ def test_a_full_disk_loses_nothing(make_trainer: Any, tmp_path: Path) -> None:
         with pytest.raises(TrainingError, match=r"^cannot save checkpoint-2 in .*; earlier checkpoints are unchanged"):
             train(trainer, evaluation=NONE)
         assert [path.name for path in folder.glob("checkpoint*")] == ["checkpoint-1"]
-        assert chosen("auto", folder) == (folder / "checkpoint-1", [])
+        assert chosen("auto", folder) == folder / "checkpoint-1"
 
 
 def test_weights_that_were_not_written_completely_are_no_checkpoint(make_trainer: Any, tmp_path: Path) -> None:

@@ -261,13 +261,13 @@ def set_random_numbers(state: dict[str, Any]) -> None:
         torch.cuda.random.set_rng_state_all(state["cuda"])
 
 
-def chosen(resume: str | Path, folder: Path) -> tuple[Path | None, list[str]]:
-    """The checkpoint selected by `resume` for a run in `folder`, and a line for each damaged checkpoint that was
-    skipped.
+def chosen(resume: str | Path, folder: Path) -> Path | None:
+    """The checkpoint selected by `resume` for a run in `folder`; None if "auto" finds no checkpoint. Prints a line for
+    each damaged checkpoint that is skipped.
 
     Raises:
-        InputError: `resume` is not a checkpoint, or `folder` has newer checkpoints, which would conflict with those of
-        the resumed run.
+        InputError: `resume` is not a checkpoint, all checkpoints are damaged, or `folder` has newer checkpoints, which
+            would conflict with those of the resumed run.
     """
     if str(resume) != AUTO:
         path = Path(resume)
@@ -280,14 +280,16 @@ def chosen(resume: str | Path, folder: Path) -> tuple[Path | None, list[str]]:
                 )
         if problem := _damage(path):
             raise InputError(f"cannot resume from {path}: {problem}")
-        return path, []
-    passed_over: list[str] = []
+        return path
+    passed_over = ""
     for path in RunFolder(folder).checkpoints():
-        problem = _damage(path)
-        if problem is None:
-            return path, passed_over
-        passed_over.append(f"{path}: {problem}")
-    return None, passed_over
+        if (problem := _damage(path)) is None:
+            return path
+        print(f"skipping a damaged checkpoint: {path}: {problem}", flush=True)
+        passed_over = passed_over or f"{path}: {problem}"
+    if passed_over:  # starting over would delete files that may still be recoverable
+        raise InputError(f"{folder} has no complete checkpoint ({passed_over}): use a new output folder")
+    return None
 
 
 def check_fit(trainer: Any, path: Path) -> None:
