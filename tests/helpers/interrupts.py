@@ -2,7 +2,10 @@
 
 import os
 import signal
-from collections.abc import Callable
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
@@ -36,3 +39,23 @@ def ctrl_c_in_a_backward_pass(trainer: Any, step: int) -> None:
         return loss
 
     trainer._loss = interrupted
+
+
+def interrupted(command: Sequence[str], folder: Path, after: str, **options: Any) -> tuple[str, str, float]:
+    """Run a program in `folder`, and send SIGINT shortly after a line that begins with `after`. Returns the rest of its
+    output, its errors, and the seconds until it ended; its exit code must be 130."""
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, cwd=folder, **pipes, **options)
+    try:
+        assert process.stdout
+        next(line for line in process.stdout if line.startswith(after))
+        time.sleep(0.3)  # somewhere within the next step
+        start = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        printed, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    return printed, errors, time.monotonic() - start

@@ -59,7 +59,7 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(fresh: Any, tmp_path: Path, fi
     stops = 3 if fields.get("max_steps") is None else 10
     options = {"save_steps": stops, **fields}
     unbroken = fresh("unbroken", **options)
-    train(unbroken, evaluation=EvaluationPlan(every=2))
+    assert not train(unbroken, evaluation=EvaluationPlan(every=2))["interrupted"], "a signal from outside"
 
     first = fresh("broken", **options)
     first.add_callback(At(stops + 1, lambda: 1 / 0, "on_step_end"))
@@ -142,45 +142,39 @@ def test_two_signals_at_once_are_one_request(fresh: Any, tmp_path: Path, event: 
     assert (tmp_path / "run" / f"checkpoint-{results['steps']}").is_dir()
 
 
-class CtrlC:
-    """In the third step of `trainer`: where the previous policy goes in or out, or its copy waits for the update."""
-
-    def __init__(self, trainer: Any, comes: str) -> None:
-        self.comes, self.swaps, self.passes = comes, 0, 0
-        self._swap, self._compute = trainer.previous_policy._swap, trainer._loss
-        trainer.previous_policy._swap, trainer._loss = self._swapping, self._computing
-
-    def _now(self, *where: Any) -> None:
-        if where == (self.comes, True):
-            ctrl_c()
-
-    def _swapping(self) -> None:
-        self.swaps += 1
-        self._now("before they come back", self.swaps == 4)
-        self._swap()
-        self._now("when weights are in", self.swaps == 3)
-
-    def _computing(self, *args: Any, **kwargs: Any) -> Any:
-        self.passes += 1
-        self._now("before the update", self.passes == 6)
-        return self._compute(*args, **kwargs)
-
-
 @pytest.mark.slow
-def test_a_previous_policy_stays_whole_whenever_ctrl_c_comes(fresh: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("comes", ["when weights are in", "before they come back", "before the update"])
+def test_a_previous_policy_stays_whole_whenever_ctrl_c_comes(fresh: Any, tmp_path: Path, comes: str) -> None:
     """With its weights in the model, or with a copy taken for an update that is not made yet, the run does not end."""
     options = {"beta": 0.05, "kl_reference": "previous", "max_steps": 4}
     none = EvaluationPlan(before=False, after=False, every=0)
     train(fresh("unbroken", **options), evaluation=none)
-    for comes in ("when weights are in", "before they come back", "before the update"):
-        first = fresh(comes, **options)
-        CtrlC(first, comes)
-        results = train(first, evaluation=none)
-        assert (results["interrupted"], results["steps"] < 4) == (True, True)
-        train(fresh(comes, **options), evaluation=none, resume="auto")
-        assert logged(tmp_path / comes) == logged(tmp_path / "unbroken"), comes
-        weights = [load_file(tmp_path / name / "checkpoint-4" / "model.safetensors") for name in (comes, "unbroken")]
-        assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
+    first = fresh("broken", **options)
+    swap, loss_of, calls = first.previous_policy._swap, first._loss, {"swap": 0, "loss": 0}
+
+    def now(kind: str, number: int, moment: str) -> None:
+        if (calls[kind], moment) == (number, comes):
+            ctrl_c()
+
+    def swapping() -> None:  # twice a step, from the second one on
+        calls["swap"] += 1
+        now("swap", 4, "before they come back")
+        swap()
+        now("swap", 3, "when weights are in")
+
+    def computing(part: Any) -> Any:  # twice a step
+        calls["loss"] += 1
+        now("loss", 6, "before the update")
+        return loss_of(part)
+
+    first.previous_policy._swap, first._loss = swapping, computing
+    results = train(first, evaluation=none)
+    assert (results["interrupted"], results["steps"] < 4) == (True, True)
+    second = fresh("broken", **options)
+    train(second, evaluation=none, resume="auto")
+    assert logged(tmp_path / "broken") == logged(tmp_path / "unbroken")
+    weights = [load_file(tmp_path / name / "checkpoint-4" / "model.safetensors") for name in ("broken", "unbroken")]
+    assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())
 
 
 def test_what_the_first_part_left_stays(fresh: Any, tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 import errno
 import io
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ import yaml
 from interrupts import At, ctrl_c
 from rich.console import Console
 from run_metrics import results_of
-from transformers import TrainerCallback
 
 from rg_env.core.environment import Environment
 from rg_env.core.run_folder import RunFolder
@@ -64,29 +61,6 @@ def test_what_cannot_be_saved_does_not_hide_why_the_run_failed(make_trainer: Any
     assert results_of(tmp_path / "run")["steps"] == 1
 
 
-def test_an_error_before_the_first_step_leaves_nothing(make_trainer: Any, tmp_path: Path) -> None:
-    """This holds for any kind of error."""
-
-    class Early(TrainerCallback):
-        def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-            no_space()
-
-    trainer = make_trainer()
-    trainer.add_callback(Early())
-    with pytest.raises(OSError, match="No space left"):
-        train(trainer)
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_run_without_a_step_is_an_error(make_trainer: Any, tmp_path: Path) -> None:
-    """Nothing was trained, so it must not end as a success."""
-    trainer = make_trainer()
-    trainer.train = lambda **kwargs: None
-    with pytest.raises(TrainingError, match="without a single optimizer step"):
-        train(trainer)
-    assert not (tmp_path / "run").exists()
-
-
 def interrupt() -> None:
     raise KeyboardInterrupt
 
@@ -105,21 +79,22 @@ def test_an_interrupted_run_says_what_it_has(
     assert f"Resume with: train(trainer, resume='auto'), with output_dir='{tmp_path}/run'" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("place", ["before the evaluation", "in the evaluation"])
-def test_an_interrupt_before_there_is_anything_to_save(make_trainer: Any, tmp_path: Path, place: str) -> None:
-    """The error is propagated, and the run leaves no files."""
+@pytest.mark.parametrize(
+    ("act", "error"),
+    [(no_space, OSError), (interrupt, KeyboardInterrupt), (ctrl_c, KeyboardInterrupt), (None, TrainingError)],
+)
+def test_a_run_without_a_step_leaves_nothing(make_trainer: Any, tmp_path: Path, act: Any, error: type) -> None:
+    """An error or an interrupt before the first step, also within the evaluation; nothing was trained, so it must not
+    end as a success."""
     trainer = make_trainer()
-    generate = trainer.engine.generate
-
-    def interrupted_generate(*args: Any) -> Any:
-        os.kill(os.getpid(), signal.SIGINT)
-        return generate(*args)
-
-    if place == "before the evaluation":
-        trainer.callbacks = [At(0, interrupt, "on_train_begin"), *trainer.callbacks]
+    if act is None:
+        trainer.train = lambda **kwargs: None
+    elif act is ctrl_c:
+        generate = trainer.engine.generate
+        trainer.engine.generate = lambda *args: (ctrl_c(), generate(*args))
     else:
-        trainer.engine.generate = interrupted_generate
-    with pytest.raises(KeyboardInterrupt):
+        trainer.callbacks = [At(0, act, "on_train_begin"), *trainer.callbacks]
+    with pytest.raises(error):
         train(trainer)
     assert not (tmp_path / "run").exists()
 
