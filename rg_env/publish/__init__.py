@@ -10,8 +10,7 @@
 `verify`       compare the exported model with the trained one
 `contents`     select the files to publish; refuse secrets and links to other folders
 `card`         render the model card from the template card.md.jinja
-`repository`   read a Hub repository and commit to it
-`push`         publish a checkpoint with the modules above
+`push`         publish a checkpoint: read its repository, check it and commit
 
 `push` imports torch only if an export is needed.
 """

@@ -7,7 +7,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from shlex import quote
 from typing import Any
 
@@ -17,6 +16,7 @@ from jinja2 import ChainableUndefined, Environment, PackageLoader
 from rg_env.core.data.manifest import split_hash
 from rg_env.core.data.splits import Split
 from rg_env.core.hub import PushRequest
+from rg_env.core.run_folder import RunFolder
 from rg_env.core.statistics import with_interval
 from rg_env.core.text import counted, one_line
 from rg_env.errors import repository_command
@@ -32,7 +32,7 @@ _PARTS = {
     "held_out": "Tasks it was not trained on",
     "labelled": "Other questions, under their own labels",
 }
-_KINDS = {"sampled": "accuracy", "greedy": "greedy_accuracy"}
+_KINDS = {"accuracy": "sampled", "greedy_accuracy": "greedy"}
 _LICENSE = ("license", "license_name", "license_link")
 _PEAKS = ("memory/peak_gpu_gb", "memory/peak_rss_gb")
 _GRADING = {
@@ -68,57 +68,49 @@ def find_license(base: Base, api: HfApi | None = None) -> dict[str, str | None]:
 
 def card(request: PushRequest, checkpoint: Checkpoint, license: Values, paths: Sequence[str]) -> str:
     """Render the card. `paths` are the other files in the repository."""
-    run, step = checkpoint.run, checkpoint.step
+    run = checkpoint.run
     config, arguments = (publishable(values) for values in (run.config(), run.arguments())) if run else ({}, {})
+    environment, manifest = arguments.get("environment", {}), run.manifest() if run else {}
+    outcome, rows = run.results() if run else None, manifest.get("rows") or {}
     own = _own_data(config)
-    recorded: dict[int | None, Results] = {}
-    if run:
-        recorded = {at: _named(run.evaluation_file(at), own) for at in run.evaluation_steps() if at in (0, step)}
-    before, after = recorded.get(0), recorded.get(step)
-    shown = after or before
-    values: Values = {
-        "request": request,
-        "checkpoint": checkpoint,
-        "license": license,
-        "metadata": _metadata(request, checkpoint, license, after, own),
-        "name": request.repo_id.partition("/")[2],
-        "pinned": f', revision="{request.revision}"' if request.revision else "",
-        "tiny": TINY,
-        "curve": CURVE if CURVE in paths else None,
-        "before": before,
-        "after": after,
-        "results": list(_results(before, after)),
-        "run": run,
-        "own_data": own,
-        "install": repository_command("train"),
+    before, after = (_evaluation(run, step, own) for step in (0, checkpoint.step))
+    if before and after and before.environments != after.environments:
+        before = None  # a resumed run with other questions
+    columns = {
+        f"after {counted(each.step, 'step')}" if each.step else "before": each for each in (before, after) if each
     }
-    if run:
-        environment, manifest, outcome = arguments.get("environment", {}), run.manifest(), run.results()
-        rows, grading, metrics = manifest.get("rows") or {}, environment.get("grading"), run.metrics()
-        sources: list[tuple[str, Values, Split]] = []
-        sources += [("training", rows, "train"), ("evaluation", rows, "eval")] if rows else []
-        sources += [("evaluation", each, "eval") for each in manifest.get("evaluation_rows", [])]
-        values |= {
-            "config": config,
-            "from_config": run.arguments_file.is_file(),
-            "environment": environment,
-            "chat": prompt if isinstance(prompt := environment.get("first_prompt"), list) else None,
-            "training": arguments.get("training", {}),
-            "manifest": manifest,
-            "gpus": Counter(manifest.get("hardware", {}).get("gpus", [])),
-            "peaks": {key: max((line[key] for line in metrics if line.get(key)), default=None) for key in _PEAKS},
-            "outcome": outcome,
-            "last_step": outcome["steps"] if outcome else None,
-            "tasks": rows.get("tasks", []),
-            "splits": [(name, each, each["splits"][split], split_hash(each, split)) for name, each, split in sources],
-            "grading": grading,
-            "grading_note": _GRADING.get(grading, "not recorded"),
-            "sampling": shown.sampling if shown else None,
-            "overall": shown.overall() if shown else None,
-            "held_out": shown.overall("held_out") if shown else None,
-            "asked": [f"{task.scores.n} of {code(name)}" for name, task in (shown.tasks if shown else {}).items()],
-        }
-    return _TEMPLATE.render(values)
+    shown = together(columns) if columns else None
+    sources: list[tuple[str, Values, Split]] = (
+        [("training", rows, "train"), ("evaluation", rows, "eval")] if rows else []
+    )
+    sources += [("evaluation", each, "eval") for each in manifest.get("evaluation_rows", [])]
+    metrics = run.metrics() if run else []
+    return _TEMPLATE.render(
+        request=request,
+        checkpoint=checkpoint,
+        license=license,
+        metadata=_metadata(request, checkpoint, license, after, own),
+        tiny=TINY,
+        install=repository_command("train"),
+        curve=CURVE if CURVE in paths else None,
+        before=before,
+        after=after,
+        shown=shown,
+        results=list(_tables(shown)) if shown else [],
+        run=run,
+        own_data=own,
+        config=config,
+        from_config=run is not None and run.arguments_file.is_file(),
+        environment=environment,
+        training=arguments.get("training", {}),
+        manifest=manifest,
+        outcome=outcome,
+        tasks=rows.get("tasks", []),
+        gpus=Counter(manifest.get("hardware", {}).get("gpus", [])),
+        peaks={key: max((line[key] for line in metrics if line.get(key)), default=None) for key in _PEAKS},
+        splits=[(kind, each, each["splits"][split], split_hash(each, split)) for kind, each, split in sources],
+        grading_note=_GRADING.get(environment.get("grading"), "not recorded"),
+    )
 
 
 def _own_data(config: Values) -> str | None:
@@ -132,12 +124,13 @@ def _own_data(config: Values) -> str | None:
     return data if isinstance(data, str) and data else counted(environment["own_rows"], "own row")  # a script's --data
 
 
-def _named(file: Path, own_data: str | None) -> Results:
-    """Read an evaluation. For a run on the user's own data, the training task is renamed to `own_data`."""
-    results = read_results(file)
-    if own_data is None:
-        return results
-    tasks = {own_data if task.part == "training" else name: task for name, task in results.tasks.items()}
+def _evaluation(run: RunFolder | None, step: int | None, own_data: str | None) -> Results | None:
+    """Read the evaluation of a step, if any. For a run on the user's own data, the training task is renamed to
+    `own_data`."""
+    if run is None or step not in run.evaluation_steps():
+        return None
+    results = read_results(run.evaluation_file(step))
+    tasks = {own_data if own_data and task.part == "training" else name: task for name, task in results.tasks.items()}
     return results.model_copy(update={"tasks": tasks})
 
 
@@ -148,17 +141,12 @@ def _metadata(
     run, base, is_adapter = checkpoint.run, checkpoint.base, bool(checkpoint.adapter)
     trained = run is not None and run.arguments().get("training")
     measured = after if after and not checkpoint.rounded_to else None  # the run did not evaluate the rounded weights
-    tags = [
-        "rg-env",
-        *([] if own_data else ["reasoning-gym"]),
-        "reinforcement-learning",
-        *(["grpo"] if trained else []),
-    ]
+    tags = {"rg-env": True, "reasoning-gym": not own_data, "reinforcement-learning": True, "grpo": trained}
     data = ModelCardData(
         **{key: license.get(key) for key in _LICENSE},
         library_name="peft" if is_adapter else "transformers",
         pipeline_tag="text-generation",
-        tags=tags,
+        tags=[tag for tag, applies in tags.items() if applies],
         base_model=base.name if base.on_hub else None,
         base_model_relation=("adapter" if is_adapter else "finetune") if base.on_hub else None,
         model_name=request.repo_id.partition("/")[2] if measured else None,
@@ -170,7 +158,7 @@ def _metadata(
 def _eval_results(evaluation: Results, own_data: str | None) -> Iterator[EvalResult]:
     for name, task in evaluation.tasks.items():
         scores, title, is_own = task.scores, one_line(name), name == own_data
-        for kind, figure in _KINDS.items():
+        for figure, kind in _KINDS.items():
             if figure not in scores.intervals:
                 continue
             yield EvalResult(
@@ -192,42 +180,35 @@ def _eval_results(evaluation: Results, own_data: str | None) -> Iterator[EvalRes
             )
 
 
-def _results(before: Results | None, after: Results | None) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield the title and rows of each table."""
-    sides = {name: side for name, side in (("before", before), ("after", after)) if side}
-    if not (last := after or before):
-        return
-    shown = together(sides) if before and after and before.environments == after.environments else None
-    columns = [f"after {counted(each.step, 'step')}" if each.step else "before" for each in sides.values()]
-    head = ["accuracy", "questions", *columns, *(["difference", "p"] if shown else [])]
+def _tables(shown: Results) -> Iterator[tuple[str, list[list[str]]]]:
+    """Yield the title and rows of each table; the models of `shown` are the columns."""
+    heads = ["accuracy", "questions", *shown.models, *(["difference", "p"] if len(shown.models) > 1 else [])]
     for part, title in _PARTS.items():
-        tasks = [name for name, task in last.tasks.items() if task.part == part]
+        tasks = {code(name): task for name, task in shown.tasks.items() if task.part == part}
         rows: list[list[str]] = []
         if part == "training" and len(tasks) > 1:
-            means = [next(iter(side.models.values())) for side in sides.values()]
-            n = sum(last.tasks[name].scores.n for name in tasks)
-            rows += _row("mean of the tasks", n, means, "sampled", shown.comparisons if shown else ())
-        for name in tasks:
-            scores = [side.tasks[name].scores for side in sides.values() if name in side.tasks]
-            rows += _row(code(name), scores[-1].n, scores, "sampled", shown.tasks[name].comparisons if shown else ())
-            rows += _row(code(name), scores[-1].n, scores, "greedy")
+            n = sum(task.scores.n for task in tasks.values())
+            rows += _row("mean of the tasks", n, list(shown.models.values()), "accuracy", shown.comparisons)
+        for name, task in tasks.items():
+            scores = [model.scores for model in task.models.values()]
+            rows += _row(name, task.scores.n, scores, "accuracy", task.comparisons)
+            rows += _row(name, task.scores.n, scores, "greedy_accuracy")
         if rows:
-            yield title, [head, *rows]
+            yield title, [heads, *rows]
 
 
 def _row(
-    name: str, n: int, sides: Sequence[Accuracy], kind: str, compared: Sequence[Paired] = ()
+    name: str, n: int, models: Sequence[Accuracy], figure: str, compared: Sequence[Paired] = ()
 ) -> Iterator[list[str]]:
-    """Yield one row, or nothing if `kind` was not measured."""
-    figure = _KINDS[kind]
-    if any(figure in each.intervals for each in sides):
+    """Yield one row, or nothing if the figure was not measured."""
+    if any(figure in each.intervals for each in models):
         cells = [
             with_interval(getattr(each, figure), each.intervals[figure]) if figure in each.intervals else "not measured"
-            for each in sides
+            for each in models
         ]
         for found in compared:
             cells += [with_interval(found.difference, found.interval, sign=True), f"{found.p_value:.4f}"]
-        yield [f"{name}, {kind}", str(n), *(cell.replace("[", "\\[").replace("]", "\\]") for cell in cells)]
+        yield [f"{name}, {_KINDS[figure]}", str(n), *(cell.replace("[", "\\[").replace("]", "\\]") for cell in cells)]
 
 
 def code(value: object, most: int = 300) -> str:

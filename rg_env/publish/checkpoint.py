@@ -29,8 +29,11 @@ Kind = Literal["adapter", "deepspeed", "dtensor", "distcp", "plain"]
 weights."""
 
 BIN = "pytorch_model.bin"
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
-"""Tokenizer files; every tokenizer has at least one of them."""
+TOKENIZER = (
+    *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json"),
+    *("special_tokens_map.json", "added_tokens.json", "merges.txt", "chat_template.jinja", "chat_template.json"),
+)
+"""Tokenizer files; every tokenizer has at least one of the first five."""
 _STEP = re.compile(r"checkpoint-(\d+)(?:-.+)?|global_step_?(\d+)")
 """Folder names of checkpoints and their exports."""
 _KINDS = (
@@ -160,7 +163,7 @@ class Checkpoint:
     def tokenizer_folder(self) -> Path | None:
         """Folder with the tokenizer; None if only the base model on the Hub has one. Raises the same errors as
         `config_folder`."""
-        return self._folder_with(self.near, TOKENIZER_FILES, "tokenizer (tokenizer.json, tokenizer.model, ...)")
+        return self._folder_with(self.near, TOKENIZER[:5], "tokenizer (tokenizer.json, tokenizer.model, ...)")
 
     def _folder_with(self, near: Sequence[Path], names: Sequence[str], what: str) -> Path | None:
         for folder in (*near, *([self.base.folder] if self.base.folder else [])):
@@ -194,21 +197,17 @@ def find_checkpoint(path: Path, *, best: bool = False, base: str | None = None) 
 
 
 def _choose(path: Path, best: bool) -> tuple[Path, str | None]:
-    run, own = RunFolder(path), _parts_in(path)
-    last = None if own else run.last_checkpoint()
+    """Return the checkpoint in a run, or `path` itself, and a note about the choice."""
+    run, own, tracker = RunFolder(path), _parts_in(path), path / "latest_checkpointed_iteration.txt"
     if best:
-        if last is None:
+        if own or not run.checkpoints():
             raise InputError(f"{path} is not a run with checkpoint-N folders: omit --best")
         return _best(run)
-    if last:
-        return last, None
-    tracker = path / "latest_checkpointed_iteration.txt"  # a verl run
-    if own or not tracker.is_file():
+    if own:
         return path, None
-    try:
-        return path / f"global_step_{int(tracker.read_text())}", None
-    except ValueError as error:
-        raise InputError(f"{tracker} does not contain a step number: pass a global_step_N folder") from error
+    if tracker.is_file():  # verl's
+        return path / f"global_step_{one_line(tracker.read_text(errors='replace').strip(), 20)}", None
+    return run.last_checkpoint() or path, None
 
 
 def _best(run: RunFolder) -> tuple[Path, str | None]:
@@ -231,19 +230,9 @@ def _best(run: RunFolder) -> tuple[Path, str | None]:
 
 
 def _checkpoint(folder: Path, base: str | None, note: str | None) -> Checkpoint:
-    if not folder.is_dir():
-        raise InputError(f"{folder} does not exist; a checkpoint is {_KINDS}")
-    inner = folder / "actor" if not _parts_in(folder) and (folder / "actor").is_dir() else folder  # verl's
-    if not (parts := _parts_in(inner)):
-        if any(inner.glob("*.distcp")):
-            raise InputError(f"{inner} has .distcp files without their .metadata: the checkpoint is incomplete")
-        if RunFolder.is_run(folder):
-            raise InputError(f"{folder} is a run without checkpoint-N folders: it has not saved a model yet")
-        if (folder / "sweep.yaml").is_file():
-            raise InputError(f"{folder} is a sweep: pass the folder of one of its runs")
-        if any(folder.glob("results_*.json")):
-            raise InputError(f"{folder} is an evaluation: pass the folder of a run or a checkpoint")
-        raise InputError(f"{folder} is not a checkpoint; a checkpoint is {_KINDS}")
+    inner = folder if not (folder / "actor").is_dir() or _parts_in(folder) else folder / "actor"  # verl's
+    if not folder.is_dir() or not (parts := _parts_in(inner)):
+        raise InputError(f"{folder} is not a complete checkpoint; a checkpoint is {_KINDS}")
     kind, weights = next(iter(parts.items()))
     near = [weights, inner, inner / "huggingface", folder, folder / "huggingface"]
     near += [weights.parent] if weights != inner or kind == "deepspeed" else []
@@ -270,7 +259,7 @@ def _parts_in(folder: Path) -> dict[Kind, Path]:
     by ZeRO-3."""
     found: dict[Kind, Path] = {}
     adapter = folder / "lora_adapter" if (folder / "lora_adapter").is_dir() else folder  # verl's
-    if (adapter / "adapter_config.json").is_file() or has_weights(adapter, ADAPTER):
+    if (adapter / "adapter_config.json").is_file() or _has_weights(adapter, ADAPTER):
         found["adapter"] = adapter
     if shards := _deepspeed(folder):
         found["deepspeed"] = shards
@@ -279,12 +268,12 @@ def _parts_in(folder: Path) -> dict[Kind, Path]:
     for inner in (folder, *sorted(folder.glob("pytorch_model_fsdp_*"))):
         if (inner / ".metadata").is_file():
             found.setdefault("distcp", inner)
-    if has_weights(folder, WEIGHTS, BIN):
+    if _has_weights(folder, WEIGHTS, BIN):
         found["plain"] = folder
     return found
 
 
-def has_weights(folder: Path, *names: str) -> bool:
+def _has_weights(folder: Path, *names: str) -> bool:
     """Whether `folder` has one of these weights files, either as a single file or as an index of several."""
     return any((folder / file).is_file() for name in names for file in (name, f"{name}.index.json"))
 
@@ -293,9 +282,9 @@ def _deepspeed(folder: Path) -> Path | None:
     """Find the folder with DeepSpeed's shards: `folder` itself, or the subfolder that the file `latest` names."""
     if any(folder.glob("*_states.pt")):
         return folder
-    found = [each for each in folder.iterdir() if each.is_dir() and any(each.glob("*_states.pt"))]
-    if (folder / "latest").is_file():
-        tag = (folder / "latest").read_text(errors="replace").strip()
+    found, latest = sorted({file.parent for file in folder.glob("*/*_states.pt")}), folder / "latest"
+    if latest.is_file():
+        tag = latest.read_text(errors="replace").strip()
         found = [each for each in found if each.name == tag]
         if not found:
             raise InputError(

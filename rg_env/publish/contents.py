@@ -1,6 +1,6 @@
 """Select the files to publish, and keep secrets and local paths out of them.
 
-README.md, rg_env.json         model card, and the run's marker (see `repository`)
+README.md, rg_env.json         model card, and the run's marker (see `push`)
 config.json, *.safetensors, …  model with its tokenizer, or adapters
 reward_curve.png               learning curve of the run
 run/                           files of the run; if the optimizer state is included, also rollouts.jsonl and the
@@ -22,7 +22,7 @@ from typing import Any
 from rg_env.core.config.yaml12 import to_yaml
 from rg_env.core.run_folder import RunFolder, read_json, read_yaml
 from rg_env.errors import InputError
-from rg_env.publish.checkpoint import Checkpoint
+from rg_env.publish.checkpoint import TOKENIZER, Checkpoint
 from rg_env.tiny import TINY
 
 CURVE = RunFolder(Path()).curve_file.name
@@ -32,9 +32,7 @@ Files = dict[str, Path | bytes]
 _MODEL = (
     "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
     "adapter_config.json", "adapter_model*.safetensors", "adapter_model.safetensors.index.json",
-    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
-    "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "chat_template.json",
-    "LICENSE*", "LICENCE*", "NOTICE*",
+    *TOKENIZER, "LICENSE*", "LICENCE*", "NOTICE*",
 )  # fmt: skip
 _STATE = (
     *_MODEL, "pytorch_model*.bin", "pytorch_model.bin.index.json", "trainer_state.json", "resume.json",

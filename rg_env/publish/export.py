@@ -2,14 +2,13 @@
 
     folder = export(ExportRequest(Path("outputs/RUN/checkpoint-25"), dtype="bf16"))
 
-Weights are read, rounded and written file by file to a temporary folder, which is renamed once the written model has
-been compared with the trained one. If a check fails, the temporary folder is deleted. The comparison needs memory for
-one copy of the model in float32, or for two if adapters are merged.
+The rounded weights are written to a temporary folder, which is renamed once the written model has been compared with
+the trained one. If a check fails, the temporary folder is deleted. An export needs memory for one copy of the model in
+float32 and one in the dtype of the export, or for two in float32 if adapters are merged.
 """
 
-import json
+import math
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,32 +16,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
-from huggingface_hub import split_torch_state_dict_into_shards
+from huggingface_hub import save_torch_state_dict
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 
-from rg_env.core.run_folder import RunFolder, removed_on_error
-from rg_env.core.text import counted
+from rg_env.core.run_folder import removed_on_error
+from rg_env.core.text import counted, listed, reason_of
 from rg_env.errors import ExportError, InputError, OutputFolderError, RGEnvError
 from rg_env.publish import verify
-from rg_env.publish.checkpoint import Checkpoint, find_checkpoint, has_weights
-from rg_env.publish.model import Architecture, Companions, adapted, merged, trained_weights
-from rg_env.publish.weights import Weights, in_memory, read_weights
-from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS
+from rg_env.publish.checkpoint import Checkpoint, find_checkpoint
+from rg_env.publish.model import Companions, adapted, build, match, trained_weights
+from rg_env.publish.weights import Weights, read_weights
+from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS, weight_files
+from rg_env.training.weight_sync import unmergeable
 
 RUN = "run"
 """Folder with files of the run in an export or a published model."""
 Say = Callable[[str], None]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 SHARD_SIZE = "5GB"
-_HEADROOM = 2**20
-_REMEDIES = {
-    torch.float16: "fp16: use bf16",
-    torch.bfloat16: "bf16: use fp32",
-    torch.float32: "fp32: check that training did not diverge",
-}
 
 
 @dataclass(frozen=True)
@@ -80,26 +74,18 @@ def export(request: ExportRequest, say: Say = print) -> Path:
     out = request.out or folder.with_name(f"{folder.name}-export")
     write = _export_adapters if checkpoint.kind == "adapter" and not request.merge_lora else _export_model
     with _new_folder(out) as aside:
-        companions = Companions(checkpoint)
-        described, weights = trained_weights(checkpoint)
-        step = "" if checkpoint.step is None else f", step {checkpoint.step}"
-        say(f"exporting {checkpoint.folder}: {described}{', merged' if request.merge_lora else ''}{step}")
-        write(request, checkpoint, companions, weights, aside, say)
-        _copy_run(checkpoint.run, aside / RUN)
+        write(request, checkpoint, aside, say)
+        # Evaluations read settings and training questions from these files, and the export may be moved from its run.
+        run = checkpoint.run
+        for file in (run.config_file, run.arguments_file, run.manifest_file) if run else ():
+            if file.is_file():
+                (aside / RUN).mkdir(exist_ok=True)
+                shutil.copyfile(file, aside / RUN / file.name)
     return out
 
 
-def _copy_run(run: RunFolder | None, folder: Path) -> None:
-    """Copy the files from which evaluations read the settings and the training questions, because the export may be
-    moved away from its run. Published models contain the same files."""
-    for file in (run.config_file, run.arguments_file, run.manifest_file) if run else ():
-        if file.is_file():
-            folder.mkdir(exist_ok=True)
-            shutil.copyfile(file, folder / file.name)
-
-
 def check_exportable(checkpoint: Checkpoint) -> None:
-    """Check files, names and shapes, without reading all weights.
+    """Check files, names and shapes.
 
     Raises:
         InputError: a file is missing or damaged.
@@ -107,56 +93,52 @@ def check_exportable(checkpoint: Checkpoint) -> None:
     """
     companions, (_, weights) = Companions(checkpoint), trained_weights(checkpoint)
     if checkpoint.kind != "adapter":
-        Architecture(companions.config).match(weights)
+        match(build(companions.config), weights)
 
 
-def _export_model(
-    request: ExportRequest, checkpoint: Checkpoint, companions: Companions, weights: Weights, aside: Path, say: Say
-) -> None:
-    architecture, reference = Architecture(companions.config), None
-    prompts = verify.prompt_ids(companions.tokenizer, architecture.vocabulary)
+def _export_model(request: ExportRequest, checkpoint: Checkpoint, aside: Path, say: Say) -> None:
+    companions, weights = Companions(checkpoint), _read(request, checkpoint, say)
+    model, reference = build(companions.config), None
+    prompts = verify.prompt_ids(companions.tokenizer, model.get_input_embeddings().weight.shape[0])
     if request.merge_lora:
         reference, weights = _merged(checkpoint, weights, prompts)
-    weights, left = architecture.match(weights)
+    weights, left = match(model, weights)
     if left:
-        more = f" and {len(left) - 1} more" if left[1:] else ""
-        say(f"skipped weights that are not part of the model: {left[0]}{more}")
-    dtype = _dtype(request, companions, weights)
-    companions.write(aside, _name(dtype))
+        say(f"skipped weights that are not part of the model: {listed(left, 1)}")
+    names = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES.values()}
+    first = next(iter(weights.values())).dtype
+    default = names.get(companions.dtype) or (first if first in names.values() else torch.float32)
+    dtype = DTYPES[request.dtype] if request.dtype else default
+    companions.write(aside, str(dtype).removeprefix("torch."))
     _write(weights, dtype, aside, WEIGHTS, say)
     if not request.verify:
         return
-    verify.load(aside, architecture, dtype)  # load the model as users do
-    compared = verify.compared(weights, read_weights("plain", aside)[1], dtype)
-    trained = verify.trained_model(architecture, compared)
-    reference = verify.logits(trained, prompts) if reference is None else reference
-    del trained  # free memory before the exported model is loaded
-    whole = not request.merge_lora and _matches_whole(checkpoint, architecture, weights, say)
-    rounded = any(weight.dtype != dtype for weight in weights.values() if weight.dtype.is_floating_point)
-    tolerance = verify.TOLERANCE[dtype if rounded else torch.float32]
-    written = verify.logits(verify.load(aside, architecture, torch.float32), prompts)
-    difference = verify.check_logits(reference, written, tolerance)
-    tensors = "every tensor equals the trained one" + (f" and the one in {WEIGHTS}" if whole else "")
+    verify.check_tensors(weights, read_weights("plain", aside)[1], "the export differs from the checkpoint")
+    tensors = "every tensor equals the trained one"
+    if not request.merge_lora and _matches_whole(checkpoint, model, weights, say):
+        tensors += f" and the one in {WEIGHTS}"
+    rounded = any(weight.dtype != dtype for weight in weights.values() if weight.is_floating_point())
+    if reference is None:
+        reference = verify.logits(verify.trained_model(model, weights), prompts)
+    del model, weights  # free memory before the exported model is loaded
+    written = verify.logits(verify.load(aside, torch.float32), prompts)
+    difference = verify.check_logits(reference, written, verify.TOLERANCE[dtype if rounded else torch.float32])
     say(f"verified: {tensors}; the relative difference of logits on fixed prompts is {difference:.1g}")
-    del weights  # free the memory of merged weights
     lossless = not request.merge_lora and not rounded
-    load = partial(verify.load, aside, architecture, dtype)
+    load = partial(verify.load, aside, dtype)
     say(verify.check_answers(checkpoint, load, companions.tokenizer, lossless=lossless))
 
 
-def _export_adapters(
-    request: ExportRequest, checkpoint: Checkpoint, companions: Companions, weights: Weights, aside: Path, say: Say
-) -> None:
-    shutil.copyfile(checkpoint.weights / "adapter_config.json", aside / "adapter_config.json")
+def _export_adapters(request: ExportRequest, checkpoint: Checkpoint, aside: Path, say: Say) -> None:
+    companions, weights = Companions(checkpoint), _read(request, checkpoint, say)
     companions.write(aside, None)
-    tokenizer = companions.tokenizer
     dtype = DTYPES[request.dtype] if request.dtype else None
-    _write(weights, dtype, aside, ADAPTER, say)
+    _write_adapters(checkpoint, weights, dtype, aside, say)
     say(f"the base model is {checkpoint.base.name}")
     if not request.verify:
         return
-    model = adapted(checkpoint, aside)
-    dict(verify.compared(weights, read_weights("adapter", aside)[1], dtype))
+    model, tokenizer = adapted(checkpoint, aside), companions.tokenizer
+    verify.check_tensors(weights, read_weights("adapter", aside)[1], "the export differs from the checkpoint")
     prompts = verify.prompt_ids(tokenizer, model.get_input_embeddings().weight.shape[0])
     if not torch.isfinite(verify.logits(model, prompts)).all():
         raise ExportError("the base model with these adapters produces non-finite values")
@@ -165,96 +147,77 @@ def _export_adapters(
     say(verify.check_answers(checkpoint, lambda: model, tokenizer, lossless=lossless))
 
 
+def _read(request: ExportRequest, checkpoint: Checkpoint, say: Say) -> Weights:
+    described, weights = trained_weights(checkpoint)
+    step = "" if checkpoint.step is None else f", step {checkpoint.step}"
+    say(f"exporting {checkpoint.folder}: {described}{', merged' if request.merge_lora else ''}{step}")
+    return weights
+
+
 def _merged(checkpoint: Checkpoint, weights: Weights, prompts: torch.Tensor) -> tuple[torch.Tensor, Weights]:
     """Return the logits of the base model with the adapters (computed by PEFT), and the merged weights."""
     with tempfile.TemporaryDirectory() as folder:
-        shutil.copyfile(checkpoint.weights / "adapter_config.json", Path(folder) / "adapter_config.json")
-        _write(weights, None, Path(folder), ADAPTER, lambda _: None)
+        _write_adapters(checkpoint, weights, None, Path(folder), lambda _: None)
         model = adapted(checkpoint, Path(folder))
+    if reason := unmergeable(model):
+        raise InputError(f"the adapters cannot be merged: {reason}, or export without --merge-lora")
     reference = verify.logits(model, prompts)  # computed first, because merging changes the model
-    return reference, in_memory(merged(model))
+    return reference, model.merge_and_unload().state_dict()
 
 
-def _matches_whole(checkpoint: Checkpoint, architecture: Architecture, weights: Weights, say: Say) -> bool:
+def _matches_whole(checkpoint: Checkpoint, model: Any, weights: Weights, say: Say) -> bool:
     """Whether the checkpoint also has complete weights that the trainer gathered from the shards.
 
     Raises:
         ExportError: the gathered weights differ from the shards.
     """
     folder = checkpoint.parts.get("plain")
-    if checkpoint.kind == "plain" or folder is None or not has_weights(folder, WEIGHTS):
+    if checkpoint.kind == "plain" or folder is None or not weight_files(folder, WEIGHTS):
         return False
     try:
-        whole, _ = architecture.match(read_weights("plain", folder)[1])
+        whole, _ = match(model, read_weights("plain", folder)[1])
     except ExportError as error:
         say(f"{WEIGHTS} next to the shards is ignored: {error}")
         return False
-    for name, weight in weights.items():
-        if not torch.equal(whole[name].read(), weight.read().to(whole[name].dtype)):
-            raise ExportError(
-                f"{name} differs between the shards and {folder}: one of them is damaged or from another step; "
-                "keep only the correct one"
-            )
+    verify.check_tensors(weights, whole, f"{WEIGHTS} and the shards in {folder} are from different steps, or damaged")
     return True
 
 
-def _dtype(request: ExportRequest, companions: Companions, weights: Weights) -> torch.dtype:
-    if request.dtype:
-        return DTYPES[request.dtype]
-    names = {_name(dtype): dtype for dtype in DTYPES.values()}
-    first = next(iter(weights.values())).dtype
-    return names.get(companions.dtype or "") or (first if first in names.values() else torch.float32)
+def _write_adapters(
+    checkpoint: Checkpoint, weights: Weights, dtype: torch.dtype | None, folder: Path, say: Say
+) -> None:
+    shutil.copyfile(checkpoint.weights / "adapter_config.json", folder / "adapter_config.json")
+    _write(weights, dtype, folder, ADAPTER, say)
 
 
 def _write(weights: Weights, dtype: torch.dtype | None, folder: Path, name: str, say: Say) -> None:
-    """Write the weights as safetensors, file by file. If `dtype` is None, all weights keep their dtypes; integer and
-    boolean tensors always do."""
-    kinds = {key: dtype if dtype and each.dtype.is_floating_point else each.dtype for key, each in weights.items()}
-    described = {key: torch.empty(each.shape, dtype=kinds[key], device="meta") for key, each in weights.items()}
-    size = sum(each.nbytes for each in described.values())
-    free = shutil.disk_usage(folder).free
-    if free < size + _HEADROOM:
-        raise OutputFolderError(
-            f"the export needs {size / 1e6:,.0f} MB in {folder.parent}, but only {free / 1e6:,.0f} MB is available: "
-            "free some space, or choose another folder with --output-dir"
-        )
+    """Write the weights as safetensors. If `dtype` is None, all weights keep their dtypes; integer and boolean tensors
+    always do."""
+    tensors = {key: _rounded(key, value, dtype) for key, value in weights.items()}
     pattern = name.replace(".safetensors", "{suffix}.safetensors")
-    plan = split_torch_state_dict_into_shards(described, filename_pattern=pattern, max_shard_size=SHARD_SIZE)
-    for file, names in plan.filename_to_tensors.items():
-        tensors = {key: _finite(key, weights[key].read(), kinds[key]) for key in names}
-        try:
-            save_file(tensors, folder / file, metadata={"format": "pt"})
-        except SafetensorError as error:  # raised if the disk is full
-            if number := re.search(r"os error (\d+)", str(error)):
-                raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
-            raise
-    if plan.is_sharded:
-        index = {"metadata": plan.metadata, "weight_map": plan.tensor_to_filename}
-        (folder / f"{name}.index.json").write_text(json.dumps(index, indent=2))
-    count, files = sum(each.numel() for each in described.values()), len(plan.filename_to_tensors)
-    types = ", ".join(sorted({_name(each) for each in kinds.values()}))
+    save_torch_state_dict(tensors, folder, filename_pattern=pattern, max_shard_size=SHARD_SIZE)
+    size, count = sum(each.nbytes for each in tensors.values()), sum(each.numel() for each in tensors.values())
+    types = ", ".join(sorted({str(each.dtype).removeprefix("torch.") for each in tensors.values()}))
     say(
-        f"{counted(len(described), 'tensor')}, {count / 1e6:,.2f} M parameters in {types}: {size / 1e6:,.1f} MB in "
-        f"{counted(files, 'file')}"
+        f"{counted(len(tensors), 'tensor')}, {count / 1e6:,.2f} M parameters in {types}: {size / 1e6:,.1f} MB in "
+        f"{counted(len(weight_files(folder, name)), 'file')}"
     )
 
 
-def _finite(name: str, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Convert `value` to `dtype`. Raises `ExportError` if any value is not finite, before or after the conversion."""
-    if value.is_floating_point() and value.numel():
-        low, high = torch.aminmax(value)
-        if not (torch.isfinite(low) and torch.isfinite(high)):
+def _rounded(name: str, value: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    """Convert floating-point values to `dtype`, if given. Raises `ExportError` if any value is not finite, before or
+    after the conversion."""
+    if value.is_floating_point():
+        dtype = dtype or value.dtype
+        low, high = map(float, torch.aminmax(value)) if value.numel() else (0.0, 0.0)
+        if not (math.isfinite(low) and math.isfinite(high)):
             raise ExportError(f"{name} has non-finite values (NaN or infinity) in the checkpoint")
-        largest = max(-low.item(), high.item())
-        if largest > torch.finfo(dtype).max:
-            raise ExportError(f"{name} has values up to {largest:.3g}, too large for {_REMEDIES[dtype]}")
-    value = value.detach().to(dtype).contiguous()
-    is_view = value.untyped_storage().nbytes() != value.nbytes  # save_file would write the whole storage
+        if max(-low, high) > torch.finfo(dtype).max:
+            raise ExportError(f"{name} has values that are too large for {dtype}: choose another --dtype")
+        value = value.to(dtype)
+    value = value.contiguous()
+    is_view = value.untyped_storage().nbytes() != value.nbytes  # of which files would get the whole storage
     return value.clone() if is_view else value
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 @contextmanager
@@ -269,17 +232,12 @@ def _new_folder(out: Path) -> Iterator[Path]:
             raise OutputFolderError(f"{out} already exists: choose another folder with --output-dir")
         with removed_on_error(out.parent):
             out.parent.mkdir(parents=True, exist_ok=True)
-            aside = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
-            try:
+            with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".part", dir=out.parent) as parent:
+                aside = Path(parent) / out.name
+                aside.mkdir()  # with the user's permissions, unlike the temporary folder
                 yield aside
-                mask = os.umask(0)
-                os.umask(mask)
-                aside.chmod(0o777 & ~mask)  # like mkdir
                 aside.rename(out)
-            except BaseException:
-                shutil.rmtree(aside, ignore_errors=True)
-                raise
     except RGEnvError:
         raise
-    except OSError as error:
-        raise OutputFolderError(f"cannot write {out}: {error.strerror}; partial files were removed") from error
+    except (OSError, SafetensorError) as error:  # the latter if the disk is full
+        raise OutputFolderError(f"cannot write {out}: {reason_of(error)}; partial files were removed") from error

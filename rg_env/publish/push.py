@@ -2,27 +2,70 @@
 
 push(PushRequest(Path("outputs/RUN"), "me/legs"))       # returns the URL
 preview(PushRequest(Path("outputs/RUN"), "me/legs"))    # lists the files and shows the card
+
+huggingface_hub uploads large files first (Xet), then commits all files at once, so a repository never shows a partial
+upload. Data already on the Hub, for example from an interrupted upload, is not sent again. Every error message is a
+single line and contains no token.
+
+`rg_env.json` (`Marker`) records the run that a repository belongs to and the files that were pushed. A later push uses
+the marker to decide whether it may write to the repository and which files to delete.
 """
 
+import contextlib
 import hashlib
 import json
+import logging
 import os
+import re
+import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
-from rg_env.core.hub import PushRequest, repo_problem, revision_problem
+import httpx2
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, constants, get_token, set_client_factory
+from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub.utils import disable_progress_bars
+from huggingface_hub.utils.sha import git_hash
+from pydantic import BaseModel, ValidationError
+
+from rg_env.core.hub import LOGIN, PushRequest, repo_problem, revision_problem
 from rg_env.core.run_folder import RunFolder
-from rg_env.core.text import one_line
-from rg_env.errors import HubError, InputError
+from rg_env.core.text import listed, one_line
+from rg_env.errors import HubError, InputError, RGEnvError
 from rg_env.publish.card import card, find_license
 from rg_env.publish.checkpoint import Checkpoint, find_checkpoint
 from rg_env.publish.contents import CURVE, Files, check_secrets, published_files
-from rg_env.publish.repository import CARD, MARKER, Marker, Remote, Repository, git_hash
 
 Say = Callable[[str], None]
+CARD, MARKER = "README.md", "rg_env.json"
+TIMEOUT_S = 300.0
+"""A request fails after this many seconds without data. huggingface_hub itself would wait forever."""
+_REFUSALS = {
+    401: f"the Hub rejected the token{{because}}: {LOGIN}",
+    403: "the token may not write to {repo}{because}: use one with write access (huggingface.co/settings/tokens), or "
+    "another --repo-id",
+    409: "{repo} already exists, but the token has no access to it{because}",
+}
+"""Messages by HTTP status for refusals that the user can fix."""
+_BY_HUB = ".gitattributes"
+"""File created by the Hub in a new repository."""
+
+
+class Marker(BaseModel):
+    """Contents of rg_env.json."""
+
+    run: str
+    """Identifier of the run or the weights."""
+    step: int | None
+    card: str
+    """Git hash of the pushed card; a card with a different hash has been edited on the Hub."""
+    files: list[str]
+    """Pushed paths."""
+    format: Literal["rg_env.pushed/1"] = "rg_env.pushed/1"
 
 
 def preview(request: PushRequest) -> str:
@@ -34,22 +77,26 @@ def preview(request: PushRequest) -> str:
         ExportError: the model has not been exported yet, and exporting it would fail.
     """
     checkpoint = _found(request)
-    files, more, notes = published_files(checkpoint, full=request.full), "", [*_notes(checkpoint)]
+    files, more, notes = published_files(checkpoint, full=request.full), "", _notes(checkpoint)
     if not checkpoint.is_ready:
         files = {path: file for path, file in files.items() if path == CURVE or "/" in path}
         more = " and the model's"
-        notes += _export_notes(checkpoint)
+        if None in (checkpoint.config_folder(), checkpoint.tokenizer_folder()):
+            files_of = f"the config and tokenizer of {checkpoint.base.name}"
+            notes.append(f"the upload downloads {files_of}, so the export was not checked")
+        else:
+            from rg_env.publish.export import check_exportable
+
+            check_exportable(checkpoint)
     if checkpoint.base.on_hub:
         notes.append(f"the license of {checkpoint.base.name} will be looked up on upload")
-    run = run_id(checkpoint.run) if checkpoint.run else "0" * 64
-    files = _completed(request, checkpoint, files, run, None, kept="")
-    text = bytes(files[CARD]).decode()
+    files = _completed(request, checkpoint, files, run_id(checkpoint.run) if checkpoint.run else "0" * 64)
     sizes = {path: _size(content) for path, content in files.items()}
     target = request.repo_id + (", private" if request.private else "")
     target += f", branch {request.revision}" if request.revision else ""
     head = f"{len(files)} files{more}, {sum(sizes.values()) / 1e6:,.1f} MB, to {target}; nothing was sent"
-    listed = [f"{size:>14,}  {path}" for path, size in sizes.items()]
-    return "\n".join([head, *listed, "", *(f"({note})" for note in notes), text])
+    lines = [f"{size:>14,}  {path}" for path, size in sizes.items()]
+    return "\n".join([head, *lines, "", *(f"({note})" for note in notes), bytes(files[CARD]).decode()])
 
 
 def push(request: PushRequest, say: Say = print) -> str:
@@ -62,12 +109,12 @@ def push(request: PushRequest, say: Say = print) -> str:
         HubError: the upload did not finish; the same command resumes it.
     """
     checkpoint = _found(request)
-    notes, run = [*_notes(checkpoint)], run_id(checkpoint.run) if checkpoint.run else None
-    repository = Repository(request.repo_id, request.revision)
+    notes, run = _notes(checkpoint), run_id(checkpoint.run) if checkpoint.run else None
+    repository = _Repository(request.repo_id, request.revision)
     try:
         remote = repository.read()
         # Check this now, because an export can take a long time. Weights without a run can only be identified after it.
-        _check_remote(request, remote, run or (remote.marker.run if remote and remote.marker else ""))
+        _check_remote(request, remote, run or (remote.marker.run if remote.marker else ""))
         for note in notes:
             say(note)
         with _exported(checkpoint, say) as ready:
@@ -100,33 +147,24 @@ def _found(request: PushRequest) -> Checkpoint:
     return checkpoint
 
 
-def _notes(checkpoint: Checkpoint) -> Iterator[str]:
-    """Yield notes about an export that is needed first, and about results that will be missing from the card. Raises
+def _notes(checkpoint: Checkpoint) -> list[str]:
+    """Notes about an export that is needed first, and about results that will be missing from the card. Raises
     `InputError` if the weights are damaged."""
     folder, run = checkpoint.folder, checkpoint.run
-    if not checkpoint.is_ready:
-        yield f"{folder} is exported first (rg-env export)"
+    notes = [] if checkpoint.is_ready else [f"{folder} is exported first (rg-env export)"]
     if run is None:
-        yield f"no run is known for {folder}, so its card has no results: push the run, or a model in the run's folder"
-    elif checkpoint.step is None:
-        name = f"checkpoint-N-{one_line(folder.name, 40)}"
-        yield (
-            f"the training step of {folder} is unknown, so its card has no results after training: rename it to "
-            f"{run.path}/{name}"
+        notes.append(
+            f"no run is known for {folder}, so its card has no results: push the run, or a model in the run's folder"
         )
+    elif checkpoint.step is None:
+        notes.append(
+            f"the training step of {folder} is unknown, so its card has no results after training: rename it to "
+            f"{run.path}/checkpoint-N-{one_line(folder.name, 40)}"
+        )
+    return notes
 
 
-def _export_notes(checkpoint: Checkpoint) -> Iterator[str]:
-    """Check the files, names and shapes for the export, or yield a note if some files must be downloaded first."""
-    from rg_env.publish.export import check_exportable
-
-    if None in (checkpoint.config_folder(), checkpoint.tokenizer_folder()):
-        yield f"the upload downloads the config and tokenizer of {checkpoint.base.name}, so the export was not checked"
-    else:
-        check_exportable(checkpoint)
-
-
-@contextmanager
+@contextlib.contextmanager
 def _exported(checkpoint: Checkpoint, say: Say) -> Iterator[Checkpoint]:
     """Yield a checkpoint that can be published. A checkpoint with shards, pickles or empty weights is exported
     first."""
@@ -143,56 +181,66 @@ def _exported(checkpoint: Checkpoint, say: Say) -> Iterator[Checkpoint]:
         yield replace(checkpoint, folder=ready.folder, parts=ready.parts)
 
 
-def _send(request: PushRequest, checkpoint: Checkpoint, repository: Repository, remote: Remote | None, say: Say) -> str:
+@dataclass(frozen=True)
+class _Remote:
+    """Current state of the branch. The default is that of a repository that does not exist."""
+
+    private: bool | None = None
+    commit: str | None = None
+    files: Mapping[str, str | None] = field(default_factory=dict)
+    """Path -> Git hash."""
+    marker: Marker | None = None
+    is_copy: bool = False
+    """Whether all files are from the main branch, because this branch does not exist yet or has not been pushed to."""
+
+
+def _send(request: PushRequest, checkpoint: Checkpoint, repository: "_Repository", remote: _Remote, say: Say) -> str:
     files = published_files(checkpoint, full=request.full)
     run = _weights_id(files) if checkpoint.run is None else run_id(checkpoint.run)
     _check_remote(request, remote, run)
-    pushed = remote.marker if remote else None
-    kept_card = pushed.card if remote and pushed and remote.files.get(CARD, pushed.card) != pushed.card else ""
-    if kept_card:
+    pushed, kept_card = remote.marker, None
+    if pushed and remote.files.get(CARD, pushed.card) != pushed.card:
+        kept_card = pushed.card
         say(f"{CARD} was edited on the Hub and is kept: delete it there to regenerate it")
     files = _completed(request, checkpoint, files, run, repository, kept_card)
     if pushed and pushed.step is not None and checkpoint.step is not None and pushed.step > checkpoint.step:
         say(f"step {checkpoint.step} replaces the later step {pushed.step}")
-
-    if remote is None:
-        repository.create(private=request.private)
-        say(f"created {request.repo_id}{' (private)' if request.private else ''}")
-        if (remote := repository.read()) is None:
-            raise HubError(f"{request.repo_id} was created, but cannot be found on the Hub")
-    if remote.is_copy:
-        repository.create_branch()
+    if remote.commit is None:
+        say(f"creating {request.repo_id}{' (private)' if request.private else ''}")
+    remote = repository.create(remote, private=request.private)
     replaced = set(remote.files) if remote.is_copy else set(pushed.files if pushed else ()) & set(remote.files)
     outdated = sorted(replaced - {*files, CARD})
     if outdated and not remote.is_copy:
-        more = f" and {len(outdated) - 1} more" if len(outdated) > 1 else ""
-        say(f"deleting earlier files that are no longer published: {outdated[0]}{more}")
+        say(f"deleting earlier files that are no longer published: {listed(outdated, 1)}")
     size = sum(map(_size, files.values()))
     say(f"sending {len(files)} files, {size / 1e6:,.1f} MB, to {repository.url}")
     message = f"Weights {run[:12]}" if checkpoint.step is None else f"Step {checkpoint.step} of run {run[:12]}"
-    if not repository.commit(files, outdated, message=message, parent=remote.commit):
+    if not repository.commit(files, outdated, message, remote.commit):
         say("everything is up to date: nothing was sent")
     return repository.url
 
 
 def _completed(
-    request: PushRequest, checkpoint: Checkpoint, files: Files, run: str, repository: Repository | None, kept: str
+    request: PushRequest,
+    checkpoint: Checkpoint,
+    files: Files,
+    run: str,
+    repository: "_Repository | None" = None,
+    kept_card: str | None = None,
 ) -> Files:
-    """Add the marker and the card, and check all files for secrets. If `kept` is the Git hash of a card that stays on
-    the Hub, no new card is added."""
+    """Add the marker and the card, and check all files for secrets. If `kept_card` is the Git hash of a card that stays
+    on the Hub, no new card is added."""
     license = find_license(checkpoint.base, repository.api if repository else None)
     text = card(request, checkpoint, license, list(files)).encode()
     check_secrets({**files, CARD: text}, repository.token if repository else None)
-    files = files if kept else {**files, CARD: text}
-    marker = Marker(run=run, step=checkpoint.step, card=kept or git_hash(text), files=list(files))
+    files = files if kept_card else {**files, CARD: text}
+    marker = Marker(run=run, step=checkpoint.step, card=kept_card or git_hash(text), files=list(files))
     return {**files, MARKER: (marker.model_dump_json(indent=1) + "\n").encode()}
 
 
-def _check_remote(request: PushRequest, remote: Remote | None, run: str) -> None:
+def _check_remote(request: PushRequest, remote: _Remote, run: str) -> None:
     """Raise `InputError` if the push would overwrite other content or make a private model public."""
-    if remote is None:
-        return
-    if request.private and not remote.private:
+    if request.private and remote.private is False:
         raise InputError(
             f"{request.repo_id} exists and is public: make it private in its settings, or choose another repository"
         )
@@ -200,9 +248,8 @@ def _check_remote(request: PushRequest, remote: Remote | None, run: str) -> None
         return
     where = f"branch {request.revision} of {request.repo_id}" if request.revision else request.repo_id
     content = "another run" if remote.marker else f"other files ({one_line(min(remote.files), 60)} ...)"
-    branch = "a branch" if request.revision is None else "a new branch"
     raise InputError(
-        f"{where} contains {content}, which rg-env does not overwrite: choose another --repo-id, or {branch} with "
+        f"{where} contains {content}, which rg-env does not overwrite: choose another --repo-id, or a new branch with "
         "--revision NAME"
     )
 
@@ -219,3 +266,102 @@ def _weights_id(files: Files) -> str:
 
 def _size(content: Path | bytes) -> int:
     return len(content) if isinstance(content, bytes) else content.stat().st_size
+
+
+class _Repository:
+    """A branch of a repository, accessed with the user's token. The branch need not exist yet.
+
+    All methods raise `InputError` if the Hub refuses the token or the name, and `HubError` if the Hub cannot be reached
+    or its response is invalid.
+
+    Raises:
+        InputError: the token is missing or invalid, HF_HUB_OFFLINE is set, or HF_ENDPOINT contains a username.
+    """
+
+    def __init__(self, repo_id: str, revision: str | None):
+        token = get_token()
+        if not token or not token.isascii():
+            raise InputError(f"no Hugging Face token found, or it contains invalid characters: {LOGIN}")
+        if constants.HF_HUB_OFFLINE:
+            raise InputError("HF_HUB_OFFLINE is set: unset it to upload")
+        endpoint = constants.ENDPOINT  # HF_ENDPOINT, or the Hub's URL
+        if "@" in urlsplit(endpoint).netloc:  # the user name would be sent instead of the token, and printed
+            raise InputError("HF_ENDPOINT contains a username (USER@), which would replace the token: remove it")
+        self.token: str = token
+        self.url = f"{endpoint}/{repo_id}" + (f"/tree/{revision}" if revision else "")
+        self.api = HfApi(endpoint=endpoint, token=token, library_name="rg-env")
+        self._name, self._branch = repo_id, None if revision == "main" else revision
+        logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # its warnings quote signed URLs
+        if not sys.stderr.isatty():
+            disable_progress_bars()
+        set_client_factory(lambda: httpx2.Client(follow_redirects=True, timeout=TIMEOUT_S))
+
+    def read(self) -> _Remote:
+        """Read the branch. A repository that is not visible to this token is treated as missing."""
+        options: dict[str, Any] = {"files_metadata": True, "timeout": TIMEOUT_S}
+        with self._errors():
+            try:
+                found = main = self.api.model_info(self._name, **options)
+            except RepositoryNotFoundError as error:
+                if error.response.status_code == 401:  # the Hub's response to an unknown token
+                    raise
+                return _Remote()
+            if self._branch:
+                with contextlib.suppress(RevisionNotFoundError):  # the branch will start as a copy of main
+                    found = self.api.model_info(self._name, revision=self._branch, **options)
+            if found.sha is None:
+                raise ValueError("the repository has no commits")
+            files = {each.rfilename: each.blob_id for each in found.siblings or () if each.rfilename != _BY_HUB}
+            is_copy, marker = self._branch is not None and found.sha == main.sha, None
+            if MARKER in files and not is_copy:
+                with tempfile.TemporaryDirectory() as folder, contextlib.suppress(ValidationError):  # another program's
+                    file = self.api.hf_hub_download(self._name, MARKER, revision=found.sha, local_dir=folder)
+                    marker = Marker.model_validate_json(Path(file).read_bytes())
+            return _Remote(bool(main.private), found.sha, files, marker, is_copy)
+
+    def create(self, remote: _Remote, *, private: bool) -> _Remote:
+        """Create the repository and the branch, a copy of main, if they are missing. Returns the branch's state."""
+        with self._errors():
+            if remote.commit is None:
+                self.api.create_repo(self._name, private=private or None)  # None: the organization's default
+                remote = self.read()
+            if remote.is_copy:
+                self.api.create_branch(self._name, branch=str(self._branch), exist_ok=True)
+        return remote
+
+    def commit(self, files: Files, deleted: list[str], message: str, parent: str | None) -> bool:
+        """Send files and delete others in one commit on top of `parent`. Returns whether anything changed."""
+        with self._errors():
+            added = [CommitOperationAdd(path, content) for path, content in files.items()]
+            # Xet deduplicates against earlier uploads, but not identical files within one upload.
+            once = {each.upload_info.sha256: each for each in added}
+            if len(once) < len(added):
+                self.api.preupload_lfs_files(self._name, once.values(), revision=self._branch, free_memory=False)
+            operations = [*added, *(CommitOperationDelete(path, is_folder=False) for path in deleted)]
+            options = {"commit_message": message, "revision": self._branch, "parent_commit": parent}
+            return bool(self.api.create_commit(self._name, operations, **options).oid != parent)
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Convert every error from the Hub, the network or huggingface_hub to an `RGEnvError` with a one-line
+        message."""
+        try:
+            yield
+        except RGEnvError:
+            raise
+        except HfHubHTTPError as error:
+            status, reason = error.response.status_code, one_line(self._clean(error.server_message or ""))
+            kind: type[RGEnvError] = InputError if status in _REFUSALS else HubError
+            message = _REFUSALS.get(status, "the Hub responded with an error{because}")
+            because = f" ({status}{': ' if reason else ''}{reason})"
+            raise kind(message.format(repo=self._name, because=because)) from error
+        except Exception as error:
+            if isinstance(error, OSError) and error.filename:
+                raise HubError(f"{error.filename} cannot be read: {error.strerror}") from error
+            reason = one_line(f"{type(error).__name__}: {self._clean(str(error))}")
+            remedy = "check the network and HF_ENDPOINT"
+            raise HubError(f"uploading to {self.api.endpoint} failed ({reason}): {remedy}") from error
+
+    def _clean(self, message: str) -> str:
+        """`message` without the token and without the query strings of URLs, which may contain signatures."""
+        return re.sub(r"(https?://[^\s?]+)\?\S*", r"\1", message).replace(self.token, "***")

@@ -10,7 +10,7 @@ hash. The exported model answers them, and the numbers of correct answers are co
 is not executed, so the answers of such a run are not compared.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,11 @@ from rg_env.core.environment import ReasoningGym
 from rg_env.core.run_folder import RunFolder
 from rg_env.core.text import reason_of
 from rg_env.errors import ExportError, RGEnvError
-from rg_env.evaluation.results import Environment, Results, read_results
+from rg_env.evaluation.results import Environment, read_results
 from rg_env.inference.embedded.engine import EmbeddedEngine
 from rg_env.inference.models import best_device
 from rg_env.inference.protocol import PromptEncoder, Sampling
 from rg_env.publish.checkpoint import Checkpoint
-from rg_env.publish.model import Architecture
 from rg_env.publish.weights import Weights
 from rg_env.training.rollouts import RolloutSampler
 
@@ -69,7 +68,7 @@ def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
     return found.float()
 
 
-def load(folder: Path, architecture: Architecture, dtype: torch.dtype) -> Any:
+def load(folder: Path, dtype: torch.dtype) -> Any:
     """Load the exported model with `from_pretrained`.
 
     Raises:
@@ -80,30 +79,23 @@ def load(folder: Path, architecture: Architecture, dtype: torch.dtype) -> Any:
         model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **options)
     except Exception as error:
         raise ExportError(f"the exported model cannot be loaded: {reason_of(error)}") from error
-    missing = [name for name in info["missing_keys"] if name not in architecture.aliases]
+    missing = [name for name in info["missing_keys"] if name not in model.all_tied_weights_keys]
     if wrong := sorted(map(str, (*missing, *info["unexpected_keys"], *info["mismatched_keys"]))):
         raise ExportError(f"in the exported model, {wrong[0]} is missing or unexpected, or has the wrong shape")
     return model.eval()
 
 
-def compared(trained: Weights, written: Weights, dtype: torch.dtype | None) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the name and value of each trained weight, after checking that the written weight has the same value
-    (converted to `dtype`, if given).
-
-    Raises:
-        ExportError: the values differ.
-    """
+def check_tensors(trained: Weights, other: Weights, what: str) -> None:
+    """Raise an `ExportError` that starts with `what` unless each trained weight, rounded to the dtype of the other
+    weight with this name, has the same value."""
     for name, weight in trained.items():
-        value = weight.read()
-        if not torch.equal(written[name].read(), value.to(dtype) if dtype and value.is_floating_point() else value):
-            raise ExportError(f"the exported {name} differs from the one in the checkpoint")
-        yield name, value
+        if not torch.equal(other[name], weight.to(other[name].dtype)):
+            raise ExportError(f"{what}: {name} differs")
 
 
-def trained_model(architecture: Architecture, values: Iterable[tuple[str, torch.Tensor]]) -> Any:
-    """Build the model with these weights, in float32."""
-    model = architecture.build()
-    tensors = {name: value.float() if value.is_floating_point() else value for name, value in values}
+def trained_model(model: Any, weights: Weights) -> Any:
+    """Fill a model without weights, in float32."""
+    tensors = {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}
     model.load_state_dict(tensors, strict=False, assign=True)
     model.tie_weights()
     return model
@@ -123,10 +115,6 @@ def check_logits(trained: torch.Tensor, written: torch.Tensor, tolerance: float)
     return difference
 
 
-class _NotComparable(Exception):
-    """Answers cannot be compared; the message gives the reason."""
-
-
 def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: Any, *, lossless: bool) -> str:
     """Repeat part of the run's evaluation of this step with the exported model. Returns a description of the result, or
     the reason why the answers cannot be compared.
@@ -139,18 +127,17 @@ def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: An
         ExportError: the number of correct answers differs from the recorded one by more than the tolerance.
         InputError: a file of the run is damaged.
     """
-    run, step = checkpoint.run, checkpoint.step
-    try:
-        if run is None or step is None:
-            raise _NotComparable("the checkpoint is not in a run with evaluations, or its step is unknown")
-        if not (file := run.evaluation_file(step)).is_file():
-            raise _NotComparable(f"the run has no evaluation of step {step}")
-        results = read_results(file)
-        if not (recorded := _greedy(results)):
-            raise _NotComparable(f"the run recorded no greedy answers at step {step}")
-        env = _environment(run, next(each for each in results.environments if each.part == "training"))
-    except _NotComparable as reason:
-        return f"not compared with the run's accuracy: {reason}"
+    run, step, skipped = checkpoint.run, checkpoint.step, "not compared with the run's accuracy"
+    if run is None or step not in run.evaluation_steps():
+        return f"{skipped}: no run is known that evaluated these weights"
+    results = read_results(run.evaluation_file(step))
+    greedy = [each for each in results.rollouts if (each["part"], each["draw"]) == ("training", "greedy")]
+    recorded = sorted(greedy, key=lambda each: each["problem"])[:PROBLEMS]
+    if not recorded or any(each["correct"] is None for each in recorded):
+        return f"{skipped}: the run recorded no greedy answers at step {step}"
+    env = _environment(run, next(each for each in results.environments if each.part == "training"))
+    if isinstance(env, str):
+        return f"{skipped}: {env}"
     device, n = best_device(), len(recorded)
     engine = EmbeddedEngine(load().to(device), tokenizer, model_name="export", seed=0)
     names = ("max_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty")
@@ -161,25 +148,18 @@ def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: An
     if abs(right - before) > slack:
         rounding = f"; rounding may change up to {slack} answers; --dtype fp32 avoids rounding" if slack else ""
         raise ExportError(
-            f"the export solves {right} of {n} frozen questions, but the run recorded {before} in {file}{rounding}"
+            f"the export solves {right} of {n} frozen questions, but the run recorded {before} at step {step}{rounding}"
         )
     return f"verified: {right} of {n} frozen questions right, answered greedily; the run recorded {before}"
 
 
-def _greedy(results: Results) -> list[dict[str, Any]]:
-    """Records of the greedy answers to the first `PROBLEMS` problems; empty if any of them was not graded."""
-    found = [each for each in results.rollouts if (each["part"], each["draw"]) == ("training", "greedy")]
-    first = sorted(found, key=lambda each: each["problem"])[:PROBLEMS]
-    return first if all(each["correct"] is not None for each in first) else []
-
-
-def _environment(run: RunFolder, recorded: Environment) -> ReasoningGym:
-    """Rebuild the environment that the run's evaluation rows came from."""
+def _environment(run: RunFolder, recorded: Environment) -> ReasoningGym | str:
+    """Rebuild the environment that the run's evaluation rows came from, or return the reason why that is impossible."""
     if run.config().get("imports"):
-        raise _NotComparable("its problems need custom code (imports), which is not executed here")
+        return "its problems need custom code (imports), which is not executed here"
     settings, rows = run.arguments()["environment"], run.manifest().get("rows")
     if rows is None or "gym" not in settings:
-        raise _NotComparable("its problems are not rg_env's, or the run has no manifest of them")
+        return "its problems are not rg_env's, or the run has no manifest of them"
     try:
         env = ReasoningGym(
             gym=settings["gym"],
@@ -193,9 +173,9 @@ def _environment(run: RunFolder, recorded: Environment) -> ReasoningGym:
             grading="upstream" if settings["grading"] == "upstream" else "hardened",  # same accuracy
         )
     except RGEnvError as error:
-        raise _NotComparable(f"its problems cannot be rebuilt: {reason_of(error)}") from error
+        return f"its problems cannot be rebuilt: {reason_of(error)}"
     if hash_of_rows(env.eval_rows) != recorded.prompts_sha256:
-        raise _NotComparable("its problems cannot be rebuilt: their hash differs from the recorded one")
+        return "its problems cannot be rebuilt: their hash differs from the recorded one"
     return env
 
 

@@ -137,19 +137,14 @@ def another(state: dict[str, torch.Tensor]) -> None:
     [
         (config(base_model_name_or_path="/nowhere"), True, InputError, "has no config.json.*and neither does"),
         (lambda f: (f / "adapter_config.json").write_text("{"), False, InputError, "adapter_config.json is damaged"),
-        (lambda f: (f / "adapter_model.safetensors").unlink(), True, InputError, "no adapter_model.safetensors: copy"),
+        (lambda f: (f / "adapter_model.safetensors").unlink(), True, InputError, "copy adapter_model.safetensors, too"),
         (tensors(lambda state: state.pop(min(state))), True, ExportError, "is missing"),
         (tensors(lambda state: state.pop(min(state))), False, ExportError, "is missing"),
-        (
-            tensors(another),
-            True,
-            ExportError,
-            r"q_proj\.lora_C\.weight is not part of the base model \(1 such tensor\)",
-        ),
+        (tensors(another), True, ExportError, r"q_proj\.lora_C\.weight is not part of the base model"),
         (tensors(lambda state: state[min(state)].fill_(torch.nan)), False, ExportError, "non-finite values"),
         (tensors(lambda state: state.update({min(state): torch.empty(0)})), False, ExportError, "is empty in the"),
         (config(r=9), True, InputError, "cannot load the adapters in"),
-        (config(lora_bias=True), True, ExportError, r"q_proj\.lora_B\.bias is missing"),
+        (config(lora_bias=True), True, ExportError, r"lora_B\.bias is missing"),
     ],
 )
 def test_damaged_adapters(

@@ -34,6 +34,8 @@ from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, load_train_config, run_config, train
 
 NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
+FALSE_CLAIMS = "Reasoning Gym|reasoning-gym\n|`default`|`None`|not recorded"
+"""What the card of a run on own data must not contain."""
 PROSE = {"95", "256"}
 """Numbers of the template: 95% intervals, SHA-256."""
 
@@ -55,6 +57,15 @@ def numbers_in(value: object) -> Iterator[float]:
         yield from (float(found.replace(",", "").rstrip(".")) for found in NUMBER.findall(value))
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield float(value)
+
+
+def edited(run: Path, name: str, **values: Any) -> dict[str, Any]:
+    """Change sections of a YAML file of the run; returns its values."""
+    found: dict[str, Any] = yaml.safe_load((run / name).read_text())
+    for key, value in values.items():
+        found[key] = {**found[key], **value} if isinstance(value, dict) else value
+    (run / name).write_text(yaml.safe_dump(found))
+    return found
 
 
 @pytest.mark.slow
@@ -139,10 +150,8 @@ def test_what_a_reader_needs(trained: Path) -> None:
 @pytest.mark.parametrize("grading", ["hardened", "upstream"])
 def test_the_card_of_a_scripts_run(run: Path, grading: str) -> None:
     """Its settings are those of the environment, in config.yaml; there is no config to run again."""
-    arguments = yaml.safe_load((run / "arguments.yaml").read_text())
-    arguments["environment"]["grading"] = grading
-    (run / "config.yaml").write_text(yaml.safe_dump(arguments))
-    (run / "arguments.yaml").unlink()
+    edited(run, "arguments.yaml", environment={"grading": grading})
+    (run / "arguments.yaml").rename(run / "config.yaml")
     found = card_of(run, optimizer_state="full")
     assert f"- Grading `{grading}`: " in found
     assert f"| `grading` | `{grading}` |" in found
@@ -152,24 +161,26 @@ def test_the_card_of_a_scripts_run(run: Path, grading: str) -> None:
 
 @pytest.mark.slow
 def test_what_is_missing_is_stated(run: Path) -> None:
-    """A run that has not ended, was stopped, or has no evaluation of these weights."""
+    """A run that has not ended, was stopped, needs the author's code, or has no evaluation of these weights."""
     results = json.loads((run / "train_results.json").read_text())
     results |= {"stopped_by": "kl_spike", "monitors": ["step 3: *kl* | rose"], "interrupted": True, "error": "a <b>"}
     (run / "train_results.json").write_text(json.dumps(results))
+    edited(run, "config.yaml", imports=["/home/me/my_rewards.py"])
     found = card_of(run)
     for text in ("stopped by the monitor `kl_spike`", r"A monitor reported: `step 3: *kl* \| rose`", "was interrupted",
-                 "with an error: `a <b>`"):  # fmt: skip
+                 "with an error: `a <b>`", "own code, `my_rewards.py`, which is not included"):  # fmt: skip
         assert text in found
     (run / "eval_results/eval_step_4.json").unlink()
     (run / "train_results.json").unlink()
-    found = card_of(run)
-    assert "**These weights, from step 4, were not evaluated**" in found
-    assert "unknown: the run had not ended" in found
-    assert "model-index" not in found
     shutil.copytree(POLICY_DIR, run / "half")
-    found = card_of(run / "half")
-    assert "**The training step of these weights is unknown**" in found
-    assert "model-index" not in found
+    for path, text in (
+        (run, "**These weights, from step 4, were not evaluated**"),
+        (run, "unknown: the run had not ended"),
+        (run / "half", "**The training step of these weights is unknown**"),
+    ):
+        found = card_of(path)
+        assert text in found
+        assert "model-index" not in found
     shutil.rmtree(run / "eval_results")
     assert "nothing was measured" in card_of(run)
 
@@ -190,10 +201,8 @@ def test_results_are_not_claimed_for_rounded_weights(run: Path) -> None:
 @pytest.mark.slow
 def test_the_program_prompts_the_model(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With the run's first prompt; its text cannot end the program."""
-    arguments = yaml.safe_load((run / "arguments.yaml").read_text())
-    messages = arguments["environment"]["first_prompt"]
-    messages[0]["content"] = "Say \"so\":\n```\nthen ''' <answer>1</answer>."
-    (run / "arguments.yaml").write_text(yaml.safe_dump(arguments))
+    messages = [{"role": "user", "content": "Say \"so\":\n```\nthen ''' <answer>1</answer>."}]
+    edited(run, "arguments.yaml", environment={"first_prompt": messages})
     (program,) = re.findall(r"^````+python\n(.*?)^````+$", card_of(run), re.DOTALL | re.MULTILINE)
     variables: dict[str, Any] = {}
     exec(program.replace("me/legs", str(run / "checkpoint-4")), variables)
@@ -206,10 +215,8 @@ def test_the_program_prompts_the_model(run: Path, capsys: pytest.CaptureFixture[
 def test_the_command_evaluates_as_the_run_did(run: Path, hub: HubServer, pushed: Any, tmp_path: Path) -> None:
     """`rg-env eval` takes prompt, token limit and task options from the download, as a shell reads the card's line."""
     prompt = 'It\'s "one": $HOME\nthen <answer>your answer here</answer>.'
-    arguments, config = (yaml.safe_load((run / name).read_text()) for name in ("arguments.yaml", "config.yaml"))
-    arguments["environment"]["system_prompt"] = config["prompt"]["system_prompt"] = prompt
-    (run / "arguments.yaml").write_text(yaml.safe_dump(arguments))
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    edited(run, "arguments.yaml", environment={"system_prompt": prompt})
+    edited(run, "config.yaml", prompt={"system_prompt": prompt})
     pushed(run)
     folder = Path(snapshot_download("me/legs", endpoint=hub.url, local_dir=tmp_path / "legs"))
     (line,) = re.findall("^rg-env eval .*", (folder / "README.md").read_text(), re.MULTILINE)
@@ -222,15 +229,6 @@ def test_the_command_evaluates_as_the_run_did(run: Path, hub: HubServer, pushed:
     assert {name: task.config for name, task in found.tasks.items()} == trained_on
     assert trained_on["leg_counting"]["max_animals"] == 3, "not the default"
     assert (found.prompt.system_prompt, found.sampling.max_tokens) == (prompt, 60)
-
-
-@pytest.mark.slow
-def test_code_that_the_commands_need_is_named(run: Path) -> None:
-    """A reward file of the author is not uploaded."""
-    assert "the author's own code" not in card_of(run)
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    (run / "config.yaml").write_text(yaml.safe_dump({**config, "imports": ["/home/me/my_rewards.py"]}))
-    assert "own code, `my_rewards.py`, which is not included: put its files into `legs/run/` first" in card_of(run)
 
 
 @pytest.mark.slow
@@ -248,13 +246,11 @@ def test_text_from_files_is_data(run: Path) -> None:
         for record in values["rollouts"]:
             record["task"] = evil if record["task"] == "leg_counting" else record["task"]
         file.write_text(json.dumps(values))
-    arguments = yaml.safe_load((run / "arguments.yaml").read_text())
-    arguments["environment"]["system_prompt"] = f"```\n{evil}\n```"
-    (run / "arguments.yaml").write_text(yaml.safe_dump(arguments))
+    edited(run, "arguments.yaml", environment={"system_prompt": f"```\n{evil}\n```"})
     found = card_of(run)
     data = ModelCard(found).data
     assert isinstance(data, ModelCardData)
-    assert data.eval_results
+    assert data.eval_results, "the metadata is valid"
     body = found[4:].partition("\n---\n")[2]
     outside = re.sub(r"(?ms)^(````?)\w+$.*?^\1$", "", body)
     assert "\n# owned" not in outside
@@ -286,8 +282,7 @@ def test_the_card_of_a_run_on_own_data(tmp_path: Path) -> None:
     assert "6 of `sums.jsonl`." in found
     assert "- Grading: an answer is correct if it equals the row's answer as a number or as text." in found
     assert "rg-env train legs/run/config.yaml --eval-only --checkpoint legs data.path=PATH" in found
-    for claim in ("Reasoning Gym", "`default`", "`None`", "not recorded"):
-        assert claim not in found, claim
+    assert not re.search(FALSE_CLAIMS, found)
 
 
 @pytest.mark.parametrize(("data", "named"), [("problems.jsonl", "problems.jsonl"), (None, "20 own rows")])
@@ -300,23 +295,20 @@ def test_the_card_of_a_scripts_run_on_own_rows(make_trainer: Any, tmp_path: Path
     assert f"A model trained with GRPO on the author's own data (`{named}`) with rg-env." in found
     assert f"| `{named}`, greedy | 4 |" in found
     assert "- Grading: by the reward functions of the training script." in found
-    for claim in ("Reasoning Gym", "reasoning-gym\n", "`default`", "`None`", "not recorded"):
-        assert claim not in found, claim
+    assert not re.search(FALSE_CLAIMS, found)
 
 
 def test_the_license_is_what_the_base_models_card_states(tmp_path: Path) -> None:
     """Unknown if there is no card, it does not state one, or it is damaged."""
     assert find_license(Base("tiny"))["license"] == "apache-2.0"
     assert find_license(Base("org/base", on_hub=True)) == {}, "without a connection"
-    base = Base("base", folder=tmp_path)
+    base, card = Base("base", folder=tmp_path), tmp_path / "README.md"
     assert find_license(base) == {}
-    card = tmp_path / "README.md"
+    card.write_text("---\nlicense: other\nlicense_name: llama3.2\nlicense_link: LICENSE\n---\n# x\n")
     named = {"license": "other", "license_name": "llama3.2", "license_link": "LICENSE"}
-    card.write_text(f"---\n{yaml.safe_dump(named)}---\n# x\n")
     assert find_license(base) == {**named, "stated_by": "its own card"}
-    for damaged in (b"---\n\t: [\n---\n", b"---\nlicense: " + b"[" * 20_000 + b"\n---\n", b"---\n\xff\n---\n"):
-        card.write_bytes(damaged)
-        assert find_license(base) == {}
+    card.write_bytes(b"---\nlicense: " + b"[" * 20_000 + b"\n---\n\xff\n")
+    assert find_license(base) == {}
 
 
 def test_folders_of_the_machine_are_left_out_of_settings() -> None:

@@ -2,8 +2,8 @@
 
 import contextlib
 import os
+import re
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_files import TOKENIZER, Bomb, save_whole, weights, with_companions, write_zero
+from checkpoint_files import TOKENIZER, save_whole
 from model_families import SERVED
 
 from rg_env.errors import ExportError, InputError, OutputFolderError
@@ -36,15 +36,14 @@ def folder_with(**files: str) -> Callable[[Path], Any]:
     [
         (lambda path: None, "does not exist; a checkpoint is"),
         (lambda path: path.write_text("x"), "is a file: pass its folder"),
-        (folder_with(), "is not a checkpoint; a checkpoint is a model folder"),
-        (folder_with(**{"__0_0.distcp": ""}), "has .distcp files without their .metadata: the checkpoint is incomp"),
+        (
+            folder_with(**{"metrics.jsonl": ""}),
+            "is not a complete checkpoint; a checkpoint is .* a run with checkpoint-N",
+        ),
+        (folder_with(**{"__0_0.distcp": ""}), "is not a complete checkpoint; .* .distcp files with their .metadata"),
+        (folder_with(**{"latest_checkpointed_iteration.txt": "5"}), "global_step_5 is not a complete checkpoint"),
         (folder_with(latest="../.."), r"lacks the folder '\.\./\.\.', which is named in DeepSpeed's file 'latest'"),
         (folder_with(latest="x" * 5000), "lacks the folder 'xxx"),
-        (folder_with(**{"metrics.jsonl": ""}), "is a run without checkpoint-N folders"),
-        (
-            folder_with(**{"latest_checkpointed_iteration.txt": "five"}),
-            "does not contain a step number: pass a global_step_N folder",
-        ),
     ],
 )
 def test_what_is_not_a_checkpoint(make: Any, words: str, exported: Export, tmp_path: Path, refused: Any) -> None:
@@ -53,22 +52,19 @@ def test_what_is_not_a_checkpoint(make: Any, words: str, exported: Export, tmp_p
         exported(tmp_path / "m")
 
 
+def written(name: str, content: str) -> Callable[[Path], Any]:
+    return lambda folder: (folder / name).write_text(content)
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
         (lambda folder: [(folder / name).unlink() for name in TOKENIZER], "has no tokenizer .*--base NAME_OR_FOLDER"),
         (lambda folder: (folder / "config.json").unlink(), "has no config.json, .*--base NAME_OR_FOLDER"),
-        (lambda folder: (folder / "config.json").write_text("{"), "the config.json in .* cannot be read"),
-        (lambda folder: (folder / "config.json").write_text('{"model_type": "t5"}'), "does not describe a known model"),
-        (lambda folder: (folder / "tokenizer.json").write_text("{"), "the tokenizer in .* cannot be read"),
-        (
-            lambda folder: (folder / "generation_config.json").write_text("{"),
-            "the generation_config.json in .* cannot be read",
-        ),
-        (
-            lambda folder: (folder / "generation_config.json").write_text("[]"),
-            "the generation_config.json in .* cannot be read",
-        ),
+        (written("config.json", "{"), "the config.json in .* cannot be read"),
+        (written("config.json", '{"model_type": "t5"}'), "does not describe a known model"),
+        (written("tokenizer.json", "{"), "the tokenizer in .* cannot be read"),
+        (written("generation_config.json", "[]"), "the generation_config.json in .* cannot be read"),
     ],
 )
 def test_a_missing_or_damaged_configuration(
@@ -105,14 +101,6 @@ def test_nothing_is_overwritten(saved: Path, exported: Export, tmp_path: Path, r
     assert exported(saved, out=tmp_path / "empty", verify=False)[0].stat().st_mode & 0o777 == 0o777 & ~mask
 
 
-def test_a_disk_without_room(saved: Path, exported: Export, refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The space needed is checked before anything is written."""
-    usage = shutil.disk_usage(saved)._replace(free=10_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with refused(r"the export needs .* MB in .*, but only 0 MB is available", OutputFolderError):
-        exported(saved)
-
-
 def test_the_last_line_is_the_folder(rg_env: Command, saved: Path) -> None:
     """Also of the folder that the command is called in; without the comparison it prints less."""
     with contextlib.chdir(saved):
@@ -128,7 +116,6 @@ def test_the_last_line_is_the_folder(rg_env: Command, saved: Path) -> None:
 def test_mistakes_exit_with_2_and_failed_checks_with_1(rg_env: Command, saved: Path) -> None:
     for arguments, words in (
         (["/nowhere/at/all"], "error: /nowhere/at/all does not exist; a checkpoint is"),
-        ([str(saved), "--output-dir", str(saved)], "already exists"),
         ([str(saved), "--merge-lora"], "has no adapters to merge: omit --merge-lora"),
         ([str(saved), "--dtype", "int8"], "invalid choice: 'int8'"),
     ):
@@ -139,21 +126,8 @@ def test_mistakes_exit_with_2_and_failed_checks_with_1(rg_env: Command, saved: P
     state["model.norm.weight"].fill_(torch.inf)
     torch.save(state, saved / "pytorch_model.bin")
     code, _, errors = rg_env("export", str(saved))
-    assert code == 1
-    assert errors == "error: model.norm.weight has non-finite values (NaN or infinity) in the checkpoint\n"
-
-
-def test_a_payload_is_one_line(rg_env: Command, make_model: Callable[..., Any], tmp_path: Path) -> None:
-    """In a shard of DeepSpeed's, which DeepSpeed itself would execute."""
-    model = make_model()
-    folder = with_companions(tmp_path / "m", model)
-    shards = write_zero(folder, weights(model), stage=2, processes=2)
-    torch.save({"optimizer_state_dict": Bomb(tmp_path / "executed")}, sorted(shards.glob("*optim_states.pt"))[1])
-    code, _, errors = rg_env("export", str(folder))
-    assert (code, errors.count("\n")) == (2, 1)
-    assert "zero_pp_rank_1_mp_rank_00_optim_states.pt contains posix.system, which no checkpoint needs" in errors
-    assert not (tmp_path / "executed").exists()
-    assert not (tmp_path / "m-export").exists()
+    assert (code, errors.count("\n")) == (1, 1)
+    assert errors.startswith("error: model.norm.weight has non-finite values")
 
 
 def test_names_in_a_checkpoint_are_shown_as_text(rg_env: Command, saved: Path) -> None:
@@ -182,7 +156,8 @@ def test_a_full_disk_leaves_nothing(rg_env: Command, saved: Path) -> None:
     before = sorted(saved.parent.rglob("*"))
     with files_up_to(200_000):
         code, _, errors = rg_env("export", str(saved), "--no-verify")
-    assert (code, errors) == (2, f"error: cannot write {saved}-export: File too large; partial files were removed\n")
+    assert code == 2
+    assert re.fullmatch(f"error: cannot write {saved}-export: .*File too large.*; partial files were removed\n", errors)
     assert sorted(saved.parent.rglob("*")) == before
 
 
@@ -192,9 +167,9 @@ def test_a_signal_while_writing_leaves_nothing(saved: Path, kind: signal.Signals
     """As clusters and closed terminals end programs."""
     program = (
         f"import os, signal; signal.signal({kind.value}, signal.SIG_DFL)\n"  # nohup leaves SIGHUP ignored
-        "from rg_env.cli.main import main; from rg_env.publish import export; finite = export._finite\n"
+        "from rg_env.cli.main import main; from rg_env.publish import export; finite = export._rounded\n"
         f"def end(*given): os.kill(os.getpid(), {kind.value}); return finite(*given)\n"
-        "export._finite = end; main()"
+        "export._rounded = end; main()"
     )
     before = sorted(saved.parent.rglob("*"))
     command = [sys.executable, "-c", program, "export", str(saved), "--output-dir", str(saved.parent / "new" / "out")]

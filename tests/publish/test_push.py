@@ -42,21 +42,12 @@ def test_a_repository_gets_model_card_and_records(hub: HubServer, pushed: Pushed
     assert files["run/metrics.jsonl"] == (run / "metrics.jsonl").read_bytes()
     assert len(hub.repos["me/legs"].branches["main"]) == 2, "the Hub's own commit, and one"
     assert not hub.repos["me/legs"].private
-    assert lines[0] == "created me/legs"
+    assert lines[0] == "creating me/legs"
     assert lines[1].startswith(f"sending {len(files) - 1} files, ")
 
 
-def test_no_path_of_the_machine_is_published(hub: HubServer, pushed: Pushed, run: Path) -> None:
-    pushed(run, optimizer_state="full")
-    for path, content in hub.repos["me/legs"].files().items():
-        assert str(run).encode() not in content, path
-        assert b"/run/checkpoint" not in content or path == "README.md", path
-        assert str(POLICY_DIR).encode() not in content, path
-    assert b"\n  output_dir:" not in hub.repos["me/legs"].files()["run/arguments.yaml"]
-
-
 def test_the_optimizers_state_comes_with_the_checkpoint(hub: HubServer, pushed: Pushed, run: Path) -> None:
-    """Everything that training resumes from, and no other files; equal weights are sent once."""
+    """Everything that training resumes from, and no other files or paths; equal weights are sent once."""
     there = {path.name for path in (run / "checkpoint-2").iterdir()}
     write_private(run)
     for name in ("curriculum.json", "previous_policy_0.safetensors", "training_args.bin"):
@@ -74,6 +65,11 @@ def test_the_optimizers_state_comes_with_the_checkpoint(hub: HubServer, pushed: 
     assert len(chunks) == len(set(chunks))
     assert len(hub.sent()) == len(hub.xorbs), "none twice"
     assert hub.repos["me/legs"].private
+    for path, content in files.items():  # no paths of the machine
+        assert str(run).encode() not in content, path
+        assert b"/run/checkpoint" not in content or path == "README.md", path
+        assert str(POLICY_DIR).encode() not in content, path
+    assert b"\n  output_dir:" not in files["run/arguments.yaml"]
 
 
 def test_a_dry_run_needs_no_token(hub: HubServer, run: Path, environ: Any, rg_env: Any, pushed: Pushed) -> None:
@@ -106,7 +102,8 @@ def test_a_lora_runs_checkpoint_names_no_folder_of_the_machine(hub: HubServer, p
 
 
 def test_the_same_run_is_pushed_again(hub: HubServer, pushed: Pushed, run: Path) -> None:
-    """Also from another folder and with fewer files: what rg-env sent before is deleted, what others added stays."""
+    """Also from another folder and with fewer files: what rg-env sent before is deleted, what others added stays.
+    Another run is refused."""
     pushed(run / "checkpoint-2", optimizer_state="full")
     repo = hub.repos["me/legs"]
     repo.branches["main"].append(hub.commit(repo.branches["main"], {**repo.files(), "LICENSE": b"theirs"}))
@@ -127,6 +124,11 @@ def test_the_same_run_is_pushed_again(hub: HubServer, pushed: Pushed, run: Path)
     assert "step 2 replaces the later step 4" in pushed(moved / "checkpoint-2")[1]
     with pytest.raises(InputError, match="me/legs exists and is public: make it private in its settings"):
         pushed(moved, private=True)
+    metrics = (moved / "metrics.jsonl").read_text().splitlines(keepends=True)
+    other = json.dumps(json.loads(metrics[0]) | {"time/evaluation": 12.5}) + "\n"
+    (moved / "metrics.jsonl").write_text("".join([other, *metrics[1:]]))
+    with pytest.raises(InputError, match=r"me/legs contains another run, which rg-env does not overwrite"):
+        pushed(moved)  # from the same config: its times differ
 
 
 def test_a_card_that_was_edited_on_the_hub_stays(hub: HubServer, pushed: Pushed, run: Path) -> None:
@@ -157,16 +159,6 @@ def test_other_content_is_not_overwritten(hub: HubServer, pushed: Pushed, run: P
     assert repo.files("legs/v2").keys() >= {*MODEL, "rg_env.json"}
     assert files.items().isdisjoint(repo.files("legs/v2").items())
     pushed(run / "checkpoint-2", revision="legs/v2")
-
-
-def test_another_run_is_not_overwritten(hub: HubServer, pushed: Pushed, run: Path) -> None:
-    """Not even one from the same config: its times differ."""
-    pushed(run)
-    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
-    first = json.loads(lines[0]) | {"time/evaluation": 12.5}
-    (run / "metrics.jsonl").write_text("".join([json.dumps(first) + "\n", *lines[1:]]))
-    with pytest.raises(InputError, match=r"me/legs contains another run, which rg-env does not overwrite"):
-        pushed(run)
 
 
 def test_a_model_folder_alone(hub: HubServer, pushed: Pushed, tmp_path: Path) -> None:
