@@ -33,7 +33,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import metadata
@@ -51,26 +50,25 @@ OUTPUTS = Path("outputs")
 _PACKAGES = ("rg-env", "verifiers", "reasoning-gym", "torch", "transformers", "trl", "accelerate", "deepspeed", "vllm")
 
 
-class _named:
-    """The path of a file in a run, as a `RunFolder` attribute."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __get__(self, run: "RunFolder", kind: object = None) -> Path:
-        return run.path / self._name
-
-
-@dataclass(frozen=True)
 class RunFolder:
     """A run's files."""
 
-    path: Path
+    def __init__(self, path: Path):
+        self.path = path
+        self.config_file = path / "config.yaml"
+        self.arguments_file = path / "arguments.yaml"
+        self.manifest_file = path / "manifest.json"
+        self.metrics_file = path / "metrics.jsonl"
+        self.rollouts_file = path / "rollouts.jsonl"
+        self.results_file = path / "train_results.json"
+        self.curve_file = path / "reward_curve.png"
+        self.evaluations = path / "eval_results"
 
     @staticmethod
     def is_run(path: Path) -> bool:
         """Whether a training run, or an evaluation of a single checkpoint, has written to `path`."""
-        return (path / "metrics.jsonl").is_file() or (path / "train_results.json").is_file() or _evals(path).is_dir()
+        run = RunFolder(path)
+        return run.metrics_file.is_file() or run.results_file.is_file() or run.evaluations.is_dir()
 
     @staticmethod
     def choose(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:
@@ -96,22 +94,15 @@ class RunFolder:
     @classmethod
     def create(cls, path: str | Path) -> "RunFolder":
         """Create the folder. Raises `OutputFolderError` if that fails."""
+        run = cls(Path(path))
         try:
-            _evals(Path(path)).mkdir(parents=True, exist_ok=True)
+            run.evaluations.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputFolderError(f"cannot write to {path}: {error.strerror}") from error
-        return cls(Path(path))
-
-    config_file = _named("config.yaml")
-    arguments_file = _named("arguments.yaml")
-    manifest_file = _named("manifest.json")
-    metrics_file = _named("metrics.jsonl")
-    rollouts_file = _named("rollouts.jsonl")
-    results_file = _named("train_results.json")
-    curve_file = _named("reward_curve.png")
+        return run
 
     def evaluation_file(self, step: int) -> Path:
-        return _evals(self.path) / f"eval_step_{step}.json"
+        return self.evaluations / f"eval_step_{step}.json"
 
     def checkpoint(self, step: int) -> Path:
         return self.path / f"checkpoint-{step}"
@@ -144,7 +135,7 @@ class RunFolder:
 
     def evaluation_steps(self) -> list[int]:
         """Steps with an evaluation, in order."""
-        stems = [file.stem.removeprefix("eval_step_") for file in _evals(self.path).glob("eval_step_*.json")]
+        stems = [file.stem.removeprefix("eval_step_") for file in self.evaluations.glob("eval_step_*.json")]
         return sorted(int(stem) for stem in stems if stem.isdecimal())
 
     def checkpoints(self) -> list[Path]:
@@ -230,7 +221,7 @@ class RunFolder:
             shutil.rmtree(folder, ignore_errors=True)
         for file in (self.config_file, self.arguments_file, self.manifest_file):
             file.unlink(missing_ok=True)
-        for folder in (_evals(self.path), self.path):
+        for folder in (self.evaluations, self.path):
             with contextlib.suppress(OSError):  # the folder contains other files
                 folder.rmdir()
 
@@ -238,7 +229,7 @@ class RunFolder:
 @lru_cache(maxsize=1)
 def installed_commit() -> str | None:
     """The Git commit of this code, if it was installed from Git or is a checkout; None if unknown."""
-    with contextlib.suppress(OSError, ValueError, LookupError, metadata.PackageNotFoundError):
+    with contextlib.suppress(metadata.PackageNotFoundError):
         source = json.loads(metadata.distribution("rg-env").read_text("direct_url.json") or "{}")
         if "vcs_info" in source:
             return str(source["vcs_info"]["commit_id"])
@@ -263,11 +254,9 @@ def model_path_problem(model: str, *, adapters: bool = False) -> str | None:
         return None
     if RunFolder.is_run(Path(model)):
         last = RunFolder(Path(model)).last_checkpoint()
-        return (
-            f"{model} is a run: pass {last}"
-            if last
-            else f"{model} is a run without checkpoint-N folders: it has not saved a model yet"
-        )
+        if last is None:
+            return f"{model} is a run without checkpoint-N folders: it has not saved a model yet"
+        return f"{model} is a run: pass {last}"
     return f"{model} is not a model folder: config.json and safetensors files are required"
 
 
@@ -347,17 +336,15 @@ def free_folder(
     try:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             folder.lstat()  # raises errors that is_dir() hides
-        if folder.is_dir() and any(folder.iterdir()) and not may_have_files:
-            raise OutputFolderError(
-                f"{folder} is not empty: it may contain another run; {remedy}, move this one, or resume the run "
-                f"({resume})"
-            )
+        has_files = folder.is_dir() and any(folder.iterdir())
         nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         tempfile.TemporaryFile(dir=nearest).close()  # permission bits do not reveal read-only or full disks
-    except OutputFolderError:
-        raise
     except (OSError, ValueError) as error:  # ValueError: a null byte
         raise OutputFolderError(f"cannot write to {one_line(folder, 80)}: {reason_of(error)}; {remedy}") from error
+    if has_files and not may_have_files:
+        raise OutputFolderError(
+            f"{folder} is not empty: it may contain another run; {remedy}, move this one, or resume the run ({resume})"
+        )
     return folder
 
 
@@ -366,12 +353,9 @@ def locked(folder: Path, busy: str) -> Iterator[None]:
     """Hold a lock on `folder`; the system releases it if the process dies. Does nothing on file systems without locks.
 
     Raises:
-        OutputFolderError: another process holds the lock (the message is `busy`), or the folder cannot be opened.
+        OutputFolderError: another process holds the lock; the message is `busy`.
     """
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise OutputFolderError(f"cannot write to {folder}: {error.strerror}") from error
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -435,12 +419,8 @@ def _steps_in(file: Path) -> Iterator[dict[str, Any]]:
         yield record
 
 
-def _evals(run: Path) -> Path:
-    return run / "eval_results"
-
-
 def _write_json(file: Path, values: dict[str, Any]) -> None:
-    write_aside(file, json.dumps(_plain(values), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_aside(file, json.dumps(_plain(values), indent=1, ensure_ascii=False) + "\n")
 
 
 def _append(file: Path, records: Sequence[dict[str, Any]]) -> None:
@@ -449,7 +429,7 @@ def _append(file: Path, records: Sequence[dict[str, Any]]) -> None:
 
 
 def _line(record: dict[str, Any]) -> str:
-    return json.dumps(_plain(record), ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(_plain(record), ensure_ascii=False) + "\n"
 
 
 def _plain(value: Any) -> Any:

@@ -47,14 +47,11 @@ def mean_and_error(values_by_problem: Sequence[Sequence[float]]) -> tuple[float,
     if not problems:
         raise InputError("there are no values to average")
     count = sum(map(len, problems))
-    # Squares of huge values would overflow; a power of two scales them without rounding.
-    scale = 2.0 ** (max(math.frexp(value)[1] for values in problems for value in values) - 1)
-    problems = [[value / scale for value in values] for values in problems]
     mean = math.fsum(value for values in problems for value in values) / count
     if len(problems) == 1:
-        return mean * scale, 0.0
-    squares = math.fsum(math.fsum(value - mean for value in values) ** 2 for values in problems)
-    return mean * scale, math.sqrt(squares * len(problems) / (len(problems) - 1)) / count * scale
+        return mean, 0.0
+    deviations = [math.fsum(value - mean for value in values) for values in problems]
+    return mean, math.hypot(*deviations) * math.sqrt(len(problems) / (len(problems) - 1)) / count
 
 
 def mean_interval(values_by_problem: Sequence[Sequence[float]]) -> Interval | None:
@@ -166,11 +163,8 @@ def mean_of(means: Sequence[float], intervals: Sequence[Interval]) -> tuple[floa
     if not means:
         raise InputError("there are no values to average")
     mean = fmean(means)
-    below, above = (
-        math.sqrt(math.fsum((ends[side] - each) ** 2 for each, ends in zip(means, intervals, strict=True))) / len(means)
-        for side in (0, 1)
-    )
-    return mean, (mean - below, mean + above)
+    below, above = (math.hypot(*(ends[side] - m for m, ends in zip(means, intervals, strict=True))) for side in (0, 1))
+    return mean, (mean - below / len(means), mean + above / len(means))
 
 
 def difference_of(
@@ -255,14 +249,11 @@ def _newcombe(
     """Newcombe's interval, from each problem's answers and their mean."""
     p, q = fmean(a), fmean(b)
     (p_low, p_high), (q_low, q_high) = share_interval(first), share_interval(second)
-    products = [
-        math.fsum((x - p) * (y - q) for x, y in zip(a, b, strict=True)),
-        math.fsum((x - p) ** 2 for x in a),
-        math.fsum((y - q) ** 2 for y in b),
-    ]
+    product = math.fsum((x - p) * (y - q) for x, y in zip(a, b, strict=True))
     # Method 10 subtracts half a problem, because models that agree on a few problems may not agree on all of them.
-    together = max(products[0] - 0.5, 0.0) if products[0] > 0 else products[0]
-    correlation = together / math.sqrt(products[1] * products[2]) if products[1] and products[2] else 0.0
+    together = max(product - 0.5, 0.0) if product > 0 else product
+    size = math.hypot(*(x - p for x in a)) * math.hypot(*(y - q for y in b))
+    correlation = together / size if size else 0.0
 
     def distance(one: float, other: float) -> float:
         return math.sqrt(max(one**2 - 2 * correlation * one * other + other**2, 0.0))

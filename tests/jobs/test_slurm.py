@@ -208,7 +208,7 @@ def test_gpus_that_stay_idle_are_named(checkout: Path) -> None:
         ("vllm.yaml --gpus 0 --time 60", "0 is less than 1"),
         ("vllm.yaml --gpus 1 --time 4h", "is not a time"),
         ("vllm.yaml --gpus 1 --time 60 --tiem 60", "has no option '--tiem': did you mean --time?"),
-        ("vllm.yaml --gpus 1 --time 60 stray", "unexpected argument 'stray': overrides are key=value"),
+        ("vllm.yaml --gpus 1 --time 60 stray", "override 'stray' is not of the form section.key=value"),
         ("vllm.yaml --gpus 1", "required: --time"),
         ("vllm.yaml --gpus 1 --time 60 --output nowhere/job.sbatch", "cannot write 'nowhere/job.sbatch'"),
     ],
