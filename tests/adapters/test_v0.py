@@ -19,6 +19,7 @@ from rg_env.core.prompts import SYSTEM_PROMPT
 from rg_env.errors import InputError, RewardError, UnknownNameError
 
 SMALL: dict[str, Any] = {"num_train_examples": 8, "num_eval_examples": 6}
+SHOTS = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<answer>1</answer>"}]
 
 
 class Seen:
@@ -43,13 +44,11 @@ def _oracle(env: vf.Environment, right: Callable[[str], bool] = lambda task: Tru
     return reply
 
 
-def test_rows_and_scores_are_the_plain_environments(server: ChatServer) -> None:
-    """In both splits; and what each reply earns over HTTP."""
-    arguments: dict[str, Any] = {
-        **SMALL,
-        "gym": ["leg_counting", "gcd"],
-        "rewards": ["correctness", "format", "brevity"],
-    }
+@pytest.mark.parametrize("prompt", [{}, {"prompt_placement": "user", "few_shot": SHOTS}, {"system_prompt": None}])
+def test_rows_and_scores_are_the_plain_environments(server: ChatServer, prompt: dict[str, Any]) -> None:
+    """In both splits, with every form of prompt; and what each reply earns over HTTP."""
+    rewards = ["correctness", "format", "brevity"]
+    arguments: dict[str, Any] = {**SMALL, **prompt, "gym": ["leg_counting", "gcd"], "rewards": rewards}
     env, plain = rg_env.load_environment(**arguments), rg_env.ReasoningGym(**arguments)
     assert (env.dataset.to_list(), env.eval_dataset.to_list()) == (plain.train_rows, plain.eval_rows)
     assert env.manifest == plain.manifest
@@ -60,6 +59,7 @@ def test_rows_and_scores_are_the_plain_environments(server: ChatServer) -> None:
         [plain.rollout(row, text, completion_tokens=5) for row, text in zip(plain.eval_rows, answers, strict=True)]
     )
     results = evaluated(env, server.url)
+    assert server.requests[0]["messages"] in [row["prompt"] for row in plain.eval_rows]
     assert results.reward == [each.reward for each in scored]
     for name in plain.reward_weights:
         assert results.metrics[name] == [each.rewards[name] for each in scored]
@@ -133,12 +133,8 @@ def test_statuses_are_metrics(server: ChatServer) -> None:
     results = evaluated(env, server.url)
     shares = {name: sum(values) / 6 for name, values in results.metrics.items() if name.startswith("status/")}
     third = pytest.approx(1 / 3)
-    assert shares == {
-        "status/wrong": third,
-        "status/no_answer": third,
-        "status/too_long": third,
-        "status/ungradable": 0,
-    }
+    names = ("status/wrong", "status/no_answer", "status/too_long")
+    assert shares == {**dict.fromkeys(names, third), "status/ungradable": 0}
     assert sorted(results.reward) == [0.0] * 2 + [pytest.approx(1 - 5 / 256)] * 4
 
 
@@ -154,18 +150,6 @@ def test_upstream_grading_is_the_librarys(server: ChatServer) -> None:
     assert {*map(id, seen.rollouts)} == {*map(id, other.rollouts)}
     assert sorted(results.metrics["correctness"]) == sorted(rollout.score.value for rollout in seen.rollouts)
     assert all(0 < rollout.score.value < 1 for rollout in seen.rollouts)
-
-
-def test_the_system_prompt_can_stand_in_the_user_turn(server: ChatServer) -> None:
-    """`prompt_placement="user"` sends no system message; few-shot messages keep their place."""
-    shots = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<answer>1</answer>"}]
-    env = rg_env.load_environment(**SMALL, prompt_placement="user", few_shot=shots)
-    evaluated(env, server.url, num_examples=1)
-    messages = server.requests[0]["messages"]
-    assert [message["role"] for message in messages] == ["user", "assistant", "user"]
-    assert messages[0]["content"] == f"{SYSTEM_PROMPT}\n\n1?"
-    plain = rg_env.load_environment(**SMALL, system_prompt=None)
-    assert plain.dataset[0]["prompt"] == [{"role": "user", "content": plain.dataset[0]["question"]}]
 
 
 def test_accuracy_by_task_is_exact_over_a_dataset(server: ChatServer) -> None:
@@ -236,18 +220,10 @@ def test_a_rubric_of_the_users_own(server: ChatServer) -> None:
 @pytest.mark.parametrize(
     ("kwargs", "error", "message"),
     [
-        (
-            {"num_train_exmaples": 1},
-            UnknownNameError,
-            "'num_train_exmaples' of .*: did you mean 'num_train_e",
-        ),
+        ({"num_train_exmaples": 1}, UnknownNameError, "'num_train_exmaples' of .*: did you mean 'num_train_e"),
         ({"dataset": None}, InputError, "'dataset' cannot be set"),
         ({"rubric": "x"}, InputError, "rubric must be a vf.Rubric, not 'x'"),
-        (
-            {"task": 1, "size": 5},
-            UnknownNameError,
-            "'task' of .*: it is 'gym' here; .* it is 'num_train_examples' here",
-        ),
+        ({"task": 1, "size": 5}, UnknownNameError, "it is 'gym' here; .* it is 'num_train_examples' here"),
         ({"parser": "x"}, InputError, "parser must be a vf.Parser, not 'x'"),
         ({"sampling_args": "x"}, InputError, "sampling_args must be a mapping, not 'x'"),
     ],

@@ -211,47 +211,21 @@ def test_a_metric_that_fails_is_an_error() -> None:
 # --- what is refused
 
 
-class Tools(Sum):
-    @classmethod
-    def toolsets(cls, config: Any) -> list[Any]:
-        return [object()]
+def kind(**members: Any) -> type[Sum]:
+    """`Sum` with other members."""
+    return type("Own", (Sum,), members)
 
 
-class Container(Sum):
-    NEEDS_CONTAINER = True
+async def hook(self: Any, trace: Any, runtime: Any) -> None:
+    pass
 
 
-class SetUp(Sum):
-    async def setup(self, trace: Any, runtime: Any) -> None:
-        pass
+async def look(self: Any, runtime: Any) -> float:
+    return 1.0
 
 
-class Finalizes(Sum):
-    async def finalize(self, trace: Any, runtime: Any) -> None:
-        pass
-
-
-class Stages(Sum):
-    async def stage_verifier(self, trace: Any, runtime: Any) -> None:
-        pass
-
-
-class Intercepts(Sum):
-    @vf.intercept
-    async def rewrite(self, response: vf.Response) -> None:
-        pass
-
-
-class RuntimeReward(Sum):
-    @vf.reward
-    async def tests(self, runtime: Any) -> float:
-        return 1.0
-
-
-class RuntimeMetric(Sum):
-    @vf.metric
-    async def files(self, runtime: Any) -> float:
-        return 1.0
+async def rewrite(self: Any, response: vf.Response) -> None:
+    pass
 
 
 class RuntimeJudge(Sum):
@@ -269,15 +243,12 @@ IMAGE = [vf.UserMessage(content=[vf.ImageUrlContentPart(image_url=vf.ImageUrlSou
 @pytest.mark.parametrize(
     ("taskset", "message"),
     [
-        (of(Tools), "Tools has tools"),
+        (of(kind(toolsets=classmethod(lambda cls, config: [object()]))), "Own has tools"),
         (of(toolsets=lambda config: [object()]), "Sums has tools"),
-        (of(Container), "Container needs a container"),
-        (of(SetUp), "SetUp overrides setup"),
-        (of(Finalizes), "Finalizes overrides finalize"),
-        (of(Stages), "Stages overrides stage_verifier"),
-        (of(Intercepts), "Intercepts intercepts requests or replies"),
-        (of(RuntimeReward), "RuntimeReward needs a runtime for 'tests'"),
-        (of(RuntimeMetric), "RuntimeMetric needs a runtime for 'files'"),
+        (of(kind(NEEDS_CONTAINER=True)), "Own needs a container"),
+        *((of(kind(**{name: hook})), f"Own overrides {name}") for name in ("setup", "finalize", "stage_verifier")),
+        (of(kind(rewrite=vf.intercept(rewrite))), "Own intercepts requests or replies"),
+        *((of(kind(look=signal(look))), "Own needs a runtime for 'look'") for signal in (vf.reward, vf.metric)),
         (of(RuntimeJudge), "RuntimeJudge needs a runtime for 'looks'"),
         (of(prompt=IMAGE), "Sum 0 cannot be prompted: the prompt is not plain text"),
         (of(skills=["search"]), "Sum 0 has skills"),

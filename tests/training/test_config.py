@@ -339,22 +339,16 @@ def test_the_default_warmup_fits_into_a_short_run(base: Path) -> None:
         load_train_config(base, ["training.max_steps=3", "training.warmup_steps=4"])
 
 
-def test_forms_that_stand_for_others(base: Path) -> None:
-    """A task's name, a list of names and mappings; a reward's weight."""
-    assert list(load_train_config(base, ["tasks=chain_sum"]).tasks) == ["chain_sum"]
-    config = load_train_config(base, ["tasks=[maze, {name: chain_sum, weight: 3}]", "rewards={correctness: 2}"])
-    assert {name: task.weight for name, task in config.tasks.items()} == {"maze": 1.0, "chain_sum": 3.0}
-    assert config.rewards["correctness"].weight == 2.0
-    config = load_train_config(base, ["evaluation.tasks=[maze, {name: easy, task: maze, num_examples: 3}]"])
-    assert {name: (task.task, task.num_examples) for name, task in config.evaluation.tasks.items()} == {
-        "maze": (None, None),
-        "easy": ("maze", 3),
-    }
-
-
 @pytest.mark.parametrize(
     ("short", "whole"),
     [
+        ("tasks=chain_sum", "tasks={chain_sum: {}}"),
+        ("tasks=[maze, {name: chain_sum, weight: 3}]", "tasks={maze: {}, chain_sum: {weight: 3}}"),
+        ("rewards={correctness: 2}", "rewards={correctness: {weight: 2}}"),
+        (
+            "evaluation.tasks=[maze, {name: easy, task: maze, num_examples: 3}]",
+            "evaluation.tasks={maze: {}, easy: {task: maze, num_examples: 3}}",
+        ),
         ("model=tiny", "model={name: tiny}"),
         ("engine=vllm", "engine.kind=vllm"),
         ("output=here", "output.dir=here"),
@@ -362,7 +356,8 @@ def test_forms_that_stand_for_others(base: Path) -> None:
         ("logging.report_to=none", "logging.report_to=[]"),
     ],
 )
-def test_plain_text_stands_for_a_section_or_a_list(base: Path, short: str, whole: str) -> None:
+def test_short_forms(base: Path, short: str, whole: str) -> None:
+    """Plain text is a section or a list; a list of names, mappings or both is a mapping; a number is a weight."""
     assert load_train_config(base, [short]) == load_train_config(base, [whole])
 
 
