@@ -56,25 +56,43 @@ PUT: dict[str, dict[str, Any]] = {
     "in the user's turn": {"prompt_placement": "user"},
     "after the question": {"prompt_placement": "user_after", "preamble": "Be brief."},
     "with a preamble": {"preamble": "Be brief."},
-    "no prompt": {"system_prompt": None},
+    "no prompt": {"instruction": None},
     "training": {"split": "train", "num_train_examples": 3, "seed": 5},
+    "a level": {"gym": ["spell_backward", {"name": "leg_counting", "level": 0}], "level": 2},
+}
+PUT_IN_CORE: dict[str, dict[str, Any]] = {
+    "no prompt": {"system_prompt": None},
     "a level": {"gym": [{"name": "spell_backward", "level": 2}, {"name": "leg_counting", "level": 0}]},
 }
-"""What core is asked for where `v1_scenario.py` asks the taskset."""
-BAD = {
-    "nothing asked": "num_eval_examples is 0",
-    "an option that there is not": "gyn",
-    "a reward that wants v0's state": "reward 'wants_state' needs 'state', which the v1 API does not provide",
-    "a function as a reward": "register your own function with @rg_env.reward",
-    "a level that there is not": "level must be a whole number from 0 to 35, not 99",
-    "text that is no JSON": "not JSON",
-    "a file that there is not": "imports: there is no file ",
-    "text that nests without end": "not JSON",
-    "a seed that is too large": "seed must be a whole number that fits in 64 bits",
-    "too many questions": "the number of eval examples must be a whole number from 0 to 2147483648, not 1000000000000",
-    "fewer questions than tasks": "1 example is too few for 2 tasks",
+"""What core calls by other names."""
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "nothing asked": ({"num_eval_examples": 0}, "num_eval_examples is 0"),
+    "an option that there is not": ({"gyn": "leg_counting"}, "gyn"),
+    "a reward that wants v0's state": (
+        {"imports": ["own.py"], "rewards": {"wants_state": 1.0}},
+        "reward 'wants_state' needs 'state', which the v1 API does not provide",
+    ),
+    "a level that there is not": ({"level": 99}, "level must be a whole number from 0 to 35, not 99"),
+    "text that is no JSON": ({"gym": "[leg_counting"}, "not JSON"),
+    "a file that there is not": ({"imports": ["nothing.py"]}, "imports: there is no file "),
+    "text that nests without end": ({"gym": "[" * 100_000}, "not JSON"),
+    "a seed that is too large": ({"eval_seed": 10**30}, "seed must be a whole number that fits in 64 bits"),
+    "too many questions": ({"num_eval_examples": 10**12}, "must be a whole number from 0 to 2147483648, not 1000000"),
+    "fewer questions than tasks": (
+        {"gym": ["leg_counting", "chain_sum"], "num_eval_examples": 1},
+        "1 example is too few for 2 tasks",
+    ),
 }
-BAD_HARNESS = ("greater than 0", "finite number", "greater than or equal to 0")
+BAD_HARNESS: list[tuple[dict[str, Any], str]] = [
+    ({"request_timeout": 0}, "greater than 0"),
+    ({"request_timeout": float("nan")}, "finite number"),
+    ({"max_retries": -1}, "greater than or equal to 0"),
+]
+SPEC = {
+    "put": PUT,
+    "bad": {name: options for name, (options, _) in BAD.items()},
+    "bad_harness": [options for options, _ in BAD_HARNESS],
+}
 SCENARIO = Path(__file__).with_name("v1_scenario.py")
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
@@ -107,14 +125,8 @@ def test_the_commands(
     check(traces(tmp_path / "run"), expected["several"])
 
     run_folder = next((tmp_path / "run").rglob("traces.jsonl")).parent
-    other = (
-        "--taskset.id",
-        "rg-env",
-        "--taskset.gym",
-        json.dumps(GYM),
-        "--taskset.rewards",
-        '{"correctness": 1.0, "format": 0.1}',
-    )
+    rewards = '{"correctness": 1.0, "format": 0.1}'
+    other = ("--taskset.id", "rg-env", "--taskset.gym", json.dumps(GYM), "--taskset.rewards", rewards)
     done = run(programs / f"{prefix}replay", run_folder, "--no-rich", "--output-dir", "again", *other, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     check(traces(tmp_path / "again"), expected["default"])
@@ -142,16 +154,18 @@ def test_the_commands(
 def test_from_python(release: Release, environment: Callable[[Release], Path], tmp_path: Path) -> None:
     """Rows and prompts are core's, whatever the options; own tasks and rewards; gold answers; all that is refused."""
     (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "spec.json").write_text(json.dumps(SPEC))
     done = run(environment(release) / "python", "-W", "ignore", SCENARIO, tmp_path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
-    assert said["put"] == {name: put(**options) for name, options in PUT.items()}
-    for name, problem in BAD.items():
+    assert said["put"] == {name: put(**PUT_IN_CORE.get(name, options)) for name, options in PUT.items()}
+    for name, (_, problem) in BAD.items():
         assert problem in said["bad"][name], name
-    for problem, told in zip(BAD_HARNESS, said["bad_harness"], strict=True):
+    assert "register your own function with @rg_env.reward" in said["a function"]
+    for (_, problem), told in zip(BAD_HARNESS, said["bad_harness"], strict=True):
         assert problem in told
-    assert said["gold"] == [True] * 16
-    assert said["keys"] == [16, 16]
+    assert said["gold"] == [True] * 14
+    assert said["keys"] == [14, 14]
     none = {"status/wrong": 0.0, "status/no_answer": 0.0, "status/too_long": 0.0, "status/ungradable": 0.0}
     own = {
         "rewards": {"correctness": [1.0, 1.0], "shouts": [1.0, 0.5]},

@@ -1,6 +1,7 @@
 """What a release with the v1 API is asked from Python, in its own environment: v1_scenario.py FOLDER, prints JSON.
 
-FOLDER has own.py, with a reward and a task of a user's own.
+FOLDER has own.py, with a reward and a task of a user's own, and spec.json: `put` and `bad`, options of the taskset by
+name, and `bad_harness`, options of the harness.
 """
 
 import asyncio
@@ -19,39 +20,7 @@ try:
 except ImportError:  # 0.2
     from verifiers.v1 import loaders
 
-PUT = {
-    "as it is": {},
-    "in the user's turn": {"prompt_placement": "user"},
-    "after the question": {"prompt_placement": "user_after", "preamble": "Be brief."},
-    "with a preamble": {"preamble": "Be brief."},
-    "no prompt": {"instruction": None},
-    "training": {"split": "train", "num_train_examples": 3, "seed": 5},
-    "a level": {"gym": ["spell_backward", {"name": "leg_counting", "level": 0}], "level": 2},
-}
-BAD = {
-    "nothing asked": {"num_eval_examples": 0},
-    "an option that there is not": {"gyn": "leg_counting"},
-    "a reward that wants v0's state": {"imports": ["own.py"], "rewards": {"wants_state": 1.0}},
-    "a function as a reward": {"rewards": [print]},
-    "a level that there is not": {"level": 99},
-    "text that is no JSON": {"gym": "[leg_counting"},
-    "a file that there is not": {"imports": ["nothing.py"]},
-    "text that nests without end": {"gym": "[" * 100_000},
-    "a seed that is too large": {"eval_seed": 10**30},
-    "too many questions": {"num_eval_examples": 10**12},
-    "fewer questions than tasks": {"gym": ["leg_counting", "chain_sum"], "num_eval_examples": 1},
-}
-BAD_HARNESS = ({"request_timeout": 0}, {"request_timeout": float("nan")}, {"max_retries": -1})
-GOLD = [
-    "leg_counting",
-    "sudoku",
-    "maze",
-    "word_ladder",
-    "countdown",
-    "zebra_puzzles",
-    "tower_of_hanoi",
-    "rotten_oranges",
-]
+GOLD = ["leg_counting", "sudoku", "maze", "word_ladder", "countdown", "zebra_puzzles", "tower_of_hanoi"]
 
 
 def config(**options: Any) -> Any:
@@ -125,10 +94,12 @@ def main() -> None:
     import os
 
     os.chdir(Path(sys.argv[1]))
+    spec = json.loads(Path("spec.json").read_text())
     found: dict[str, Any] = {
-        "put": {name: [put(task) for task in tasks(**options)] for name, options in PUT.items()},
-        "bad": {name: refused(**options) for name, options in BAD.items()},
-        "bad_harness": [harness_refused(**options) for options in BAD_HARNESS],
+        "put": {name: [put(task) for task in tasks(**options)] for name, options in spec["put"].items()},
+        "bad": {name: refused(**options) for name, options in spec["bad"].items()},
+        "a function": refused(rewards=[print]),
+        "bad_harness": [harness_refused(**options) for options in spec["bad_harness"]],
         "loaded": loaded(),
         "gold": asyncio.run(gold(tasks(gym=GOLD, num_eval_examples=2 * len(GOLD)))),
     }
