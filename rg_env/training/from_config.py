@@ -126,9 +126,7 @@ def make_trainer(config: TrainConfig, policy: "Policy", env: Any, folder: Path) 
     from rg_env.training.curriculum import Curriculum
     from rg_env.training.trainer import GRPOTrainer
 
-    curriculum = None
-    if config.curriculum is not None:
-        curriculum = Curriculum(config.curriculum, env, config.seed, gym=config.gym)
+    levels = config.curriculum
     return GRPOTrainer(
         model=policy.model,
         env=env,
@@ -136,7 +134,7 @@ def make_trainer(config: TrainConfig, policy: "Policy", env: Any, folder: Path) 
         processing_class=policy.tokenizer,
         peft_config=lora(config),
         engine=config.engine,
-        curriculum=curriculum,
+        curriculum=None if levels is None else Curriculum(levels, env, config.seed, gym=config.gym),
     )
 
 
@@ -145,11 +143,9 @@ def evaluation_plan(config: TrainConfig) -> "EvaluationPlan":
     from rg_env.core.environment import ReasoningGym
     from rg_env.training.evaluation import EvaluationPlan
 
-    environments: dict[str | None, Environment] = {
-        label: ReasoningGym(**arguments) for label, arguments in config.evaluation_environments()
-    }
-    held_out = tuple(env for label, env in environments.items() if label is None)
-    labelled = {label: env for label, env in environments.items() if label is not None}
+    environments = [(label, ReasoningGym(**arguments)) for label, arguments in config.evaluation_environments()]
+    held_out = tuple(env for label, env in environments if label is None)
+    labelled: dict[str, Environment] = {label: env for label, env in environments if label is not None}
     when_and_how = config.evaluation.model_dump(include=set(EvaluationSettings.model_fields))
     return EvaluationPlan(held_out=held_out, labelled=labelled, **when_and_how)
 

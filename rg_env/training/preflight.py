@@ -69,8 +69,9 @@ def check_start(
     if os.environ.get("RANK", "0") != "0":
         return Start(rows=own_rows(config) if read_data else None)
     folder = RunFolder.choose(config.output.dir, run_name(config.trained_on, Path(config.model.name).name), resume)
-    if checkpoint is None or not (Path(checkpoint) / "config.json").is_file():  # otherwise, the model is not loaded
-        check_model(config.model.name)
+    is_loaded = checkpoint is None or not (Path(checkpoint) / "config.json").is_file()
+    if is_loaded and config.model.name != TINY and (problem := model_path_problem(config.model.name)):
+        raise InputError(f"model.name: {problem}")
     if resume not in (None, AUTO):
         _check_folder(Path(str(resume)), "resume from", ("trainer_state.json",))
     if checkpoint is not None and (os.path.isdir(checkpoint) or checkpoint.startswith((".", "/", "~"))):
@@ -101,19 +102,11 @@ def own_rows(config: TrainConfig) -> tuple[Rows, Rows]:
     return train, evaluation
 
 
-def check_model(name: str) -> None:
-    """Raise `InputError` if a model's name is the path of a folder that is missing or does not contain a model."""
-    if name != TINY and (problem := model_path_problem(name)):
-        raise InputError(f"model.name: {problem}")
-
-
 def check_hub(config: HubConfig) -> None:
     """Raise `InputError` if uploads are enabled but no Hugging Face token is available."""
-    if not config.enabled:
-        return
     from huggingface_hub import get_token
 
-    if not get_token():
+    if config.enabled and not get_token():
         raise InputError(f"hub.enabled: no Hugging Face token found: {LOGIN}; or set hub.enabled=false")
 
 
@@ -123,11 +116,10 @@ def check_logins(config: LoggingConfig) -> None:
         return
     import wandb
 
-    problem = ""
     try:
         offline = wandb.setup().settings.mode in ("offline", "dryrun", "disabled")
-        if not (offline or wandb.run or wandb.login(prompt=False, verify=False)):
-            problem = "not logged in"
+        known = offline or wandb.run or wandb.login(prompt=False, verify=False)
+        problem = "" if known else "not logged in"
     except wandb.Error as error:  # such as a key of the wrong length
         problem = one_line(error).rstrip(".")
     if problem:
