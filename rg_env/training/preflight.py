@@ -16,7 +16,6 @@ from rg_env.core.data.manifest import read_manifest
 from rg_env.core.data.user_rows import split_rows
 from rg_env.core.hub import LOGIN
 from rg_env.core.run_folder import RunFolder, model_path_problem, run_name
-from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.option_values import check_options
 from rg_env.core.text import counted, one_line
 from rg_env.errors import InputError
@@ -80,7 +79,7 @@ def check_start(
         read_manifest(config.splits.manifest)
     gym = {f"tasks.{spec['name']}": spec for spec in config.gym}
     gym |= {f"evaluation.tasks.{name}": config.evaluation.gym(name) for name in config.evaluation.tasks}
-    check_options({key: Mixture.parse(spec).tasks[0] for key, spec in gym.items()})
+    check_options({key: config.mixture(spec).tasks[0] for key, spec in gym.items()})
     rows = own_rows(config) if read_data else None
     check_hub(config.hub)
     check_logins(config.logging)

@@ -445,6 +445,10 @@ class TrainConfig(Section):
         """Names of the training tasks, or of the data file, to use in the run's name."""
         return [self.data.name] if self.data else list(self.tasks)
 
+    def mixture(self, gym: Any) -> Mixture:
+        """Parse `gym` as a mixture. The tiny policy uses its own problem sizes for options that `gym` does not set."""
+        return tiny_mixture(gym) if self.model.name == TINY else Mixture.parse(gym)
+
     def prompt_arguments(self) -> dict[str, Any]:
         """Keyword arguments for any `Environment`: the prompt and the rewards."""
         prompt = self.prompt
@@ -459,7 +463,7 @@ class TrainConfig(Section):
         """Keyword arguments for `ReasoningGym`, with `gym` as its tasks. Default: the training tasks."""
         splits, gym = self.splits, self.gym if gym is None else gym
         return {
-            "gym": tiny_mixture(gym) if self.model.name == TINY else Mixture.parse(gym),
+            "gym": self.mixture(gym),
             "num_train_examples": splits.num_train_examples,
             "num_eval_examples": splits.num_eval_examples,
             "seed": self.seed if splits.seed is None else splits.seed,
