@@ -122,12 +122,6 @@ def test_output_that_cannot_be_written_is_one_line(shown: str, unbuffered: str) 
     assert done.stderr.count("\n") == 1
 
 
-def test_read_only_output_is_one_line() -> None:
-    with open(os.devnull) as source:
-        done = run_program("print('x')", {"PYTHONUNBUFFERED": ""}, stdout=source)
-    assert (done.returncode, done.stderr) == (1, "error: cannot write to standard output: Bad file descriptor\n")
-
-
 def test_a_file_on_a_full_disk_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """Other system errors are raised, because they may be bugs."""
     with pytest.raises(SystemExit) as caught:

@@ -79,16 +79,6 @@ def test_warm_up_runs_once_in_each_worker(pool: WorkerPool) -> None:
     assert value_of(pool.call("counts"))[1] == 1
 
 
-def test_a_thousand_calls_at_once() -> None:
-    """From many threads, with no more files open than the workers have."""
-    before = len(os.listdir("/dev/fd"))
-    with WorkerPool("worker_targets:do", workers=2, wall_s=5) as pool, ThreadPoolExecutor(20) as threads:
-        outcomes = threads.map(lambda i: pool.call("echo", i), range(1000))
-        assert len(os.listdir("/dev/fd")) <= before + 3 * 3  # a log and two pipes for each process
-        assert [value_of(outcome) for outcome in outcomes] == [[i] for i in range(1000)]
-    assert len(os.listdir("/dev/fd")) <= before
-
-
 def test_large_arguments() -> None:
     """10 MB pass; more than `MAX_REQUEST_BYTES` is refused before anything is sent."""
     with WorkerPool("worker_targets:do", workers=1, wall_s=10) as pool:
@@ -248,7 +238,7 @@ def test_workers_killed_in_a_call(pool: WorkerPool) -> None:
 
 def test_a_thousand_calls_while_workers_are_killed() -> None:
     """Any of them, also one that is starting, every 50 ms: each call comes to an end, and the pool serves on."""
-    over = threading.Event()
+    over, before = threading.Event(), len(os.listdir("/dev/fd"))
     killed: set[int] = set()
 
     def kill(pool: WorkerPool) -> None:
@@ -269,15 +259,7 @@ def test_a_thousand_calls_while_workers_are_killed() -> None:
         assert len(killed) > 3
         assert [value_of(pool.call("echo", i)) for i in range(4)] == [[i] for i in range(4)]
     assert [stat_of(pid) for pid in killed] == [""] * len(killed)
-
-
-def test_workers_killed_between_calls(pool: WorkerPool) -> None:
-    """No call suffers, not even when the spares are gone as well."""
-    pool.call("echo", 1)
-    for pid in pids_of(pool):
-        os.kill(pid, signal.SIGKILL)
-    time.sleep(0.05)
-    assert value_of(pool.call("echo", 1)) == [1]
+    assert len(os.listdir("/dev/fd")) <= before
 
 
 def test_children_die_with_their_worker(folder: Path) -> None:

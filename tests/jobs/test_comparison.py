@@ -107,24 +107,6 @@ def test_figures_are_means_over_seeds_with_intervals(make: Callable[..., Folder]
                 assert (mean - low, high - mean) == pytest.approx((half, half), rel=2e-4), name
 
 
-@pytest.mark.parametrize(
-    ("accuracies", "low", "high"),
-    [
-        ((0.0, 0.0, 0.0), 0.0, 0.161),  # Wilson's of 0 of 20 questions
-        ((1.0, 1.0, 1.0), 0.839, 1.0),
-        ((0.80, 0.82, 0.78, 0.81, 0.79), 0.711, 0.867),  # no narrower than that of 100 answers
-    ],
-)
-def test_the_interval_of_an_accuracy_over_seeds(
-    make: Callable[..., Folder], accuracies: Sequence[float], low: float, high: float
-) -> None:
-    sweep = make(*({"seed": seed} for seed in range(len(accuracies))))
-    for number, accuracy in enumerate(accuracies):
-        sweep.leave(number, eval_after={"n": 20, "accuracy": accuracy, "intervals": {}})
-    (group,) = compare(sweep.folder).groups
-    assert group.figures["accuracy_after"].interval == pytest.approx((low, high), abs=0.005)
-
-
 def test_two_seeds_have_no_interval(make: Callable[..., Folder], printed: Printed) -> None:
     """It would be almost as wide as the scale; the table has both values, and says so."""
     sweep = make({"seed": 0}, {"seed": 1})

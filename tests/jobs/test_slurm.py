@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -19,7 +18,6 @@ import pytest
 import yaml
 
 pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
-from chat_server import ChatServer
 from slurm_cluster import CONFIG, EVALUATION, JOB, JOBS, PORT, REPOSITORY, Cluster, job
 
 from rg_env.core.config import yaml12
@@ -144,11 +142,6 @@ def test_shipped_evaluations_are_jobs(checkout: Path, file: Path) -> None:
     assert 'rg-env eval "$@" --resume' in script
 
 
-def test_a_swept_model_is_a_model_to_train(checkout: Path) -> None:
-    (checkout / "part.yaml").write_text("tasks: leg_counting\n")
-    assert "rg-env train" in sbatch_script(job("part.yaml", sweep=("model.name=tiny,other",)))
-
-
 def test_the_batch_must_fit_the_processes_that_train(checkout: Path) -> None:
     """The processes of the job, not the one that writes the script."""
     keys = ("per_device_train_batch_size=2", "rollouts_per_step=16", "num_generations=8")
@@ -266,44 +259,6 @@ def test_an_evaluation_has_a_server_on_each_gpu(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-def test_an_evaluation_that_ran_out_of_time_goes_on_when_it_is_requeued(cluster: Cluster) -> None:
-    """The real program: warned that its time is up it ends cleanly, and evaluates the rest the next time."""
-    program = cluster.checkout / ".venv/bin/rg-env"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m rg_env.cli.main "$@"\n')
-    with ChatServer(lambda question: "<answer>4</answer>", trouble=lambda number, body: 2.0) as server:
-        models = json.dumps({"here": {"model": "tiny"}, "there": {"model": "m", "url": server.url}})
-        settings = ("rollouts_per_example=2", "sampling.max_tokens=90", "requests.concurrency=4", "num_examples=60")
-        asked = job("evaluation.yaml", overrides=(f"models={models}", "serving.kind=embedded", *settings))
-        folder = cluster.checkout / f"outputs/evaluation-{JOB}"
-        with cluster.start(asked, CUDA_VISIBLE_DEVICES="") as process:
-            deadline = time.monotonic() + 90
-            while len(answered(folder, "here")) < 120 and process.poll() is None and time.monotonic() < deadline:
-                time.sleep(0.02)
-            process.send_signal(signal.SIGTERM)
-            printed, errors = process.communicate(timeout=60)
-        assert (process.returncode, errors) == (130, "interrupted\n")
-        assert f"resume with --resume --output-dir outputs/evaluation-{JOB}" in printed
-        before = answered(folder, "here"), answered(folder, "there")
-        assert len(before[0]) == 120 > len(before[1])
-        assert not [*folder.glob("results*")]
-        server.trouble = lambda number, body: None
-        assert cluster.run(asked, CUDA_VISIBLE_DEVICES="") == (0, "")
-    after = answered(folder, "here"), answered(folder, "there")
-    assert after[0] == before[0]
-    assert after[1][: len(before[1])] == before[1]
-    assert len({*after[1]}) == len(after[1]) == 120
-    assert [*folder.glob("results_all_tasks_*.json")]
-
-
-def answered(folder: Path, model: str) -> list[tuple[str, int]]:
-    """Question and number of each rollout that there is, in order."""
-    file = folder / "rollouts.jsonl"
-    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
-    records = [json.loads(line) for line in lines if line.endswith("\n")]
-    return [(record["row"], record["rollout"]) for record in records if record["model"] == model]
-
-
-@pytest.mark.slow
 def test_two_nodes(cluster: Cluster) -> None:
     """A server on the first one's first GPU; when it serves, trainers on both, which meet on the first."""
     asked = job(gpus=8, nodes=2, overrides=("model.name=org/model", "training.max_prompt_length=512"))
@@ -342,13 +297,6 @@ def test_a_server_that_does_not_come_up_ends_the_job(cluster: Cluster) -> None:
     assert errors == f"vLLM exited, or was not ready after 20 minutes: see vllm-{JOB}-vllm.log\n"
     assert "out of memory" in (cluster.checkout / f"vllm-{JOB}-vllm.log").read_text()
     assert not cluster.records(program="srun")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("asked", JOBS.values(), ids=JOBS)
-def test_the_exit_code_is_the_trainers(cluster: Cluster, asked: SlurmJob) -> None:
-    code, _ = cluster.run(asked, STAND_IN_CODE="37", SLURM_ARRAY_JOB_ID="4700", SLURM_ARRAY_TASK_ID="3")
-    assert code == 37
 
 
 @pytest.mark.slow

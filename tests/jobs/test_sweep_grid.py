@@ -222,18 +222,6 @@ def test_a_run_is_started_with_the_config_that_was_checked(config: str, words: l
         assert train_command(point, folder / point.name, resumes=False) == command[:-2]
 
 
-@pytest.mark.parametrize(
-    ("name", "plain"),
-    [("outputs/my runs", True), ("a #1", False), ("1e5", False), ("it's", True), ("'it'", False), ("a: b", False),
-     ("a\nb", False), ("\x85é\u2028", False), ("null", False), ("[a", False), ("  a ", False)],
-)  # fmt: skip
-def test_a_folder_is_named_so_that_it_is_read_again(config: str, name: str, plain: bool) -> None:
-    """Unquoted if possible."""
-    given = override("output.dir", name)
-    assert load_train_config(config, [given]).output.dir == name
-    assert (given == f"output.dir={name}") == plain
-
-
 def test_what_differs_between_two_sweeps_is_told(config: str) -> None:
     """But not where their output goes, what is logged and where the server is."""
     rates = ["training.learning_rate=1e-6,2e-6"]

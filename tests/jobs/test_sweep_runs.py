@@ -86,17 +86,17 @@ def ended(sweep: Any) -> tuple[int, list[str], str]:
     return code, lines, errors
 
 
-def test_a_run_that_fails_does_not_end_the_sweep(folder: Path, started: Started) -> None:
-    """It is reported with its last line, its remaining processes are ended, and the next attempt runs only this
-    point."""
+def test_a_run_that_fails_or_is_stopped_does_not_end_the_sweep(folder: Path, started: Started) -> None:
+    """A failed run is reported with its last line, and its remaining processes are ended; the next attempt runs only
+    this point. A run that a monitor stopped is not repeated, but is not taken for a finished one, either."""
+    (folder / "does-0").write_text("is stopped")
     (folder / "does-1").write_text("fails")
     code, lines, errors = ended(started())
     assert (code, errors) == (1, "")
     assert lines == [
         "[1/3] seed=0",
         "[1/3] seed 0",
-        "[1/3] trained",
-        "[1/3] seed=0 finished",
+        "[1/3] seed=0 was stopped by monitor kl_spike after 20 steps; the sweep continues",
         "[2/3] seed=1",
         "[2/3] seed 1",
         "[2/3] error: no \x1b[31m model",
@@ -106,15 +106,18 @@ def test_a_run_that_fails_does_not_end_the_sweep(folder: Path, started: Started)
         "[3/3] trained",
         "[3/3] seed=2 finished",
     ]
-    states = [status_of(Path("sweep"), f"seed={seed}") for seed in range(3)]
-    assert states == [("finished", ""), ("failed", "exit code 1: error: no [31m model"), ("finished", "")]
+    assert [status_of(Path("sweep"), f"seed={seed}") for seed in range(3)] == [
+        ("stopped", "by monitor kl_spike after 20 steps"),
+        ("failed", "exit code 1: error: no [31m model"),
+        ("finished", ""),
+    ]
     assert Path("sweep/logs/seed=1.log").read_text() == "seed 1\nerror: no \x1b[31m model\n"
 
     (folder / "does-1").unlink()
     code, lines, _ = ended(started())
-    assert code == 0
+    assert code == 1
     assert lines == [
-        "[1/3] seed=0: already finished",
+        "[1/3] seed=0: already stopped by monitor kl_spike after 20 steps",
         "[2/3] seed=1 resumes",
         "[2/3] seed 1 goes on",
         "[2/3] trained",
@@ -124,29 +127,6 @@ def test_a_run_that_fails_does_not_end_the_sweep(folder: Path, started: Started)
     there = ["config.yaml", "logs", "seed=0", "seed=1", "seed=2", "sweep.yaml"]
     assert sorted(path.name for path in Path("sweep").iterdir()) == there
     assert sorted(path.name for path in Path("sweep/logs").iterdir()) == [f"seed={seed}.log" for seed in range(3)]
-
-
-def test_a_run_that_a_monitor_stops_is_not_taken_for_a_finished_one(folder: Path, started: Started) -> None:
-    """The sweep continues and reports it with its exit code, also when resumed: such a run is not repeated."""
-    (folder / "does-0").write_text("is stopped")
-    code, lines, errors = ended(started("seed=0,1"))
-    assert (code, errors) == (1, "")
-    assert lines == [
-        "[1/2] seed=0",
-        "[1/2] seed 0",
-        "[1/2] seed=0 was stopped by monitor kl_spike after 20 steps; the sweep continues",
-        "[2/2] seed=1",
-        "[2/2] seed 1",
-        "[2/2] trained",
-        "[2/2] seed=1 finished",
-    ]
-    assert status_of(Path("sweep"), "seed=0") == ("stopped", "by monitor kl_spike after 20 steps")
-    code, lines, _ = ended(started("seed=0,1"))
-    assert code == 1
-    assert lines == [
-        "[1/2] seed=0: already stopped by monitor kl_spike after 20 steps",
-        "[2/2] seed=1: already finished",
-    ]
 
 
 def test_a_signal_lets_the_run_save_and_ends_the_sweep(folder: Path, started: Started) -> None:
