@@ -234,16 +234,13 @@ def is_slow(call: Callable[[str], object], opener: str, run: str, closer: str) -
     ("pattern", "flags", "method"),
     [
         (r"```[\w+-]*[ \t]*\n?(.*?)\n?```", re.DOTALL, "fullmatch"),  # took seconds, before any grader
-        (r"\s*(?:°|degrees?)\s*", 0, "finditer"),
         (r"\s*(?:(?:∫|\\int)[^=]*?)\s*=", 0, "match"),
-        (r"[FGf]\s*(?:\(\s*x\s*\))?\s*=", 0, "match"),
         (r"(?:a+)+b", 0, "match"),
         (r"(?:a|a)*b", 0, "match"),
         (r"(\w+\s?)*=", 0, "fullmatch"),
         (r"\s+$", 0, "search"),
         (r"\d+[.,]?\d+x", 0, "fullmatch"),
         (r"<(.*)>", 0, "search"),
-        (r"a.*?b.*?c", re.DOTALL, "search"),
     ],
 )
 def test_slow_patterns_are_found(pattern: str, flags: int, method: str) -> None:

@@ -21,6 +21,7 @@ from rg_env.core.data.canonical import Bag, Name, canonical, equation, expressio
 from rg_env.core.data.dataset import build_splits
 from rg_env.core.data.problem_keys import DIGITS, KEPT, KEYS, WHOLE, problem_key
 from rg_env.core.data.splits import question_hash
+from rg_env.core.grading.scoring import score
 from rg_env.core.tasks.task_table import load_table, shipped_table, working_levels
 from rg_env.errors import TooFewQuestionsError
 
@@ -191,47 +192,50 @@ def _way_back(entry: Entry, rng: random.Random) -> None:
     metadata.update(signs, start=signs["goal"], goal=signs["start"])
 
 
+UNORDERED = {
+    "numbers": ["countdown", "gcd", "lcm", "puzzle24"],
+    "original_numbers": ["number_filtering", "number_sorting"],
+    "train_examples": ["arc_1d"],
+    "words": ["group_anagrams"],
+    "span": ["letter_counting"],
+    "candidates": ["number_format"],
+    "letters": ["palindrome_generation"],
+    "buttons": ["quantum_lock"],
+    "known_angles": ["simple_geometry"],
+    "candidate_numbers": ["survo"],
+    "transformed_words": ["word_sorting"],
+}
+
+
+EQUATIONS = {"intermediate_integration": "integrand", "polynomial_equations": "polynomial_expr"}
+EQUATIONS |= {"simple_equations": "equation", "simple_integration": "integrand"}
+
 SAME: dict[str, Change] = {
+    **{task: _shuffled(field) for field, tasks in UNORDERED.items() for task in tasks},
+    **{task: _variable(field) for task, field in EQUATIONS.items()},
+    **{
+        task: _relettered(field)
+        for task, field in (("isomorphic_strings", "words"), ("palindrome_partitioning", "string"))
+    },
+    **dict.fromkeys(("sudoku", "mini_sudoku"), _digits),
     "acre": _reworded(r"\b(metal|rubber)\b", r"old \1"),
-    "arc_1d": _shuffled("train_examples"),
     "arc_agi": _other("input", lambda grid: grid[::-1]),
     "binary_alternation": _other("string", lambda text: text[::-1]),
     "boxnet": _colors,
     "caesar_cipher": _other("cipher_text", str.swapcase),
     "complex_arithmetic": _reworded(r"complex", "difficult"),
-    "countdown": _shuffled("numbers"),
     "course_schedule": _courses,
     "cryptarithm": _cryptic,
     "game_of_life_halting": _pushed,
-    "gcd": _shuffled("numbers"),
     "graph_color": _vertices,
-    "group_anagrams": _shuffled("words"),
-    "intermediate_integration": _variable("integrand"),
-    "isomorphic_strings": _relettered("words"),
     "jugs": _shuffled("puzzle", "jug_capacities"),
     "knights_knaves": _inhabitants,
-    "lcm": _shuffled("numbers"),
     "leg_counting": _other("animals", lambda animals: dict(reversed(animals.items()))),
-    "letter_counting": _shuffled("span"),
     "maze": _way_back,
-    "mini_sudoku": _digits,
-    "number_filtering": _shuffled("original_numbers"),
-    "number_format": _shuffled("candidates"),
-    "number_sorting": _shuffled("original_numbers"),
-    "palindrome_generation": _shuffled("letters"),
-    "palindrome_partitioning": _relettered("string"),
-    "polynomial_equations": _variable("polynomial_expr"),
     "propositional_logic": _premises,
-    "puzzle24": _shuffled("numbers"),
-    "quantum_lock": _shuffled("buttons"),
     "ransom_note": _relettered("ransom_note", "magazine"),
     "rectangle_count": _other("puzzle", lambda text: "\n \n" + textwrap.indent(text, "    ")),
     "rubiks_cube": _reworded(r"^.*\n", "A cube:\n"),
-    "simple_equations": _variable("equation"),
-    "simple_geometry": _shuffled("known_angles"),
-    "simple_integration": _variable("integrand"),
-    "sudoku": _digits,
-    "survo": _shuffled("candidate_numbers"),
     "syllogism": lambda entry, rng: entry["metadata"].update(
         premise1=entry["metadata"]["premise2"], premise2=entry["metadata"]["premise1"]
     ),
@@ -239,34 +243,32 @@ SAME: dict[str, Change] = {
     "word_ladder": lambda entry, rng: entry["metadata"].update(
         start_word=entry["metadata"]["end_word"], end_word=entry["metadata"]["start_word"]
     ),
-    "word_sorting": _shuffled("transformed_words"),
     "zebra_puzzles": _clues,
 }
 """Changes that do not change the problem."""
 
+NUMBERS = {"gcd": "numbers", "kakurasu": "row_sums", "puzzle24": "numbers", "simple_geometry": "known_angles"}
+
 OTHER: dict[str, Change] = {
+    **{task: _other(field, lambda numbers: [numbers[0] + 1, *numbers[1:]]) for task, field in NUMBERS.items()},
     "chain_sum": _other("expression", lambda text: f"{text} + 1"),
     "countdown": _other("target", lambda target: target + 1),
     "course_schedule": _other("prerequisites", lambda pairs: pairs[:-1]),
     "cryptarithm": _other("result_letters", lambda word: word[::-1]),
-    "gcd": _other("numbers", lambda numbers: [numbers[0] + 1, *numbers[1:]]),
     "graph_color": lambda entry, rng: entry["metadata"]["puzzle"].update(num_colors=2),
     "intermediate_integration": _other("integrand", lambda text: f"2*({text})"),
-    "kakurasu": _other("row_sums", lambda sums: [sums[0] + 1, *sums[1:]]),
     "knights_knaves": lambda entry, rng: entry["metadata"]["statements"].append(["lying", 0]),
     "leg_counting": lambda entry, rng: entry["metadata"]["animals"].update(dragon=1),
     "mini_sudoku": lambda entry, rng: entry["metadata"]["puzzle"].__setitem__(0, [0, 0, 0, 0]),
     "number_sorting": _other("direction", lambda way: "up" if way == "descending" else "down"),
     "palindrome_generation": lambda entry, rng: entry["metadata"]["letters"].append("?"),
     "propositional_logic": lambda entry, rng: entry["metadata"]["premises"].append("(P → Q)"),
-    "puzzle24": _other("numbers", lambda numbers: [numbers[0] + 1, *numbers[1:]]),
     "quantum_lock": _other("target_value", lambda value: value + 1),
     "ransom_note": _other("ransom_note", lambda text: text + text[-1]),
     "rectangle_count": _other("puzzle", lambda text: "# #\n" + text),
     "rubiks_cube": _reworded(r"W  ", "Y  "),
     "shortest_path": _other("matrix", lambda grid: grid[::-1]),
     "simple_equations": _other("equation", lambda text: text.replace("=", "+ 1 =")),
-    "simple_geometry": _other("known_angles", lambda angles: [angles[0] + 1, *angles[1:]]),
     "syllogism": _other("conclusion", lambda text: f"All {text.split()[1]} are heroes"),
     "word_sequence_reversal": _other("words", lambda words: [*words, "end"]),
 }
@@ -414,14 +416,16 @@ def test_no_problem_of_one_task_is_in_the_other_split_of_another() -> None:
 
 HIGHEST = {"arc_1d": 2, "game_of_life_halting": 1, "jugs": 1}
 """Highest levels at which a draw never takes minutes."""
+SOME_WITHOUT_GOLD = {"intermediate_integration"}
 TOO_FEW = {("coin_flip", 0), ("tower_of_hanoi", 0)}
 """Levels with few problems, where a split may be empty."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", sorted(load_table()))
-def test_keys_of_every_task_are_read_at_every_level(task: str) -> None:
-    """No entry of the library falls back to its question, keys are of both splits, and are those of the rows.
+def test_every_task_has_disjoint_rows_with_keys_and_gold_answers(task: str) -> None:
+    """No entry of the library falls back to its question, keys are of both splits, and are those of the rows; every
+    gold answer is correct when scored.
 
     At the two lowest levels; at all with RG_ENV_MANY set.
     """
@@ -434,9 +438,13 @@ def test_keys_of_every_task_are_read_at_every_level(task: str) -> None:
         except TooFewQuestionsError:
             assert (task, level) in TOO_FEW
             continue
+        assert (len(train), len(evaluation)) == (6, 2)
         for row in [*train, *evaluation]:
             entry = json.loads(row["info"]["entry"])
             assert problem_key(task, entry) == row["info"]["problem"]
             assert (row["info"]["problem"] == question_hash(row["question"])[:DIGITS]) == (task in WHOLE)
-        keys = [{row["info"]["problem"] for row in rows} for rows in (train, evaluation)]
-        assert not keys[0] & keys[1]
+            if row["answer"] or task not in SOME_WITHOUT_GOLD:
+                result = score(f"so <answer>{row['answer']}</answer>", row["info"])
+                assert (result.status, result.task) == ("correct", task), result
+        for value in (lambda row: row["info"]["problem"], lambda row: row["question"]):
+            assert not set(map(value, train)) & set(map(value, evaluation))

@@ -2,11 +2,12 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 
 from rg_env.core.data.items import Item
-from rg_env.core.data.selection import BALANCE_PATIENCE, BALANCED, PATIENCE_MIN_DRAWS, Selection
+from rg_env.core.data.selection import BALANCE_PATIENCE, BALANCED, PATIENCE_MIN_DRAWS, Row, Selection
 from rg_env.core.data.splits import Split, question_hash, split_of
 
 
@@ -17,11 +18,25 @@ def _items(answers: str, split: Split = "train") -> list[Item]:
     return [Item(question, gold, "{}", question_hash(question)) for question, gold in texts]
 
 
-def _answers(task: str, items: list[Item]) -> str:
+def _rows(task: str, items: list[Item]) -> list[Row]:
+    """The training rows chosen from these items."""
     chosen = Selection(task, "{}", ("train", "eval"))
     for item in items:
         chosen.offer(item)
-    return "".join(row["answer"][0].lower() for row in chosen.rows("train"))
+    return chosen.rows("train")
+
+
+def _answers(task: str, items: list[Item]) -> str:
+    return "".join(row["answer"][0].lower() for row in _rows(task, items))
+
+
+def _with_entries(entries: list[str]) -> list[Item]:
+    return [item._replace(entry=entry) for item, entry in zip(_items("y" * len(entries)), entries, strict=True)]
+
+
+def _with_golds(golds: Iterable[str]) -> list[Item]:
+    golds = list(golds)
+    return [item._replace(gold=gold) for item, gold in zip(_items("y" * len(golds)), golds, strict=True)]
 
 
 def test_repeats_are_left_out() -> None:
@@ -59,10 +74,7 @@ def test_answers_take_turns() -> None:
 def test_an_answer_waits_while_it_has_its_share() -> None:
     """With many answers, one that is frequent gets one row in five, and the rest stay in the order of the draws."""
     assert BALANCED["maze"] == 5
-    chosen = Selection("maze", "{}", ("train",))
-    for item, gold in zip(_items("y" * 13), "1121314151617", strict=True):
-        chosen.offer(item._replace(gold=gold))
-    assert "".join(row["answer"] for row in chosen.rows("train")) == "1234516 7".replace(" ", "")
+    assert "".join(row["answer"] for row in _rows("maze", _with_golds("1121314151617"))) == "12345167"
 
 
 def test_several_answers_can_be_right() -> None:
@@ -71,26 +83,15 @@ def test_several_answers_can_be_right() -> None:
     one = json.dumps({"metadata": {"variables": ["P", "Q"], "premises": ["P", "(Q → ¬P)"]}})
     neither = json.dumps({"metadata": {"variables": ["P", "Q", "R"], "premises": ["(P → Q)", "(Q → R)"]}})
     entries = [both, both, one, one, *[neither] * 6]
-    chosen = Selection("propositional_logic", "{}", ("train",))
-    for item, entry in zip(_items("y" * len(entries)), entries, strict=True):
-        chosen.offer(item._replace(entry=entry))
-    assert [row["info"]["entry"] for row in chosen.rows("train")] == [
-        both,
-        one,
-        *[neither] * 4,
-        both,
-        one,
-        *[neither] * 2,
-    ]
+    found = [row["info"]["entry"] for row in _rows("propositional_logic", _with_entries(entries))]
+    assert found == [both, one, *[neither] * 4, both, one, *[neither] * 2]
 
 
 def test_gaps_want_either_sign_equally_often() -> None:
     """In modulo_grid, where one sign fills nine gaps in ten as drawn; grids with gaps of both are taken as drawn."""
-    chosen = Selection("modulo_grid", "{}", ("train",))
-    for number, grid in enumerate(["❌✅❌", "❌❌❌", "❌✅✅", "❌❌❌", "✅❌✅"]):
-        question = f"{number}\n\n❔{grid[1]}❔"
-        chosen.offer(_items("y")[0]._replace(question=question, gold=grid))
-    assert [row["answer"] for row in chosen.rows("train")] == ["❌✅❌", "❌✅✅", "❌❌❌", "✅❌✅", "❌❌❌"]
+    grids = _with_golds(["❌✅❌", "❌❌❌", "❌✅✅", "❌❌❌", "✅❌✅"])
+    items = [item._replace(question=f"{item.question}\n\n❔{str(item.gold)[1]}❔") for item in grids]
+    assert [row["answer"] for row in _rows("modulo_grid", items)] == ["❌✅❌", "❌✅✅", "❌❌❌", "✅❌✅", "❌❌❌"]
 
 
 @pytest.mark.parametrize(
@@ -104,10 +105,9 @@ def test_gaps_want_either_sign_equally_often() -> None:
 def test_copies_of_the_question_are_one_row_in_five(task: str, question: str, copied: str, other: str) -> None:
     """Tasks where many of the library's strings and grids need no change."""
     assert BALANCED[task] == 5
-    chosen = Selection(task, "{}", ("train",))
-    for number, (item, gold) in enumerate(zip(_items("y" * 13), [copied] * 3 + [other] * 10, strict=True)):
-        chosen.offer(item._replace(question=f"{number}. {question}", gold=gold))
-    assert [row["answer"] == copied for row in chosen.rows("train")] == [i % 5 == 0 for i in range(13)]
+    golds = _with_golds([copied] * 3 + [other] * 10)
+    items = [item._replace(question=f"{number}. {question}") for number, item in enumerate(golds)]
+    assert [row["answer"] == copied for row in _rows(task, items)] == [i % 5 == 0 for i in range(13)]
 
 
 def test_graphs_with_few_edges_are_rare() -> None:
@@ -116,10 +116,7 @@ def test_graphs_with_few_edges_are_rare() -> None:
     for edges in [3, 3, 3, *[6] * 12]:
         puzzle = {"vertices": list(range(10)), "edges": [[0, i + 1] for i in range(edges)], "color_options": [1, 2, 3]}
         entries.append(json.dumps({"metadata": {"puzzle": puzzle, "difficulty": {"num_vertices": [10, 10]}}}))
-    chosen = Selection("graph_color", "{}", ("train",))
-    for item, entry in zip(_items("y" * len(entries)), entries, strict=True):
-        chosen.offer(item._replace(entry=entry))
-    sparse = [row["info"]["entry"] == entries[0] for row in chosen.rows("train")]
+    sparse = [row["info"]["entry"] == entries[0] for row in _rows("graph_color", _with_entries(entries))]
     assert (len(sparse), sum(sparse), sparse[0], sparse[10]) == (14, 2, True, True)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.grading.scoring import score
-from rg_env.core.rewards import checked_value, resolve_rewards
+from rg_env.core.rewards import checked_value
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import (
     described,
@@ -34,16 +34,10 @@ LOOP["min_animals"] = LOOP
         (lambda: score("<answer>1</answer>", {1: 2, "a": 3}), "lacks 'rg_task'; it has"),
         (lambda: score("<answer>1</answer>", "[" * 200_000), "a row's info is not valid JSON"),
         (lambda: Mixture.parse([{"name": "gcd", "weight": 10**400}]), "weight must be a number above 0"),
-        (lambda: Mixture.parse([{"name": "gcd", "weight": 1e308}, "lcm"]), "weight must be a number above 0"),
         (lambda: Mixture.parse({"name": "leg_counting", "config": LOOP}), "cannot be written as JSON"),
         (lambda: Mixture.parse({"name": "leg_counting", "config": {"min_animals": {(1, 2): 3}}}), "written as JSON"),
         (lambda: build_rows(["gcd", "lcm"], "train", 10**400, 0), "number of train examples must be .* not 1000"),
         (lambda: build_rows("gcd", "train", 1, 10**5000), "seed must be .* fits in 64 bits, not <int, too long"),
-        (lambda: resolve_rewards([{"name": "length", "when": ["correct"]}]), "of reward 'length'"),
-        (lambda: resolve_rewards([{"name": "length", "weight": 10**400}]), "weight must be a finite number"),
-        (lambda: resolve_rewards([{"name": "length", "options": {"max_tokens": 10**400}}]), "number of at least 0"),
-        (lambda: resolve_rewards([{"name": "length", "options": {"max_tokens": -5}}]), "number of at least 0, not -5"),
-        (lambda: resolve_rewards([{"name": "length", "options": []}]), r"options must be a mapping, not \[\]"),
     ],
 )  # fmt: skip
 def test_odd_values_are_reported(call: Any, message: str) -> None:
