@@ -92,7 +92,7 @@ def number_sorting(answer: str, entry: Entry, config: Config) -> float:
 def counts(answer: str, entry: Entry, config: Config) -> float:
     """The stored whole numbers in order, with any separators."""
     gold = entry["answer"].split()
-    return answer.split() == gold or _numbers(answer, len(gold)) == _exact(gold)
+    return answer.split() == gold or _exact(gold) == _numbers(answer, len(gold))
 
 
 def _numbers(answer: str, count: int) -> list[Fraction]:

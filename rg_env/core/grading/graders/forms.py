@@ -104,12 +104,8 @@ def candidates(answer: str, *, label: bool = False, quotes: bool = True, bracket
     text = _stripped(answer)
     if text and text[0] not in _OPENING and text[-1] != "." and not (label and _LABEL.match(text)):  # nearly all
         return [answer] if text == answer else [answer, text]
-    optional = [
-        *([_without_label] if label else []),
-        _without_period,
-        *([_without_quotes] if quotes else []),
-        *([_without_brackets] if brackets else []),
-    ]
+    optional = [_without_label] * label + [_without_period]
+    optional += [_without_quotes] * quotes + [_without_brackets] * brackets
     found = [answer]
     for _ in range(_MAX_LAYERS):
         inner = _unwrapped(text)

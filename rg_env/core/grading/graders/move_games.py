@@ -17,9 +17,8 @@ import operator
 import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from rg_env.core.grading.graders import forms
 from rg_env.core.grading.graders.common import Config, Entry
@@ -50,6 +49,8 @@ _ACTION = re.compile(
 _S = TypeVar("_S")
 _State = tuple[int, ...]
 """State of a rush_hour board: the place of each vehicle on its line."""
+_Knights = tuple[frozenset[str], frozenset[str], str]
+"""State of a knight_swap board: the squares of the white and of the black knights, and the side to move."""
 _Squares = dict[str, list[str]]
 """Items in each square. A square's name has the coordinates of its center: `0.5_1.5`."""
 
@@ -104,22 +105,35 @@ def knight_swap(answer: str, entry: Entry, config: Config) -> float:
     library forbids a move without mentioning it in the question; if the puzzle is still possible under the question's
     rules, `graders.gold` provides a solution.
     """
-    metadata = entry["metadata"]
     if answer.strip(" \t\r\n\"'[].").lower() == "no":
         return entry["answer"] == "No"
-    answer = forms.matched(_KNIGHT_MOVES, forms.plain_digits(answer).strip())[0]
-    board: dict[str, str | None] = dict(metadata["pieces"])
-    turn = metadata["start_turn"]
-    for color, start, end in _KNIGHT_MOVE.findall(answer):
-        start, end = start.upper(), end.upper()
-        if color.lower() != turn.lower() or board.get(start) != turn:
+    answer = forms.matched(_KNIGHT_MOVES, forms.plain_digits(answer).strip())[0].upper()
+    state, moves = _knights(entry["metadata"]["pieces"], entry["metadata"]["start_turn"])
+    goal = state[1], state[0]
+    for given in _KNIGHT_MOVE.findall(answer):
+        after = next((after for move, after in moves(state) if move.upper() == ",".join(given)), None)
+        if after is None:
             return 0.0
-        if end not in board or board[end] is not None or not _is_knight_move(start, end):
-            return 0.0
-        board[start], board[end] = None, turn
-        turn = "B" if turn == "w" else "w"
-    swapped = {"w": "B", "B": "w", None: None}
-    return all(board[square] == swapped[piece] for square, piece in metadata["pieces"].items())
+        state = after
+    return state[:2] == goal
+
+
+def _knights(
+    pieces: Mapping[str, str | None], first: str
+) -> tuple[_Knights, Callable[[_Knights], Iterator[tuple[str, _Knights]]]]:
+    """The initial state of a board, and a function that lists the moves in a state, each with the state after it."""
+    jumps = {here: [to for to in pieces if _is_knight_move(here, to)] for here in pieces}
+    white, black = (frozenset(square for square, piece in pieces.items() if piece == color) for color in "wB")
+
+    def moves(state: _Knights) -> Iterator[tuple[str, _Knights]]:
+        own, other = (state[0], state[1]) if state[2] == "w" else (state[1], state[0])
+        for here in sorted(own):
+            for to in jumps[here]:
+                if to not in own and to not in other:
+                    moved = own - {here} | {to}
+                    yield f"{state[2]},{here},{to}", (moved, other, "B") if state[2] == "w" else (other, moved, "w")
+
+    return (white, black, first), moves
 
 
 def _is_knight_move(start: str, end: str) -> bool:
@@ -132,20 +146,9 @@ def solve_knight_swap(pieces: tuple[tuple[str, str], ...], first: str) -> str:
 
     The library's boards have at most 12 squares, so the search visits at most 70,000 states.
     """
-    jumps = {here: [to for to, _ in pieces if _is_knight_move(here, to)] for here, _ in pieces}
-    white, black = (frozenset(square for square, piece in pieces if piece == color) for color in "wB")
-
-    def rides(state: tuple[frozenset[str], frozenset[str], str]) -> Iterator[tuple[str, Any]]:
-        is_white = state[2] == "w"
-        own, other = (state[0], state[1]) if is_white else (state[1], state[0])
-        for here in sorted(own):
-            for to in jumps[here]:
-                if to not in own and to not in other:
-                    moved = own - {here} | {to}
-                    yield f"{state[2]},{here},{to}", (moved, other, "B") if is_white else (other, moved, "w")
-
-    moves = _shortest((white, black, first), rides, lambda state: (state[0], state[1]) == (black, white))
-    return "No" if moves is None else json.dumps(moves)
+    start, moves = _knights(dict(pieces), first)
+    found = _shortest(start, moves, lambda state: state[:2] == (start[1], start[0]))
+    return "No" if found is None else json.dumps(found)
 
 
 def sokoban(answer: str, entry: Entry, config: Config) -> float:
@@ -176,8 +179,7 @@ def sokoban(answer: str, entry: Entry, config: Config) -> float:
     return boxes <= goals
 
 
-@dataclass(frozen=True)
-class _Board:
+class _Board(NamedTuple):
     walls: int
     """Bit mask of the walls."""
     masks: list[list[int]]
@@ -192,10 +194,15 @@ class _Board:
             cells |= masks[place]
         return cells
 
-    @property
-    def exit(self) -> int:
-        """The red car's last place on its line."""
-        return len(self.masks[0]) - 1
+    def reach(self, taken: int, vehicle: int, place: int) -> Iterator[int]:
+        """The places to which a vehicle can slide, in either direction, past the `taken` cells."""
+        masks = self.masks[vehicle]
+        others = taken ^ masks[place]
+        for step in (1, -1):
+            at = place + step
+            while 0 <= at < len(masks) and not others & masks[at]:
+                yield at
+                at += step
 
 
 def read_board(description: str) -> _Board:
@@ -205,12 +212,10 @@ def read_board(description: str) -> _Board:
     the letters in the description, which may skip some letters.
     """
     cells: dict[str, list[int]] = {}
-    walls = 0
     for cell, letter in enumerate(description):
-        if letter == "x":
-            walls |= 1 << cell
-        elif letter != "o":
-            cells.setdefault(letter, []).append(cell)
+        cells.setdefault(letter, []).append(cell)
+    walls = sum(1 << cell for cell in cells.pop("x", []))
+    cells.pop("o", None)
     masks, start = [], []
     for letter in sorted(cells):
         first, stride, size = cells[letter][0], cells[letter][1] - cells[letter][0], len(cells[letter])
@@ -228,24 +233,19 @@ def rush_hour(answer: str, entry: Entry, config: Config) -> float:
     """
     board = read_board(entry["metadata"]["board_config"])
     moves = [forms.matched(_SLIDE, text) for text in forms.parts(forms.plain_digits(answer).upper())]
-    state, taken = list(board.start), board.taken(board.start)
+    state, last = list(board.start), len(board.masks[0]) - 1
     for number, move in enumerate(moves, start=1):
         vehicle, steps = ord(move[1]) - ord("A"), int(move[2] + move[3])
         if vehicle >= len(state):
             return 0.0
-        place = state[vehicle] + steps
-        if vehicle == 0 and number == len(moves) and place - board.exit in (1, 2):  # the red car has two cells
-            place = board.exit
-        if not 0 <= place < len(board.masks[vehicle]):
-            return 0.0
-        masks = board.masks[vehicle]
-        others = taken ^ masks[state[vehicle]]
-        low, high = sorted((place, state[vehicle]))
-        if any(others & mask for mask in masks[low : high + 1]):
+        here = state[vehicle]
+        place = here + steps
+        if vehicle == 0 and number == len(moves) and place - last in (1, 2):  # the red car has two cells
+            place = last
+        if place != here and place not in board.reach(board.taken(state), vehicle, here):
             return 0.0
         state[vehicle] = place
-        taken = others | masks[place]
-    return bool(moves) and state[0] == board.exit
+    return bool(moves) and state[0] == last
 
 
 def solve_rush_hour(entry: Mapping[str, Any]) -> str | None:
@@ -259,15 +259,10 @@ def solve_rush_hour(entry: Mapping[str, Any]) -> str | None:
     def slides(state: _State) -> Iterator[tuple[str, _State]]:
         taken = board.taken(state)
         for vehicle, place in enumerate(state):
-            masks = board.masks[vehicle]
-            others = taken ^ masks[place]
-            for step in (1, -1):
-                at = place + step
-                while 0 <= at < len(masks) and not others & masks[at]:
-                    yield f"{chr(ord('A') + vehicle)}{at - place:+d}", (*state[:vehicle], at, *state[vehicle + 1 :])
-                    at += step
+            for at in board.reach(taken, vehicle, place):
+                yield f"{chr(ord('A') + vehicle)}{at - place:+d}", (*state[:vehicle], at, *state[vehicle + 1 :])
 
-    moves = _shortest(board.start, slides, lambda state: state[0] == board.exit)
+    moves = _shortest(board.start, slides, lambda state: state[0] == len(board.masks[0]) - 1)
     return None if moves is None else " ".join(moves)
 
 
