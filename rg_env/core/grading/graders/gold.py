@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from itertools import pairwise, product
+from itertools import compress, pairwise, product
 from types import MappingProxyType
 from typing import Any
 
@@ -21,6 +21,7 @@ from rg_env.core.grading.graders import forms, games, logic, move_games
 from rg_env.core.grading.graders.arithmetic import elapsed_time
 from rg_env.core.grading.graders.common import Config, Entry, option
 from rg_env.core.grading.graders.expressions import exact_value
+from rg_env.core.tasks.task_table import shipped_table
 
 NO_OPTIONS: Config = MappingProxyType({})
 CARDS = re.compile(r"initial cards ([A-Z]+)")
@@ -38,7 +39,7 @@ def corrected(task: str, entry: Entry, config: Config = NO_OPTIONS) -> Entry:
     return entry if answer == entry["answer"] else {**entry, "answer": answer}
 
 
-def _aiw(entry: Entry, config: Config) -> str:
+def aiw(entry: Entry, config: Config) -> str:
     """The number of Matilda's female colleagues. She belongs to two circles: the count includes the woman at the center
     of the first one, but not Matilda herself.
 
@@ -51,7 +52,7 @@ def _aiw(entry: Entry, config: Config) -> str:
     return str(int(women[0]) + int(women[1]) - 1)
 
 
-def _basic_arithmetic(entry: Entry, config: Config) -> str:
+def basic_arithmetic(entry: Entry, config: Config) -> str:
     """The exact value of the expression: a fraction if a division leaves a remainder, which the library discards. With
     `allow_parentheses=False`, the library also ignores precedence."""
     exact = exact_value(entry["metadata"]["expression"])
@@ -60,7 +61,7 @@ def _basic_arithmetic(entry: Entry, config: Config) -> str:
     )
 
 
-def _tsumego(entry: Entry, config: Config) -> str:
+def tsumego(entry: Entry, config: Config) -> str:
     """The move that captures the most stones, which may differ from the stored one because the library adds stones
     at random."""
     captures = games.captures(entry["metadata"]["board"])
@@ -69,7 +70,7 @@ def _tsumego(entry: Entry, config: Config) -> str:
     return str(entry["answer"]) if not best or entry["answer"] in best else best[0]
 
 
-def _knight_swap(entry: Entry, config: Config) -> str:
+def knight_swap(entry: Entry, config: Config) -> str:
     """A solution if "No" is stored for a solvable puzzle. To make some puzzles impossible, the library forbids a move
     without mentioning this in the question."""
     metadata = entry["metadata"]
@@ -79,7 +80,7 @@ def _knight_swap(entry: Entry, config: Config) -> str:
     return move_games.solve_knight_swap(pieces, metadata["start_turn"])
 
 
-def _mahjong_puzzle(entry: Entry, config: Config) -> str:
+def mahjong_puzzle(entry: Entry, config: Config) -> str:
     """The last round's result. The library stores `Pass` for any randomly drawn card, even if the card forms a group,
     prefers `Chi` to `Peng`, and misses a sequence whose middle card occurs twice."""
     *before, last = entry["metadata"]["rounds"]
@@ -92,7 +93,7 @@ def _mahjong_puzzle(entry: Entry, config: Config) -> str:
     return "Chi" if any(one and other for one, other in pairwise(around)) else "Pass"
 
 
-def _syllogism(entry: Entry, config: Config) -> str:
+def syllogism(entry: Entry, config: Config) -> str:
     """Whether the conclusion holds in every model of the premises. The library checks for traditional figures, or for
     the converse of one premise, so it accepts some invalid conclusions and misses some valid ones."""
     follows = syllogism_follows(entry)
@@ -123,17 +124,14 @@ def _follows(statements: tuple[tuple[str, int, int], ...]) -> bool | None:
     """Check all models. A region is a combination of terms, and a model is the set of regions that have members."""
     n_terms = 1 + max(max(terms) for _, *terms in statements)
     regions = list(product((False, True), repeat=n_terms))
-    verdicts = set()
-    for every_term_has_a_member in (False, True):
-        follows = True
-        for inhabited in product((False, True), repeat=len(regions)):
-            model = [region for region, is_inhabited in zip(regions, inhabited, strict=True) if is_inhabited]
-            if every_term_has_a_member and not all(any(region[term] for region in model) for term in range(n_terms)):
-                continue
-            *premises, conclusion = (_holds(statement, model) for statement in statements)
-            follows = follows and (conclusion or not all(premises))
-        verdicts.add(follows)
-    return verdicts.pop() if len(verdicts) == 1 else None
+    models = [list(compress(regions, inhabited)) for inhabited in product((False, True), repeat=len(regions))]
+    aristotelian = [model for model in models if all(any(region[term] for region in model) for term in range(n_terms))]
+    *premises, conclusion = statements
+    modern, traditional = (
+        all(_holds(conclusion, model) for model in each if all(_holds(premise, model) for premise in premises))
+        for each in (models, aristotelian)
+    )
+    return modern if modern == traditional else None
 
 
 def _holds(statement: tuple[str, int, int], model: list[tuple[bool, ...]]) -> bool:
@@ -142,7 +140,14 @@ def _holds(statement: tuple[str, int, int], model: list[tuple[bool, ...]]) -> bo
     return found == kind.startswith("some")
 
 
-def _family_relationships(entry: Entry, config: Config) -> str:
+_REVERSED = {
+    **dict.fromkeys(("mother-in-law", "father-in-law"), ("son-in-law", "daughter-in-law")),
+    **dict.fromkeys(("niece", "nephew"), ("nephew", "niece")),
+}
+"""The reverse of a relationship, for a man and for a woman."""
+
+
+def family_relationships(entry: Entry, config: Config) -> str:
     """The first person's relationship to the second. For in-laws, nieces and nephews, the library stores the reverse
     relationship (`mother-in-law` for a daughter-in-law). The stored answer is kept if the options list the first
     person's name as both male and female, or as neither."""
@@ -151,24 +156,19 @@ def _family_relationships(entry: Entry, config: Config) -> str:
     male, female = (name in option("family_relationships", config, key) for key in ("male_names", "female_names"))
     if male == female:
         return stored
-    if stored in ("mother-in-law", "father-in-law"):
-        return "son-in-law" if male else "daughter-in-law"
-    if stored in ("niece", "nephew"):
-        return "nephew" if male else "niece"
-    return stored
+    return _REVERSED.get(stored, (stored, stored))[female]
 
 
-_RIGHT: Mapping[str, Callable[[Entry, Config], Any]] = {
-    "aiw": _aiw,
-    "basic_arithmetic": _basic_arithmetic,
-    "family_relationships": _family_relationships,
-    "knight_swap": _knight_swap,
-    "mahjong_puzzle": _mahjong_puzzle,
-    "syllogism": _syllogism,
-    "time_intervals": lambda entry, config: elapsed_time(entry),
-    "tsumego": _tsumego,
+def time_intervals(entry: Entry, config: Config) -> str:
+    """The elapsed time, which the library computes wrongly for some formats: see `arithmetic.elapsed_time`."""
+    return elapsed_time(entry)
+
+
+_RIGHT: Mapping[str, Callable[[Entry, Config], str]] = {
+    task: right for task, right in globals().items() if task in shipped_table()
 }
-"""For some tasks, the function that returns the right answer to an entry, in the stored format."""
+"""For some tasks, the function that returns the right answer to an entry, in the stored format: it has the task's
+name."""
 
 SOLVED = ("rush_hour", "boxnet")
 """Tasks whose gold answers come from a solver, which assumes that the entry is valid."""

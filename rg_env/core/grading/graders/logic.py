@@ -242,21 +242,15 @@ def columns(variables: Collection[str]) -> dict[str, int]:
     alternates between 0 and 1."""
     if len(variables) > MAX_VARIABLES:
         raise ValueError(f"a truth table can have at most {MAX_VARIABLES} variables, not {len(variables)}")
-    rows = 1 << len(variables)
-    found = {}
-    for index, name in enumerate(variables):
-        width = 1 << index
-        block, length = ((1 << width) - 1) << width, 2 * width  # 0 in `width` rows, then 1 in as many rows
-        while length < rows:
-            block |= block << length
-            length *= 2
-        found[name] = block
-    return found
+    every = always(variables)
+    widths = {name: 1 << index for index, name in enumerate(variables)}
+    # The quotient is 1 in `width` rows, then 0 in as many rows, and so on.
+    return {name: every // ((1 << width) + 1) << width for name, width in widths.items()}
 
 
-def always(table: Mapping[str, int]) -> int:
+def always(variables: Collection[str]) -> int:
     """A tautology's column."""
-    return (1 << (1 << len(table))) - 1
+    return (1 << (1 << len(variables))) - 1
 
 
 def truth(formula: Formula, table: Mapping[str, int]) -> int:
