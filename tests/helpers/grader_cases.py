@@ -1,15 +1,19 @@
-"""Shared helpers for grader tests: entries of every task, and tables of answers with their values."""
+"""Shared helpers for grader tests: entries of every task, and answers with their values."""
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 from honest_answers import entries_of
 
 from rg_env.core.grading.graders import grade
 
 ENTRIES = 4
+ANSWERS = Path(__file__).parents[1] / "data" / "answers"
 Answers = str | Sequence[str]
 """A list, or a text in which ` | ` separates answers."""
 
@@ -55,6 +59,18 @@ def row(
 
 def _listed(answers: Answers) -> Sequence[str]:
     return answers.split(" | ") if isinstance(answers, str) else answers
+
+
+def cases() -> list[tuple[str, Row]]:
+    """The cases of `tests/data/answers`, each with its file and task."""
+    found = []
+    for file in sorted(ANSWERS.glob("*.yaml")):
+        for case in yaml.safe_load(file.read_text(encoding="utf-8")):
+            item = {"question": "", "metadata": {}, **case["entry"]}
+            parts = {answer: float(Fraction(share)) for answer, share in case.get("partly", {}).items()}
+            answers = case.get("right", ()), case.get("wrong", ())
+            found.append((f"{file.stem}-{case['task']}", row(case["task"], item, *answers, parts, case.get("config"))))
+    return found
 
 
 def table(*rows: Row) -> Any:
