@@ -9,37 +9,187 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from run_metrics import logged
+from transformers import AutoModelForCausalLM
 
 from rg_env import Environment
+from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
 from rg_env.training.algorithms.loss import equal_rewards, group_advantages, policy_terms, sampler_weights
 from rg_env.training.algorithms.policy import PreviousPolicy
 from rg_env.training.rollouts import Rollouts
 
-QUESTIONS = ["a dog?", "two dogs?", "a bee and a cow?", "9 ants?"]
-ANSWERS = ["4", "8 legs <answer>8</answer>", "6 + 4 = 10", "<answer>54</answer>"]
-ADVANTAGES = [0.3, 1.0, -0.2, -0.5]
-
-
-def gradient(trainer: Any, parts: list[dict[str, Any]]) -> torch.Tensor:
-    """The loss of an update is the mean over its micro-batches."""
-    trainer.model.zero_grad()
-    for part in parts:
-        (trainer.objective(part) / len(parts)).backward()
-    return torch.cat([p.grad.flatten() for p in trainer.model.parameters() if p.grad is not None])
-
 
 @pytest.fixture
-def rows(make_batch: Any) -> dict[str, Any]:
-    inputs = make_batch(QUESTIONS, ANSWERS)
+def micro_batch(make_batch: Any) -> dict[str, Any]:
+    """Six rows of different lengths; rows 0, 2 and 5 carry no advantage, and row 5 is the longest."""
+    questions = ["a dog?", "two dogs?", "a bee and a cow?", "9 ants?", "no legs?", "a snake?"]
+    answers = ["4", "8 legs <answer>8</answer>", "6 + 4 = 10", "<answer>54</answer>", "x", "0 " * 20]
+    inputs = make_batch(questions, answers)
     tokens = inputs["loss_mask"].sum()
     return {
         **inputs,
-        "advantages": torch.tensor(ADVANTAGES),
+        "advantages": torch.tensor([0.0, 1.0, 0.0, -0.5, 0.7, 0.0]),
         "old_logps": None,
         "sampler_logps": torch.zeros(inputs["loss_mask"].shape),
-        "batch_tokens": torch.full((4,), tokens / 2),
+        "batch_tokens": torch.full((6,), 1.5 * tokens),
     }
+
+
+def by_the_formula(
+    model: Any, rows: dict[str, Any], loss_type: str, max_length: int, low: float = 0.2, high: float = 0.2
+) -> torch.Tensor:
+    """The clipped GRPO loss over every row, token by token (Shao et al., 2024, arXiv:2402.03300, eq. 3; the averages of
+    DAPO, arXiv:2503.14476, and Dr. GRPO, arXiv:2503.20783)."""
+    per_row, lengths = [], []
+    for row, (ids, mask) in enumerate(zip(rows["input_ids"], rows["loss_mask"], strict=True)):
+        chosen = model(ids[None]).logits[0, :-1].log_softmax(-1).gather(1, ids[1:, None]).squeeze(1)
+        old = chosen.detach() if rows["old_logps"] is None else rows["old_logps"][row]
+        ratio, advantage = (chosen - old)[mask].exp(), rows["advantages"][row]
+        per_row.append(-torch.min(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage).sum())
+        lengths.append(int(mask.sum()))
+    total = torch.stack(per_row)
+    if loss_type == "grpo":
+        return (total / torch.tensor(lengths)).mean()
+    divisor = {
+        "bnpo": sum(lengths),
+        "dapo": rows["batch_tokens"][0],
+        "dr_grpo": len(lengths) * max_length,
+    }
+    return total.sum() / divisor[loss_type]
+
+
+def gradient(model: Any, loss: torch.Tensor) -> torch.Tensor:
+    model.zero_grad()
+    loss.backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("old", [False, True])
+@pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo", "dapo"])
+def test_loss_and_gradient_are_those_of_the_formula(
+    make_trainer: Any, micro_batch: dict[str, Any], loss_type: str, old: bool
+) -> None:
+    """Over all rows, those that are left out of the passes too, with and without log-probs from before."""
+    trainer = make_trainer(loss_type=loss_type, epsilon=0.1, epsilon_high=0.3)
+    model = trainer.model
+    if old:
+        with torch.no_grad():
+            before = trainer.objective.logps(model, micro_batch["input_ids"], micro_batch["loss_mask"])
+        moved = 0.4 * torch.randn(before.shape, generator=torch.Generator().manual_seed(0))
+        micro_batch["old_logps"] = before + moved  # some ratios are beyond the clip
+    expected = by_the_formula(model, micro_batch, loss_type, trainer.args.max_seq_len, 0.1, 0.3)
+    wanted = gradient(model, expected)
+    assert wanted.norm() > 0
+    loss = trainer.objective(micro_batch)
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
+    assert (gradient(model, loss) - wanted).norm() < 1e-4 * wanted.norm()
+
+
+def test_a_kl_term_is_that_of_the_initial_model(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
+    """beta times the mean of `exp(d) - d - 1`, `d` the log-ratio of the initial model and the policy: of all rows."""
+    trainer = make_trainer(beta=0.3)
+    initial = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
+    with torch.no_grad():
+        trainer.model.lm_head.weight.mul_(1.3)
+    mask, ids = micro_batch["loss_mask"], micro_batch["input_ids"]
+
+    def logps(model: Any) -> torch.Tensor:
+        chosen: torch.Tensor = model(ids).logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None]).squeeze(2)
+        return chosen
+
+    difference = (logps(initial) - logps(trainer.model)).detach()
+    kl = ((difference.exp() - difference - 1) * mask).sum() / mask.sum()
+    assert kl > 0.01
+    expected = by_the_formula(trainer.model, micro_batch, "bnpo", 0) + 0.3 * kl
+    torch.testing.assert_close(trainer.objective(micro_batch), expected.detach(), atol=1e-5, rtol=1e-4)
+    assert trainer.metrics.take()["kl"] == pytest.approx(kl.item(), rel=1e-3)
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
+def test_an_entropy_bonus_is_that_of_the_formula(
+    make_trainer: Any, micro_batch: dict[str, Any], loss_type: str
+) -> None:
+    """`L - c H` (Schulman et al., 2017, arXiv:1707.06347, equation 9), H the entropy at the sampling temperature,
+    averaged as the loss is: over all rows, also those without an advantage."""
+    trainer = make_trainer(loss_type=loss_type, entropy_coef=0.5, temperature=1.3)
+    plain = make_trainer(loss_type=loss_type, temperature=1.3)
+    mask = micro_batch["loss_mask"]
+
+    def expected() -> torch.Tensor:
+        logps = (trainer.model(micro_batch["input_ids"]).logits[:, :-1] / 1.3).log_softmax(-1)
+        entropy = (-(logps.exp() * logps).sum(-1) * mask).sum(1)
+        mean = (entropy / mask.sum(1)).mean() if loss_type == "grpo" else entropy.sum() / micro_batch["batch_tokens"][0]
+        loss: torch.Tensor = plain.objective(micro_batch) - 0.5 * mean
+        return loss
+
+    wanted = gradient(trainer.model, expected())
+    loss = trainer.objective(micro_batch)
+    torch.testing.assert_close(loss, expected(), atol=1e-5, rtol=1e-4)
+    assert (gradient(trainer.model, loss) - wanted).norm() < 1e-4 * wanted.norm()
+
+
+def test_rows_without_advantage_are_not_forwarded(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
+    """Three of six rows go through the model, cut to their own width; without any advantage one, so that ranks stay in
+    step, with a gradient of zero; all with a KL term."""
+
+    def forwarded(trainer: Any, **changes: Any) -> list[tuple[int, ...]]:
+        shapes: list[tuple[int, ...]] = []
+        hook = trainer.model.register_forward_pre_hook(
+            lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+        )
+        trainer.model.zero_grad()
+        trainer.objective({**micro_batch, **changes}).backward()
+        hook.remove()
+        return shapes
+
+    trainer = make_trainer()
+    (shape,) = forwarded(trainer)
+    assert shape[0] == 3
+    assert shape[1] < micro_batch["input_ids"].shape[1]
+    (shape,) = forwarded(trainer, advantages=torch.zeros(6))
+    assert shape[0] == 1
+    assert all(parameter.grad.abs().max() == 0 for parameter in trainer.model.parameters())
+    assert forwarded(make_trainer(beta=0.1), reference_logps=None)[0][0] == 6
+
+
+def test_an_update_is_the_gradient_of_the_whole_step(make_trainer: Any, model: Any) -> None:
+    """With plain gradient descent, the weights move by the learning rate times the mean gradient of the micro-batches,
+    which are all rollouts of the step, each once."""
+    trainer = make_trainer(
+        max_steps=1, optim="sgd", max_grad_norm=0.0, learning_rate=1e-3, lr_scheduler_type="constant"
+    )
+    before = {name: value.clone() for name, value in model.named_parameters()}
+    parts: list[dict[str, Any]] = []
+    split = trainer._split
+
+    def kept(batch: Any) -> list[dict[str, Any]]:
+        parts.extend(split(batch))
+        return parts
+
+    trainer._split = kept
+    trainer.train()
+    sampled = [[*ids, *rollout.token_ids] for ids, rollout in
+               zip(trainer.rollouts.prompt_ids, trainer.rollouts.rollouts, strict=True)]  # fmt: skip
+    trained = [
+        row[: int(mask.nonzero().max()) + 2].tolist()
+        for part in parts
+        for row, mask in zip(part["input_ids"], part["loss_mask"], strict=True)
+    ]
+    assert len(parts) == 2
+    assert sorted(trained) == sorted(sampled)
+    after = {name: value.detach().clone() for name, value in model.named_parameters()}
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            value.copy_(before[name])
+    loss = torch.stack([by_the_formula(model, part, "bnpo", 0) for part in parts]).mean()
+    model.zero_grad()
+    loss.backward()
+    moved = torch.cat([(after[name] - before[name]).flatten() for name in before])
+    expected = torch.cat([-1e-3 * value.grad.flatten() for value in model.parameters()])
+    assert expected.norm() > 0
+    assert (moved - expected).norm() < 0.01 * expected.norm()
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(loss.item(), abs=1e-4)
+    assert trainer.state.log_history[0]["grad_norm"] == pytest.approx(float(expected.norm()) / 1e-3, rel=0.01)
 
 
 # --- overlong masking
@@ -78,36 +228,38 @@ def test_cut_off_rollouts_carry_no_loss(make_trainer: Any, masks: bool) -> None:
 # --- off-policy masking
 
 
-def test_off_policy_rows_have_no_policy_term(make_trainer: Any, rows: dict[str, Any]) -> None:
+def test_off_policy_rows_have_no_policy_term(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
     """A row of negative advantage, far below what it was sampled at: the gradient is that without it."""
     trainer = make_trainer(off_policy_mask_threshold=0.5)
     with torch.no_grad():
-        now = trainer.objective.logps(trainer.model, rows["input_ids"], rows["loss_mask"])
-    away = torch.tensor([2.0, 0.0, 2.0, 0.0])[:, None] * rows["loss_mask"]
-    rows |= {"sampler_logps": now + away}
-    left_out = {**rows, "advantages": torch.tensor([0.3, 1.0, 0.0, -0.5])}
-    ours, expected = gradient(trainer, [rows]), gradient(make_trainer(), [left_out])
+        now = trainer.objective.logps(trainer.model, micro_batch["input_ids"], micro_batch["loss_mask"])
+    away = torch.tensor([2.0, 2.0, 0.0, 2.0, 0.0, 0.0])[:, None] * micro_batch["loss_mask"]
+    rows = {**micro_batch, "sampler_logps": now + away}
+    left_out = {**rows, "advantages": torch.tensor([0.0, 1.0, 0.0, 0.0, 0.7, 0.0])}
+    ours, plain = gradient(trainer.model, trainer.objective(rows)), make_trainer()
+    expected = gradient(plain.model, plain.objective(left_out))
     assert (ours - expected).norm() < 1e-5 * expected.norm()
-    assert (gradient(make_trainer(), [rows]) - expected).norm() > 0.01 * expected.norm()
+    assert (gradient(plain.model, plain.objective(rows)) - expected).norm() > 0.01 * expected.norm()
     trainer.metrics.take()
     trainer.objective(rows)
-    assert trainer.metrics.take()["off_policy_masked"] == 0.25
+    assert trainer.metrics.take()["off_policy_masked"] == pytest.approx(1 / 3)  # of the rows with an advantage
 
 
 # --- rows without an advantage
 
 
-def test_a_micro_batch_without_a_useful_row_has_no_metrics(make_trainer: Any, rows: dict[str, Any]) -> None:
+def test_a_micro_batch_without_a_useful_row_has_no_metrics(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
     """Its stand-in row, which keeps every process at the same number of passes, is not averaged in."""
     trainer = make_trainer()
 
     def figures() -> dict[str, float]:
         return {name: value for name, value in trainer.metrics.take().items() if not name.startswith("time/")}
 
-    trainer.objective(rows)
-    trainer.objective({**rows, "advantages": torch.zeros(4), "sampler_logps": rows["sampler_logps"] - 9})
+    trainer.objective(micro_batch)
+    useless = {"advantages": torch.zeros(6), "sampler_logps": micro_batch["sampler_logps"] - 9}
+    trainer.objective({**micro_batch, **useless})
     together = figures()
-    trainer.objective(rows)
+    trainer.objective(micro_batch)
     assert together == figures()
 
 
@@ -205,7 +357,7 @@ def test_entropy_is_that_of_the_policy(make_trainer: Any, tmp_path: Path) -> Non
     assert estimate == pytest.approx(sum(exact) / sum(tokens), rel=0.1)
 
 
-# --- advantages and the terms of the loss as functions; the whole loss is tested in `test_trainer.py`
+# --- advantages and the terms of the loss as functions
 
 
 def test_clipping() -> None:
