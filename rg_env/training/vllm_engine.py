@@ -140,13 +140,15 @@ class Vllm(Engine):
                 return self.server.complete(self.model_name, prompts, sampling, self._config.generation_timeout)
             except ServerError as error:
                 if attempt == RETRIES or isinstance(error, RefusedError):
-                    problem = self.server.health_problem(timeout_s=10.0)
-                    state = f" (the vLLM server at {self.server}: {problem})" if problem else ""
-                    raise TrainingError(
-                        f"sampling failed after {counted(attempt + 1, 'attempt')}: {error}{state}"
-                    ) from error
+                    attempts = counted(attempt + 1, "attempt")
+                    raise TrainingError(f"sampling failed after {attempts}: {error}{self._health()}") from error
                 time.sleep(min(self.pause_s * 2**attempt, 8.0))
         raise AssertionError("unreachable")
+
+    def _health(self) -> str:
+        """What is wrong with the server, as the end of an error message; empty if it is healthy."""
+        problem = self.server.health_problem(timeout_s=10.0)
+        return f"; the server: {problem}" if problem else ""
 
     def sync(self) -> None:
         """Send the weights and verify that they arrived.
@@ -173,10 +175,8 @@ class Vllm(Engine):
         """Mean absolute difference between the server's log-probabilities of the probe prompt and `ours`. Raises
         `TrainingError` if the difference is too large, or if sending the weights failed (`failure`)."""
         if failure is not None:
-            problem = self.server.health_problem(timeout_s=5.0)
-            state = f"; the server: {problem}" if problem else ""
             raise TrainingError(
-                f"the weights did not arrive at the vLLM server at {self.server}: {reason_of(failure)}{state}"
+                f"the weights did not arrive at the vLLM server at {self.server}: {reason_of(failure)}{self._health()}"
             ) from failure
         try:
             self.server.post("/reset_prefix_cache", timeout_s=self._config.weight_sync_timeout)
