@@ -22,7 +22,6 @@ from transformers import TrainerCallback
 
 from rg_env.core.processes import entered, print_once, world_size
 from rg_env.core.run_folder import RunFolder
-from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import counted
 from rg_env.errors import InputError, StoppedTogether, TrainingError, from_interrupt
 from rg_env.evaluation.plots.curves import plot_run
@@ -349,7 +348,7 @@ def _describe(
     if from_step is None:
         trainer = evaluation.trainer
         machine = hardware(trainer.accelerator.num_processes)
-        folder.write_manifest(getattr(trainer.env, "manifest", None), evaluation.plan.manifests(trainer.env), machine)
+        folder.write_manifest(trainer.env.manifest, evaluation.plan.manifests(trainer.env), machine)
 
 
 def _model_name(trainer: GRPOTrainer) -> str:
@@ -360,18 +359,17 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
     """The contents of `config.yaml`: the caller's settings and the resolved values."""
     trainer, plan = evaluation.trainer, evaluation.plan
     env = trainer.env
-    options = getattr(env, "prompt_options", None)  # None for Verifiers environments
-    prompt = {"placement": options.prompt_placement, "preamble": options.preamble or ""} if options else {}
     environment: dict[str, Any] = {
         "system_prompt": env.system_prompt,
-        **prompt,
+        "placement": env.prompt_options.prompt_placement,
+        "preamble": env.prompt_options.preamble or "",
         "first_prompt": (env.train_rows or env.eval_rows)[0]["prompt"],
         "rewards": env.reward_weights,
     }
-    if isinstance(mixture := getattr(env, "mixture", None), Mixture):
-        environment |= {"gym": mixture.model_dump()["tasks"], "grading": getattr(env, "grading", "hardened")}
-    else:
+    if env.mixture is None:
         environment["own_rows"] = len(env.train_rows)
+    else:
+        environment |= {"gym": env.mixture.model_dump()["tasks"], "grading": env.prompt_options.grading}
     return {
         "script": shlex.join(sys.argv),
         **settings,
