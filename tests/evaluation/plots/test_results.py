@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from matplotlib.image import imread
 from result_files import all_results, model_result, of_task, run_evaluation, task_results
 from svg_pictures import Picture
 
@@ -75,13 +74,6 @@ def test_a_caption_names_questions_and_sampling(tmp_path: Path) -> None:
     assert "n = 20 questions, 1 rollout each, temperature 1, upstream grading" in words
     assert "maze" not in words
     assert not any("constant" in each for each in words)
-
-
-def test_a_model_without_questions_comes_last(tmp_path: Path) -> None:
-    """And has no bar."""
-    picture = drawn(task_results({"trained": model_result(0.9, 0), "base": 0.1}), tmp_path)
-    assert picture.text("base").y < picture.text("trained").y
-    assert len(picture.filled(BAR)) == 1
 
 
 def test_few_models_on_few_tasks_are_dots_with_intervals(tmp_path: Path) -> None:
@@ -167,9 +159,7 @@ def test_a_model_without_results_on_all_tasks_is_marked(tmp_path: Path) -> None:
     assert any(each.endswith(", 1 task") for each in picture.words)
 
 
-@pytest.mark.parametrize(
-    "name", ["$x$ and $y$", "$\\frac{$", "_hidden", "a\nb", "-", "x" * 300, "%s {} \\", "\u202e<b>&"]
-)
+@pytest.mark.parametrize("name", ["$\\frac{$ a\nb", "_hidden", "x" * 300, "%s {} \\ \u202e<b>&"])
 def test_names_are_shown_as_they_are(name: str, tmp_path: Path) -> None:
     """Neither formulas nor errors."""
     (label,) = short_names([name]).values()
@@ -199,23 +189,12 @@ def test_short_names_tell_all_apart(names: list[str]) -> None:
     assert list(labels) == names
     assert len(set(labels.values())) == len(names)
     assert all(len(label) <= 20 + 4 and "\n" not in label for label in labels.values())
-
-
-def test_short_names_keep_what_tells_them_apart() -> None:
     shared = "outputs/a_very_long_experiment_name_that_goes_on/checkpoint-{}/merged_with_the_base_model_in_bf16"
-    labels = short_names([shared.format(step) for step in (100, 200)])
-    assert ["checkpoint-100" in each for each in labels.values()] == [True, False]
-    assert ["checkpoint-200" in each for each in labels.values()] == [False, True]
-    assert short_names(["base", "a b"]) == {"base": "base", "a b": "a b"}
+    for step, label in zip((100, 200), short_names([shared.format(step) for step in (100, 200)]).values(), strict=True):
+        assert f"checkpoint-{step}" in label
 
 
-@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf", ".PNG"])
-def test_the_suffix_decides_the_format(suffix: str, tmp_path: Path) -> None:
-    for number, tasks in enumerate((["a"], ["a", "b"])):
-        file = tmp_path / f"{number}{suffix}"
-        plot_results(all_results([task_results({"a": 0.5}, task) for task in tasks]), file)
-        assert file.read_bytes()[:5] == {".svg": b"<?xml", ".pdf": b"%PDF-"}.get(suffix, b"\x89PNG\r")
-        if suffix == ".png":
-            pixels = imread(file)
-            assert min(pixels.shape[:2]) > 100
-            assert 0.02 < (pixels[..., :3] < 0.9).any(axis=-1).mean() < 0.6  # something is drawn, but not everywhere
+@pytest.mark.parametrize(("suffix", "start"), [(".PNG", b"\x89PNG\r"), (".svg", b"<?xml"), (".pdf", b"%PDF-")])
+def test_the_suffix_decides_the_format(suffix: str, start: bytes, tmp_path: Path) -> None:
+    plot_results(of_task(task_results({"a": 0.5})), tmp_path / f"plot{suffix}")
+    assert (tmp_path / f"plot{suffix}").read_bytes()[:5] == start
