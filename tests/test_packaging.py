@@ -126,25 +126,6 @@ def test_benchmarks_of_the_repository_are_found_without_a_clone(wheel: zipfile.Z
     }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "rg_env/py.typed",
-        "rg_env/core/tasks/task_table.json",
-        "rg_env/evaluation/report/page/page.html",
-        "rg_env/evaluation/report/page/page.css",
-        "rg_env/evaluation/report/page/main.js",
-        "rg_env/jobs/slurm.sh.jinja",
-        "rg_env/tiny/policy/config.json",
-        "rg_env/tiny/policy/model.safetensors",
-        "rg_env/tiny/policy/tokenizer.json",
-        "rg_env/tiny/policy/tokenizer_config.json",
-    ],
-)
-def test_files_that_the_package_reads_are_shipped(wheel: zipfile.ZipFile, name: str) -> None:
-    assert name in wheel.namelist()
-
-
 def test_the_wheel_is_small(wheel: zipfile.ZipFile) -> None:
     assert sum(entry.compress_size for entry in wheel.infolist()) < 5 * 2**20
 

@@ -1,6 +1,5 @@
 """A report in a real headless Chromium: what is seen, what keys do, and what must never happen."""
 
-import base64
 import json
 import shutil
 import time
@@ -239,10 +238,11 @@ def test_keys_walk_through_the_list(browser: Browser, evaluation_page: Path) -> 
     browser.press("/", Keys.BACKSPACE, Keys.ENTER)
     browser.settle()
     assert (browser.focus(), browser.run("return search.value"), browser.chosen()) == ("list", "", "2")
-    for keys, row in {(Keys.ARROW_DOWN,) * 2: "4", (Keys.ARROW_UP,): "3", (Keys.HOME,): "1", ("G",): "16",
-                      ("j",): "16", (Keys.HOME, Keys.END): "16"}.items():  # fmt: skip
-        browser.press(*keys)
+    for key, row in {Keys.ARROW_DOWN: "3", Keys.ARROW_UP: "2", Keys.HOME: "1", Keys.END: "16", "g": "1"}.items():
+        browser.press(key)
         assert browser.chosen() == row
+    browser.press("G", "j")
+    assert browser.chosen() == "16"
     place = "const row = document.getElementById('row-15').getBoundingClientRect(), box = list.getBoundingClientRect()"
     assert browser.run(f"{place}; return row.bottom <= box.bottom + 1 && row.top >= box.top")
     browser.press(Keys.ENTER)
@@ -338,8 +338,9 @@ def test_before_and_after_are_side_by_side(browser: Browser, run_page: Path) -> 
     assert browser.texts(".card header h4") == ["training, step 1"], "training has each question once"
 
 
-def test_light_dark_and_as_the_system_is_set(browser: Browser, evaluation_page: Path) -> None:
-    """By the system's preference, and by the button or t against it; text can be read on either ground."""
+def test_light_dark_and_on_paper(browser: Browser, evaluation_page: Path) -> None:
+    """By the system's preference, and by the button or t against it; text can be read on either ground. Tables, bars
+    and the chosen rollout are printed; what only works on a screen is not."""
 
     def look(scheme: str) -> tuple[str, bool]:
         features = [{"name": "prefers-color-scheme", "value": scheme}]
@@ -356,25 +357,15 @@ def test_light_dark_and_as_the_system_is_set(browser: Browser, evaluation_page: 
             assert browser.text("#theme") == f"Theme: {theme}"
             assert (look("light"), look("dark")) == tuple((each, True) for each in looks)
             browser.press("t")
-    finally:
-        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-
-
-def test_on_paper_it_is_light_and_without_the_list(browser: Browser, evaluation_page: Path) -> None:
-    """Tables, bars and the chosen rollout are printed; what only works on a screen is not."""
-    browser.open(evaluation_page)
-    browser.press("t", "t")
-    try:
+        browser.press("t", "t")  # dark; on paper it is light
         browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
         assert browser.run("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         seen = "return [...document.querySelectorAll(arguments[0])].map((e) => e.checkVisibility())"
         assert browser.run(seen, "#list, #filters, .tools") == [False] * 3
         assert all(browser.run(seen, "table, #bars svg, .card"))
-        pdf = browser.driver.execute_cdp_cmd("Page.printToPDF", {})["data"]
-        assert base64.b64decode(pdf).startswith(b"%PDF")
-    finally:
-        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
         browser.press("t")
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [], "media": ""})
 
 
 def test_on_a_phone_filters_are_folded(browser: Browser, run_page: Path) -> None:
@@ -424,15 +415,9 @@ def test_ten_thousand_rollouts_are_a_few_rows(in_browser: Callable[..., Browser]
     assert browser.text("#count") == "10,000"
     elements = browser.run("return document.querySelectorAll('*').length")
     assert elements < 1000
-    for part in (0.37, 1.0):
-        browser.run("list.scrollTop = arguments[0] * list.scrollHeight", part)
-        browser.settle()
-        rows = browser.run(
-            "const box = list.getBoundingClientRect(); return [...document.querySelectorAll('.row')].filter((row) => "
-            "row.getBoundingClientRect().bottom > box.top && row.getBoundingClientRect().top < box.bottom).length"
-        )
-        assert rows >= 10
-        assert browser.run("return document.querySelectorAll('.row').length") < 60
+    browser.run("list.scrollTop = 0.37 * list.scrollHeight")
+    browser.settle()
+    assert 10 <= len(browser.texts(".row")) < 60
     browser.press("G")
     assert browser.chosen() == "10000"
     assert browser.texts(".asked .block pre")[0] == "How many legs have 9999 cats?"

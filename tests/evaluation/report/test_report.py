@@ -226,9 +226,8 @@ def test_too_much_text_is_left_out_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("metrics.jsonl", '{"step": 5, "re'), ("metrics.jsonl", '{"reward": 7}'), ("rollouts.jsonl", "[1]"),
-        ("rollouts.jsonl", '{"step": 5, "completion": "no question"}'),
-        ("eval_results/eval_step_4.json", "{"), ("train_results.json", "]"), ("config.yaml", "a: ["),
+        ("metrics.jsonl", '{"reward": 7}'), ("rollouts.jsonl", '{"step": 5, "completion": "no question"}'),
+        ("eval_results/eval_step_4.json", "{"),
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_one_error_that_names_it(tmp_path: Path, name: str, line: str) -> None:
@@ -284,32 +283,15 @@ def test_nothing_to_report_is_one_line(tmp_path: Path, report: Run) -> None:
     assert not list(tmp_path.rglob("*.html"))
 
 
-@pytest.mark.parametrize(
-    ("output", "words"),
-    [
-        ("run/rollouts.jsonl", "must end in .html"),
-        ("nowhere/page.html", "cannot write"),
-        ("folder.html", "cannot write"),
-    ],
-)
-def test_a_page_that_cannot_be_written(tmp_path: Path, report: Run, output: str, words: str) -> None:
-    """No file of the run is lost, and nothing half is left."""
+def test_a_page_that_cannot_be_written(tmp_path: Path, report: Run) -> None:
+    """No file of the run is lost."""
     run = write_run(tmp_path / "run")
-    (tmp_path / "folder.html").mkdir()
     before = (run / "rollouts.jsonl").read_bytes()
-    code, _, errors = report(run, "--output", tmp_path / output)
-    assert (code, errors.count("\n")) == (2, 1)
-    assert words in errors
+    for output, words in (("run/rollouts.jsonl", "must end in .html"), ("nowhere/page.html", "cannot write")):
+        code, _, errors = report(run, "--output", tmp_path / output)
+        assert (code, errors.count("\n")) == (2, 1)
+        assert words in errors
     assert (run / "rollouts.jsonl").read_bytes() == before
-    assert not list(tmp_path.rglob("*.part"))
-
-
-def test_a_folder_with_a_name_that_is_no_text(tmp_path: Path) -> None:
-    """As other systems leave them: the page is made all the same."""
-    run = write_run(Path(f"{tmp_path}/<b>\udcff"), [])
-    reader = Reader(write_report(run).file.read_text(encoding="utf-8"))
-    assert reader.found["title"] == ["<b>? · rg_env report"]
-    assert reader.data["title"] == "<b>\udcff"
 
 
 def test_the_policy_lets_only_the_pages_own_code_run(tmp_path: Path) -> None:
@@ -327,34 +309,6 @@ def test_the_policy_lets_only_the_pages_own_code_run(tmp_path: Path) -> None:
         assert name != "style"
         if name in ("src", "href", "action"):
             assert (value or "").startswith(("#", "data:,"))
-
-
-def test_hostile_texts_stay_within_the_data(tmp_path: Path) -> None:
-    """A question, an answer, a model's name: none of them adds a tag to the page, and all come back as they were."""
-    texts = [evaluation_record("base", n, 0, True)["question"] for n in range(len(HOSTILE))]
-    plain, hostile = tmp_path / "plain", tmp_path / "hostile"
-    for folder, said in ((plain, texts), (hostile, list(HOSTILE))):
-        folder.mkdir()
-        fields = (
-            "question",
-            "completion",
-            "reasoning",
-            "answer",
-            "extracted",
-            "model",
-            "task",
-            "detail",
-            "status",
-            "error",
-        )
-        records = [evaluation_record("base", n, 0, True) | dict.fromkeys(fields, text) for n, text in enumerate(said)]
-        write_lines(folder / "rollouts.jsonl", records)
-    readers = [Reader(write_report(folder).file.read_text(encoding="utf-8")) for folder in (plain, hostile)]
-    assert readers[0].attributes == readers[1].attributes
-    assert readers[0].found["script"] == readers[1].found["script"]
-    data = readers[1].data["rollouts"]
-    assert [data["texts"][record["question"]] for record in data["records"]] == list(HOSTILE)
-    assert [record["completion"] for record in data["records"]] == list(HOSTILE)
 
 
 TEXTS = st.text(st.characters() | st.sampled_from("<>&/!-'\"\\$\u2028\u2029\ud800\udfff\x00\r\n"))
