@@ -2,6 +2,7 @@
 
 import argparse
 import atexit
+import contextlib
 import errno
 import io
 import logging
@@ -11,7 +12,6 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -39,20 +39,18 @@ def run_command(main: Callable[[], Any]) -> None:
         finally:  # also after --help
             sys.stdout.flush()  # a failure at interpreter exit would print a traceback and exit with 120
     except (Exception, KeyboardInterrupt) as error:
-        if isinstance(error, BrokenPipeError) and _output_is_closed():
-            code = 128 + signal.SIGPIPE
-        elif isinstance(error, OSError) and (what := _unwritable(error)) is not None:
-            print(f"error: cannot write{what}: {error.strerror}", file=sys.stderr)
-            code = 1
+        if isinstance(error, OSError) and (write := _failed_write(error)):
+            code, message = write
         elif from_interrupt(error):
-            print("interrupted", file=sys.stderr)
-            code = 130
+            code, message = 130, "interrupted"
         elif isinstance(error, RGEnvError):
-            if not (isinstance(error, StoppedTogether) and os.environ.get("RANK", "0") != "0"):  # one rank reports it
-                print(f"error: {without_controls(str(error))}", file=sys.stderr)  # it may quote untrusted text
-            code = error.exit_code
+            code, message = error.exit_code, f"error: {without_controls(str(error))}"  # it may quote untrusted text
+            if isinstance(error, StoppedTogether) and os.environ.get("RANK", "0") != "0":  # one rank reports it
+                message = ""
         else:
             raise
+        if message:
+            print(message, file=sys.stderr)
     code = code if isinstance(code, int) else 0
     _exit_from_process_group(code)
     sys.exit(code)
@@ -81,7 +79,7 @@ def say(line: str) -> None:
     print(without_controls(line), flush=True)
 
 
-@contextmanager
+@contextlib.contextmanager
 def end_signals_as_ctrl_c() -> Iterator[None]:
     """Handle SIGTERM and SIGHUP like Ctrl-C: stop servers, remove partial files, print the resume command."""
 
@@ -94,35 +92,24 @@ def end_signals_as_ctrl_c() -> Iterator[None]:
         yield
 
 
-def _output_is_closed() -> bool:
-    """Whether the reader of standard output has closed it. If so, pending output is dropped."""
-    poll = select.poll()
-    try:
+def _failed_write(error: OSError) -> tuple[int, str] | None:
+    """Exit code and message if `error` is that of a write, and not a bug. Standard output that cannot be written is
+    dropped, because Python would retry the write at exit."""
+    poll, where = select.poll(), f" {error.filename}" if error.filename else ""
+    is_closed, is_unwritable = False, False
+    with contextlib.suppress(OSError):  # replaced by something that is not a file
         poll.register(sys.stdout.fileno(), 0)
-    except OSError:  # replaced by something that is not a file
-        return False
-    closed = any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
-    if closed:
-        _drop_output()
-    return closed
-
-
-def _unwritable(error: OSError) -> str | None:
-    """Name of the output that could not be written, for the message; empty if unknown, None if no write failed."""
+        is_closed = any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
     try:
         sys.stdout.flush()  # fails again if standard output is the cause
     except OSError as again:
-        _drop_output()
-        if again.errno == error.errno:
-            return " to standard output"
-    if error.errno not in _NO_BUG:
-        return None
-    return f" {error.filename}" if error.filename else ""
-
-
-def _drop_output() -> None:
-    """Drop pending standard output: Python would retry the write at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        is_unwritable = again.errno == error.errno
+        where = " to standard output"
+    if is_closed or is_unwritable:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error, BrokenPipeError) and is_closed:
+        return 128 + signal.SIGPIPE, ""
+    return (1, f"error: cannot write{where}: {error.strerror}") if is_unwritable or error.errno in _NO_BUG else None
 
 
 def positive(text: str) -> int:

@@ -92,14 +92,12 @@ def check_model(name: str) -> tuple[Check, Model | None]:
     if is_cached(path):
         return Check("ok", f"{text}, in the Hub cache"), model
     size, free = 2 * shape.parameters, shutil.disk_usage(nearest_folder(Path(HF_HUB_CACHE))).free
-    text = f"{text}; about {gigabytes(size)} to download"
+    text, problem, fix = f"{text}; about {gigabytes(size)} to download", "", ""
     if described.options["local_files_only"]:
-        finding, fix = f"{text}, but the Hub cannot be reached", "connect to the network and unset HF_HUB_OFFLINE"
-        return Check("failed", finding, fix), model
-    if free < size:
-        finding, fix = f"{text}, but {HF_HUB_CACHE} has {gigabytes(free)} free", "free some space, or set HF_HOME"
-        return Check("failed", finding, fix), model
-    return Check("ok", text), model
+        problem, fix = ", but the Hub cannot be reached", "connect to the network and unset HF_HUB_OFFLINE"
+    elif free < size:
+        problem, fix = f", but {HF_HUB_CACHE} has {gigabytes(free)} free", "free some space, or set HF_HOME"
+    return Check("failed" if problem else "ok", text + problem, fix), model
 
 
 def _fix(reason: str) -> str:
@@ -141,31 +139,23 @@ def check_batch(planned: PlannedRun) -> Check:
 def check_prompts(planned: PlannedRun, model: Model) -> tuple[Check, PromptLengths | None]:
     """Check the run's training and evaluation prompts against their limits; also return their lengths."""
     config = planned.config
-    encoder = PromptEncoder(model.tokenizer)
-    measured: list[dict[str, list[int]]] = []
-    environments: list[tuple[str, dict[str, Any]]] = []
-    if config.data is None:
-        environments.append(("tasks", config.environment_arguments()))
-    elif not config.data.is_file:
-        return Check(
-            "skipped", f"{config.data.path} is read from the Hub when the run starts, so its prompts were not measured"
-        ), None
-    else:
-        try:
-            measured.append(prompt_lengths(Environment(*own_rows(config), **config.prompt_arguments()), encoder))
-        except RGEnvError as error:
-            return Check("failed", str(error), "correct the `data` section, or the data itself"), None
-    for label, arguments in config.evaluation_environments():
-        environments.append((f"evaluation.tasks.{label}" if label else "evaluation.tasks", arguments))
-    for place, arguments in environments:
-        try:
-            env = ReasoningGym(**arguments)
-        except RGEnvError as error:
-            return Check("failed", str(error), f"change {place}; `rg-env tasks NAME` shows a task's options"), None
-        measured.append(prompt_lengths(env, encoder))
-    others = [length for of_splits in measured[1:] for length in of_splits["evaluation"]]
-    lengths = PromptLengths(**measured[0], others=others)
-    return judge_prompts(planned, model.context, lengths), lengths
+    if config.data is not None and not config.data.is_file:
+        finding = f"{config.data.path} is read from the Hub when the run starts, so its prompts were not measured"
+        return Check("skipped", finding), None
+    encoder, place = PromptEncoder(model.tokenizer), "tasks" if config.data is None else "data"
+    try:
+        if config.data is None:
+            own: Environment = ReasoningGym(**config.environment_arguments())
+        else:
+            own = Environment(*own_rows(config), **config.prompt_arguments())
+        lengths, others = prompt_lengths(own, encoder), []
+        for label, arguments in config.evaluation_environments():
+            place = f"evaluation.tasks.{label}" if label else "evaluation.tasks"
+            others += prompt_lengths(ReasoningGym(**arguments), encoder)["evaluation"]
+    except RGEnvError as error:
+        return Check("failed", str(error), f"correct {place}; `rg-env tasks NAME` shows a task's options"), None
+    measured = PromptLengths(**lengths, others=others)
+    return judge_prompts(planned, model.context, measured), measured
 
 
 def judge_prompts(planned: PlannedRun, context: int, lengths: PromptLengths) -> Check:
