@@ -14,7 +14,7 @@ from rg_env.commands import run_command
 from rg_env.errors import InputError, RGEnvError
 
 FULL = Path("/dev/full")
-PRINTS = ["print('x')", "print('x', flush=True)", "print('x' * 100_000)", "print('x') or exit(0)"]
+PRINTS = ["print('x')", "print('x' * 100_000)", "print('x') or exit(0)"]
 
 
 def fail(error: BaseException) -> None:

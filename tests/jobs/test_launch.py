@@ -67,23 +67,6 @@ def test_gpus_are_split(vllm: str | None, training: str | None, visible: str, ex
     assert tuple("".join(ids) for ids in split_gpus(asked[0], asked[1], tuple(visible))) == expected
 
 
-@pytest.mark.parametrize(
-    ("vllm", "training", "visible", "words"),
-    [
-        ("0", "01", "0123", "name a GPU twice"),
-        ("7", None, "01", "--vllm-gpus names GPU 7, but only GPUs 0,1 can be used here"),
-        (None, "1", "", "--gpus names GPU 1, but no GPU is visible"),
-        ("01", None, "01", "--vllm-gpus takes all GPUs"),
-        (None, "01", "01", "--gpus takes all GPUs"),
-        (None, "11", "01", "name a GPU twice"),
-    ],
-)
-def test_impossible_gpus(vllm: str | None, training: str | None, visible: str, words: str) -> None:
-    with pytest.raises(InputError) as caught:
-        split_gpus(vllm and tuple(vllm), training and tuple(training), tuple(visible))
-    assert words in str(caught.value)
-
-
 SERVER = "bin/rg-env vllm org/model --host 127.0.0.1 --port 8000"
 SCRIPT = "examples/train.py --model org/model --engine vllm --port 8000"
 QUOTED = "'my model'"
@@ -148,13 +131,16 @@ def test_an_accelerate_configuration_may_be_given_and_is_found_from_elsewhere(re
 @pytest.mark.parametrize(
     ("machine", "changes", "words"),
     [
-        (CPU, {"script": "train.py"}, "'train.py' not found"),
-        (CPU, {"script": "examples/notes.txt"}, "neither a Python script (.py) nor a config"),
+        (NODE, {"vllm_gpus": ("0",), "gpus": ("0", "1")}, "name a GPU twice"),
+        (NODE, {"gpus": ("1", "1")}, "name a GPU twice"),
+        (NODE, {"vllm_gpus": ("7",)}, "--vllm-gpus names GPU 7, but only GPUs 0,1,2,3 can be used here"),
+        (CPU, {"gpus": ("1",)}, "--gpus names GPU 1, but no GPU is visible"),
+        (NODE, {"gpus": NODE.gpus}, "--gpus takes all GPUs"),
+        (NODE, {"vllm_gpus": NODE.gpus}, "--vllm-gpus takes all GPUs"),
         (NODE, {"processes": 4}, "--processes 4 exceeds the 3 GPUs"),
         (NODE, {"tensor_parallel_size": 2}, "--tensor-parallel-size 2 x --data-parallel-size 1 must be the number of"),
         (NODE, {"vllm_gpus": ("0", "1"), "data_parallel_size": 3}, "must be the number of vLLM's GPUs, 2"),
         (CPU, {"processes": 100_000}, "--processes 100000 exceeds the"),
-        (CPU, {"accelerate_config": "none.yaml"}, "none.yaml not found: pass --accelerate-config"),
         *[
             (CPU, {"script_arguments": (given,)}, f"{given} after `--`: omit it")
             for given in ("--model", "--port=9000", "--engine", "--host")
@@ -168,44 +154,31 @@ def test_what_cannot_be_met(machine: Machine, changes: dict[str, Any], words: st
 
 
 @pytest.mark.parametrize(
-    ("heads", "groups", "size", "problem"),
+    ("heads", "groups", "given", "gpus", "expected"),
     [
-        (14, 2, 2, ""),
-        (28, 4, 4, ""),
-        (32, 8, 16, ""),  # vLLM copies key-value heads
-        (14, 2, 4, "14 attention heads"),
-        (12, 3, 2, "3 key-value heads"),
-        (12, 12, 5, "the first must divide"),
-    ],
-)
-def test_gpus_that_do_not_divide_the_heads(tmp_path: Path, heads: int, groups: int, size: int, problem: str) -> None:
-    """They are an error before the server starts, which would take a minute to say so."""
-    config = {"text_config": {"num_attention_heads": heads, "num_key_value_heads": groups}}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    if not problem:
-        assert parallel_sizes(size, None, size, str(tmp_path)) == (size, 1)
-        return
-    with pytest.raises(InputError, match=problem):
-        parallel_sizes(size, None, size, str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("given", "gpus", "expected"),
-    [
-        ((None, None), 0, (1, 1)),
-        ((None, None), 2, (2, 1)),
-        ((None, None), 3, (1, 3)),
-        ((None, None), 8, (4, 2)),
-        ((2, None), 4, (2, 2)),
-        ((None, 4), 4, (1, 4)),
+        (28, 4, (None, None), 0, (1, 1)),
+        (28, 4, (None, None), 3, (1, 3)),
+        (28, 4, (None, None), 8, (4, 2)),
+        (28, 4, (2, None), 4, (2, 2)),
+        (28, 4, (None, 4), 4, (1, 4)),
+        (32, 8, (16, None), 16, (16, 1)),  # vLLM copies key-value heads
+        (14, 2, (4, None), 4, None),
+        (12, 3, (2, None), 2, None),
+        (12, 12, (5, None), 5, None),
     ],
 )
 def test_gpus_of_the_server_are_divided_as_the_heads_allow(
-    tmp_path: Path, given: tuple[int | None, int | None], gpus: int, expected: tuple[int, int]
+    tmp_path: Path, heads: int, groups: int, given: Any, gpus: int, expected: tuple[int, int] | None
 ) -> None:
-    """28 heads and 4 key-value heads: copies of the model use the GPUs that tensor parallelism cannot."""
-    (tmp_path / "config.json").write_text(json.dumps({"num_attention_heads": 28, "num_key_value_heads": 4}))
-    assert parallel_sizes(*given, gpus, str(tmp_path)) == expected
+    """Copies of the model use the GPUs that tensor parallelism cannot. Sizes that do not divide the heads are an error
+    before the server starts, which would take a minute to report it."""
+    config = {"text_config": {"num_attention_heads": heads, "num_key_value_heads": groups}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if expected:
+        assert parallel_sizes(*given, gpus, str(tmp_path)) == expected
+        return
+    with pytest.raises(InputError, match=f"the first must divide the {heads} attention heads"):
+        parallel_sizes(*given, gpus, str(tmp_path))
 
 
 @pytest.mark.parametrize("model", ["org/model", "no such folder", "x" * 300, "../.."])

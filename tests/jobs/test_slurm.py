@@ -119,12 +119,9 @@ def test_options_for_sbatch(checkout: Path) -> None:
         ({"config": "evaluation.yaml", "gpus": 2, "overrides": ("serving.kind=embedded",)}, "embedded uses one"),
         ({"config": "evaluation.yaml", "overrides": ("models={a: m@http://x/v1}",)}, "all models are served at a URL"),
         ({"config": "evaluation.yaml", "overrides": ("num_exampels=5",)}, "did you mean 'num_examples'"),
-        ({"config": "evaluation.yaml", "overrides": ("output.dir=it's",)}, "contains a single quote"),
         ({"overrides": ("models.trained=x",)}, "vllm.yaml has both model (training) and models (evaluation)"),
         ({"config": "configs/tasks/syllogism.yaml"}, "has neither model nor models"),
         ({"config": "train.py"}, "'train.py' is not a config"),
-        ({"config": "nowhere.yaml"}, "cannot read the config 'nowhere.yaml'"),
-        ({"overrides": ("training.max_stepz=1",)}, "did you mean 'max_steps'"),
     ],
 )  # fmt: skip
 def test_impossible_jobs_are_refused_in_one_line(checkout: Path, changes: dict[str, Any], words: str) -> None:
@@ -199,10 +196,8 @@ def test_gpus_that_stay_idle_are_named(checkout: Path) -> None:
     ("arguments", "words"),
     [
         ("vllm.yaml --gpus 0 --time 60", "0 is less than 1"),
-        ("vllm.yaml --gpus 1 --time 4h", "is not a time"),
         ("vllm.yaml --gpus 1 --time 60 --tiem 60", "has no option '--tiem': did you mean --time?"),
         ("vllm.yaml --gpus 1 --time 60 stray", "override 'stray' is not of the form section.key=value"),
-        ("vllm.yaml --gpus 1", "required: --time"),
         ("vllm.yaml --gpus 1 --time 60 --output nowhere/job.sbatch", "cannot write 'nowhere/job.sbatch'"),
     ],
 )
