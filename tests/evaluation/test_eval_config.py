@@ -32,13 +32,8 @@ def test_shipped_configs_load_and_reload(file: Path) -> None:
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     """The resolved config is a config: an evaluation is repeated from it."""
-    config = eval_config_of(
-        [
-            "models=tiny",
-            "tasks.leg_counting={}",
-            "tasks.words={task: spell_backward, config: {min_word_len: 3}, num_examples: 7}",
-        ]
-    )
+    words = "tasks.words={task: spell_backward, config: {min_word_len: 3}, num_examples: 7}"
+    config = eval_config_of(["models=tiny", "tasks.leg_counting={}", words])
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config.model_dump(mode="json")))
     assert load_eval_config(tmp_path / "config.yaml") == config
 
@@ -73,7 +68,6 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         (["models=tiny"], "tasks: is required: name at least 1, or set data or external.tasks"),
         (["models=tiny", "external.tasks=[a, a]"], "external.tasks = ['a', 'a'] @ command line: names a task twice"),
         (["models=tiny", "external={tasks: [a], include: no/such}"], "external.include = 'no/such' @ command line: is"),
-        (["models=tiny", "external={tasks: [a], num_examples: 0}"], "external.num_examples = 0 @ command line: must"),
         (["models=tiny", "data=x.csv", "tasks.x={task: maze}"], "tasks.x = {'task': 'maze'} @ command line: is the"),
         (["models=tiny", "data={path: x.csv, seed: 3}"], "data.seed = 3 @ command line: use seed or splits"),
         (["tasks=maze"], "models: is required"),
@@ -85,7 +79,6 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         (["models.a={modle: x}", "tasks=maze"], "unknown key 'modle': did you mean 'model'?"),
         (["models.a={model: x, url: ftp://x}", "tasks=maze"], "url = 'ftp://x' @ command line: is not the address"),
         (['models.a={model: x, url: "http://x/v1\\nHost: y"}', "tasks=maze"], "is not the address of an endpoint"),
-        (["models.a={model: x, url: 'http://a b/v1'}", "tasks=maze"], "is not the address of an endpoint"),
         (["models=tiny@127.0.0.1:8011", "tasks=maze"], "pass the whole URL: NAME@http://127.0.0.1:8011"),
         (["models=tiny", f"tasks.{'語' * 80}={{task: maze}}"], "at most 80 of them (200 bytes)"),
         (["models=tiny", "tasks.all_tasks={task: maze}"], "is the name of the files about all tasks"),
@@ -96,20 +89,13 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         (["models=tiny", "tasks=mase"], "did you mean 'maze'?; your own label needs task: NAME"),
         (["models=tiny", "tasks=[maze, maze]"], "appears twice"),
         (["models=tiny", "tasks.a/b={task: maze}"], "a label may contain only letters"),
-        (["models=tiny", "tasks.gcd={task: maze}"], "is the name of a task: choose another label"),
         (["models=tiny", "tasks.x={task: mase}"], "tasks.x.task = 'mase'"),
         (["models=tiny", "tasks.maze={config: {min_grid: 3}}"], "tasks.maze.config.min_grid = 3"),
-        ([*LEAST, "num_examples=0"], "num_examples = 0 @ command line: must be at least 1"),
-        ([*LEAST, "sampling.temperature=-1"], "must be at least 0"),
         ([*LEAST, "sampling.temperature=0", "rollouts_per_example=2"], "all answers are the same"),
         (["models=tiny", "tasks.gcd.sampling.temperature=0", "rollouts_per_example=2"], "all answers are the same"),
-        ([*LEAST, "sampling.top_p=2"], "must be at most 1"),
-        ([*LEAST, "requests.timeout_s=.inf"], "must be a finite number"),
         ([*LEAST, "rewards={}"], "is empty: name a reward"),
         ([*LEAST, "rewards.corectness=1"], "did you mean 'correctness'"),
         ([*LEAST, "serving.gpus=[0, 0]"], "is empty, or names a GPU twice"),
-        ([*LEAST, "serving.kind=vlm"], "must be one of 'auto', 'embedded' or 'vllm'"),
-        ([*LEAST, "grading=harsh"], "must be one of"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_with_their_place(overrides: list[str], told: str) -> None:
@@ -129,11 +115,6 @@ def test_a_secret_in_an_address_is_refused_and_not_told(url: str, form: str) -> 
     with pytest.raises(ConfigError, match=r"url.*contains a password or a query: put the key in an environm") as caught:
         eval_config_of([form.format(url), "tasks=maze"])
     assert "s3cret" not in str(caught.value)
-
-
-def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot read the config"):
-        load_eval_config(tmp_path / "none.yaml")
 
 
 def test_a_dry_run_imports_nothing_heavy() -> None:
@@ -180,14 +161,6 @@ def test_names_select_from_the_tasks_of_a_config(config: str, names: list[str], 
         assert {name for row, figures in table.rows.items() for name in figures.names(row)} <= expected.keys()
 
 
-def test_an_override_of_a_held_out_task_keeps_its_options() -> None:
-    paper = load_eval_config(
-        REPOSITORY / "configs" / "eval" / "paper_inter.yaml", ["tasks.binary_matrix.num_examples=5"]
-    )
-    assert len(paper.tasks) == 56
-    assert (paper.tasks["binary_matrix"].num_examples, paper.tasks["binary_matrix"].config["max_n"]) == (5, 6)
-
-
 def test_published_accuracies_of_models_that_are_left_out_are_too() -> None:
     file = REPOSITORY / "configs" / "eval" / "paper_tables_trained.yaml"
     fewer = load_eval_config(file, ["models.games=null"]).published["intra_domain"].rows
@@ -198,7 +171,7 @@ def test_published_accuracies_of_models_that_are_left_out_are_too() -> None:
 
 
 def test_files_of_held_out_tasks_are_evaluations_too(tmp_path: Path) -> None:
-    """As they are written for training; tasks of the file itself add to them."""
+    """As they are written for training; tasks of the file itself add to them, and overrides keep their options."""
     held_out = REPOSITORY / "configs" / "tasks" / "held_out" / "graphs.yaml"
     file = tmp_path / "eval.yaml"
     file.write_text(f"extends: {held_out}\nmodels: [other]\ntasks: {{maze: {{}}}}\n")
@@ -207,6 +180,10 @@ def test_files_of_held_out_tasks_are_evaluations_too(tmp_path: Path) -> None:
     file.write_text("models: [other]\nevaluation: {every: 5}\ntasks: [maze]\n")
     with pytest.raises(ConfigError, match="evaluation"):
         load_eval_config(file)
+    override = "tasks.binary_matrix.num_examples=5"
+    paper = load_eval_config(REPOSITORY / "configs" / "eval" / "paper_inter.yaml", [override])
+    assert len(paper.tasks) == 56
+    assert (paper.tasks["binary_matrix"].num_examples, paper.tasks["binary_matrix"].config["max_n"]) == (5, 6)
 
 
 def test_a_dry_run_prints_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -242,6 +219,8 @@ def test_a_dry_run_prints_the_plan(capsys: pytest.CaptureFixture[str], tmp_path:
         (["eval", "--models", "tiny", "outputs/RUN", "--tasks", "maze"], "the folder outputs/RUN does not exist$"),
         (["eval", "models.a={model: M, url: https://example.org/v1, key_variable: NO_SUCH_KEY}", "--tasks", "maze"],
          r"^https://example.org/v1: the environment variable NO_SUCH_KEY is not set: set it to the endpoint's key, or"),
+        (["serve", "--model", "/no/such/model"], r"^the folder /no/such/model does not exist$"),
+        (["probe", "--tasks", "maze", "--model", "/no/such/model"], r"^the folder /no/such/model does not exist$"),
         (["eval", "--models", ""], r"^models = \[''\] @ command line: model must not be empty$"),
         (["eval", "--models", "a", "tasks.maze.config.min_dist=0"],
          r"^tasks.maze.config: task 'maze' does not work with config .*: min_dist must be >= 1$"),
@@ -254,29 +233,13 @@ def test_a_dry_run_prints_the_plan(capsys: pytest.CaptureFixture[str], tmp_path:
 def test_what_is_missing_is_one_error_before_the_start(arguments: list[str], message: str, dry_run: list[str]) -> None:
     """Folders of models, API keys, names of benchmarks; in a dry run, too."""
     with pytest.raises(InputError, match=message):
-        run([*arguments, *dry_run])
-
-
-@pytest.mark.parametrize("command", [["serve"], ["probe", "--tasks", "maze"]])
-def test_a_missing_folder_is_one_line_for_each_command(command: list[str]) -> None:
-    with pytest.raises(InputError, match=r"^the folder /no/such/model does not exist$"):
-        run([*command, "--model", "/no/such/model"])
+        run([*arguments, *(dry_run if arguments[0] == "eval" else [])])
 
 
 def test_overrides_may_follow_lists_of_names(capsys: pytest.CaptureFixture[str]) -> None:
     """argparse makes one more model, or task, of such a word: it would be looked for on the hub."""
-    asked = [
-        "--models",
-        "tiny",
-        "grading=partial",
-        "--tasks",
-        "maze",
-        "sampling.top_p=0.5",
-        "--external",
-        "gsm8k",
-        "seed=7",
-    ]
-    assert run(["eval", *asked, "--dry-run"]) == 0
+    asked = ["--models", "tiny", "grading=partial", "--tasks", "maze", "sampling.top_p=0.5", "--external", "gsm8k"]
+    assert run(["eval", *asked, "seed=7", "--dry-run"]) == 0
     config = yaml.safe_load(capsys.readouterr().out)
     assert ([*config["models"]], [*config["tasks"]], config["external"]["tasks"]) == (["tiny"], ["maze"], ["gsm8k"])
     assert (config["grading"], config["sampling"]["top_p"], config["seed"]) == ("partial", 0.5, 7)

@@ -40,8 +40,6 @@ ROW = "{accuracy: {base: 0.5}}"
     ("rows", "more", "told"),
     [
         (f"{{maze: {ROW}}}", "tolerance: 0.1", "published.p.source: is required"),
-        (f"{{maze: {ROW}}}", "source: s", "published.p.tolerance: is required"),
-        (f"{{maze: {ROW}}}", "source: s, tolerance: 5", "tolerance = 5 @ command line: must be at most 1"),
         ("{}", "", "published.p.rows = {} @ command line: is empty"),
         ("{maze: {accuracy: {base: 16.7}}}", "", "base = 16.7 @ command line: must be at most 1"),
         ("{maze: {acuracy: {base: 0.5}}}", "", "did you mean 'accuracy'?"),
@@ -51,7 +49,6 @@ ROW = "{accuracy: {base: 0.5}}"
         ("{all: {tasks: [maze, gcd], accuracy: {base: 0.5}}}", "", "published.p.rows.all.tasks = ['maze', 'gcd'] @ "
          "command line: unknown task 'gcd': available: leg_counting, maze; rows must consist of"),
         ("{all: {tasks: [maze, maze], accuracy: {base: 0.5}}}", "", "names a task twice"),
-        ("{all: {tasks: [], accuracy: {base: 0.5}}}", "", "published.p.rows.all.tasks = [] @ command line: is empty"),
     ],
 )  # fmt: skip
 def test_what_is_not_evaluated_cannot_be_compared(rows: str, more: str, told: str) -> None:

@@ -51,9 +51,7 @@ def _records(folder: Path) -> list[dict[str, Any]]:
 def test_every_question_is_asked_and_scored(chat: ChatServer, tmp_path: Path) -> None:
     """The given number of times, with the training prompts and the given settings, all recorded in the files."""
     chat.reset(half)
-    config = _config(
-        chat, tmp_path / "e", "rollouts_per_example=2", "sampling.temperature=0.5", "sampling.max_tokens=77"
-    )
+    config = _config(chat, tmp_path / "e", "rollouts_per_example=2", "sampling={temperature: 0.5, max_tokens: 77}")
     results = _run(config)
     asked = Counter(body["messages"][-1]["content"] for body in chat.requests)
     expected = build_rows({"name": "leg_counting", "config": TASKS["leg_counting"]}, "eval", 20, 0)
@@ -138,9 +136,8 @@ def test_failed_calls_are_wrong_answers_that_are_counted(chat: ChatServer, tmp_p
 
 def test_an_endpoint_that_fails_ends_alone(chat: ChatServer, tmp_path: Path) -> None:
     """The other models are evaluated completely, no results are written, and resuming requests the rest."""
-    models = json.dumps(
-        {"a": {"model": "m", "url": chat.url}, "b": {"model": "m", "url": chat.url, "system_prompt": "B"}}
-    )
+    model = {"model": "m", "url": chat.url}
+    models = json.dumps({"a": model, "b": {**model, "system_prompt": "B"}})
     of_b = lambda body: body["messages"][0]["content"] == "B"  # noqa: E731
 
     def gone(number: int, body: dict[str, Any]) -> Any:
@@ -160,24 +157,17 @@ def test_an_endpoint_that_fails_ends_alone(chat: ChatServer, tmp_path: Path) -> 
     assert results.comparisons[0].p_value == 1
 
 
-def test_a_server_that_never_recovers_is_given_up(chat: ChatServer, tmp_path: Path) -> None:
-    """After some calls in a row; not after each of thousands."""
+def test_a_server_that_never_answers_has_no_result(chat: ChatServer, tmp_path: Path) -> None:
+    """It is given up after some calls in a row; an accuracy that was not measured is never reported as 0."""
     chat.reset(half, trouble=lambda number, body: JSONResponse({"error": {"message": "overloaded"}}, 503))
+    impatient = ["requests.give_up_after=5", "requests.concurrency=2", "requests.tries=1"]
     with pytest.raises(ServerError, match=r"a: 5 calls failed in a row: HTTP 503: overloaded"):
-        _run(
-            _config(
-                chat, tmp_path / "e", "requests.give_up_after=5", "requests.concurrency=2", "requests.tries=1", n=40
-            )
-        )
+        _run(_config(chat, tmp_path / "e", *impatient, n=40))
     assert len(chat.requests) < 10
-
-
-def test_all_calls_failing_is_no_result(chat: ChatServer, tmp_path: Path) -> None:
-    """An accuracy that was not measured is never reported as 0."""
     chat.reset(half, trouble=lambda number, body: JSONResponse({"error": {"message": "bad parameter"}}, 400))
     with pytest.raises(ServerError, match=r"all calls failed \(20\), so there is no .* such as HTTP 400: bad"):
-        _run(_config(chat, tmp_path / "e"))
-    assert not list((tmp_path / "e").glob("results*"))
+        _run(_config(chat, tmp_path / "f"))
+    assert not list(tmp_path.rglob("results*"))
 
 
 def test_going_on_needs_the_same_questions(chat: ChatServer, tmp_path: Path) -> None:

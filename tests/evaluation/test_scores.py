@@ -95,14 +95,7 @@ def test_questions_that_were_trained_on_are_left_out() -> None:
     assert [key[1:] for key in work.open()] == [(0, 0), (0, 1), (2, 0), (2, 1)]
     assert (len(work.keys), work.left_out) == (4, 1)
     good = _record(work, 0, 0, "correct")
-    others = [
-        {"problem": 1},
-        {"problem": 3},
-        {"rollout": 2},
-        {"rollout": -1},
-        {"row": "another question"},
-        {"draw": "greedy"},
-    ]
+    others = [{"problem": 1}, {"problem": 3}, {"rollout": 2}, {"rollout": -1}, {"row": "other"}, {"draw": "greedy"}]
     assert not any(work.put({**good, **other}) for other in others)
     assert (len(work.answers), work.of(1)) == (0, [])
 

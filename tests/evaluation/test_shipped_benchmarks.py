@@ -126,28 +126,19 @@ def _scores(found: dict[str, Any]) -> dict[tuple[str, str, str], tuple[float, in
     return {(each["task"], each["metric"], each["filter"]): (each["value"], each["n"]) for each in found["scores"]}
 
 
-def _prompt() -> str:
+@pytest.mark.slow
+def test_shipped_tasks_put_the_prompt_of_training(probed: dict[str, Any]) -> None:
+    """As a system message, word for word; and end where the answer does. A run's prompt replaces it, in the tasks of a
+    group too; all else stays."""
     import yaml
 
-    prompt: str = yaml.safe_load((ROOT / "configs/prompts/deepseek_zero.yaml").read_text())["prompt"]["system_prompt"]
-    return prompt
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gsm8k_rg", "math_rg", "mmlu_pro_rg"])
-def test_shipped_tasks_put_the_prompt_of_training(probed: dict[str, Any], name: str) -> None:
-    """As a system message, word for word; and end where the answer does."""
-    for request in probed[name]["requests"]:
-        assert request["chat"][0] == {"role": "system", "content": _prompt()}
-        assert request["sampling"]["max_gen_toks"] == 4096
-
-
-@pytest.mark.slow
-def test_a_prompt_of_a_run_replaces_that_of_the_file(probed: dict[str, Any]) -> None:
-    """In the tasks of a group, too; all else stays."""
+    prompt = yaml.safe_load((ROOT / "configs/prompts/deepseek_zero.yaml").read_text())["prompt"]["system_prompt"]
+    for name in ("gsm8k_rg", "math_rg", "mmlu_pro_rg"):
+        for request in probed[name]["requests"]:
+            assert request["chat"][0] == {"role": "system", "content": prompt}
+            assert request["sampling"]["max_gen_toks"] == 4096
     own, plain = (probed[name]["requests"][0]["chat"] for name in ("math_of_a_run", "math_rg"))
-    assert own[0] == {"role": "system", "content": "Of the {{run}}."}
-    assert own[1:] == plain[1:]
+    assert own == [{"role": "system", "content": "Of the {{run}}."}, *plain[1:]]
     assert _scores(probed["math_of_a_run"]) == _scores(probed["math_rg"])
 
 
@@ -197,10 +188,7 @@ def test_mmlu_pro_takes_the_letter_of_the_answer_tag(probed: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        (
-            "gsm8k_platinum_cot",
-            r"cannot be loaded: Couldn't reach 'madrylab/gsm8k-platinum' on the Hub \(data sets come",
-        ),
+        ("gsm8k_platinum_cot", r"cannot be loaded: Couldn't reach 'madrylab/gsm8k-platinum' on the Hub \(data sets"),
         ("bad_choice", r"bad_choice is scored by the likelihood of given answers \(multiple_choice\)"),
         ("bad_code", r"bad_code: Attempted to run task: bad_code which is marked as unsafe"),
         ("bad_prefix", r"bad_prefix sets gen_prefix"),

@@ -77,12 +77,11 @@ def test_a_whole_plan(make_trainer: Any, unseen: Any, tmp_path: Path, capsys: py
         greedy = [each["correct"] for each in drawn(found["rollouts"], "greedy", task=task)]
         assert len(greedy) == scores["n"]
         assert scores["greedy_accuracy"] == pytest.approx(statistics.fmean(greedy))
-        right: dict[int, int] = {}
+        right: Counter[int] = Counter()
         for each in answers:
-            right[each["problem"]] = right.get(each["problem"], 0) + each["correct"]
-        assert scores["pass_at_k"] == pytest.approx(
-            {f"pass@{k}": statistics.fmean(pass_at_k(4, c, k) for c in right.values()) for k in (1, 2, 4)}
-        )
+            right[each["problem"]] += each["correct"]
+        passes = {f"pass@{k}": statistics.fmean(pass_at_k(4, c, k) for c in right.values()) for k in (1, 2, 4)}
+        assert scores["pass_at_k"] == pytest.approx(passes)
         assert scores["errors"]["pass@1"] == pytest.approx(scores["errors"]["accuracy"])
     logged = next(line for line in metrics_of(run) if line["step"] == 1 and "eval/accuracy" in line)
     assert logged["eval/held_out/accuracy"] == logged["eval/chain_sum/accuracy"] == found["held_out"]["accuracy"]
@@ -334,86 +333,57 @@ def test_each_entry_has_exactly_its_number(numbers: list[int | None], default: i
 
 def test_the_plan_of_a_config_holds_these_rows() -> None:
     """Held-out tasks share one environment, with all prompt and grading settings; each label has its own."""
-    whole = config(
-        tasks={"spell_backward": {}},
-        grading="upstream",
-        prompt={"system_prompt": "Spell!", "placement": "user"},
-        evaluation={
-            "tasks": {
-                "lcm": {"num_examples": 3},
-                "words_4": {"task": "spell_backward", "config": {"min_word_len": 4, "max_word_len": 4}},
-                "maze": {"level": 0},
-                "words_low": {"task": "spell_backward", "levels": {"word_len": 0}, "num_examples": 2},
-                "gcd": {"task": "gcd", "num_examples": 1},
-            },
-            "num_held_out_examples": 5,
-            "rollouts_per_example": 3,
-            "every": 7,
-        },
+    of_four = {"task": "spell_backward", "config": {"min_word_len": 4, "max_word_len": 4}}
+    low = {"task": "spell_backward", "levels": {"word_len": 0}, "num_examples": 2}
+    tasks = {"lcm": {"num_examples": 3}, "words_4": of_four, "maze": {"level": 0}, "words_low": low,
+             "gcd": {"task": "gcd", "num_examples": 1}}  # fmt: skip
+    evaluation = {"tasks": tasks, "num_held_out_examples": 5, "rollouts_per_example": 3, "every": 7}
+    prompt = {"system_prompt": "Spell!", "placement": "user"}
+    plan = evaluation_plan(
+        config(tasks={"spell_backward": {}}, grading="upstream", prompt=prompt, evaluation=evaluation)
     )
-    plan = evaluation_plan(whole)
     assert (plan.every, plan.rollouts_per_example, plan.env) == (7, 3, None)
     (held_out,) = plan.held_out
     assert Counter(row["info"]["rg_task"] for row in held_out.eval_rows) == {"lcm": 3, "maze": 5, "gcd": 1}
-    assert list(plan.labelled) == ["words_4", "words_low"]
     lengths = {label: [len(row["answer"]) for row in env.eval_rows] for label, env in plan.labelled.items()}
     assert lengths == {"words_4": [4] * 5, "words_low": [3] * 2}
     for env in (held_out, *plan.labelled.values()):
-        assert not env.train_rows
-        assert env.grading == "upstream"
+        assert (list(env.train_rows), env.grading) == ([], "upstream")
         assert all(row["prompt"][0]["content"].startswith("Spell!") for row in env.eval_rows)
 
 
 def test_questions_at_other_difficulties_are_never_trained_on() -> None:
     """They come from the evaluation partition: neither do the training rows hold one, nor what a curriculum draws later
     at the very same difficulty."""
-    of_three = {"min_word_len": 3, "max_word_len": 3}
+    words = {f"words_{n}": {"task": "spell_backward", "config": {"min_word_len": n, "max_word_len": n}} for n in (3, 4)}
     whole = config(
         seed=7,
         tasks={"spell_backward": {}},
         splits={"num_train_examples": 1500, "num_eval_examples": 50},
         curriculum={"tasks": {"spell_backward": {}}},
-        evaluation={
-            "tasks": {
-                "words_3": {"task": "spell_backward", "config": of_three},
-                "words_4": {"task": "spell_backward", "config": {"min_word_len": 4, "max_word_len": 4}},
-            },
-            "num_held_out_examples": 100,
-        },
+        evaluation={"tasks": words, "num_held_out_examples": 100},
     )
-    plan = evaluation_plan(whole)
-    infos = [row["info"] for env in plan.labelled.values() for row in env.eval_rows]
-    asked = {row["question"] for env in plan.labelled.values() for row in env.eval_rows}
-    assert len(asked) == 200
-    assert {split_of(info["problem"]) for info in infos} == {"eval"}
+    asked = [row for env in evaluation_plan(whole).labelled.values() for row in env.eval_rows]
+    questions = {row["question"] for row in asked}
+    assert len(questions) == 200
+    assert {split_of(row["info"]["problem"]) for row in asked} == {"eval"}
     env = ReasoningGym(**whole.environment_arguments())
-    assert not asked & {row["question"] for row in env.train_rows}
+    assert not questions & {row["question"] for row in env.train_rows}
     assert whole.curriculum
     curriculum = Curriculum(whole.curriculum, env, whole.seed, gym=whole.gym)
-    rows = env.train_rows[:16]
-    drawn = {row["question"] for batch in range(40) for row in curriculum.replace(batch, rows)}
+    drawn = {row["question"] for batch in range(40) for row in curriculum.replace(batch, env.train_rows[:16])}
     assert len(drawn) == 640
     assert {len(question.rpartition(": ")[2]) for question in drawn} == {3}
-    assert not asked & drawn
+    assert not questions & drawn
 
 
 def test_the_papers_curricula_are_measured_at_its_difficulties() -> None:
     """On 50 questions each, with a curriculum and without."""
-    for task, of_entry, expected in (
-        ("spell_backward", lambda entry: entry["metadata"]["word_len"], {"_4": {4}, "_6": {6}}),
-        ("mini_sudoku", lambda entry: sum(row.count(0) for row in entry["metadata"]["puzzle"]), {"_8_10": {8, 9, 10}}),
-    ):
+    for task, expected in (("spell_backward", {"_4": {4}, "_6": {6}}), ("mini_sudoku", {"_8_10": {8, 9, 10}})):
         for end in ("", "_fixed"):
             plan = evaluation_plan(load_train_config(PAPER / f"curriculum_{task}{end}.yaml"))
-            assert plan.held_out == ()
-            assert plan.rollouts_per_example == 3
-            found = {
-                label: [json.loads(row["info"]["entry"]) for row in env.eval_rows]
-                for label, env in plan.labelled.items()
-            }
-            assert {label: {of_entry(e) for e in entries} for label, entries in found.items()} == {
-                f"{task}{label}": values for label, values in expected.items()
-            }
-            assert {len(entries) for entries in found.values()} == {50}
-    plan = evaluation_plan(load_train_config(PAPER / "curriculum_count_primes_fixed.yaml"))
-    assert [len(env.eval_rows) for env in plan.labelled.values()] == [50]
+            assert (plan.held_out, plan.rollouts_per_example) == ((), 3)
+            for label, env in plan.labelled.items():
+                found = [json.loads(row["info"]["entry"])["metadata"] for row in env.eval_rows]
+                sizes = {each.get("word_len") or sum(row.count(0) for row in each["puzzle"]) for each in found}
+                assert (sizes, len(found)) == (expected[label.removeprefix(task)], 50)
