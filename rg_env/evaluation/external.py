@@ -61,19 +61,17 @@ def check_tasks(config: EvalConfig) -> dict[str, str]:
         raise MissingExtraError(
             f"external benchmarks need lm_eval, which is not installed: `{install_command('eval-external')}`"
         )
-    names, folders = config.external.tasks, _task_folders(Path(spec.origin).parent / "tasks")
-    own = [name for folder in include_folders(config.external.include) for name in _task_folders(folder)]
-    texts: list[str] = []
-    for name in names:
-        if name in folders or name in own:
+    lm_eval_tasks, own = Path(spec.origin).parent / "tasks", include_folders(config.external.include)
+    folders = _task_folders(lm_eval_tasks)
+    known = {*folders, *(name for folder in own for name in _task_folders(folder))}
+    for name in config.external.tasks:
+        # The name may also be a tag, or a task in a group's list.
+        mention = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])")
+        if name in known or any(mention.search(_text(file)) for file in lm_eval_tasks.rglob("*.yaml")):
             continue
-        texts = texts or [_text(file) for file in Path(spec.origin).parent.joinpath("tasks").rglob("*.yaml")]
-        # The name may be a tag, or a task in a group's list.
-        if any(map(re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])").search, texts)):
-            continue
-        near = _SIMILAR.get(name) or " or ".join(nearest(name, {*folders, *own}))
+        near = _SIMILAR.get(name) or " or ".join(nearest(name, known))
         hint = f"did you mean {near}?" if near else "`lm-eval ls tasks` lists those of lm-eval"
-        where = " and ".join([f"lm-eval {version('lm_eval')}", *map(str, include_folders(config.external.include))])
+        where = " and ".join([f"lm-eval {version('lm_eval')}", *map(str, own)])
         raise InputError(f"external.tasks: there is no task {name!r} in {where}: {hint}")
     return folders
 

@@ -255,15 +255,13 @@ def key_of(model: EvalModel) -> str:
         return ""
     key = os.environ.get(variable, "")
     if not key:
-        raise InputError(
-            f"{url}: the environment variable {variable} is not set: set it to the endpoint's key, or name "
-            "another variable in key_variable"
+        problem = (
+            f"the environment variable {variable} is not set: set it to the endpoint's key, or name another variable "
         )
+        raise InputError(f"{url}: {problem}in key_variable")
     if not (key.isascii() and key.isprintable() and key == key.strip()):  # httpx's error would contain the key
-        raise InputError(
-            f"{url}: the key in {variable} has spaces around it, a line break or invalid characters: set the variable "
-            "to the bare key"
-        )
+        problem = f"the key in {variable} has spaces around it, a line break or invalid characters"
+        raise InputError(f"{url}: {problem}: set the variable to the bare key")
     return key
 
 
@@ -380,12 +378,11 @@ async def embedded(name: str, config: EvalConfig) -> AsyncIterator[LocalModel]:
 
 def require_torch() -> None:
     """Raise `MissingExtraError` unless the packages needed to serve a model in this process are installed."""
-    for package in ("torch", "transformers", "peft"):
-        if find_spec(package) is None:
-            raise MissingExtraError(
-                f"a local model needs {package}, which is not installed: `{install_command('train')}`; or name "
-                "an endpoint, MODEL@URL"
-            )
+    if missing := next((each for each in ("torch", "transformers", "peft") if find_spec(each) is None), None):
+        raise MissingExtraError(
+            f"a local model needs {missing}, which is not installed: `{install_command('train')}`; or name an "
+            "endpoint, MODEL@URL"
+        )
 
 
 # Local models by name

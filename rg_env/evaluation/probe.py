@@ -82,14 +82,12 @@ def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, A
             raise unknown_name("task", task, table)
         if not table[task]["levels"]:
             found[task] = {}
-            continue
-        working = working_levels(task)
-        usable = [level for level in levels if level in working]
-        if not usable:
-            given, has = (", ".join(map(str, each)) for each in (levels, working))
+        elif usable := [level for level in levels if level in working_levels(task)]:
+            found |= {f"{task}{_LABEL}{level}": {"task": task, "level": level} for level in usable}
+        else:
+            given, has = (", ".join(map(str, each)) for each in (levels, working_levels(task)))
             remedy = f"choose --levels from {has}" if has else "leave the task out"
             raise InputError(f"{task} cannot be generated at any of the given levels ({given}): {remedy}")
-        found |= {f"{task}{_LABEL}{level}": {"task": task, "level": level} for level in usable}
     return found
 
 
@@ -145,13 +143,12 @@ def _context(model: str) -> tuple[int, Callable[[Any], list[int]]]:
 async def _refusals(config: EvalConfig, prompts: Mapping[str, Any]) -> dict[str, str]:
     """Reasons why an endpoint rejects a prompt, by task."""
     (model,) = config.models.values()
-    refused = {}
     async with endpoint(model, config) as ready:
-        for name, prompt in prompts.items():
-            reply = await ready.reply(Request(prompt, Sampling(**config.sampling_of(name).model_dump())))
-            if reply.error:
-                refused[name] = reply.error
-    return refused
+        replies = {
+            name: await ready.reply(Request(prompt, Sampling(**config.sampling_of(name).model_dump())))
+            for name, prompt in prompts.items()
+        }
+    return {name: reply.error for name, reply in replies.items() if reply.error}
 
 
 def judge(results: Results, model: str) -> list[Probed]:
@@ -225,15 +222,11 @@ def print_probed(found: Sequence[Probed], console: Console | None = None) -> Non
     chosen = starts(found).values()
 
     heads = ["task", "level", "solved", "groups that teach", "cut off", "answered", "constant", "rollouts for one"]
-    rows = [
-        [
-            each.task,
-            "–" if each.level is None else str(each.level),
-            *map(cell, (each.solved, each.informative, each.truncated, each.answered, each.floor)),
-            "–" if each.rollouts is None else f"{each.rollouts:.0f}",
-            f"{each.verdict}{' <- start' if each in chosen else ''}",
-        ]
-        for each in found
-    ]
+    rows = []
+    for each in found:
+        shares = map(cell, (each.solved, each.informative, each.truncated, each.answered, each.floor))
+        level, count = cell(None) if each.level is None else str(each.level), each.rollouts
+        verdict = f"{each.verdict}{' <- start' if each in chosen else ''}"
+        rows.append([each.task, level, *shares, cell(None) if count is None else f"{count:.0f}", verdict])
     print_table(console, [*heads, "verdict"], rows)
     console.print(_ABOUT, markup=False)

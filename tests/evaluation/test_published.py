@@ -148,33 +148,23 @@ def test_the_papers_figures_are_within_their_sources_resolution() -> None:
 def test_the_tiny_policy_beside_figures_of_ours(tmp_path: Path, rg_env: Callable[..., tuple[int, str, str]]) -> None:
     """A whole evaluation with each task's own settings, and exit code 0 for any verdict; another config for comparison
     reuses the same rollouts."""
-    (tmp_path / "small.yaml").write_text("""
-models: {policy: tiny}
-tasks:
-  leg_counting: {}
-  short: {task: chain_sum, config: {max_terms: 2, max_digits: 1, min_digits: 1}, sampling: {max_tokens: 1}}
-num_examples: 12
-sampling: {max_tokens: 90}
-published:
-  card:
-    source: rg_env/tiny/README.md
-    tolerance: 0.02
-    rows:
-      leg_counting: {accuracy: {policy: 1.0}}
-      short: {accuracy: {policy: 0.0}}
-      all: {tasks: [leg_counting, short], accuracy: {policy: 1.0}}
-""")
-    given = ["eval", str(tmp_path / "small.yaml"), f"output.dir={tmp_path / 'e'}"]
+    rows = {"leg_counting": {"accuracy": {"policy": 1.0}}, "short": {"accuracy": {"policy": 0.0}},
+            "all": {"tasks": ["leg_counting", "short"], "accuracy": {"policy": 1.0}}}  # fmt: skip
+    short = "{task: chain_sum, config: {max_terms: 2, max_digits: 1, min_digits: 1}, sampling: {max_tokens: 1}}"
+    given = ["eval", "models={policy: tiny}", f"tasks={{leg_counting: {{}}, short: {short}}}", "num_examples=12",
+             "sampling.max_tokens=90", f"published.card={{source: x, tolerance: 0.02, rows: {json.dumps(rows)}}}",
+             f"output.dir={tmp_path / 'e'}"]  # fmt: skip
     code, printed, errors = rg_env(*given)
     assert code == 0, errors
     (file,) = (tmp_path / "e").glob("results_all_tasks_*.json")
     results = read_results(file)
     accuracy, _ = results.tasks["leg_counting"].models["policy"].scores.measured
-    assert [(each.row, each.ours, each.verdict) for each in results.published] == [
+    expected = [
         ("leg_counting", accuracy, "beyond"),
         ("short", 0.0, "within_tolerance"),
         ("all", accuracy / 2, "beyond"),
     ]
+    assert [(each.row, each.ours, each.verdict) for each in results.published] == expected
     assert "card: leg_counting" in printed
     file.unlink()
     code, printed, errors = rg_env(*given, "--resume", "published.card.tolerance=1.0")

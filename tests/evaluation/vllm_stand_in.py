@@ -36,9 +36,7 @@ class Handler(BaseHTTPRequestHandler):
         time.sleep(0.05)
         message = {"role": "assistant", "content": "<answer>1</answer>"}
         choice = {"index": 0, "finish_reason": "stop", "message": message}
-        usage = {"prompt_tokens": 5, "completion_tokens": 5, "total_tokens": 10}
-        reply = {"id": "c", "object": "chat.completion", "created": 0, "choices": [choice], "usage": usage}
-        self._reply({**reply, "model": asked["model"]})
+        self._reply({"id": "c", "object": "chat.completion", "choices": [choice], "model": asked["model"]})
 
     def _reply(self, value: Any) -> None:
         data = json.dumps(value).encode()
@@ -54,13 +52,11 @@ class Handler(BaseHTTPRequestHandler):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--model")
-    parser.add_argument("--host")
-    parser.add_argument("--port", type=int)
+    for text in ("--model", "--host", "--lora-modules"):
+        parser.add_argument(text)
+    for number in ("--port", "--max-lora-rank", "--max-model-len"):
+        parser.add_argument(number, type=int)
     parser.add_argument("--enable-lora", action="store_true")
-    parser.add_argument("--lora-modules")
-    parser.add_argument("--max-lora-rank", type=int)
-    parser.add_argument("--max-model-len", type=int)
     options = parser.parse_args()
     note(start=vars(options))
     if options.model == os.environ.get("STAND_IN_FAILS"):
