@@ -16,7 +16,10 @@ from typing import Any
 import psutil
 import pytest
 
+from rg_env.evaluation.config import eval_config_of
+from rg_env.evaluation.models import local_engine
 from rg_env.evaluation.results import read_results
+from rg_env.inference.machine import Machine
 from rg_env.tiny import POLICY_DIR
 
 pytestmark = pytest.mark.slow  # torch and transformers are imported, for the tokenizers
@@ -29,6 +32,8 @@ class Gpus:
         self.folder, self._log = folder, folder / "stand_in.jsonl"
         module = folder / "site" / "vllm" / "entrypoints" / "openai" / "api_server.py"
         module.parent.mkdir(parents=True)
+        for package in list(module.parents)[:3]:  # otherwise, an installed vLLM would take precedence
+            (package / "__init__.py").touch()
         shutil.copy(Path(__file__).with_name("vllm_stand_in.py"), module)
         (folder / "site" / "vllm-0.32.0.dist-info").mkdir()
         (folder / "site" / "vllm-0.32.0.dist-info" / "METADATA").write_text("Name: vllm\nVersion: 0.32.0\n")
@@ -37,8 +42,9 @@ class Gpus:
         self.environment["PYTHONPATH"] = os.pathsep.join(paths)
 
     def start(self, models: dict[str, Any], *overrides: str, n: int) -> subprocess.Popen[str]:
-        arguments = ["eval", f"models={json.dumps(models)}", "--tasks", "leg_counting", "-n", str(n),
-                     "--output-dir", str(self.folder / "results"), "requests.concurrency=4", *overrides]  # fmt: skip
+        folder = str(self.folder / "results")
+        arguments = ["eval", f"models={json.dumps(models)}", "--tasks", "leg_counting", "-n", str(n), "--output-dir",
+                     folder, "requests.concurrency=4", "serving.kind=vllm", *overrides]  # fmt: skip
         command = [sys.executable, "-m", "rg_env.cli.main", *arguments]
         pipe = subprocess.PIPE
         return subprocess.Popen(command, env=self.environment, stdout=pipe, stderr=pipe, text=True)
@@ -126,3 +132,14 @@ def test_ctrl_c_ends_the_servers(gpus: Gpus) -> None:
     assert (process.returncode, error) == (130, "interrupted\n")
     assert gpus.notes("start")
     assert gpus.running() == []
+
+
+@pytest.mark.parametrize(
+    ("gpus", "vllm", "engine"),
+    [(("0",), "1.0", "vllm"), ((), "1.0", "embedded"), (("0",), None, "embedded"), (("0",), "1.0+cpu", "embedded")],
+)
+def test_vllm_serves_where_it_is_installed_and_there_is_a_gpu(
+    gpus: tuple[str, ...], vllm: str | None, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Machine, "here", lambda: Machine(gpus, vllm, Path()))
+    assert local_engine(eval_config_of(["models=other", "tasks=maze"])) == engine
