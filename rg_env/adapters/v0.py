@@ -289,11 +289,8 @@ def watch(rubric: Any) -> None:
 
 def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
     name = str(getattr(function, "__name__", None) or type(function).__name__)
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some callables written in C
-        signature = None
-    is_group = bool(signature and _GROUP_PARAMETERS & set(signature.parameters))
+    signature = inspect.signature(function)
+    is_group = bool(_GROUP_PARAMETERS & set(signature.parameters))
 
     @contextmanager
     def noting(where: str) -> Iterator[None]:
@@ -328,9 +325,7 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
 
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
     wrapper: Any = call_async if is_async else call
-    wrapper.__name__ = name
-    if signature:  # Verifiers inspects it on each call
-        wrapper.__signature__ = signature
+    wrapper.__name__, wrapper.__signature__ = name, signature  # Verifiers inspects both on each call
     setattr(wrapper, _WATCHED, True)
     return wrapper
 
