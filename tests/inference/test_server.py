@@ -203,7 +203,7 @@ def test_what_is_not_supported_is_refused(field: str, value: object) -> None:
     with pytest.raises(BadRequest) as caught:
         ChatRequest.parse({"messages": MESSAGES, field: value})
     assert (caught.value.status, caught.value.param) == (400, field)
-    assert field in caught.value.message
+    assert field in str(caught.value)
     assert ChatRequest.parse({"messages": MESSAGES, "anything": None}) == ChatRequest.parse({"messages": MESSAGES})
 
 

@@ -54,16 +54,13 @@ class BadRequest(RGEnvError, ValueError):
         # Messages may quote the request, which can contain characters that UTF-8 cannot encode.
         message = message.encode("utf-8", "backslashreplace").decode()
         param = param and param.encode("utf-8", "backslashreplace").decode()
-        super().__init__(message, status, param)
-        self.message, self.status, self.param = message, status, param
-
-    def __str__(self) -> str:
-        return self.message
+        super().__init__(message)
+        self.status, self.param = status, param
 
     def body(self) -> dict[str, Any]:
         """Error response in OpenAI's format."""
         kind = "NotFoundError" if self.status == 404 else "BadRequestError"
-        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.status}}
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.status}}
 
 
 class Choice:
@@ -138,11 +135,6 @@ class _Body(BaseModel):
         return {key: value for key, value in body.items() if value is not None} if isinstance(body, dict) else body
 
 
-class _StreamOptions(_Body):
-    include_usage: bool = False
-    include_obfuscation: bool = False
-
-
 class Request(_Body, ABC):
     """Fields common to both kinds of request. The bounds are those of vLLM's SamplingParams."""
 
@@ -162,7 +154,7 @@ class Request(_Body, ABC):
     seed: int | None = Field(None, ge=-(2**62), le=2**62)
     stop: str | list[str] = []
     stream: bool = False
-    stream_options: _StreamOptions = _StreamOptions()
+    stream_options: dict[Literal["include_usage", "include_obfuscation"], bool | None] = {}
     skip_special_tokens: bool = True
     # These fields are accepted only with values that have no effect.
     logit_bias: dict[str, float] = Field({}, max_length=0)
@@ -466,7 +458,7 @@ class Api:
             if error := run.exception():
                 yield _event(_failure(error))
                 return
-            if request.stream_options.include_usage:
+            if request.stream_options.get("include_usage"):
                 yield _event({**head, "choices": [], "usage": request.usage(choices)})
             yield "data: [DONE]\n\n"
         finally:
