@@ -86,9 +86,9 @@ def test_what_is_missing_is_one_line(here: Path, arguments: list[str], words: st
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["export", "empty"], "empty is not a checkpoint; a checkpoint is a model folder"),
-        (["export", "new"], "new is a run without checkpoint-N folders"),
-        (["push", "empty", "--repo-id", "me/x"], "empty is not a checkpoint"),
+        (["export", "empty"], "empty is not a complete checkpoint; a checkpoint is a model folder"),
+        (["export", "new"], "new is not a complete checkpoint"),
+        (["push", "empty", "--repo-id", "me/x"], "empty is not a complete checkpoint"),
         (["serve", "--model", "empty"], "empty is not a model folder"),
         (["serve", "--model", "run.yaml"], "run.yaml is not a model folder"),
         (["probe", "--model", "new", "--tasks", "gcd"], "new is a run without checkpoint-N folders: it has not"),
