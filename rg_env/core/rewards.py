@@ -29,6 +29,7 @@ import inspect
 import math
 import numbers
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -166,9 +167,8 @@ def resolve_rewards(spec: object = None) -> list[WeightedReward]:
     if not isinstance(spec, Sequence) or not spec:
         raise InputError(f"rewards must be a list of names, functions or (name, weight) pairs, not {spec!r}")
     resolved = [_resolve(item) for item in spec]
-    names = [item.name for item in resolved]
-    for name in names:
-        if names.count(name) > 1:
+    for name, times in Counter(item.name for item in resolved).items():
+        if times > 1:
             raise InputError(f"reward {name!r} appears twice: names must be unique")
     return resolved
 

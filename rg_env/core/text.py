@@ -9,14 +9,13 @@ This module also checks user-supplied values.
 import functools
 import inspect
 import json
-import math
 import os
 import re
 import sys
 import traceback
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from rg_env.errors import RGEnvError
 
@@ -107,14 +106,9 @@ def _is_users(file: str) -> bool:
 # User-supplied values
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
     """Whether `value` is a valid number in a config: not a boolean, and within the range of a float."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # 10**400
-        return False
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def is_count(value: object, most: int = 2**31) -> bool:

@@ -108,25 +108,25 @@ def test_another_process_refuses_an_edited_source(write: Write) -> None:
         ("bad.py", "import no_such_thing", r"ModuleNotFoundError: No module named 'no_such_thing' \(.*bad\.py, line 1"),
         ("bad.py", "raise SystemExit(3)", r"bad\.py cannot be imported: SystemExit: 3 \(.*/bad\.py, line 1\)$"),
         ("bad.py", "class Odd(BaseException): pass\nraise Odd('x')", r"cannot be imported: Odd: x \(.*, line 2\)$"),
+        ("bad.py", "class Odd(Exception):\n    __str__ = None\nraise Odd", r"cannot be imported: Odd \(.*, line 3\)$"),
         (
             "bad.py",
-            "class Odd(Exception):\n    def __str__(self): return 1 / 0\nraise Odd",
-            r"cannot be imported: Odd \(.*, line 3\)$",
-        ),
-        (
-            "bad.py",
-            "import rg_env\n@rg_env.reward\ndef correctness(rollout):\n    return 0.0\n",
-            r"bad\.py cannot be imported: reward 'correctness' is already registered by .* \(.*/bad\.py, line 2\)$",
+            "import rg_env\nrg_env.reward('correctness')(lambda rollout: 0)",
+            r"'correctness' is already registered by .*line 2",
         ),
         (
             "bad.py",
             "raise ValueError('one\\n\\ntwo ' + 'x' * 999)",
             r"ValueError: one two x{290,}\.\.\. \(.*, line 1\)$",
         ),
+        ("broken_pkg.tasks", None, r"broken_pkg\.tasks .*ZeroDivisionError.*/inner\.py, line 3\)$"),
     ],
 )
 def test_errors_are_one_line(write: Write, tmp_path: Path, name: str, text: str | None, message: str) -> None:
-    """What is missing, or what the import raised, and where in the user's file; nothing stays behind."""
+    """What is missing, or what the import raised, and the last line of the user's own code; nothing stays behind."""
+    write("broken_pkg/__init__.py", "")
+    write("broken_pkg/inner.py", "\n\n1 / 0\n")
+    sys.path.insert(0, str(write("broken_pkg/tasks.py", "from broken_pkg import inner\n").parents[1]))
     if text is not None:
         write(name, text)
     with pytest.raises(InputError, match=message) as raised:
@@ -134,22 +134,9 @@ def test_errors_are_one_line(write: Write, tmp_path: Path, name: str, text: str 
     assert "\n" not in str(raised.value)
     assert sources() == {}
     assert "bad" not in sys.modules
-
-
-def test_a_module_that_raises_is_reported_with_its_line(write: Write) -> None:
-    """The last line of the user's, also where another file of theirs raised."""
-    write("broken_pkg/__init__.py", "")
-    write("broken_pkg/inner.py", "\n\n1 / 0\n")
-    sys.path.insert(0, str(write("broken_pkg/tasks.py", "from broken_pkg import inner\n").parents[1]))
-    with pytest.raises(InputError, match=r"broken_pkg\.tasks .*ZeroDivisionError.*/inner\.py, line 3\)$"):
-        import_user_code(["broken_pkg.tasks"])
-
-
-@pytest.mark.parametrize("names", ["tasks.py", [1], [None]])
-def test_imports_must_be_a_list_of_names(names: object) -> None:
-    """One name without a list too."""
-    with pytest.raises(InputError, match="imports must be a list of modules and"):
-        import_user_code(names)  # type: ignore[arg-type]
+    for names in ("tasks.py", [None]):
+        with pytest.raises(InputError, match="imports must be a list of modules and"):
+            import_user_code(names)  # type: ignore[arg-type]
 
 
 def test_rewards_are_there_by_name(write: Write, tmp_path: Path) -> None:

@@ -95,9 +95,9 @@ class _Reader:
 
 
 def _scalar(node: yaml.ScalarNode) -> Any:
-    text = _text(node)
+    text, kind = _text(node), node.tag.removeprefix(_TAG)
     try:
-        match node.tag.removeprefix(_TAG):
+        match kind:
             case "str":
                 return text
             case "null":
@@ -109,7 +109,7 @@ def _scalar(node: yaml.ScalarNode) -> Any:
             case "float":
                 return float(re.sub(r"\.(inf|nan)$", r"\1", text.lower()))
     except (KeyError, ValueError) as error:
-        raise _error(node.start_mark, f"{shortened(text)} is not a valid {node.tag.removeprefix(_TAG)}") from error
+        raise _error(node.start_mark, f"{shortened(text)} is not a valid {kind}") from error
     raise _error(node.start_mark, f"the tag {shortened(node.tag)} is not supported")
 
 
@@ -130,13 +130,12 @@ def _error(mark: yaml.Mark | None, problem: str) -> ValueError:
 
 def to_yaml(values: Mapping[str, Any]) -> str:
     """Plain values as YAML text that `load` reads back unchanged."""
-
-    def dumped(*, allow_unicode: bool) -> str:
-        return yaml.dump(dict(values), Dumper=Dumper, sort_keys=False, allow_unicode=allow_unicode, width=120)
-
-    text = dumped(allow_unicode=True)
-    # U+0085 and some other characters would be written unescaped but read back as line breaks.
-    return text if load(text) == values else dumped(allow_unicode=False)
+    text = ""
+    for allow_unicode in (True, False):  # U+0085 and some other characters would be read back as line breaks
+        text = yaml.dump(dict(values), Dumper=Dumper, sort_keys=False, allow_unicode=allow_unicode, width=120)
+        if load(text) == values:
+            break
+    return text
 
 
 class Loader(yaml.SafeLoader):

@@ -19,7 +19,7 @@ Sums and products are unordered, a sign belongs to its term, and variable names 
 
 import ast
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 _ROUNDS = 8
@@ -36,9 +36,6 @@ class Bag(tuple[Any, ...]):
     """A multiset of parts."""
 
     __slots__ = ()
-
-    def __new__(cls, parts: Iterable[Any] = ()) -> "Bag":
-        return super().__new__(cls, parts)
 
 
 def canonical(form: Any) -> str:
