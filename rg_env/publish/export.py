@@ -193,7 +193,13 @@ def _write_adapters(
 def _write(weights: Weights, dtype: torch.dtype | None, folder: Path, name: str, say: Say) -> None:
     """Write the weights as safetensors. If `dtype` is None, all weights keep their dtypes; integer and boolean tensors
     always do."""
-    tensors = {key: _rounded(key, value, dtype) for key, value in weights.items()}
+    tensors: Weights = {}
+    places: set[int] = set()
+    for key, weight in weights.items():
+        value = _rounded(key, weight, dtype)
+        # Of tensors that share memory, only one would be written.
+        tensors[key] = value.clone() if value.data_ptr() in places else value
+        places.add(value.data_ptr())
     pattern = name.replace(".safetensors", "{suffix}.safetensors")
     save_torch_state_dict(tensors, folder, filename_pattern=pattern, max_shard_size=SHARD_SIZE)
     size, count = sum(each.nbytes for each in tensors.values()), sum(each.numel() for each in tensors.values())

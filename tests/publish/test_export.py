@@ -234,6 +234,18 @@ def test_a_stored_tied_head_is_read_once(stored: str, make_model: Make, exported
     same_model(out, model)
 
 
+def test_tensors_that_share_memory_are_all_written(make_model: Make, exported: Export, tmp_path: Path) -> None:
+    """As torch's files keep them: a head that equals the embedding, in a model that does not tie them."""
+    model = make_model(SERVED["qwen2, untied"])
+    model.lm_head.weight = model.model.embed_tokens.weight
+    head = {"lm_head.weight": model.lm_head.weight}
+    folder = with_companions(tmp_path / "m", model)
+    torch.save({**dict(model.named_parameters()), **head}, folder / "pytorch_model.bin")
+    out, _ = exported(folder)
+    assert load_file(out / "model.safetensors").keys() == {*weights(model), *head}
+    same_model(out, model)
+
+
 def test_wrong_tensors_are_found(saved: Path, exported: Export, refused: Any, monkeypatch: Patch) -> None:
     """The comparison loads what was written: a byte that differs ends the export."""
 
