@@ -187,8 +187,7 @@ def find_checkpoint(path: Path, *, best: bool = False, base: str | None = None) 
         InputError: `path` does not contain a checkpoint.
     """
     if not os.path.isdir(path):  # unlike Path.is_dir, also returns False for names that are too long
-        what = "is a file: pass its folder" if os.path.isfile(path) else "does not exist"
-        raise InputError(f"{one_line(path)} {what}; a checkpoint is {_KINDS}")
+        raise InputError(f"{one_line(path)} is not an existing folder; a checkpoint is {_KINDS}")
     try:
         folder, note = _choose(path, best)
         return _checkpoint(folder, base, note)

@@ -15,7 +15,7 @@ text file that contains a key or token.
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,52 @@ def published_files(checkpoint: Checkpoint, *, full: bool) -> Files:
     Raises:
         InputError: a file is damaged, or links to a file outside the published folders.
     """
-    return dict(_published(checkpoint, full))
+    folder, run, state = checkpoint.folder, checkpoint.run, checkpoint.state
+    found = {file.name: file for file in _matching(folder, _MODEL)}
+    if run:
+        for file in run.files():
+            if file == run.curve_file:
+                found[CURVE] = file
+            elif full or file != run.rollouts_file:
+                found[f"run/{file.relative_to(run.path).as_posix()}"] = file
+    if full and state:
+        for file in _matching(state, _STATE):
+            found[f"{checkpoint.state_path}/{file.relative_to(state).as_posix()}"] = file
+    roots = [each.resolve() for each in (folder, state, run and run.path) if each]
+    roots += [root.parents[1] / "blobs" for root in roots if root.parent.name == "snapshots"]  # layout of the Hub cache
+    for file in found.values():
+        if not any(file.resolve().is_relative_to(root) for root in roots):
+            raise InputError(
+                f"{file} is a link to {file.resolve()}, which is outside the published folders: replace it with a copy"
+            )
+    return {path: _content(checkpoint, file) for path, file in found.items()}
+
+
+def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    return [file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()]
+
+
+def _content(checkpoint: Checkpoint, file: Path) -> Path | bytes:
+    """Return `file` or, if it may contain local paths, its contents without them. Files of a run are read immediately,
+    because a run in progress appends to them."""
+    run = checkpoint.run
+    if file.name == "adapter_config.json":
+        values = publishable(read_json(file))
+        if checkpoint.base.on_hub or checkpoint.base.name == TINY:
+            values["base_model_name_or_path"] = checkpoint.base.name
+    elif run is None or file not in run.files():
+        return file
+    elif file.suffix == ".yaml":
+        return to_yaml(publishable(read_yaml(file))).encode()
+    elif file == run.results_file:
+        values = publishable(read_json(file))
+    elif file.parent == run.path:
+        return file.read_bytes()
+    else:  # an evaluation
+        values = read_json(file)
+        for model in (model for task in values["tasks"].values() for model in task["models"].values()):
+            model["source"] = _without_paths(model["source"])
+    return (json.dumps(values, indent=1, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
 
 
 def check_secrets(files: Files, token: str | None = None) -> None:
@@ -102,62 +147,3 @@ def _without_paths(value: Any) -> Any:
     if isinstance(value, str) and _PATH.fullmatch(value):
         return os.path.basename(value.rstrip("/"))
     return value
-
-
-def _published(checkpoint: Checkpoint, full: bool) -> Iterator[tuple[str, Path | bytes]]:
-    folder, run, state = checkpoint.folder, checkpoint.run, checkpoint.state
-    roots = [each.resolve() for each in (folder, state, run and run.path) if each]
-    roots += [root.parents[1] / "blobs" for root in roots if root.parent.name == "snapshots"]  # layout of the Hub cache
-    for file in _matching(folder, _MODEL, roots):
-        yield file.name, _model_file(checkpoint, file)
-    for file in run.files() if run else ():
-        _check_link(file, roots)
-        if run and file != run.curve_file and (full or file != run.rollouts_file):
-            yield f"run/{file.relative_to(run.path).as_posix()}", _record(run, file)
-        elif run and file == run.curve_file:
-            yield CURVE, file
-    if full and state:
-        for file in _matching(state, _STATE, roots):
-            yield f"{checkpoint.state_path}/{file.relative_to(state).as_posix()}", _model_file(checkpoint, file)
-
-
-def _matching(folder: Path, patterns: Sequence[str], roots: Sequence[Path]) -> Iterator[Path]:
-    for file in dict.fromkeys(file for pattern in patterns for file in sorted(folder.glob(pattern)) if file.is_file()):
-        _check_link(file, roots)
-        yield file
-
-
-def _check_link(file: Path, roots: Sequence[Path]) -> None:
-    if not any(file.resolve().is_relative_to(root) for root in roots):
-        raise InputError(
-            f"{file} is a link to {file.resolve()}, which is outside the published folders: replace it with a copy"
-        )
-
-
-def _model_file(checkpoint: Checkpoint, file: Path) -> Path | bytes:
-    """Return `file` or, for adapter_config.json, its contents without the path of a local base model."""
-    if file.name != "adapter_config.json":
-        return file
-    values = publishable(read_json(file))
-    if checkpoint.base.on_hub or checkpoint.base.name == TINY:
-        values["base_model_name_or_path"] = checkpoint.base.name
-    return _json(values)
-
-
-def _record(run: RunFolder, file: Path) -> bytes:
-    """Return a run file's contents without local paths. The file is read immediately, because a run in progress appends
-    to it."""
-    if file.suffix == ".yaml":
-        return to_yaml(publishable(read_yaml(file))).encode()
-    if file == run.results_file:
-        return _json(publishable(read_json(file)))
-    if file.parent == run.path:
-        return file.read_bytes()
-    values = read_json(file)
-    for model in (model for task in values["tasks"].values() for model in task["models"].values()):
-        model["source"] = _without_paths(model["source"])
-    return _json(values)
-
-
-def _json(values: Mapping[str, Any]) -> bytes:
-    return (json.dumps(values, indent=1, ensure_ascii=False) + "\n").encode(errors="backslashreplace")

@@ -321,11 +321,12 @@ class _Repository:
 
     def create(self, remote: _Remote, *, private: bool) -> _Remote:
         """Create the repository and the branch, a copy of main, if they are missing. Returns the branch's state."""
-        with self._errors():
-            if remote.commit is None:
+        if remote.commit is None:
+            with self._errors():
                 self.api.create_repo(self._name, private=private or None)  # None: the organization's default
-                remote = self.read()
-            if remote.is_copy:
+            remote = self.read()
+        if remote.is_copy:
+            with self._errors():
                 self.api.create_branch(self._name, branch=str(self._branch), exist_ok=True)
         return remote
 
@@ -347,8 +348,6 @@ class _Repository:
         message."""
         try:
             yield
-        except RGEnvError:
-            raise
         except HfHubHTTPError as error:
             status, reason = error.response.status_code, one_line(self._clean(error.server_message or ""))
             kind: type[RGEnvError] = InputError if status in _REFUSALS else HubError

@@ -34,8 +34,8 @@ def folder_with(**files: str) -> Callable[[Path], Any]:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda path: None, "does not exist; a checkpoint is"),
-        (lambda path: path.write_text("x"), "is a file: pass its folder"),
+        (lambda path: None, "is not an existing folder; a checkpoint is"),
+        (lambda path: path.write_text("x"), "is not an existing folder"),
         (
             folder_with(**{"metrics.jsonl": ""}),
             "is not a complete checkpoint; a checkpoint is .* a run with checkpoint-N",
@@ -115,7 +115,7 @@ def test_the_last_line_is_the_folder(rg_env: Command, saved: Path) -> None:
 
 def test_mistakes_exit_with_2_and_failed_checks_with_1(rg_env: Command, saved: Path) -> None:
     for arguments, words in (
-        (["/nowhere/at/all"], "error: /nowhere/at/all does not exist; a checkpoint is"),
+        (["/nowhere/at/all"], "error: /nowhere/at/all is not an existing folder; a checkpoint is"),
         ([str(saved), "--merge-lora"], "has no adapters to merge: omit --merge-lora"),
         ([str(saved), "--dtype", "int8"], "invalid choice: 'int8'"),
     ):

@@ -139,8 +139,8 @@ def test_bad_input_is_one_line(hub: HubServer, run: Path, rg_env: Any, tmp_path:
     (damaged / "manifest.json").write_text("{")
     good, bad = ["--repo-id", "me/legs"], ["--repo-id", "legs"]
     for arguments, words in (
-        (["x" * 5000, *good], "does not exist"),
-        ([str(run) + "\0", *good], "does not exist"),
+        (["x" * 5000, *good], "is not an existing folder"),
+        ([str(run) + "\0", *good], "is not an existing folder"),
         ([str(half), *good], "half: its weights cannot be read: "),
         ([str(damaged), *good], "manifest.json is damaged"),
         ([str(POLICY_DIR), *good, "--optimizer-state", "full"], "has no training state to resume from"),
