@@ -18,6 +18,7 @@ from rg_env.core.grading.graders import common, forms
 from rg_env.core.grading.graders.common import Config, Entry, in_order, progress, squeezed, too_long, truth, word
 
 _EMPTY = ("", '""', "''", "``", "[]", "empty", "(empty)", "empty string", "the empty string", "nothing")
+_NAMED_BASE = re.compile(r"([0-9a-z]+)(?:_\{?([0-9]{1,2})\}?|([₀-₉]{1,2}))?")
 _ASSIGNMENT = re.compile(r"([A-Z])(?:=|:|->|→)([0-9])")
 
 
@@ -45,7 +46,7 @@ def base_conversion(answer: str, entry: Entry, config: Config) -> float:
     base = metadata["target_base"]
     digits = forms.plain_digits("".join(answer.split())).lower()
     # `1010_2` and `1010₂` name the base. To keep every text unambiguous, `_` is not allowed between groups of digits.
-    digits, *named = forms.matched(r"([0-9a-z]+)(?:_\{?([0-9]{1,2})\}?|([₀-₉]{1,2}))?", digits).groups()
+    digits, *named = forms.matched(_NAMED_BASE, digits).groups()
     if any(named) and int("".join(filter(None, named)).translate(forms.SUBSCRIPTS)) != base:
         return 0.0
     digits = digits.removeprefix({2: "0b", 8: "0o", 16: "0x"}.get(base, " "))
@@ -195,17 +196,15 @@ def fit_by_chance(entry: Entry) -> float:
 def jugs(answer: str, entry: Entry, config: Config) -> float:
     """Any list of legal moves that leaves the target amount in one of the jugs."""
     capacities: list[int] = entry["metadata"]["puzzle"]["jug_capacities"]
-    moves = _jug_moves(answer)
     amounts = dict.fromkeys((chr(ord("a") + i) for i in range(len(capacities))), 0)
     room = dict(zip(amounts, capacities, strict=True))
-    for move in moves:
-        used = [jug for jug in move.group("jug", "source", "target") if jug]
-        if not amounts.keys() >= set(used) or len(set(used)) < len(used):
+    for move in _jug_moves(answer):
+        kind, jug, source, target = move.groups()
+        if not amounts.keys() >= {jug or source, jug or target} or (source and source == target):
             return 0.0
-        if move["kind"]:
-            amounts[move["jug"]] = room[move["jug"]] if move["kind"] == "fill" else 0
+        if kind:
+            amounts[jug] = room[jug] if kind == "fill" else 0
         else:
-            source, target = used
             poured = min(amounts[source], room[target] - amounts[target])
             amounts[source] -= poured
             amounts[target] += poured

@@ -87,9 +87,9 @@ def attempt(read: Callable[[str], T], text: str) -> T | None:
         return None
 
 
-def matched(pattern: re.Pattern[str] | str, text: str) -> re.Match[str]:
+def matched(pattern: re.Pattern[str], text: str) -> re.Match[str]:
     """The match of the pattern with the whole text."""
-    match = re.fullmatch(pattern, text)
+    match = pattern.fullmatch(text)
     if match is None:
         raise Unreadable
     return match

@@ -122,7 +122,7 @@ def _knights(
     pieces: Mapping[str, str | None], first: str
 ) -> tuple[_Knights, Callable[[_Knights], Iterator[tuple[str, _Knights]]]]:
     """The initial state of a board, and a function that lists the moves in a state, each with the state after it."""
-    jumps = {here: [to for to in pieces if _is_knight_move(here, to)] for here in pieces}
+    jumps = _jumps(tuple(pieces))
     white, black = (frozenset(square for square, piece in pieces.items() if piece == color) for color in "wB")
 
     def moves(state: _Knights) -> Iterator[tuple[str, _Knights]]:
@@ -136,8 +136,14 @@ def _knights(
     return (white, black, first), moves
 
 
-def _is_knight_move(start: str, end: str) -> bool:
-    return {abs(ord(start[0]) - ord(end[0])), abs(int(start[1:]) - int(end[1:]))} == {1, 2}
+@lru_cache(maxsize=256)
+def _jumps(squares: tuple[str, ...]) -> dict[str, list[str]]:
+    """The squares that a knight on each square can reach; cached for all answers to a question."""
+
+    def adjacent(one: str, other: str) -> bool:
+        return {abs(ord(one[0]) - ord(other[0])), abs(int(one[1:]) - int(other[1:]))} == {1, 2}
+
+    return {here: [to for to in squares if adjacent(here, to)] for here in squares}
 
 
 @lru_cache(maxsize=1024)
