@@ -10,6 +10,7 @@ import random
 import re
 import textwrap
 from collections.abc import Callable
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 import pytest
@@ -67,30 +68,37 @@ def _relettered(*names: str) -> Change:
     """Other letters in these fields, which may be texts or lists of texts, the same ones in all of them."""
 
     def change(entry: Entry, rng: random.Random) -> None:
-        letters = list("abcdefghijklmnopqrstuvwxyz")
-        rng.shuffle(letters)
-        table = str.maketrans("abcdefghijklmnopqrstuvwxyz", "".join(letters))
+        new = "".join(rng.sample(ascii_lowercase, 26))
+        table = str.maketrans(ascii_lowercase + ascii_uppercase, new + new.upper())
         for name in names:
-            value = entry["metadata"][name]
-            entry["metadata"][name] = value.translate(table) if isinstance(value, str) else [
-                each.translate(table) for each in value
-            ]  # fmt: skip
+            text = json.dumps(entry["metadata"][name], ensure_ascii=False)
+            entry["metadata"][name] = json.loads(text.translate(table))
 
     return change
 
 
+def _both(*changes: Change) -> Change:
+    def change(entry: Entry, rng: random.Random) -> None:
+        for each in changes:
+            each(entry, rng)
+
+    return change
+
+
+def _renumbered(pairs: Any, count: int, rng: random.Random) -> list[list[int]]:
+    """The pairs of numbers below `count` in another order, with other numbers."""
+    numbers = rng.sample(range(count), count)
+    return rng.sample([[numbers[a], numbers[b]] for a, b in pairs], len(pairs))
+
+
 def _vertices(entry: Entry, rng: random.Random) -> None:
     puzzle = entry["metadata"]["puzzle"]
-    numbers = rng.sample(puzzle["vertices"], len(puzzle["vertices"]))
-    puzzle["edges"] = [rng.sample([numbers[a], numbers[b]], 2) for a, b in puzzle["edges"]]
-    rng.shuffle(puzzle["edges"])
+    puzzle["edges"] = [rng.sample(pair, 2) for pair in _renumbered(puzzle["edges"], len(puzzle["vertices"]), rng)]
 
 
 def _courses(entry: Entry, rng: random.Random) -> None:
     metadata = entry["metadata"]
-    numbers = rng.sample(range(len(metadata["courses"])), len(metadata["courses"]))
-    metadata["prerequisites"] = [[numbers[a], numbers[b]] for a, b in metadata["prerequisites"]]
-    rng.shuffle(metadata["prerequisites"])
+    metadata["prerequisites"] = _renumbered(metadata["prerequisites"], len(metadata["courses"]), rng)
 
 
 def _inhabitants(entry: Entry, rng: random.Random) -> None:
@@ -110,16 +118,6 @@ def _inhabitants(entry: Entry, rng: random.Random) -> None:
         claims[places[who]] = said(claim)
     metadata["statements"], metadata["names"] = claims, [f"N{i}" for i in range(count)]
     metadata["knight_knave_terms"] = {}
-
-
-def _cryptic(entry: Entry, rng: random.Random) -> None:
-    metadata = entry["metadata"]
-    letters = list("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
-    rng.shuffle(letters)
-    table = str.maketrans("ABCDEFGHIJKLMNOPQRSTUVWXYZ", "".join(letters))
-    metadata["words_letters"] = [word.translate(table) for word in metadata["words_letters"]]
-    metadata["result_letters"] = metadata["result_letters"].translate(table)
-    rng.shuffle(metadata["words_letters"])
 
 
 def _premises(entry: Entry, rng: random.Random) -> None:
@@ -225,7 +223,7 @@ SAME: dict[str, Change] = {
     "caesar_cipher": _other("cipher_text", str.swapcase),
     "complex_arithmetic": _reworded(r"complex", "difficult"),
     "course_schedule": _courses,
-    "cryptarithm": _cryptic,
+    "cryptarithm": _both(_relettered("words_letters", "result_letters"), _shuffled("words_letters")),
     "game_of_life_halting": _pushed,
     "graph_color": _vertices,
     "jugs": _shuffled("puzzle", "jug_capacities"),
