@@ -63,47 +63,35 @@ def needle_haystack(answer: str, entry: Entry, config: Config) -> float:
 
 def rubiks_cube(answer: str, entry: Entry, config: Config) -> float:
     """Any moves that solve the cube, in Singmaster notation, including double turns (`U2`)."""
-    size, moves = entry["metadata"]["cube_size"], _moves(answer)
-    scrambled = turned(size, entry["metadata"]["scramble_moves"].split())
+    size, scramble = entry["metadata"]["cube_size"], entry["metadata"]["scramble_moves"]
+    scrambled = forms.attempt(lambda moves: turned(size, moves.split()), scramble)
     if scrambled is None:
-        raise ValueError(
-            f"a cube of size {size} does not have all of the moves {entry['metadata']['scramble_moves']!r}"
-        )
-    state = turned(size, moves, scrambled) if moves else None
-    area = size * size
-    return state is not None and all(len(set(state[at : at + area])) == 1 for at in range(0, 6 * area, area))
+        raise ValueError(f"a cube of size {size} does not have all of the moves {scramble!r}")
+    state, area = turned(size, _moves(answer), scrambled), size * size
+    return all(len(set(state[at : at + area])) == 1 for at in range(0, 6 * area, area))
 
 
-def turned(size: int, moves: list[str], start: State | None = None) -> State | None:
-    """The original face of each sticker, 0 to 5, after `moves` on a solved cube, or on one in state `start`.
-
-    None if a move does not exist on a cube of this size.
-    """
+def turned(size: int, moves: list[str], start: State | None = None) -> State:
+    """The original face of each sticker, 0 to 5, after `moves` on a solved cube, or on one in state `start`."""
     state = start or tuple(face for face in range(6) for _ in range(size * size))
     for move in moves:
-        turn = _turn(size, move)
-        if turn is None:
-            return None
-        state = turn(state)
+        state = _turn(size, move)(state)
     return state
 
 
 def _moves(answer: str) -> list[str]:
-    """The moves, separated by whitespace or commas, with or without brackets and quotes; empty if there are too
-    many."""
+    """The moves, separated by whitespace or commas, with or without brackets and quotes."""
     moves = [move for move in re.split(r"[\s(),;]+", re.sub("[’‘′`´ʼ]", "'", forms.unbracketed(answer))) if move]
-    if len(moves) > MAX_MOVES:
-        return []
+    if not 0 < len(moves) <= MAX_MOVES:
+        raise forms.Unreadable
     # Moves in a list are in double quotes if one of them ends in a prime; otherwise, single quotes work too.
     return [move[1:-1] if move[0] == move[-1] and move[0] in "\"'" and len(move) > 2 else move for move in moves]
 
 
 @lru_cache(maxsize=4096)
-def _turn(size: int, text: str) -> Callable[[State], State] | None:
-    """A move's effect on a state; None if a cube of this size does not have the move."""
-    move = _MOVE.fullmatch(text) if len(text) <= 5 else None
-    if move is None:
-        return None
+def _turn(size: int, text: str) -> Callable[[State], State]:
+    """A move's effect on a state. Raises `Unreadable` if a cube of this size does not have the move."""
+    move = forms.matched(_MOVE, text[:6])  # no move has more than five characters
     name = move["face"] or move["whole"]
     face = name[0].upper()
     if move["face"]:
@@ -115,7 +103,7 @@ def _turn(size: int, text: str) -> Callable[[State], State] | None:
     else:
         first = last = size // 2 + 1 if size % 2 else size + 1  # cubes of even size have no middle layer
     if last > size:
-        return None
+        raise forms.Unreadable
     if face in "LDB":  # their layers are numbered from the negative end of the axis, ours from the positive end
         first, last = size + 1 - last, size + 1 - first
     tail = move["tail"] or ""
