@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rg_env.core.grading.graders import common, forms
-from rg_env.core.grading.graders.common import Config, Entry, in_order, progress, squeezed, too_long, truth, word
+from rg_env.core.grading.graders.common import Config, Entry, in_order, progress, refuse_long, squeezed, truth, word
 
 _EMPTY = ("", '""', "''", "``", "[]", "empty", "(empty)", "empty string", "the empty string", "nothing")
 _NAMED_BASE = re.compile(r"([0-9a-z]+)(?:_\{?([0-9]{1,2})\}?|([₀-₉]{1,2}))?")
@@ -33,8 +33,7 @@ def ab(answer: str, entry: Entry, config: Config) -> float:
     gold = entry["answer"].split()
     if not gold:
         return answer.strip().casefold() in _EMPTY
-    if too_long(answer, entry):
-        return 0.0
+    refuse_long(answer, entry)
     tokens = [part[at : at + 2] for part in forms.parts(answer.upper()) for at in range(0, len(part), 2)]
     return tokens == gold
 
@@ -56,8 +55,7 @@ def base_conversion(answer: str, entry: Entry, config: Config) -> float:
 
 def cryptarithm(answer: str, entry: Entry, config: Config) -> float:
     """Any assignment of distinct digits to exactly the puzzle's letters that makes the sum correct."""
-    if too_long(answer, entry):
-        return 0.0
+    refuse_long(answer, entry)
     text = re.sub(r"[\s\"'`*{}\[\]()]", "", answer).upper()
     pairs = _ASSIGNMENT.findall(text)
     if _ASSIGNMENT.sub("", text).strip(",;|"):
@@ -357,8 +355,7 @@ def _words(text: str) -> list[str]:
 
 def _word_lists(text: str, entry: Entry) -> list[list[str]]:
     """Lists of words: in JSON or as a Python literal, with or without quotes; without brackets, one list per line."""
-    if too_long(text, entry):
-        raise forms.Unreadable
+    refuse_long(text, entry)
     if "'" in text or '"' in text:
         value = _loaded(text.translate(_AS_JSON))
         value = [value] if _is_word_list(value) else value

@@ -80,9 +80,10 @@ def in_order(given: Sequence[Any], gold: Sequence[Any], start: Callable[[], Sequ
     return progress(prefix(given, gold), prefix(start(), gold), len(gold)) if sorted(given) == sorted(gold) else 0.0
 
 
-def too_long(answer: str, entry: Entry) -> bool:
-    """Whether the answer is longer than any notation of the stored one, and therefore not worth parsing."""
-    return len(answer) > 4 * len(entry["answer"]) + 200
+def refuse_long(answer: str, entry: Entry) -> None:
+    """Raise `Unreadable` if the answer is longer than any notation of the stored one."""
+    if len(answer) > 4 * len(entry["answer"]) + 200:
+        raise forms.Unreadable
 
 
 # Grids

@@ -214,23 +214,24 @@ def _neighbours(point: Point, size: int) -> Iterator[Point]:
 _FOUR_OPERATIONS = ("number", "negative", "inverse", "sum", "product")
 
 
-def _made_of(answer: str, numbers: Collection[int], target: int) -> Node | None:
-    """The parsed expression if it uses exactly the given numbers, each once, and equals the target; otherwise None.
+def _made_of(answer: str, numbers: Collection[int], target: int) -> Node:
+    """The parsed expression, which must use exactly the given numbers, each once, and equal the target.
 
     The numbers are compared before anything is computed, so an answer cannot cause expensive arithmetic.
     """
     left, equals, right = answer.partition("=")
-    if equals and forms.integer(right) != target:
-        return None
     node = parse(left)
     parts = list(_parts(node))
     used = sorted(part[1] for part in parts if part[0] == "number")
     if used != sorted(map(str, numbers)) or not all(part[0] in _FOUR_OPERATIONS for part in parts):
-        return None
+        raise forms.Unreadable
     try:
-        return node if exact(node) == target else None
+        values = {exact(node), forms.integer(right) if equals else target}
     except ZeroDivisionError:
-        return None
+        raise forms.Unreadable from None
+    if values != {target}:
+        raise forms.Unreadable
+    return node
 
 
 def _parts(node: Node) -> Iterator[Node]:
@@ -260,14 +261,13 @@ def countdown(answer: str, entry: Entry, config: Config) -> float:
     Every wording of the question requires all numbers.
     """
     metadata = entry["metadata"]
-    return _made_of(answer, metadata["numbers"], int(metadata["target"])) is not None
+    _made_of(answer, metadata["numbers"], int(metadata["target"]))
+    return 1.0
 
 
 def puzzle24(answer: str, entry: Entry, config: Config) -> float:
     """An expression that uses each given number once, uses only allowed operators, and equals 24."""
     node = _made_of(answer, entry["metadata"]["numbers"], 24)
-    if node is None:
-        return 0.0
     named = re.search(r"operators ([-+*/, ]+)\.", str(entry["question"]))
     allowed = set(named[1].replace(",", "").split() if named else "+-*/")
     stored = forms.attempt(parse, str(entry["answer"]))  # the generator replaces an inexact division with `-`
