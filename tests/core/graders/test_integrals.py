@@ -31,56 +31,6 @@ def integral(answer: str, integrand: str, variable: str = "x", task: str = "inte
     return grade(task, {}, entry("", integrand=integrand, variable=variable), answer)
 
 
-@pytest.mark.parametrize(
-    ("integrand", "answer"),
-    [
-        *(("2*x", "x**2 + C"), ("2*x", "x^2"), ("2*x", "F(x) = x² + 7"), ("2*x", "∫ 2*x dx = x^2 + c"), ("0", "5")),
-        *(("2*x", "2*(x**2/2 + C)"), ("2*x", "(x - 1)(x + 1) + K"), ("0", "C"), ("1/x", "ln|x| + C"), ("-12", "-12*x")),
-        ("-24*sin(8*x + 7)*cos(8*x + 7)", "3/2*cos(8x+7)^2 + C"),
-        ("-24*sin(8*x + 7)*cos(8*x + 7)", r"\frac{3}{4}\cos\left(16x + 14\right) + C"),
-        *(("-asin(x)", "-x*arcsin(x) - sqrt(1 - x**2) + C"), ("1/x", "log(x) + C"), ("2*x", "x**(4/2)")),
-        ("3*asin(3*x)", r"3x\sin^{-1}(3x) + \sqrt{1 - 9x^2} + C"),
-        *(("27*sqrt(9*x - 3)", "2*(9x - 3)*sqrt(9x - 3) + C"), ("27*sqrt(9*x - 3)", "2*(9*x - 3)**1.5")),
-        *(("-10*sqrt(-10*x - 10)", "2*(-10*x - 10)**(3/2)/3 + C"), ("atan(2*x)", "x*atan(2*x) - ln(1 + 4*x^2)/4 + C")),
-        ("2*exp(x)*cos(x)", "e^x(sin x + cos x) + C"),
-        ("(-10*x - 2)*exp(5*x**2 + 2*x - 8)", "-E**(5*x**2 + 2*x - 8) + C"),
-        *(("-27*sin(9*x - 6)*cos(9*x - 6)**4", "3*cos(9*x - 6)**5/5 + C"), ("3*log(x**3)", "9*x*log(x) - 9*x + C")),
-        *(("3*(4*x - 10)**4", "3*(4*x - 10)^5/20 + C"), ("2*x", "x**2 + 10^30 - 10^30")),
-        *(("2*x", "x**2*(10^30 - 10^30 + 1)"), ("2*x", "x*|x|*|x|/x"), ("2*x", "x**2 + 0*sin(x) + 0*10^400")),
-        *(("2*x", "x**3/sqrt(x**2)*|x|/x"), ("2*x", "x**2 + |x|/x"), ("2*x", "x**2 + atan(x) + atan(1/x)")),
-        *(("-1/(1 + x**2)", "atan(1/x) + C"), ("1/x", "ln(C*x)")),
-        *(("2*x", "x**2 + asin(sin(x)) - atan(sin(x)/sqrt(1 - sin(x)**2))"), ("1/x", "ln(|x|/5) + ln(C)")),
-        *(("2*x", "0.333333333333333*x**3/x*3"), ("x**2", "0.3333333333333333*x**3 + C")),
-        *(("x**6", "0.14285714285714285*x**7"), ("sqrt(x)", "0.666666666666667*x^(3/2)")),
-        *(("2*x", "x**2 + 123456789012345678901234567890.5"), ("2*x", "sin(x)**2*x**2 + x**2*cos(x)**2")),
-    ],
-)
-def test_any_antiderivative_is_right(integrand: str, answer: str) -> None:
-    """However it is written, whatever the constant, with decimals as long as a float's, and on each piece of its domain
-    by itself."""
-    assert integral(answer, integrand) == 1.0
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        *("Integral(2*x, x)", "integrate(2*x)", "2*x", "x**2 + x", "x**2 + 0.000001*x", "C*x", "C*x**2", "C"),
-        *("x**2 + y", "X**2 + x", "= x**2", "x**3 = x**2", "log(-1 - x**2)", "x**2 + log(-1 - x**2)", "x**2 + 1/0"),
-        *("x**2*(9**9**9)", "x**2 + (1e999 - 1e999)", "0.999*x**2", "exp(exp(exp(exp(x))))", "x**2 + 9**9**9*(x - x)"),
-        *("10**15*x - 10**15*x + x**2 + x", "x**2 + x/10^9", "x**2 + 10^-20*x", "x**2 + 10^-30*x**7"),
-        *("x**2 + 10^-25*exp(x)", "x**2 + C*x", "x**2 + |x|", "x**2 + 10^-9*C*x", "x**2 + 10^-30*C*x"),
-        *("x**2 + C*x**2/10^12", "x**2 + D_1*x + D_2*x", "x**2 + x**(C/10^20)", "x**2 + log(x - 60)*0"),
-        *("x**2 + 0*sqrt(1/100 - x**2)", "x**2 + 0*asin(x/10^4)*log(-1 - x**2)", "x**2 + 0/0", "x**2 + 0*x/(x - x)"),
-        *("x**2 + sqrt(x^2)", "x**2 + atan(tan(x))", "x**2 + x*|x|/10^9", "x**2 + 0*(-4)^(1/2)", "x**2 + 2^(10^9)"),
-        *("x**2 + 0*x**((-8)**(1/3))", "x**2 + 0*(0)^(-1/2)", "x**2 + 0/x/0"),
-    ],
-)
-def test_no_antiderivative(answer: str) -> None:
-    """Not evaluated, a constant that is not one, without a domain; right but for a small or absorbed term, or for
-    a domain that misses most points."""
-    assert integral(answer, "2*x") == 0.0
-
-
 def test_the_variable_in_the_other_case_and_truncated_coefficients() -> None:
     """The case is forgiven, but not mixed; a decimal has all digits of a float."""
     assert integral("x**2", "2*X", "X") == integral("X**2 + C", "2*X", "X") == integral("exp(X)", "exp(x)") == 1.0
