@@ -1,6 +1,6 @@
 """Monitors for a run's logged metrics. Each rule reports a symptom, its likely cause and the key to change.
 
-    monitors = Monitors(MonitorsConfig())
+    monitors = MonitorCallback(MonitorsConfig())
     for record in records:                 # dicts, as in metrics.jsonl
         for alarm in monitors.see(record):
             print(alarm.line)
@@ -34,13 +34,14 @@ class History:
 
     def __init__(self, window: int):
         self.window = window
-        self.step = 0
-        """Step of the last record."""
+        self.step = self.records = 0
+        """Step of the last record, and the number of records."""
         self._steps: dict[str, list[int]] = defaultdict(list)
         self._values: dict[str, list[float]] = defaultdict(list)
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Add a step's metrics."""
+        self.records += 1
         step = _number(record.get("step"))
         self.step = self.step + 1 if step is None else int(step)
         for name, value in record.items():
@@ -333,37 +334,9 @@ class Alarm:
         return f"step {self.step}: monitor {self.rule}: {self.message}"
 
 
-class Monitors:
-    """Checks a run's metrics against the active rules in `config`."""
-
-    def __init__(self, config: MonitorsConfig):
-        self._history = History(config.window)
-        self._thresholds: dict[str, float] = {name: getattr(config, name) for name in config.active()}
-        self._records = 0
-        self._held_at: dict[str, int] = {}
-        """Number of the last record in which a rule's condition held, by rule."""
-
-    def see(self, record: Mapping[str, Any]) -> list[Alarm]:
-        """Add a record of metrics and return the alarms that it raises. Records without a loss are ignored, because
-        they do not belong to a training step."""
-        if "loss" not in record:
-            return []
-        self._history.add(record)
-        self._records += 1
-        alarms = []
-        for name, threshold in self._thresholds.items():
-            if (message := RULES[name](self._history, threshold)) is None:
-                continue
-            # A rule that has fired is silent until its condition has been false for a whole window.
-            if name not in self._held_at or self._records - self._held_at[name] > self._history.window:
-                alarms.append(Alarm(self._history.step, name, message))
-            self._held_at[name] = self._records
-        return alarms
-
-
 class MonitorCallback(TrainerCallback):
-    """Applies the monitors configured by `config` to logged metrics. Adds `monitor/RULE` to a step's metrics when a
-    rule fires.
+    """Checks logged metrics against the active rules in `config`. Adds `monitor/RULE` to a step's metrics when a rule
+    fires.
 
     Args:
         config: rules and thresholds. Default: all rules with their default thresholds.
@@ -373,15 +346,39 @@ class MonitorCallback(TrainerCallback):
     def __init__(self, config: MonitorsConfig | None = None, say: Callable[[str], Any] | None = None):
         self.config = config or MonitorsConfig()
         self.say: Callable[[str], Any] = say or (lambda line: print(line, flush=True))
+        self._start()
+
+    def _start(self) -> None:
         self.alarms: list[Alarm] = []
         """All alarms of the run, including those before it was resumed; on the main process only."""
         self.stopped_by: str | None = None
         """The rule that ended the run; on all processes."""
-        self._monitors = Monitors(self.config)
+        self._history = History(self.config.window)
+        self._held_at: dict[str, int] = {}
+        """Number of the last record in which a rule's condition held, by rule."""
+
+    def see(self, record: Mapping[str, Any]) -> list[Alarm]:
+        """Add a record of metrics and return the alarms that it raises. Records without a loss are ignored, because
+        they do not belong to a training step."""
+        if "loss" not in record:
+            return []
+        history = self._history
+        history.add(record)
+        alarms = []
+        for name in self.config.active():
+            if (message := RULES[name](history, getattr(self.config, name))) is None:
+                continue
+            # A rule that has fired is silent until its condition has been false for a whole window.
+            if name not in self._held_at or history.records - self._held_at[name] > history.window:
+                alarms.append(Alarm(history.step, name, message))
+            self._held_at[name] = history.records
+        self.alarms += alarms
+        return alarms
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.stopped_by, self._monitors = None, Monitors(self.config)
-        self.alarms = [alarm for record in state.log_history for alarm in self._monitors.see(record)]
+        self._start()
+        for record in state.log_history:
+            self.see(record)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         logs = {} if logs is None else logs
@@ -395,8 +392,7 @@ class MonitorCallback(TrainerCallback):
 
     def _check(self, step: int, logs: dict[str, Any]) -> str | None:
         """Print alarms and return the rule that ends the run, or None."""
-        alarms = self._monitors.see({"step": step, **logs})
-        self.alarms += alarms
+        alarms = self.see({"step": step, **logs})
         ends = next((alarm.rule for alarm in alarms if alarm.rule in self.config.stop_on), None)
         for alarm in alarms:
             logs[f"monitor/{alarm.rule}"] = 1.0

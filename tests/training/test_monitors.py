@@ -18,7 +18,7 @@ from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, MonitorCallback, train
 from rg_env.training.config.schema import MonitorsConfig, TrainConfig
-from rg_env.training.monitors import RULES, Monitors
+from rg_env.training.monitors import RULES
 
 Course = float | Callable[[int], float]
 """A metric over the steps, from 1."""
@@ -36,7 +36,7 @@ def records(steps: int, every: int = 1, **courses: Course) -> list[dict[str, Any
 
 def lines(run: Iterable[dict[str, Any]], **config: Any) -> list[str]:
     """Lines that the monitors print about a run."""
-    monitors = Monitors(MonitorsConfig(**config))
+    monitors = MonitorCallback(MonitorsConfig(**config))
     return [alarm.line for record in run for alarm in monitors.see(record)]
 
 
