@@ -46,23 +46,22 @@ class TokenBatch:
 
     prompt_ids: list[list[int]]
     completion_ids: list[list[int]]
-    loss_masks: list[list[int]]
-    """1 for each completion token that contributes to the loss, 0 for others."""
+    trained: list[bool]
+    """Whether each rollout's completion contributes to the loss."""
     sampler_logps: list[list[float]]
     """Log-probability of each completion token when it was sampled."""
     rewards: list[float]
 
     def tokens(self) -> int:
         """Number of tokens that contribute to the loss."""
-        return sum(map(sum, self.loss_masks))
+        return sum(map(len, compress(self.completion_ids, self.trained)))
 
     def entropy(self) -> float:
         """Mean per-token entropy of the sampling distribution, in nats: `-mean(log p(token))`.
 
         This estimate from samples (Cover & Thomas, 2006, section 2.1) is unbiased, but noisy with few rollouts.
         """
-        kept = map(compress, self.sampler_logps, self.loss_masks)
-        return -sum(map(sum, kept)) / max(1, self.tokens())
+        return -sum(map(sum, compress(self.sampler_logps, self.trained))) / max(1, self.tokens())
 
     def tensors(self, rows: slice, *, pad_token: int, device: Any) -> dict[str, torch.Tensor]:
         """Rows as tensors, padded on the right: `input_ids (B, L) int64`, `loss_mask (B, L - 1) bool` and
@@ -71,8 +70,8 @@ class TokenBatch:
         for i in range(len(self.prompt_ids))[rows]:
             prompt, completion = self.prompt_ids[i], self.completion_ids[i]
             ids.append(prompt + completion)
-            masks.append([0] * len(prompt) + self.loss_masks[i])
-            logps.append([0.0] * len(prompt) + list(self.sampler_logps[i]))
+            masks.append([False] * len(prompt) + [self.trained[i]] * len(completion))
+            logps.append([0.0] * len(prompt) + self.sampler_logps[i])
         width = max(map(len, ids))
 
         def padded(lists: list[list[Any]], value: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -80,7 +79,7 @@ class TokenBatch:
 
         return {
             "input_ids": padded(ids, pad_token, torch.long),
-            "loss_mask": padded(masks, 0, torch.bool)[:, 1:],
+            "loss_mask": padded(masks, False, torch.bool)[:, 1:],
             "sampler_logps": padded(logps, 0.0, torch.float32)[:, 1:],
         }
 
@@ -115,7 +114,7 @@ class Rollouts:
         return TokenBatch(
             self.prompt_ids,
             [list(rollout.token_ids) for rollout in self.rollouts],
-            [[int(row not in left_out)] * len(rollout.token_ids) for row, rollout in enumerate(self.rollouts)],
+            [row not in left_out for row in range(len(self))],
             [list(rollout.logprobs) for rollout in self.rollouts],
             self.rewards,
         )
@@ -303,7 +302,7 @@ class GroupFilter:
             prompted += len(more)
             mixed += [group for group in more if _is_mixed(group)]
         self._empty_batches = 0 if mixed else self._empty_batches + 1
-        if self._empty_batches == EMPTY_BATCHES:
+        if self._empty_batches >= EMPTY_BATCHES:
             accuracy = statistics.fmean(batch.accuracies or [0.0])
             raise TrainingError(
                 f"filter_groups removed every group from {EMPTY_BATCHES} batches in a row: the answers to each prompt "

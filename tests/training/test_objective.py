@@ -202,7 +202,7 @@ def test_rollouts_without_loss() -> None:
     made = [env.rollout(env.train_rows[0], "2", token_ids=[5, 5], logprobs=each) for each in logprobs]
     rollouts = Rollouts(made, env.score(made), [[1]] * 4)
     batch = rollouts.tokens(left_out={1, 2})
-    assert batch.loss_masks == [[1, 1], [0, 0], [0, 0], [1, 1]]
+    assert batch.trained == [True, False, False, True]
     assert (batch.tokens(), rollouts.tokens().tokens()) == (4, 8)
     assert batch.entropy() == pytest.approx(2.0)
 

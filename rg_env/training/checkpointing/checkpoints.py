@@ -52,11 +52,6 @@ _READ = (".safetensors", ".pt", ".distcp")
 _READ_TOO = (CURRICULUM, "latest", ".metadata", "model.safetensors.index.json")
 """Suffixes and names of the files that a resumed run reads and whose sizes are checked. The tokenizer, the scripts
 added by DeepSpeed and `STATE` (whose size depends on the clock) are not included."""
-_SAME = (
-    *("rollouts_per_step", "per_device_train_batch_size", "num_generations", "num_iterations"),
-    *("seed", "shuffle_dataset"),
-)
-"""Training settings that a resumed run must keep."""
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
@@ -86,13 +81,16 @@ def settings_of(trainer: Any) -> dict[str, Any]:
     """Settings that a resumed run must keep, so that its rows have the same order and the checkpoint can be loaded."""
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
     adapter = next(iter(getattr(model, "peft_config", {}).values()), None)
+    sizes = ("rollouts_per_step", "per_device_train_batch_size", "num_generations", "num_iterations")
     return {
         "processes": trainer.accelerator.num_processes,
         "rows": trainer.rows_hash,
         "curriculum": trainer.curriculum.facts() if trainer.curriculum else None,
         "sharding": trainer.strategy.sharding,
         "trained_parameters": sum(parameter.requires_grad for parameter in model.parameters()),
-        **{name: getattr(args, name) for name in _SAME},
+        **{name: getattr(args, name) for name in sizes},
+        "seed": args.seed,
+        "shuffle_dataset": args.shuffle_dataset,
         "optim": args.optim.removesuffix("_fused"),
         **{name: getattr(adapter, name, None) for name in ("lora_alpha", "use_rslora", "use_dora")},
     }
