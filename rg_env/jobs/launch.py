@@ -149,10 +149,9 @@ def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
         raise InputError(f"--processes {processes} exceeds the {counted(len(gpus), 'GPU')} for training: use fewer")
     if not gpus and processes > (cores := max(2, os.cpu_count() or 1)):
         raise InputError(f"--processes {processes} exceeds the {cores} CPU cores: use at most one process per core")
-    idle = gpus[processes:]
     gpus = gpus[:processes]  # one process that sees two GPUs would use slow DataParallel
     model, length, lines = _model(options, processes)
-    if unused := [gpu for gpu in machine.gpus if gpu in idle or gpu not in (*vllm_gpus, *gpus)]:
+    if unused := [gpu for gpu in machine.gpus if gpu not in (*vllm_gpus, *gpus)]:
         lines.append(f"warning: the run leaves {_gpu_words(unused)} idle: use more --processes, --gpus or --vllm-gpus")
     if options.tensor_parallel_size is None and options.data_parallel_size is None:
         lines += guessed_sizes(model, len(vllm_gpus))
@@ -283,10 +282,8 @@ def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, lis
     """Return the model to serve, its context length in tokens (None: the model's own limit), and lines that describe
     the run."""
     if not is_config_file(options.script):
-        if options.model is None:
-            raise InputError("a script requires --model, because the server also needs it")
-        if not options.model.strip():
-            raise InputError("--model is empty: pass a folder, a name on the Hub, or 'tiny'")
+        if options.model is None or not options.model.strip():
+            raise InputError("a script requires --model, which the server also needs: a folder, a Hub name, or 'tiny'")
         words = [word for argument in options.script_arguments for word in argument.split("=", 1)]
         rollouts = dict(itertools.pairwise(words)).get("--rollouts-per-step", "0")
         if rollouts.isdecimal() and int(rollouts) % processes:

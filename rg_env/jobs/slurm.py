@@ -48,7 +48,7 @@ _FORMS = {
     ),
 }
 """Option -> (pattern, description). The patterns ensure that no value can end an #SBATCH line or a quote."""
-_MODULE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+/-]*")
+_MODULE = r"[A-Za-z0-9_][A-Za-z0-9_.+/-]*"
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class SlurmJob:
             value = getattr(self, option)
             if value is not None and not re.fullmatch(form, value, re.ASCII):
                 raise InputError(f"--{option.replace('_', '-')} {value!r} is not {what}")
-        if wrong := [name for name in self.modules if not _MODULE.fullmatch(name)]:
+        if wrong := [name for name in self.modules if not re.fullmatch(_MODULE, name)]:
             raise InputError(f"--modules {wrong[0]!r} is not a module name such as cuda/12.8")
         if not is_config_file(self.config):
             raise InputError(f"{self.config!r} is not a config: pass a .yaml file, such as configs/train/tiny.yaml")
@@ -119,14 +119,9 @@ class SlurmJob:
             InputError: there are not enough GPUs, or the embedded engine does not support the options.
         """
         if embedded:
-            if self.vllm_gpus is not None:
-                raise InputError(
-                    "--vllm-gpus requires engine.kind=vllm, but this config has engine.kind=embedded: omit the option"
-                )
-            if self.nodes > 1:
-                raise InputError(
-                    f"--nodes {self.nodes} requires engine.kind=vllm: the embedded engine runs on one node only"
-                )
+            if self.vllm_gpus is not None or self.nodes > 1:
+                flag = "--vllm-gpus" if self.vllm_gpus is not None else f"--nodes {self.nodes}"
+                raise InputError(f"{flag} requires engine.kind=vllm: the embedded engine uses one node and no server")
             return self.gpus
         if self.nodes == self.gpus == self.served_gpus == 1:
             return 1  # it shares the GPU with the server
@@ -140,16 +135,13 @@ Values = dict[str, Any]
 """Variables of the template."""
 
 
-def sbatch_script(job: SlurmJob, checkout: Path | None = None) -> str:
-    """Return the script's text.
-
-    Args:
-        checkout: folder to run the job in, with `.venv` and `configs`; default: the working directory.
+def sbatch_script(job: SlurmJob) -> str:
+    """Return the script's text. The job runs in the working directory, which must have `.venv` and `configs`.
 
     Raises:
         InputError: the job cannot work, or its config is invalid (`ConfigError`).
     """
-    checkout = (checkout or Path.cwd()).absolute()
+    checkout = Path.cwd()
     job.check()
     if not (checkout / ".venv/bin/activate").is_file():
         raise InputError(f"{checkout} has no .venv: run this command where ./setup.sh was run")

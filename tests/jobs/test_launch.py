@@ -285,7 +285,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run.yaml training.steps=3", "training.steps = 3 @ command line: use max_steps"),
         ("run.yaml --processes 2 training.num_generations=7", "8 rollouts are not divisible by num_generations=7"),
         ("SCRIPT --port 65536 --dry-run", "port 65536 is out of range"),
-        ("examples/train.py --model ' '", "--model is empty"),
+        ("examples/train.py --model ' '", "a script requires --model"),
         ("SCRIPT --gpus ''", "argument --gpus: '' must be indices or UUIDs"),
         (f"{'x' * 300}.py --model m", "pass a path such as"),
         (f"SCRIPT --accelerate-config {'x' * 300}", "not found"),

@@ -17,7 +17,7 @@ from typing import Any
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.errors import RGEnvError
 from rg_env.jobs.doctor import machine
-from rg_env.jobs.doctor.checks import Check, PlannedRun, as_json, closing_line
+from rg_env.jobs.doctor.machine import Check, PlannedRun, as_json, closing_line
 from rg_env.tiny import TINY
 
 __all__ = ["Check", "PlannedRun", "as_json", "closing_line", "diagnose"]
