@@ -41,11 +41,9 @@ class PushRequest:
     @property
     def arguments(self) -> list[str]:
         """Command-line arguments for `rg-env`."""
-        words = ["push", str(self.path), "--repo-id", self.repo_id]
-        words += ["--private"] if self.private else []
-        words += ["--optimizer-state", "full"] if self.full else []
-        words += ["--revision", self.revision] if self.revision else []
-        return words + (["--base", self.base] if self.base else [])
+        given = {"--optimizer-state": "full" if self.full else None, "--revision": self.revision, "--base": self.base}
+        options = [word for option, value in given.items() if value for word in (option, value)]
+        return ["push", str(self.path), "--repo-id", self.repo_id, *(["--private"] if self.private else []), *options]
 
     @property
     def command(self) -> str:

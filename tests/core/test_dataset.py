@@ -140,6 +140,7 @@ def test_every_task_gives_the_same_rows_in_any_process() -> None:
     code = """
 import hashlib, json, sys
 from rg_env.core.data.dataset import build_rows
+from rg_env.core.tasks.task_table import load_table
 rows = build_rows(sorted(load_table()), "train", 315, 3, cache=False, processes=int(sys.argv[1]))
 print(json.dumps([[row["info"]["rg_task"], hashlib.sha256(json.dumps(row).encode()).hexdigest()] for row in rows]))
 """
