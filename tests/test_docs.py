@@ -132,7 +132,8 @@ def is_written(name: str) -> bool:
     file = path / f"{parts[0]}.py" if parts and (path / f"{parts[0]}.py").is_file() else path / "__init__.py"
     defined = parts[file.name != "__init__.py" :]
     text = file.read_text(encoding="utf-8")
-    return all(re.search(rf'^ *(?:async def |def |class |")?{part}\b', text, re.MULTILINE) for part in defined)
+    # Defined, or in quotes in the list of a module that imports names lazily.
+    return all(re.search(rf'(?:^ *(?:async def |def |class )?|"){part}\b', text, re.MULTILINE) for part in defined)
 
 
 def stale(text: str) -> list[str]:

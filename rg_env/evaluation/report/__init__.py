@@ -23,7 +23,8 @@ from pydantic import BaseModel
 from rg_env.core.run_folder import RunFolder, written_aside
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.questions import ROLLOUTS
-from rg_env.evaluation.report.content import Page, is_evaluation, results_page, run_page
+from rg_env.evaluation.report.content import Page, results_page, run_page
+from rg_env.evaluation.results import RESULTS
 
 ROLLOUTS_KEPT = 10_000
 """Default maximum number of rollouts in a report."""
@@ -74,7 +75,7 @@ def _page(source: Path, limit: int) -> Page:
         raise InputError(f"{source} does not exist: pass the folder of a run or an evaluation, or a results file")
     if RunFolder.is_run(source):
         return run_page(source, limit)
-    if is_evaluation(source):
+    if (source / ROLLOUTS).is_file() or any(source.glob(RESULTS)):
         return results_page(source, limit)
     if (source / "sweep.yaml").is_file():
         raise InputError(f"{source} is a sweep: pass the folder of one of its runs, or use `rg-env compare {source}`")

@@ -209,11 +209,6 @@ def _sampling(results: Results) -> str:
 # Evaluations
 
 
-def is_evaluation(folder: Path) -> bool:
-    """Whether `folder` has results or rollouts of an evaluation."""
-    return (folder / ROLLOUTS).is_file() or any(folder.glob(schema.RESULTS))
-
-
 def results_page(source: Path, limit: int) -> Page:
     """Make the report on an evaluation from its folder, a results file, or a file of rollouts.
 

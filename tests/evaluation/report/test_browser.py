@@ -14,7 +14,6 @@ from report_samples import (
     evaluation_record,
     evaluation_records,
     results_of_records,
-    training_record,
     write_evaluation,
     write_lines,
     write_run,
@@ -410,8 +409,10 @@ def test_each_rollout_has_an_address(browser: Browser, evaluation_page: Path) ->
 
 
 def test_ten_thousand_rollouts_are_a_few_rows(in_browser: Callable[..., Browser]) -> None:
-    """Only those in sight are in the document, at the top, in the middle and at the end, and all can be reached."""
-    browser = in_browser([evaluation_record("base", n, 0, n % 3 == 0) for n in range(10_000)])
+    """Only those in sight are in the document, and all can be reached. Many steps are a range, not a list to choose
+    from."""
+    browser = in_browser([evaluation_record("base", n, 0, n % 3 == 0, step=n % 2000) for n in range(10_000)])
+    assert browser.texts("[data-facet=step]") == []
     assert browser.text("#count") == "10,000"
     elements = browser.run("return document.querySelectorAll('*').length")
     assert elements < 1000
@@ -423,20 +424,11 @@ def test_ten_thousand_rollouts_are_a_few_rows(in_browser: Callable[..., Browser]
     assert browser.texts(".asked .block pre")[0] == "How many legs have 9999 cats?"
     browser.write("#search", "have 7777 cats")
     assert browser.text("#count") == "1 of 10,000"
-    assert browser.logs("browser") == []
-
-
-def test_many_steps_are_a_range_and_no_choice(browser: Browser, tmp_path: Path) -> None:
-    """A list of all steps of a long run would be of no use."""
-    write_lines(tmp_path / "rollouts.jsonl", [training_record(step, f"1 + {step}") for step in range(1, 2001)])
-    (tmp_path / "metrics.jsonl").touch()  # of a training run
-    browser.open(write_report(tmp_path).file)
-    assert browser.texts("[data-facet=step]") == []
-    assert browser.run("return document.querySelectorAll('*').length") < 1000
+    browser.write("#search", "")
     browser.choose("#measure", "step")
-    browser.write("#low", "1990")
-    browser.write("#high", "1999")
-    assert browser.text("#count") == "10 of 2,000"
+    browser.write("#low", "1998")
+    assert browser.text("#count") == "10 of 10,000"
+    assert browser.logs("browser") == []
 
 
 def test_many_tasks_and_models_fit(browser: Browser, tmp_path: Path) -> None:
