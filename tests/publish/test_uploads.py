@@ -219,10 +219,10 @@ def test_without_a_token_a_run_does_not_begin(hub: HubServer, tmp_path: Path, en
         train(f"output.dir={tmp_path / 'run'}", *HUB, "model.name=nobody/nothing")
     assert not (tmp_path / "run").exists()
     uploaded, not_uploaded = (PlannedRun(load_train_config(CONFIG, overrides)) for overrides in (HUB, ()))
-    found = machine.check_hub(uploaded)
-    assert (found.status, found.finding) == ("failed", "no token, but the run will be uploaded to me/legs")
-    assert "hub.enabled=false" in found.fix
-    assert machine.check_hub(not_uploaded).status == "ok"
+    found = machine.check_logins(uploaded)
+    assert found.status == "failed"
+    assert "hub.enabled=false" in found.finding
+    assert machine.check_logins(not_uploaded).status == "ok"
     environ(HF_TOKEN=CANARY)
-    assert machine.check_hub(uploaded).status == "ok"
-    assert CANARY not in str(machine.check_hub(uploaded))
+    assert machine.check_logins(uploaded).status == "ok"
+    assert CANARY not in str(machine.check_logins(uploaded))
