@@ -1,6 +1,5 @@
 """External benchmarks: real lm-eval on small local data, with the tiny policy and an endpoint."""
 
-import contextlib
 import json
 import math
 import os
@@ -22,7 +21,7 @@ from rg_env.core.statistics import error_interval, wilson_interval
 from rg_env.errors import InputError, RGEnvError, ServerError
 from rg_env.evaluation import external
 from rg_env.evaluation.config import eval_config_of
-from rg_env.evaluation.external import Harness, include_folders
+from rg_env.evaluation.external import Harness
 from rg_env.evaluation.plots.files import plot_files
 from rg_env.evaluation.report.content import results_page
 from rg_env.evaluation.results import ExternalResult, Results, read_results
@@ -327,9 +326,3 @@ def test_the_line_of_the_manual_is_understood(capsys: pytest.CaptureFixture[str]
     shown = capsys.readouterr().out
     assert "external:\n  tasks:\n  - gsm8k_rg\n  - math_rg\n  - mmlu_pro\n" in shown
     assert "  num_examples: 7\n  temperature: 0.6\n" in shown
-
-
-def test_task_files_are_found_from_anywhere(tmp_path: Path) -> None:
-    """Those of the checkout; additional ones come last, because they override."""
-    with contextlib.chdir(tmp_path):
-        assert include_folders(str(tmp_path)) == [Path(__file__).parents[2] / "configs" / "lm_eval", tmp_path]

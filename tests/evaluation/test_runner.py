@@ -76,28 +76,21 @@ def test_every_question_is_asked_and_scored(chat: ChatServer, tmp_path: Path) ->
     assert record["rewards"].keys() == {"correctness", "format"}
 
 
-def test_the_function_evaluates_again_and_again(chat: ChatServer, tmp_path: Path) -> None:
-    """`rg_env.evaluation.evaluate` stays a function after its first call."""
-    chat.reset(half)
-    for name in "ab":
-        model = {"model": "m", "url": chat.url}
-        results, folder = evaluation.evaluate(
-            {"m": model}, ["gcd"], num_examples=2, output={"dir": f"{tmp_path}/{name}"}
-        )
-        assert (results.tasks["gcd"].questions.n, folder) == (2, tmp_path / name)
-
-
 def test_a_task_may_have_sampling_of_its_own(chat: ChatServer, tmp_path: Path) -> None:
-    """Other settings are the defaults; the results record how each task was sampled."""
-    chat.reset(lambda question: "<answer>1</answer>")
-    own = ["tasks.gcd={num_examples: 3, sampling: {temperature: 0, max_tokens: 9}}", "sampling.top_p=0.9"]
-    results = _run(_config(chat, tmp_path / "e", *own, n=5))
-    asked = Counter((body["temperature"], body["top_p"], body["max_tokens"]) for body in chat.requests)
-    assert asked == {(1.0, 0.9, 1024): 5, (0.0, 0.9, 9): 3}
-    found = {name: (task.sampling.temperature, task.sampling.max_tokens) for name, task in results.tasks.items()}
-    assert found == {"leg_counting": (1.0, 1024), "gcd": (0.0, 9)}
-    summary = (tmp_path / "e" / "summary.md").read_text()
-    assert "temperature 1, top_p 0.9, at most 1024 tokens (leg_counting); temperature 0, top_p 0.9" in summary
+    """Other settings are the defaults; the results record how each task was sampled. `rg_env.evaluation.evaluate` stays
+    a function after its first call."""
+    tasks = {"gcd": {"num_examples": 3, "sampling": {"temperature": 0, "max_tokens": 9}}, "lcm": {}}
+    more = {"num_examples": 5, "sampling": {"top_p": 0.9}}
+    for name in "ab":
+        chat.reset(lambda question: "<answer>1</answer>")
+        output = {"dir": str(tmp_path / name)}
+        results, folder = evaluation.evaluate({"m": {"model": "m", "url": chat.url}}, tasks, output=output, **more)
+        asked = Counter((body["temperature"], body["top_p"], body["max_tokens"]) for body in chat.requests)
+        assert asked == {(1.0, 0.9, 1024): 5, (0.0, 0.9, 9): 3}
+        found = {name: (task.sampling.temperature, task.sampling.max_tokens) for name, task in results.tasks.items()}
+        assert found == {"lcm": (1.0, 1024), "gcd": (0.0, 9)}
+        summary = (folder / "summary.md").read_text()
+        assert "temperature 0, top_p 0.9, at most 9 tokens (gcd); temperature 1, top_p 0.9" in summary
 
 
 def test_calls_under_way_stay_at_their_number(chat: ChatServer, tmp_path: Path) -> None:
