@@ -71,6 +71,8 @@ def uses() -> list[Use]:
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 methods.setdefault(node.value.id, set()).add(node.attr)
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("matched", "forms.matched"):
+                methods.setdefault(ast.unparse(node.args[0]), set()).add("fullmatch")
         for key, value in compiled.items():
             called = frozenset(methods.get(key, ())) & (SEARCHING | WHOLE) or frozenset({"search", "fullmatch"})
             text = value.pattern.decode() if isinstance(value.pattern, bytes) else value.pattern
