@@ -37,6 +37,8 @@ def test_the_backend_is_registered_once(tmp_path: Path, text: str, registered: s
     """vLLM calls plugins in every process, in some more than once, and refuses a name that it knows."""
     folder = tmp_path / "vllm" / "distributed"
     folder.mkdir(parents=True)
+    for package in (folder.parent, folder):  # before an installed vLLM
+        (package / "__init__.py").touch()
     (folder / "weight_transfer.py").write_text(text)
     call = CALL if registered else CALL.split("from vllm")[0]
     done = subprocess.run([sys.executable, "-c", call, str(tmp_path)], capture_output=True, text=True, check=False)
