@@ -30,8 +30,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextCol
 
 from rg_env.core.config import yaml12
 from rg_env.core.run_folder import free_folder, locked, read_yaml, removed_on_error, write_aside
-from rg_env.core.tasks.mixture import Mixture
-from rg_env.core.tasks.option_values import check_options
+from rg_env.core.tasks.mixture import Mixture, check_options
 from rg_env.core.text import counted, one_line
 from rg_env.errors import EngineError, InputError, OutputFolderError, RGEnvError, ServerError
 from rg_env.evaluation import external, models

@@ -130,12 +130,10 @@ def _error(mark: yaml.Mark | None, problem: str) -> ValueError:
 
 def to_yaml(values: Mapping[str, Any]) -> str:
     """Plain values as YAML text that `load` reads back unchanged."""
-    text = ""
-    for allow_unicode in (True, False):  # U+0085 and some other characters would be read back as line breaks
-        text = yaml.dump(dict(values), Dumper=Dumper, sort_keys=False, allow_unicode=allow_unicode, width=120)
-        if load(text) == values:
-            break
-    return text
+    options: dict[str, Any] = {"Dumper": Dumper, "sort_keys": False, "width": 120}
+    text: str = yaml.dump(dict(values), allow_unicode=True, **options)
+    # U+0085 and some other characters would be written unescaped but read back as line breaks.
+    return text if load(text) == values else str(yaml.dump(dict(values), **options))
 
 
 class Loader(yaml.SafeLoader):

@@ -5,19 +5,23 @@
     Mixture.parse([{"name": "maze", "level": 2}, {"name": "spell_backward", "levels": {"word_len": 3}}])
 
 Names of tasks, options and levels are checked against the task table, so typos are reported before any slow import. The
-library checks the values of options when rows are built.
+library checks the values of options: `check_options` does so before anything slow starts.
 """
 
 import json
 import math
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from rg_env.core.child_process import ParentPipe
+from rg_env.core.processes import JsonProcess, bare_environment
+from rg_env.core.tasks import library
 from rg_env.core.tasks.library import NOT_A_TASK, to_plain
-from rg_env.core.tasks.task_table import SET_BY_ROWS, is_task_option, load_table, resolve_levels
+from rg_env.core.tasks.task_table import SET_BY_ROWS, is_task_option, is_user_task, load_table, resolve_levels
 from rg_env.core.text import counted, is_number, shortened
 from rg_env.errors import InputError, unknown_name
 
@@ -172,3 +176,50 @@ def _config(name: str, config: object) -> dict[str, Any]:
         return json.loads(json.dumps(dict(config), default=to_plain))
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"task {name!r}: config cannot be written as JSON: {error}") from error
+
+
+# Values of options. The library checks them when it builds a task's config object. That happens in a child process,
+# which imports only the given tasks, because importing the whole library takes 2.5 s.
+
+_OPTION_CHECK = f"{__name__}:serve_option_check"
+_CHECK_TIMEOUT_S = 10.0
+
+
+def check_options(specs: Mapping[str, TaskSpec]) -> None:
+    """Raise `InputError` if the library rejects the options of a task. `specs`: tasks by their key in the config.
+
+    Options that are rejected only while questions are drawn are not detected.
+    """
+    changed = {key: spec for key, spec in specs.items() if spec.config}
+    shipped = {key: (spec.name, spec.config) for key, spec in changed.items() if not is_user_task(spec.name)}
+    problems = {key: _problem(spec.name, spec.config) for key, spec in changed.items() if key not in shipped}
+    if shipped:
+        process = JsonProcess(_OPTION_CHECK, bare_environment())
+        try:
+            process.send([*shipped.values()])
+            problems |= zip(shipped, process.receive(time.monotonic() + _CHECK_TIMEOUT_S), strict=True)
+        except (EOFError, TimeoutError):
+            pass  # checked again when questions are drawn
+        finally:
+            process.kill()
+    if found := [f"{key}.config: {problem}" for key, problem in problems.items() if problem]:
+        raise InputError("; ".join(found))
+
+
+def serve_option_check() -> None:
+    """The main function of the child process. It receives one list of tasks with their options, and replies with the
+    problem of each task, or ""."""
+    parent = ParentPipe()
+    problems = []
+    for task, config in parent.receive():
+        library.import_only(task, load_table()[task]["module"])
+        problems.append(_problem(task, config))
+    parent.send(problems)
+
+
+def _problem(task: str, config: Mapping[str, Any]) -> str:
+    try:
+        library.task_config(task, config)
+    except InputError as error:
+        return str(error)
+    return ""
