@@ -53,7 +53,7 @@ def main() -> int:
     choose_folder(options.output_dir, "check", options.resume)  # raises an error before the model is loaded
     policy = load_policy(options.model)
     env = ReasoningGym(gym=policy.mixture(options.task), seed=options.seed)
-    # `gym` has the user's own options, which override the level's, which override the tiny policy's sizes.
+    # `gym` contains the user's options. They override the level's options, and those override the tiny policy's sizes.
     curriculum = Curriculum(config, env, options.seed, gym=options.task)
     folder = choose_folder(options.output_dir, f"curriculum-{run_name([options.task], policy.label)}", options.resume)
     args = default_config(policy, folder, max_steps=options.max_steps, seed=options.seed)

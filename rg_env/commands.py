@@ -93,8 +93,8 @@ def end_signals_as_ctrl_c() -> Iterator[None]:
 
 
 def _failed_write(error: OSError) -> tuple[int, str] | None:
-    """Exit code and message if `error` is that of a write, and not a bug. Standard output that cannot be written is
-    dropped, because Python would retry the write at exit."""
+    """Exit code and message if `error` comes from a failed write and is not a bug; otherwise None. If standard output
+    cannot be written, it is redirected to /dev/null, because Python would retry the write at exit."""
     poll, where = select.poll(), f" {error.filename}" if error.filename else ""
     is_closed, is_unwritable = False, False
     with contextlib.suppress(OSError):  # replaced by something that is not a file

@@ -8,7 +8,7 @@ from rg_env.errors import InputError
 
 
 def add(commands: Any) -> None:
-    """Add `rg-env doctor` to the subcommands. Options that describe a run without a config are named after its keys."""
+    """Add `rg-env doctor` to the subcommands. Options that replace a config are named after its keys."""
     doctor = commands.add_parser(
         "doctor",
         help="check that a training run can start on this machine; print a fix for each problem",

@@ -34,7 +34,7 @@ _OTHER_NAMES = {
     "CONFIG": ("--config", "--config-file", "--config-name", "--config-path"),
     "CHECKPOINT": ("--checkpoint", "--checkpoint-dir", "--checkpoint-path", "--model-path"),
 }
-"""Option, or argument without an option name -> earlier names for it and its names in other tools."""
+"""Option or positional argument -> its earlier names, and its names in other tools."""
 _ELSEWHERE = {
     "--processes": "`rg-env launch` and `accelerate launch` start several processes",
     "--gpus": "`rg-env launch` takes --gpus; otherwise set CUDA_VISIBLE_DEVICES",
@@ -123,7 +123,7 @@ class CommandParser(argparse.ArgumentParser):
         return any(action.dest == dest for action in self._actions)
 
     def _called(self, flag: str) -> str | None:
-        """This command's equivalent of an option that it does not have, if any."""
+        """This command's equivalent of an unknown option, if any."""
         known = [*self._option_string_actions, *(action.metavar for action in self._get_positional_actions())]
         return None if flag in known else next((name for name in _names_of(flag) if name in known), None)
 
@@ -143,7 +143,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def _names_of(flag: str) -> list[str]:
-    """An option's name with hyphens, and the names for it in rg-env."""
+    """An option's name with hyphens, followed by rg-env's own names for the same option."""
     option = f"--{flag.lstrip('-').replace('_', '-')}"
     return [option, *(name for name, others in _OTHER_NAMES.items() if option in others)]
 

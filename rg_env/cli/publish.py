@@ -54,7 +54,9 @@ def add(commands: Any) -> None:
 
 
 def _add_checkpoint(parser: CommandParser) -> None:
-    text = "run (its last checkpoint), checkpoint or DeepSpeed or FSDP shards from any trainer, LoRA adapters, or model"
+    text = (
+        "run (its last checkpoint), any trainer's checkpoint (DeepSpeed and FSDP shards too), LoRA adapters, or model"
+    )
     parser.add_argument("path", metavar="CHECKPOINT", type=Path, help=text)
     parser.add_argument("--base", metavar="MODEL", help="base model, if the checkpoint lacks a config or tokenizer")
 

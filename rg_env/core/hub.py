@@ -84,5 +84,5 @@ def revision_problem(revision: str) -> str | None:
     if not _BRANCH.fullmatch(revision) or ".." in revision or revision.endswith((".", ".lock")):
         return "is not a branch name: use letters, digits, '-', '_', '.' and '/'"
     if re.fullmatch(r"[0-9a-f]{40}", revision) or revision.startswith("refs/"):
-        return "is a commit or a reference, which cannot be written to: name a branch"
+        return "is a commit or a reference, which cannot be written to: use a branch"
     return None

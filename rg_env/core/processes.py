@@ -457,11 +457,11 @@ class JsonProcess:
 
     @property
     def unread(self) -> bool:
-        """Whether more bytes than the received replies have been read."""
+        """Whether bytes have been read that no `receive` has returned yet."""
         return bool(self._lines or self._rest)
 
     def is_silent(self) -> bool:
-        """Whether there is nothing to read: neither a reply nor an end of file."""
+        """Whether there is nothing to read: no reply, and no end of file."""
         if self.unread:
             return False
         with contextlib.suppress(TimeoutError):

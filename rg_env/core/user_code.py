@@ -159,7 +159,7 @@ def _register_new_tasks(source: str) -> None:
         if not isinstance(task, str) or not re.fullmatch(r"\w[\w.-]{0,79}", task) or task in shipped_table():
             raise InputError(
                 f"imports: {source} registers a task with the invalid name {task!r}: use letters, digits, '_', '-' and "
-                "'.', and no name of a library task"
+                "'.', and do not reuse the name of a library task"
             )
         add_user_task(task, _entry_of(task, source, classes[1]))
 

@@ -267,7 +267,7 @@ class EvalConfig(Section):
     }
     mistaken: ClassVar = {
         "training": "this is a training config: use rg-env train",
-        "categories": "this is a config of Reasoning Gym's own evaluation: configs/eval/paper_tables.yaml and "
+        "categories": "this is a config for Reasoning Gym's own evaluation: configs/eval/paper_tables.yaml and "
         "paper_inter.yaml contain the paper's evaluations",
     }
 
@@ -520,7 +520,7 @@ def _tasks(config: EvalConfig) -> Iterator[Problem]:
 
 def _rewards(config: EvalConfig) -> Iterator[Problem]:
     if not config.rewards:
-        yield Problem(("rewards",), "is empty: name a reward, such as {correctness: 1.0}")
+        yield Problem(("rewards",), "is empty: add a reward, such as {correctness: 1.0}")
     for spec in config.reward_list:
         yield from problems_within(("rewards", spec["name"]), spec, lambda spec: resolve_rewards([spec]))
 
@@ -541,7 +541,7 @@ def _sampling(config: EvalConfig) -> Iterator[Problem]:
 def _external(config: EvalConfig) -> Iterator[Problem]:
     external = config.external
     if not config.names and not external.tasks and not any(run_of(each.model) for each in config.models.values()):
-        yield Problem(("tasks",), "is required: name at least 1, or set data or external.tasks (only a training "
+        yield Problem(("tasks",), "is required: list at least 1, or set data or external.tasks (only a training "
                       "run's own checkpoint has a default: the run's tasks)")  # fmt: skip
     if len(set(external.tasks)) < len(external.tasks):
         yield Problem(("external", "tasks"), "names a task twice")

@@ -197,14 +197,14 @@ def _load(manager: TaskManager, name: str) -> dict[str, Any]:
     except Exception as error:
         traceback.print_exc()
         raise Refused(
-            f"the benchmark {name} cannot be loaded: {reason_of(error)} (data sets come from the Hugging Face hub "
-            "when first used)"
+            f"the benchmark {name} cannot be loaded: {reason_of(error)} (datasets are downloaded from the Hugging "
+            "Face Hub on first use)"
         ) from error
     for task in loaded["tasks"].values():
         if task.OUTPUT_TYPE != "generate_until":
             raise Refused(
                 f"{name} is scored by the likelihood of given answers ({task.OUTPUT_TYPE}), which chat endpoints do "
-                "not report: use a task that asks for an answer"
+                "not report: use a task whose answers are generated"
             )
     return loaded
 

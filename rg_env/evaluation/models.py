@@ -256,7 +256,7 @@ def key_of(model: EvalModel) -> str:
     key = os.environ.get(variable, "")
     if not key:
         problem = (
-            f"the environment variable {variable} is not set: set it to the endpoint's key, or name another variable "
+            f"the environment variable {variable} is not set: set it to the endpoint's key, or use another variable "
         )
         raise InputError(f"{url}: {problem}in key_variable")
     if not (key.isascii() and key.isprintable() and key == key.strip()):  # httpx's error would contain the key
@@ -380,8 +380,8 @@ def require_torch() -> None:
     """Raise `MissingExtraError` unless the packages needed to serve a model in this process are installed."""
     if missing := next((each for each in ("torch", "transformers", "peft") if find_spec(each) is None), None):
         raise MissingExtraError(
-            f"a local model needs {missing}, which is not installed: `{install_command('train')}`; or name an "
-            "endpoint, MODEL@URL"
+            f"a local model needs {missing}, which is not installed: `{install_command('train')}`; or use an "
+            "endpoint (MODEL@URL)"
         )
 
 

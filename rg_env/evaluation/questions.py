@@ -310,7 +310,7 @@ class TaskWork(Work):
         return [self.answers[draw, number, k] for k in range(self.times) if (draw, number, k) in self.answers]
 
     def key(self, record: Record) -> Any:
-        """The key of the answer in a record; None if its question is another one."""
+        """The key of the answer in a record; None if the record is for a different question."""
         key = record["draw"], record["problem"], record["rollout"]
         return key if key in self.keys and self.questions.hashes[key[1]] == record["row"] else None
 

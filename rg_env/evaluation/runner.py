@@ -268,7 +268,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 class Run:
-    """The calls of an evaluation, and what is known about them afterwards."""
+    """The calls of an evaluation, and their problems."""
 
     def __init__(self, config: EvalConfig, folder: Path, works: Sequence[Work], watch: Callable[[], Any]):
         self.config, self.folder, self.works, self.watch = config, folder, works, watch
@@ -321,7 +321,7 @@ class Run:
 
     async def _take(self, work: Work, replies: Mapping[Any, Reply]) -> None:
         rollouts = work.rollouts(replies)
-        if isinstance(work, TaskWork) and work.questions.env.rubric.in_workers:  # do not wait for them here
+        if isinstance(work, TaskWork) and work.questions.env.rubric.in_workers:  # without blocking the event loop
             await asyncio.to_thread(work.questions.env.rubric.grade, list(rollouts.values()))
         work.take(replies, rollouts)
         self.watch()

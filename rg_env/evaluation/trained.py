@@ -185,7 +185,7 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 def trained_on(model: str) -> frozenset[str]:
-    """What a checkpoint was trained on, from its run's manifest or data: hashes of the questions, and keys of the
+    """The questions that a checkpoint was trained on, from its run's manifest or data: their hashes, and keys of the
     problems that they pose (a reworded question has the same key). Empty for other models.
 
     By construction, none of them is an evaluation question of a task, unless the evaluation's `split_by` differs from

@@ -141,7 +141,7 @@ def parse_axes(words: Sequence[str]) -> Axes:
     axes: Axes = {}
     for key, values in map(_axis, words):
         if other := next((each for each in axes if _overlap(each.split("."), key.split("."))), None):
-            raise InputError(f"{other} and {key} are both swept, but are or contain the same key: list it once")
+            raise InputError(f"{other} and {key} are both swept, but overlap: keep only one of them")
         axes[key] = values
     if (count := math.prod(map(len, axes.values()))) > MOST_POINTS:
         sizes = " x ".join(str(len(values)) for values in axes.values())
@@ -205,7 +205,7 @@ def some_of(names: Sequence[str], points: int) -> str:
 
 
 def _overlap(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether two keys, in parts, are the same, or one contains the other."""
+    """Whether two keys, split into parts, are equal or one contains the other."""
     return all(map(str.__eq__, one, other))
 
 

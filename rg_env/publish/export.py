@@ -197,7 +197,7 @@ def _write(weights: Weights, dtype: torch.dtype | None, folder: Path, name: str,
     places: set[int] = set()
     for key, weight in weights.items():
         value = _rounded(key, weight, dtype)
-        # Of tensors that share memory, only one would be written.
+        # Without a copy, only one of the tensors that share memory would be written.
         tensors[key] = value.clone() if value.data_ptr() in places else value
         places.add(value.data_ptr())
     pattern = name.replace(".safetensors", "{suffix}.safetensors")
@@ -222,7 +222,7 @@ def _rounded(name: str, value: torch.Tensor, dtype: torch.dtype | None) -> torch
             raise ExportError(f"{name} has values that are too large for {dtype}: choose another --dtype")
         value = value.to(dtype)
     value = value.contiguous()
-    is_view = value.untyped_storage().nbytes() != value.nbytes  # of which files would get the whole storage
+    is_view = value.untyped_storage().nbytes() != value.nbytes  # a file would contain its whole storage
     return value.clone() if is_view else value
 
 

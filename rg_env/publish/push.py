@@ -183,7 +183,7 @@ def _exported(checkpoint: Checkpoint, say: Say) -> Iterator[Checkpoint]:
 
 @dataclass(frozen=True)
 class _Remote:
-    """Current state of the branch. The default is that of a repository that does not exist."""
+    """Current state of the branch. The defaults describe a repository that does not exist."""
 
     private: bool | None = None
     commit: str | None = None

@@ -121,7 +121,7 @@ def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: An
 
     Args:
         load: loads the model; called only if the model is needed.
-        lossless: whether the export neither merged adapters nor rounded weights.
+        lossless: whether the export merged no adapters and rounded no weights.
 
     Raises:
         ExportError: the number of correct answers differs from the recorded one by more than the tolerance.
@@ -129,7 +129,7 @@ def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: An
     """
     run, step, skipped = checkpoint.run, checkpoint.step, "not compared with the run's accuracy"
     if run is None or step not in run.evaluation_steps():
-        return f"{skipped}: no run is known that evaluated these weights"
+        return f"{skipped}: no known run evaluated these weights"
     results = read_results(run.evaluation_file(step))
     greedy = [each for each in results.rollouts if (each["part"], each["draw"]) == ("training", "greedy")]
     recorded = sorted(greedy, key=lambda each: each["problem"])[:PROBLEMS]

@@ -82,7 +82,7 @@ def _deepspeed(folder: Path) -> tuple[str, Weights]:
     head = next(iter(models.values()))
     if head.get("mp_world_size", 1) != 1 or any("mp_rank_00" not in name for name in (*models, *optimizers)):
         raise InputError(f"{folder} was saved with tensor parallelism, which is not supported")
-    for files in (models, optimizers):  # comparing shapes would not reveal files of another step
+    for files in (models, optimizers):  # comparing shapes would not reveal files from another step
         steps = {name: step for name, content in files.items() if (step := _step(content)) is not None}
         if len(set(steps.values())) > 1:
             named = ", ".join(f"{name} after {counted(step, 'step')}" for name, step in steps.items())
@@ -113,7 +113,7 @@ def _step(content: Any) -> int | None:
 
 
 class _SafeReader(dcp.FileSystemReader):
-    """Reads tensors, and the metadata without executing code."""
+    """Reads tensors; reads the metadata without executing code from it."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         return read_metadata(Path(self.path))

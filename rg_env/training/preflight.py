@@ -95,7 +95,7 @@ def own_rows(config: TrainConfig) -> tuple[Rows, Rows]:
     if len(train) < (prompts := config.training.prompts_per_step):
         raise InputError(
             f"{data.path}: {counted(len(train), 'question')} left for training, fewer than the "
-            f"{counted(prompts, 'prompt')} of a step: "
+            f"{counted(prompts, 'prompt')} in a step: "
             "add questions, or lower splits.num_eval_examples or training.rollouts_per_step"
         )
     return train, evaluation

@@ -181,7 +181,7 @@ def test_forged_replies(pool: WorkerPool, data: str) -> None:
     """A target that writes to the protocol's pipe is killed; nothing it wrote is more than a failed call."""
     outcome = pool.call("meddle", data)
     assert outcome.status == "died"
-    assert outcome.detail.startswith("the worker sent no valid reply")
+    assert outcome.detail.startswith("the worker's reply is invalid")
     assert value_of(pool.call("echo", 1)) == [1]
 
 

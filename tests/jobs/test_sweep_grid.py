@@ -111,7 +111,7 @@ def test_names_are_folders_anywhere_and_no_two_the_same(axes: dict[str, list[Any
         (["seed=!!binary aGk="], "is not supported"),
         ([f"seed={'[' * 60}{']' * 60}"], "nested more than 50 levels deep"),
         (["seed=0,1", "seed=2"], "seed and seed are both swept"),
-        (["training={beta: 0.1}", "training.beta=0.2"], "contain the same key"),
+        (["training={beta: 0.1}", "training.beta=0.2"], "but overlap"),
         (["seed=" + ",".join(map(str, range(1001)))], "the sweep has 1,001 points (1001), more than 1,000"),
         (["seed=" + ",".join(map(str, range(40))), "training.max_steps=" + ",".join(map(str, range(1, 41)))],
          "1,600 points (40 x 40)"),
@@ -188,7 +188,7 @@ def test_points_are_checked_for_the_processes_that_train(config: str) -> None:
     words = ["training.per_device_train_batch_size=1,2"]
     sizes = ["training.rollouts_per_step=24", "training.num_generations=8"]
     load_sweep(config, sizes, words, processes=4)
-    with pytest.raises(ConfigError, match=r"per_device_train_batch_size=2: .* divide the 3 rollouts of a step on each"):
+    with pytest.raises(ConfigError, match=r"train_batch_size=2: .* divide each process's 3 rollouts per step"):
         load_sweep(config, sizes, words, processes=8)
 
 

@@ -105,7 +105,7 @@ def own_code(run: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda run: shutil.rmtree(run / "eval_results"), "no run is known that evaluated these weights"),
+        (lambda run: shutil.rmtree(run / "eval_results"), "no known run evaluated these weights"),
         (lambda run: (run / "manifest.json").unlink(), "its problems are not rg_env's, or the run has no manifest"),
         (lambda run: edited(run, no_greedy), "the run recorded no greedy answers at step 1"),
         (lambda run: edited(run, other_rows), "its problems cannot be rebuilt: their hash differs"),

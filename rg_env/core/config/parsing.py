@@ -280,7 +280,7 @@ _MESSAGES = {
     "float_type": "must be a number",
     "string_type": "must be text (quote it if it is meant as text)",
     "string_too_short": "must not be empty",
-    "too_short": "is empty: name at least {min_length}",
+    "too_short": "is empty: list at least {min_length}",
     "bool_type": "must be true or false",
     "literal_error": "must be one of {expected}",
     "list_type": "must be a list, such as [a, b]",

@@ -73,7 +73,7 @@ class _Walk:
         self.selection = Selection(request.spec.name, request.spec.config_json, tuple(self.counts), request.by)
         self.planned = 0
         self.processes = 0
-        """Number of processes that draw this walk's items now."""
+        """Number of processes that are currently drawing this walk's items."""
         self.draw_s = 0.0  # seconds per draw; 0: not yet known
         self._arrived: dict[int, tuple[Item | None, str]] = {}
         self._failed = 0
@@ -169,7 +169,7 @@ class Drawer:
             yield (None, reply["failed"]) if isinstance(reply, dict) else (Item(*reply) if reply else None, "")
 
     def _exchange(self, value: Any, what: str, remedy: str) -> Any:
-        """Send `value`, if any, and wait for a reply. `what` and `remedy` describe a late one in the error."""
+        """Send `value`, if any, and wait for a reply. If it is late, the error contains `what` and `remedy`."""
         try:
             if value is not None:
                 self.process.send(value)
@@ -283,7 +283,7 @@ class Generation:
                 self._changed.notify_all()
 
     def _next_work(self, last: _Walk | None) -> tuple[_Walk, range] | None:
-        """Wait until there are draws for a process that has worked on `last`; None if the generation is over.
+        """Wait for the next draws of a process that has worked on `last`; None if the generation is over.
 
         Opening a task takes up to 3 s, so a process stays with its walk while draws remain. It then takes the longest
         remaining walk without a process, and shares another process's walk only if much is left to draw.

@@ -125,7 +125,7 @@ def serve() -> None:
 
     The first message is {"imports": `core.user_code.sources()`, "draw_cpu_s"}; the reply is "ready". Each job is
     {"task", "config", "seed", "first", "count", "splits", "by"}, and each of its draws gets one reply, in order: an
-    item; null if the draw yields no question for these splits; {"failed": text} if the library fails on this item;
+    item; null if the draw yields no question for these splits; {"failed": text} if the library fails on this item; or
     {"error": text} if no draw is possible. SIGXCPU ends the process if startup, importing a task or a single draw takes
     more than `draw_cpu_s` seconds of CPU time.
     """

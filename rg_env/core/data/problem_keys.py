@@ -337,7 +337,7 @@ def boxnet(entry: Entry) -> Any:
 def game_of_life(entry: Entry) -> Any:
     """The board and the number of steps."""
     question = entry["question"]
-    board = question[question.rindex("[[") :].rstrip(". \n")  # the last one: an empty board precedes it as an example
+    board = question[question.rindex("[[") :].rstrip(". \n")  # the last board, because the first is an empty example
     return (board.split(), entry["metadata"]["simulation_steps"])
 
 

@@ -97,7 +97,7 @@ def building(paths: Iterable[Path]) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 file = held.enter_context(path.with_suffix(".lock").open("a"))
                 fcntl.flock(file, fcntl.LOCK_EX)  # released by the system if the process dies
-                held.callback(path.with_suffix(".lock").unlink, missing_ok=True)  # waiting processes find the rows
+                held.callback(path.with_suffix(".lock").unlink, missing_ok=True)  # waiting processes then find the rows
         yield
 
 

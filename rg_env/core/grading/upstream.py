@@ -58,7 +58,7 @@ def _dataset(task: str, config_json: str) -> Any:
 
 
 def _listed(right: Callable[[Mapping[str, Any]], list[str]], as_text: Callable[[Any], str], share: float) -> _Formula:
-    """A formula that returns 1.0 for one of the `right` texts, and `share` for a Python literal that `as_text` converts
+    """A formula that returns 1.0 for any of the `right` texts, and `share` for a Python literal that `as_text` converts
     to one of them."""
 
     def formula(answer: str, entry: Mapping[str, Any], config: Mapping[str, Any]) -> float:

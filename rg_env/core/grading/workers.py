@@ -110,7 +110,7 @@ class Worker:
                     return Outcome("raised", None, detail[:DETAIL_CHARS])
             raise ValueError("malformed, or more than one reply")
         except (ValueError, RecursionError) as error:
-            return Outcome("died", None, f"the worker sent no valid reply: {error}"[:DETAIL_CHARS])
+            return Outcome("died", None, f"the worker's reply is invalid: {error}"[:DETAIL_CHARS])
 
 
 class WorkerPool:
@@ -217,7 +217,7 @@ class WorkerPool:
         return RGEnvError(f"the worker pool for {self.target} is closed")
 
     def _called(self, request: bytes) -> tuple[Outcome, bool]:
-        """A request's outcome, and whether to retry the request because something else killed its worker."""
+        """A request's outcome, and whether to retry it because its worker was killed externally."""
         try:
             worker = self._taken()
         except (RGEnvError, OSError) as error:

@@ -87,7 +87,7 @@ class Mixture(BaseModel):
         if not isinstance(gym, Sequence):
             raise InputError(f"gym must be a task name, a mapping or a list of these, not {shortened(gym)}")
         if not gym:
-            raise InputError("gym is an empty list: name at least one task")
+            raise InputError("gym is an empty list: add at least one task")
         tasks = tuple(_parse_task(item) for item in gym)
         for name, times in Counter(task.name for task in tasks).items():
             if times > 1:

@@ -121,7 +121,7 @@ def new_names(typed: Sequence[str], listed: Mapping[str, str], aliases: Mapping[
     Names may contain "="; the old name is the longest known name that the entry starts with.
 
     Args:
-        typed: entries "OLD=NEW".
+        typed: entries of the form "OLD=NEW".
         listed: new names by old name; unknown old names are ignored.
         aliases: mapping from each accepted text (an old name or an alternative, such as a path) to the old name.
         kind: noun for error messages, such as "model".
@@ -141,7 +141,7 @@ def new_names(typed: Sequence[str], listed: Mapping[str, str], aliases: Mapping[
     new = list(names.values())
     if unfit := [name for name in new if not name.strip() or new.count(name) > 1]:
         raise InputError(
-            f"two {kind}s would be named {unfit[0]!r}, or one has no name: the names in a plot must differ"
+            f"two {kind}s would be named {unfit[0]!r}, or one has no name: the names in a plot must be unique"
         )
     return names
 

@@ -33,7 +33,7 @@ _CHARTS = {
     "Training batches": {"reward": "reward", "accuracy": "accuracy"},
     "Completion length, tokens": {"completions/mean_length": "mean", "completions/max_length": "longest"},
 }
-"""Metrics and their labels by title of the chart."""
+"""Metrics and their labels, by chart title."""
 _PARTS = {"held_out": " (held out)", "labelled": " (label)"}
 _ABOUT_MEANS = "Means with 95% intervals, clustered by question."
 Estimate = tuple[float, float | None, float | None]
@@ -46,7 +46,7 @@ class Chart:
 
     title: str
     lines: dict[str, list[tuple[float, Estimate]]]
-    """Steps and values by the line's name."""
+    """Steps and values, by line name."""
     note: str = ""
     share: bool = False
     """Whether the y-axis goes from 0 to 1."""
@@ -54,7 +54,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Task:
-    """Scores on a task, of which the page draws the accuracies."""
+    """Scores on a task; the page plots their accuracies."""
 
     name: str
     scores: list[tuple[str, Scores]]
@@ -93,7 +93,7 @@ class Page:
     tasks: list[Task] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     texts: list[tuple[str, str]] = field(default_factory=list)
-    """Titles and contents of long texts, which are collapsed at first."""
+    """Titles and contents of long texts, which are initially collapsed."""
     rollouts: Rollouts = field(default_factory=Rollouts)
 
     def add_facts(self, facts: Mapping[str, object]) -> None:
@@ -132,7 +132,7 @@ class Page:
     def add_rollouts(
         self, records: Sequence[Record], limit: int, variants: Iterable[str] = (), characters: int = MAX_CHARACTERS
     ) -> None:
-        """Add at most `limit` rollouts with at most `characters` characters: all or none of the answers to a question.
+        """Add at most `limit` rollouts with at most `characters` characters; a question has all of its answers or none.
 
         Questions are chosen in hash order, so that the choice is not biased by their content.
 

@@ -78,8 +78,8 @@ def _named(name: str, check: Callable[..., Check], *arguments: Any) -> Check:
 
 
 def _unless_broken(check: Callable[..., tuple[Check, Any]], *arguments: Any) -> tuple[Check, Any]:
-    """A check and what it found out about the run. A check that raises an error is a warning: it must not hide the
-    others."""
+    """A check's result, and its findings about the run. An error becomes a warning, so that it does not hide the other
+    checks."""
     try:
         return check(*arguments)
     except Exception as error:

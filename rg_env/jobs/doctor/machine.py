@@ -276,7 +276,7 @@ def check_gpus(gpus: Gpus, planned: PlannedRun) -> Check:
         finding = f"a run needs {processes} for training plus one for vLLM, but the machine has {len(gpus.listed)}"
         return Check("failed", finding, "use fewer --processes, engine.kind=embedded, or vLLM on another machine")
     if any(gpu.endswith("Enabled") for gpu in gpus.listed):
-        return Check("warning", f"{text}; MIG is on", "disable MIG to use several processes, which NCCL cannot connect")
+        return Check("warning", f"{text}; MIG is on", "disable MIG to use several processes: NCCL does not support it")
     if old := [device["index"] for device in gpus.devices if device["capability"][0] < 8]:
         fix = "train with bf16=False, and mixed_precision: fp16 in the accelerate config"
         return Check("warning", f"{text}; GPU {old[0]} has no native bf16 (it is older than Ampere)", fix)

@@ -242,7 +242,7 @@ def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]
         divisors = sorted({divisor for n in small for divisor in (n, share // n)}, key=lambda n: (abs(n - micro), n))
         yield (
             "per_device_train_batch_size",
-            f"{micro} does not divide the {share} rollouts of a step on each process; try {_either(divisors[:2])}",
+            f"{micro} does not divide each process's {share} rollouts per step; try {_either(divisors[:2])}",
         )
 
 

@@ -76,7 +76,7 @@ def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
     training, splits, model, hub = config.training, config.splits, config.model, config.hub
     yield from _batch(config, processes)
     if not config.rewards:
-        yield _at("rewards", "is empty: name a reward, such as {correctness: 1.0}")
+        yield _at("rewards", "is empty: add a reward, such as {correctness: 1.0}")
     elif not any(reward.weight for reward in config.rewards.values()):
         yield _at("rewards", "every weight is 0: there is nothing to learn from")
     yield from _rows(config)
@@ -137,9 +137,9 @@ def _rows(config: TrainConfig) -> Iterator[Problem]:
             yield _at("data", f"cannot be used with {key}: remove one of the two, for example with {key}=null")
         return
     if not config.tasks:
-        yield _at("tasks", "is empty: name at least one task, or use your own questions (data)")
+        yield _at("tasks", "is empty: add at least one task, or use your own questions (data)")
     if splits.num_train_examples < (least := max(tasks, prompts)):
-        sizes = f"{counted(prompts, 'prompt')} of a step or the {counted(tasks, 'task')}"
+        sizes = f"{counted(prompts, 'prompt')} in a step or the {counted(tasks, 'task')}"
         yield _at("splits.num_train_examples", f"fewer than the {sizes}: use at least {least}")
     if 0 < splits.num_eval_examples < tasks:
         text = f"fewer than the {counted(tasks, 'task')}: use at least {tasks}, or 0 for none"
@@ -163,7 +163,7 @@ def curriculum_problems(curriculum: CurriculumConfig, tasks: Mapping[str, Any]) 
     """Yield the problems found in a curriculum's configuration. `tasks` are the training tasks by name, each with
     `level` and `levels`."""
     if not curriculum.tasks:
-        yield _at("curriculum.tasks", "is empty: name a task, such as {spell_backward: {start: 0}}")
+        yield _at("curriculum.tasks", "is empty: add a task, such as {spell_backward: {start: 0}}")
     if curriculum.failure_threshold >= (success := curriculum.success_threshold):
         yield _at("curriculum.failure_threshold", f"must be below success_threshold ({success:g})")
     for name, task in curriculum.tasks.items():

@@ -346,13 +346,13 @@ class MonitorsConfig(Section):
     truncation: Share = 0.2
     """Fires when at least this fraction of completions are cut off by the token limit."""
     length_drift: Factor = 2.0
-    """Fires when the mean length of completions has grown or shrunk by this factor since the first window, and accuracy
-    has not risen."""
+    """Fires when the mean length of completions has grown or shrunk by this factor since the first window, while
+    accuracy has not risen."""
     entropy_collapse: Share = 0.1
     """Fires when entropy is below this fraction of its first-window mean, and accuracy is below 0.8 and not rising."""
     reward_hacking: Above0 = 0.1
-    """Fires when the mean reward has risen by at least this much, and by more than noise, since the previous or the
-    first window, and accuracy has not risen. If accuracy has fallen, half of this amount is enough."""
+    """Fires when the mean reward has risen by at least this much, and by more than noise, since the previous or
+    first window, while accuracy has not risen. If accuracy has fallen, half of this amount is enough."""
     kl_spike: Factor = 5.0
     """Fires when the KL divergence is at least this many times its median over the window, and at least 0.1 nats per
     token."""

@@ -210,7 +210,7 @@ def jugs(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _jug_moves(answer: str) -> list[re.Match[str]]:
-    """The parts between commas or line ends, without brackets, quotes and bullets, in lower case.
+    """The parts between commas or line breaks, in lower case and without brackets, quotes and bullets.
 
     The library names jugs from `A` on and uses fewer than 26 letters, so letter case does not matter.
     """
@@ -370,7 +370,7 @@ def _word_lists(text: str, entry: Entry) -> list[list[str]]:
 
 
 def _loaded(text: str) -> Any:
-    """The JSON value, or the list of the JSON values, in the text."""
+    """The JSON value in the text, or a list of its JSON values."""
     for source in (text, f"[{text}]"):
         try:
             return json.loads(source)

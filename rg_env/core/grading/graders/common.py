@@ -18,8 +18,8 @@ Entry = Mapping[str, Any]
 Config = Mapping[str, Any]
 """Options set by the user; others have the library's default."""
 Grader = Callable[[str, Entry, Config], float]
-"""Function of (answer, entry, config) that returns real progress in [0, 1]; True counts as 1.0, a right answer. An
-answer makes it raise no error but `forms.Unreadable`, which counts as 0.0."""
+"""Function of (answer, entry, config) that returns real progress in [0, 1]; True counts as 1.0, a right answer. The
+only error that an answer can cause is `forms.Unreadable`, which counts as 0.0."""
 
 _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
 

@@ -79,7 +79,7 @@ def _plain(text: str) -> str:
 
 @lru_cache(maxsize=256)
 def _token(variables: frozenset[str]) -> re.Pattern[str]:
-    """A number, name or operator, or any other character, which the parser refuses. In a run of letters, each token is
+    """A number, name or operator, or any other character, which the parser rejects. In a run of letters, each token is
     the longest name that matches: `xsin` becomes `x`, `sin`."""
     names = sorted(variables | _KNOWN, key=lambda name: (-len(name), name))
     return re.compile(rf"{'|'.join(map(re.escape, names))}|\d+(?:\.\d*)?|\.\d+|\*\*|\S")

@@ -80,7 +80,7 @@ class Unreadable(ValueError):
 
 
 def attempt(read: Callable[[str], T], text: str) -> T | None:
-    """What `read` returns for the text; None if it is unreadable."""
+    """The result of `read` for the text; None if the text is unreadable."""
     try:
         return read(text)
     except Unreadable:
@@ -88,7 +88,7 @@ def attempt(read: Callable[[str], T], text: str) -> T | None:
 
 
 def matched(pattern: re.Pattern[str], text: str) -> re.Match[str]:
-    """The match of the pattern with the whole text."""
+    """The pattern's match, which must cover the whole text."""
     match = pattern.fullmatch(text)
     if match is None:
         raise Unreadable

@@ -144,7 +144,7 @@ _REVERSED = {
     **dict.fromkeys(("mother-in-law", "father-in-law"), ("son-in-law", "daughter-in-law")),
     **dict.fromkeys(("niece", "nephew"), ("nephew", "niece")),
 }
-"""The reverse of a relationship, for a man and for a woman."""
+"""The reverse of each relationship, for a man and for a woman."""
 
 
 def family_relationships(entry: Entry, config: Config) -> str:
@@ -167,8 +167,7 @@ def time_intervals(entry: Entry, config: Config) -> str:
 _RIGHT: Mapping[str, Callable[[Entry, Config], str]] = {
     task: right for task, right in globals().items() if task in shipped_table()
 }
-"""For some tasks, the function that returns the right answer to an entry, in the stored format: it has the task's
-name."""
+"""Functions, named after their tasks, that return the right answer to an entry in the stored format."""
 
 SOLVED = ("rush_hour", "boxnet")
 """Tasks whose gold answers come from a solver, which assumes that the entry is valid."""

@@ -244,7 +244,7 @@ def columns(variables: Collection[str]) -> dict[str, int]:
         raise ValueError(f"a truth table can have at most {MAX_VARIABLES} variables, not {len(variables)}")
     every = always(variables)
     widths = {name: 1 << index for index, name in enumerate(variables)}
-    # The quotient is 1 in `width` rows, then 0 in as many rows, and so on.
+    # The quotient is 1 in `width` rows, then 0 in the next `width` rows, and so on.
     return {name: every // ((1 << width) + 1) << width for name, width in widths.items()}
 
 
