@@ -187,7 +187,7 @@ THREE = planned(3, engine="vllm")
         (batch(3), "failed *not divisible by 3 processes*training.rollouts_per_step=120 or 144"),
         (batch(4), "ok *128 rollouts per step: 16 prompts x 8, in 1 micro-batch on each of 4 processes"),
         (batch(2, per_device_train_batch_size=24),
-         "failed *does not divide the 64 rollouts*training.per_device_train_batch_size=16 or 32"),
+         "failed *does not divide each process's 64 rollouts*training.per_device_train_batch_size=16 or 32"),
         (batch(num_generations=12), "failed *not divisible by num_generations=12*rollouts_per_step=192"),
         # a smaller micro-batch is the fix where it helps, because a step then stays the same
         (memory(THREE, 130), "ok *on GPU 0 (state 42 GB"),

@@ -80,7 +80,7 @@ def _reasons(config: TrainConfig) -> Iterator[tuple[str, str]]:
 
 
 def _holds(condition: str, config: TrainConfig) -> bool:
-    """Whether `config` has the value in a condition such as "engine.kind: vllm"."""
+    """Whether a condition such as "data" or "engine.kind: vllm" holds for `config`."""
     key, has_value, wanted = condition.partition(": ")
     value: Any = config
     for name in key.split("."):
