@@ -139,6 +139,11 @@ def test_shipped_evaluations_are_jobs(checkout: Path, file: Path) -> None:
     assert 'rg-env eval "$@" --resume' in script
 
 
+def test_a_swept_model_is_a_model_to_train(checkout: Path) -> None:
+    (checkout / "part.yaml").write_text("tasks: leg_counting\n")
+    assert "rg-env train" in sbatch_script(job("part.yaml", sweep=("model.name=tiny,other",)))
+
+
 def test_the_batch_must_fit_the_processes_that_train(checkout: Path) -> None:
     """The processes of the job, not the one that writes the script."""
     keys = ("per_device_train_batch_size=2", "rollouts_per_step=16", "num_generations=8")
@@ -292,6 +297,13 @@ def test_a_server_that_does_not_come_up_ends_the_job(cluster: Cluster) -> None:
     assert errors == f"vLLM exited, or was not ready after 20 minutes: see vllm-{JOB}-vllm.log\n"
     assert "out of memory" in (cluster.checkout / f"vllm-{JOB}-vllm.log").read_text()
     assert not cluster.records(program="srun")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["one GPU", "8 GPUs, embedded", "two nodes", "an evaluation", "a sweep"])
+def test_the_exit_code_is_the_trainers(cluster: Cluster, name: str) -> None:
+    code, _ = cluster.run(JOBS[name], STAND_IN_CODE="37", SLURM_ARRAY_JOB_ID="4700", SLURM_ARRAY_TASK_ID="3")
+    assert code == 37
 
 
 @pytest.mark.slow

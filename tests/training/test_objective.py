@@ -15,6 +15,7 @@ from rg_env import Environment
 from rg_env.tiny import POLICY_DIR
 from rg_env.training import EvaluationPlan, train
 from rg_env.training.algorithms.loss import equal_rewards, group_advantages, policy_terms, sampler_weights
+from rg_env.training.algorithms.objective import Objective
 from rg_env.training.algorithms.policy import PreviousPolicy
 from rg_env.training.rollouts import Rollouts
 
@@ -36,7 +37,13 @@ def micro_batch(make_batch: Any) -> dict[str, Any]:
 
 
 def by_the_formula(
-    model: Any, rows: dict[str, Any], loss_type: str, max_length: int, low: float = 0.2, high: float = 0.2
+    model: Any,
+    rows: dict[str, Any],
+    loss_type: str,
+    max_length: int,
+    low: float = 0.2,
+    high: float = 0.2,
+    weights: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The clipped GRPO loss over every row, token by token (Shao et al., 2024, arXiv:2402.03300, eq. 3; the averages of
     DAPO, arXiv:2503.14476, and Dr. GRPO, arXiv:2503.20783)."""
@@ -45,7 +52,8 @@ def by_the_formula(
         chosen = model(ids[None]).logits[0, :-1].log_softmax(-1).gather(1, ids[1:, None]).squeeze(1)
         old = chosen.detach() if rows["old_logps"] is None else rows["old_logps"][row]
         ratio, advantage = (chosen - old)[mask].exp(), rows["advantages"][row]
-        per_row.append(-torch.min(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage).sum())
+        terms = -torch.min(ratio * advantage, ratio.clamp(1 - low, 1 + high) * advantage)
+        per_row.append((terms if weights is None else terms * weights[row][mask]).sum())
         lengths.append(int(mask.sum()))
     total = torch.stack(per_row)
     if loss_type == "grpo":
@@ -243,6 +251,24 @@ def test_off_policy_rows_have_no_policy_term(make_trainer: Any, micro_batch: dic
     trainer.metrics.take()
     trainer.objective(rows)
     assert trainer.metrics.take()["off_policy_masked"] == pytest.approx(1 / 3)  # of the rows with an advantage
+
+
+# --- correction for the sampler
+
+
+def test_policy_terms_are_multiplied_by_the_samplers_weights(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
+    """Token by token, at most by the cap."""
+    trainer = make_trainer()
+    parts = trainer.args, trainer.accelerator, trainer.model, trainer.metrics
+    with torch.no_grad():
+        now = trainer.objective.logps(trainer.model, micro_batch["input_ids"], micro_batch["loss_mask"])
+    log_ratio = torch.randn(now.shape, generator=torch.Generator().manual_seed(0))
+    rows = {**micro_batch, "sampler_logps": now - log_ratio}
+    expected = by_the_formula(trainer.model, rows, "bnpo", 0, weights=log_ratio.exp().clamp(max=1.5))
+    wanted = gradient(trainer.model, expected)
+    loss = Objective(*parts, sampler_cap=1.5)(rows)
+    torch.testing.assert_close(loss, expected, atol=1e-5, rtol=1e-4)
+    assert (gradient(trainer.model, loss) - wanted).norm() < 1e-4 * wanted.norm()
 
 
 # --- rows without an advantage
