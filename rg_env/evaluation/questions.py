@@ -18,6 +18,7 @@ A call that failed permanently counts as a wrong answer, with the status "failed
 
 import contextlib
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,7 +34,7 @@ from rg_env.core.environment import Environment, ReasoningGym, Row
 from rg_env.core.grading.scoring import Rollout, score, task_of
 from rg_env.core.rewards import Scored
 from rg_env.core.run_folder import damaged, json_lines
-from rg_env.errors import InputError
+from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation import results
 from rg_env.evaluation.config import EvalConfig
 from rg_env.evaluation.models import Reply, Request
@@ -366,6 +367,7 @@ def record_file(path: Path, works: Sequence[Work]) -> Iterator[int]:
 
     Raises:
         InputError: the file cannot be opened, or is damaged.
+        OutputFolderError: the file was removed while records were being appended.
         OSError: the disk is full.
     """
 
@@ -376,6 +378,8 @@ def record_file(path: Path, works: Sequence[Work]) -> Iterator[int]:
             file.flush()  # if the write is interrupted, the partial line is dropped when the file is opened again
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(path)) from error
+        if not os.fstat(file.fileno()).st_nlink:
+            raise OutputFolderError(f"{path} was removed during the evaluation: its rollouts are lost")
 
     try:
         path.parent.mkdir(exist_ok=True)

@@ -40,20 +40,21 @@ def _run(config: EvalConfig, **options: Any) -> Results:
     return run_evaluation(config, **options)[0]
 
 
-@pytest.mark.parametrize("renamed", [False, True])
-def test_a_folder_that_is_removed_or_renamed_is_told(chat: ChatServer, renamed: bool, tmp_path: Path) -> None:
+def test_a_folder_that_is_removed_ends_the_evaluation(chat: ChatServer, tmp_path: Path) -> None:
+    """It stops at once, because later answers could not be saved."""
+    chat.reset(str, lambda number, body: shutil.rmtree(tmp_path / "e") if number == 5 else None)
+    with pytest.raises(OutputFolderError, match=r"rollouts\.jsonl was removed during the evaluation: "):
+        _run(_config(chat, tmp_path / "e", n=40))
+    assert len(chat.requests) < 10
+
+
+def test_a_folder_that_is_renamed_is_told(chat: ChatServer, tmp_path: Path) -> None:
     """Answers are in the renamed folder, and the evaluation continues there."""
-
-    def change(number: int, body: Any) -> None:
-        if number == 1:
-            (tmp_path / "e").rename(tmp_path / "f") if renamed else shutil.rmtree(tmp_path / "e")
-
-    chat.reset(str, change)
+    chat.reset(str, lambda number, body: (tmp_path / "e").rename(tmp_path / "f") and None if number == 1 else None)
     with pytest.raises(OutputFolderError, match=r"cannot write .*/e/results_\S+: No such file"):
         _run(_config(chat, tmp_path / "e"))
-    if renamed:
-        assert _run(_config(chat, tmp_path / "f"), resume=True).models["a"].failed == 0
-        assert len(chat.requests) == 4
+    assert _run(_config(chat, tmp_path / "f"), resume=True).models["a"].failed == 0
+    assert len(chat.requests) == 4
 
 
 @pytest.mark.parametrize("existed", [False, True])
