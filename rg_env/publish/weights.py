@@ -124,8 +124,10 @@ def _distcp(folder: Path) -> tuple[str, Weights]:
     for name, entry in read_metadata(folder).state_dict_metadata.items():
         if not isinstance(entry, TensorStorageMetadata) or name.startswith("optim"):
             continue
-        places = {tuple(chunk.offsets): chunk.sizes.numel() for chunk in entry.chunks}
-        if sum(places.values()) != entry.size.numel():
+        missing = torch.ones(entry.size, dtype=torch.bool)
+        for chunk in entry.chunks:
+            missing[tuple(slice(at, at + n) for at, n in zip(chunk.offsets, chunk.sizes, strict=True))] = False
+        if missing.any() or sum(chunk.sizes.numel() for chunk in entry.chunks) != entry.size.numel():
             raise InputError(f"{folder}: the parts of {name} overlap or are incomplete")
         found[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
     with warnings.catch_warnings():

@@ -13,6 +13,7 @@ import pytest
 import torch
 from checkpoint_files import Bomb, write_distcp, write_dtensors, write_zero
 from safetensors.torch import save_file
+from torch.distributed.checkpoint import metadata
 
 from rg_env.errors import InputError
 from rg_env.publish.checkpoint import Kind
@@ -132,6 +133,16 @@ def places(**values: Any) -> Callable[[Path], None]:
     return change
 
 
+def overlapping(file: Path) -> None:
+    """The second chunk of a tensor begins within the first one, and leaves a gap of the same size."""
+    found, name = pickle.loads(file.read_bytes()), "model.embed.weight"
+    chunk = found.state_dict_metadata[name].chunks[1]
+    place = found.storage_data.pop(metadata.MetadataIndex(name, chunk.offsets))
+    chunk.offsets = torch.Size([chunk.offsets[0] - 1, 0])
+    found.storage_data[metadata.MetadataIndex(name, chunk.offsets)] = place
+    file.write_bytes(pickle.dumps(found))
+
+
 def incomplete(file: Path) -> None:
     """A chunk less of each tensor: the rest would be whatever memory holds."""
     found = pickle.loads(file.read_bytes())
@@ -177,6 +188,7 @@ INDEX = "model.safetensors.index.json"
         ("distcp", ".metadata", places(offset=-5), ".metadata is truncated, damaged, or in another format"),
         ("distcp", ".metadata", places(relative_path="../x"), "in another format"),
         ("distcp", ".metadata", places(relative_path="x\ny"), "x y is missing or truncated"),
+        ("distcp", ".metadata", overlapping, "overlap or are incomplete"),
         ("distcp", ".metadata", incomplete, "overlap or are incomplete"),
         ("distcp", "__1_0.distcp", Path.unlink, "__1_0.distcp is missing or truncated: it has 0 of"),
         ("distcp", "__1_0.distcp", cut, "__1_0.distcp is missing or truncated"),
