@@ -35,7 +35,7 @@ def add(commands: Any) -> None:
     parser.names("--external", **external, help="benchmarks of lm-evaluation-harness or rg-env, such as gsm8k_rg")
     number("-n", "--num-examples", "--limit", help="questions per task; default: 100, or all of a benchmark")
     number("-r", "--rollouts-per-example", help="sampled answers per question; default: 1")
-    number("--max-tokens", dest="sampling.max_tokens", help="new tokens per answer; default: 1024, or the benchmark's")
+    number("--max-tokens", dest="sampling.max_tokens", help="token limit per answer; default: 1024, or the benchmark's")
     key(
         "--temperature", "sampling.temperature", "T", "sampling temperature; default: 1, or the benchmark's", type=float
     )

@@ -32,18 +32,18 @@ def add(commands: Any) -> None:
     option("--vllm-gpus", type=gpus, metavar="0", help="GPUs for vLLM; default: the first one not in --gpus")
     option("--gpus", type=gpus, metavar="1,2,3", help="GPUs for training; default: all not used by vLLM")
     number("--processes", help="training processes; default: one per GPU")
-    option("--accelerate-config", metavar="FILE", help="default if there are several processes: configs/zero3.yaml")
+    text = "accelerate config; default: configs/zero3.yaml if there are several processes"
+    option("--accelerate-config", metavar="FILE", help=text)
     option("--port", type=int, default=8000, help="port of the vLLM server on 127.0.0.1; default: 8000")
     number("--tensor-parallel-size", help="GPUs per model replica in vLLM")
     number("--data-parallel-size", help="model replicas in vLLM")
     option("--dtype", help="dtype of the server's weights; default: the model's, or float32 on a CPU")
     number("--max-model-len", help="context length of vLLM: prompt and completion tokens")
-    option(
-        "--vllm-args", type=shell_words, default=(), metavar="'...'", help="more vLLM options: --vllm-args='--seed 1'"
-    )
+    text = "more vLLM options, such as --vllm-args='--seed 1'"
+    option("--vllm-args", type=shell_words, default=(), metavar="'...'", help=text)
     option("--log-dir", metavar="DIR", help="folder for vllm.log and train.log; default: a new one under logs/")
     number("--server-timeout", default=600, metavar="S", help="seconds to wait for the server to start; default: 600")
-    number("--save-timeout", default=300, metavar="S", help="seconds to wait for a checkpoint at the end; default: 300")
+    number("--save-timeout", default=300, metavar="S", help="seconds to wait for the last checkpoint; default: 300")
     launch.flag("--verbose", help="show the server log and library messages")
     launch.flag("--dry-run", help="print the two commands and exit")
     launch.set_defaults(run=run)

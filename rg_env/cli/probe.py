@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
     option("--levels", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="difficulty levels; default: 0 1 2")
     number("-n", "--num-examples", default=20, help="questions per task and level, at least 16; default: 20")
     number("-r", "--rollouts-per-example", default=8, help="answers per question, at least 2; default: 8")
-    number("--max-tokens", help="new tokens per answer; default: as in training, or 1024 or half the context length")
+    number("--max-tokens", help="token limit per answer; default: as in training, or 1024 (at most half the context)")
     option("--output-dir", metavar="DIR", help="output folder; default: a new one under outputs/")
     parser.flag("--resume", help="resume the probe in the output folder")
     parser.set_defaults(run=run)

@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
     option("--port", type=int, default=8000, help="port; default: 8000; 0: any free port")
     option("--seed", type=int, help="sampling seed; default: random")
     option(
-        "--system-prompt", metavar="TEXT", help="for chats without a system prompt; default: as in training; '': none"
+        "--system-prompt", metavar="TEXT", help="system prompt for chats without one; default: as in training; '': none"
     )
     serve.set_defaults(run=_serve)
 

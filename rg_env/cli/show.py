@@ -26,9 +26,9 @@ def add(commands: Any) -> None:
     option("--title", metavar="T", help="title of the plot; default: a generated description; '': no title")
     option("--rename", nargs="+", action="extend", default=[], metavar="A=B", help="label the model or run A as B")
     option(
-        "--rename-file", type=Path, metavar="m.json", help='JSON labels, {"A": "B"}; names not in the plot are ignored'
+        "--rename-file", type=Path, metavar="m.json", help='JSON file {"A": "B"} of labels; unknown names are ignored'
     )
-    option("--output", type=Path, metavar="FILE", help=".png, .svg or .pdf file; default: named after the first FILE")
+    option("--output", type=Path, metavar="FILE", help="PNG, SVG or PDF file; default: named after the first FILE")
     plot.set_defaults(run=_plot)
 
     report = commands.add_parser(

@@ -276,7 +276,7 @@ def check_gpus(gpus: Gpus, planned: PlannedRun) -> Check:
         finding = f"a run needs {processes} for training plus one for vLLM, but the machine has {len(gpus.listed)}"
         return Check("failed", finding, "use fewer --processes, engine.kind=embedded, or vLLM on another machine")
     if any(gpu.endswith("Enabled") for gpu in gpus.listed):
-        return Check("warning", f"{text}; MIG is on", "disable MIG to use several processes: NCCL does not support it")
+        return Check("warning", f"{text}; MIG is on", "disable MIG to use several processes: NCCL does not support MIG")
     if old := [device["index"] for device in gpus.devices if device["capability"][0] < 8]:
         fix = "train with bf16=False, and mixed_precision: fp16 in the accelerate config"
         return Check("warning", f"{text}; GPU {old[0]} has no native bf16 (it is older than Ampere)", fix)
@@ -361,7 +361,7 @@ def check_server(planned: PlannedRun, model: str | None, tokens: int) -> Check:
 
 
 def check_limits(planned: PlannedRun) -> Check:
-    """Check the limit on open files, the size of shared memory and the rendezvous port of several processes."""
+    """Check the limit on open files, the size of shared memory and the rendezvous port for several processes."""
     connections = min(planned.config.training.rollouts_per_step, _CONNECTIONS) if planned.uses_vllm else 0
     checks = [check_open_files(connections, resource.getrlimit(resource.RLIMIT_NOFILE))]
     if (planned.uses_vllm or planned.processes > 1) and os.path.isdir("/dev/shm"):
@@ -384,7 +384,7 @@ def check_open_files(connections: int, limits: tuple[int, int]) -> Check:
 
 
 def check_shared_memory(size: int) -> Check:
-    """Check the size of /dev/shm in bytes. NCCL and vLLM's workers communicate through it."""
+    """Check `size`, the capacity of /dev/shm in bytes. NCCL and vLLM's workers communicate through it."""
     if size >= _SERVER_NEEDS_SHM:
         return Check("ok", f"/dev/shm has {gigabytes(size)}")
     fix = "start the container with `--shm-size=8g` or `--ipc=host`"

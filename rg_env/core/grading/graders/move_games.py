@@ -201,7 +201,8 @@ class _Board(NamedTuple):
         return cells
 
     def reach(self, taken: int, vehicle: int, place: int) -> Iterator[int]:
-        """The places to which a vehicle can slide, in either direction, past the `taken` cells."""
+        """The places to which a vehicle can slide in either direction before it meets another one; `taken` is the bit
+        mask of all occupied cells."""
         masks = self.masks[vehicle]
         others = taken ^ masks[place]
         for step in (1, -1):
