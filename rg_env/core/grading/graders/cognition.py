@@ -203,7 +203,9 @@ def acre(answer: str, entry: Entry, config: Config) -> float:
 
 def list_functions(answer: str, entry: Entry, config: Config) -> float:
     """The stored numbers in the same order; brackets are optional unless the list is empty."""
-    numbers = forms.numbers(answer.replace("{,}", "")) if len(answer) <= _MAX_TEXT else []
+    if len(answer) > _MAX_TEXT:
+        return 0.0
+    numbers = forms.numbers(answer.replace("{,}", ""))
     return bool(numbers or "[" in answer) and numbers == forms.numbers(entry["answer"])
 
 
