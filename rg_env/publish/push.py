@@ -348,13 +348,15 @@ class _Repository:
         message."""
         try:
             yield
-        except HfHubHTTPError as error:
-            status, reason = error.response.status_code, one_line(self._clean(error.server_message or ""))
-            kind: type[RGEnvError] = InputError if status in _REFUSALS else HubError
-            message = _REFUSALS.get(status, "the Hub responded with an error{because}")
-            because = f" ({status}{': ' if reason else ''}{reason})"
-            raise kind(message.format(repo=self._name, because=because)) from error
         except Exception as error:
+            # Without Xet, a refusal while a file is sent is the cause of a RuntimeError.
+            refusal = error.__cause__ if isinstance(error, RuntimeError) else error
+            if isinstance(refusal, HfHubHTTPError):
+                status, reason = refusal.response.status_code, one_line(self._clean(refusal.server_message or ""))
+                kind: type[RGEnvError] = InputError if status in _REFUSALS else HubError
+                message = _REFUSALS.get(status, "the Hub responded with an error{because}")
+                because = f" ({status}{': ' if reason else ''}{reason})"
+                raise kind(message.format(repo=self._name, because=because)) from error
             if isinstance(error, OSError) and error.filename:
                 raise HubError(f"{error.filename} cannot be read: {error.strerror}") from error
             reason = one_line(f"{type(error).__name__}: {self._clean(str(error))}")

@@ -11,8 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from hub_server import CANARY, STORAGE_CANARY, HubServer
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError
 
 from rg_env.core.processes import entered
 from rg_env.errors import HubError, InputError
@@ -100,6 +103,20 @@ def test_refusals_are_one_line(
     _, lines = pushed(run)
     assert CANARY not in "".join(lines)
     assert all(CANARY.encode() not in content for content in hub.repos["me/legs"].files().values())
+
+
+def test_a_refusal_while_files_are_sent_without_xet(
+    hub: HubServer, pushed: Pushed, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """huggingface_hub raises another error, whose cause is the refusal."""
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        response = httpx2.Response(403, request=httpx2.Request("PUT", "http://localhost/lfs"), text="no space left")
+        raise RuntimeError("Error while uploading 'x' to the Hub.") from HfHubHTTPError("no", response=response)
+
+    monkeypatch.setattr(HfApi, "create_commit", refuse)
+    with pytest.raises(InputError, match=r"may not write to me/legs \(403"):
+        pushed(run)
 
 
 def test_a_hub_that_hangs(hub: HubServer, pushed: Pushed, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
