@@ -197,7 +197,7 @@ def checked_entry(task: str, entry: object) -> dict[str, Any]:
     if not isinstance(entry, Mapping):
         raise InputError(f"{where} must be a dict with question and answer, not {shortened(entry)}")
     try:
-        _Item.model_validate(entry, strict=True)
+        _Item.model_validate(dict(entry), strict=True)
         whole: dict[str, Any] = json.loads(
             json.dumps({**entry, "metadata": entry.get("metadata", {})}, default=library.to_plain)
         )

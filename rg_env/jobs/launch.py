@@ -242,9 +242,10 @@ def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) 
         tensor = max(size for size in sizes if gpus % size == 0 and divides_heads(size))
     data = data or max(1, gpus // tensor)
     if tensor * data != gpus or not divides_heads(tensor):
+        rule = f"; the first must divide the {attention} attention heads and {groups} key-value heads of {model}"
         raise InputError(
-            f"--tensor-parallel-size {tensor} x --data-parallel-size {data} must be the number of vLLM's GPUs, {gpus}, "
-            f"and the first must divide the {attention} attention heads and {groups} key-value heads of {model}"
+            f"--tensor-parallel-size {tensor} x --data-parallel-size {data} must be the number of vLLM's GPUs, {gpus}"
+            + (rule if heads else "")
         )
     return tensor, data
 

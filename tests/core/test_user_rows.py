@@ -100,6 +100,7 @@ def test_long_fields_and_unnamed_columns_of_csv(tmp_path: Path) -> None:
     ("source", "words"),
     [
         ("latin.csv", r"line 2 is not UTF-8 text \(byte 0xe9\): .*iconv -f latin1"),
+        ("mixed.csv", r"line 3 is not UTF-8 text \(byte 0xe9\)"),
         ("missing.jsonl", "cannot read 'missing.jsonl': No such file"),
         ("./nowhere", "there is no file ./nowhere"),
         (" ", "the dataset name is empty"),
@@ -110,6 +111,7 @@ def test_long_fields_and_unnamed_columns_of_csv(tmp_path: Path) -> None:
 def test_sources_that_cannot_be_read(source: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("latin.csv").write_bytes("question,answer\ncafé,1\n".encode("latin-1"))
+    Path("mixed.csv").write_bytes(b"\xef\xbb\xbfquestion,answer\ntea,1\n\xe9t\xe9,2\n")
     with pytest.raises(InputError, match=words):
         load_rows(source)
 

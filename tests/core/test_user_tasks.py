@@ -139,6 +139,12 @@ def test_invalid_items(write: Write, item: str, message: str) -> None:
     assert "\n" not in str(raised.value)
 
 
+def test_items_may_be_any_mapping(write: Write) -> None:
+    text = TASK.replace("import time", "import time\nfrom types import MappingProxyType")
+    import_user_code([str(write("own_mappings.py", text.replace(ITEM, f"MappingProxyType({ITEM})")))])
+    assert len(build_rows("own_sums", "train", 4, seed=0, cache=False)) == 4
+
+
 def test_items_that_depend_on_earlier_draws_are_refused(write: Write) -> None:
     """Other processes would draw other ones."""
     text = TASK.replace("rng = Random(self.seed + index)", "rng = self.rng").replace(

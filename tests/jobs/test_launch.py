@@ -186,6 +186,8 @@ def test_heads_of_a_model_that_is_not_here_are_not_checked(model: str) -> None:
     """The plan says that the size is a guess, unless it was given."""
     assert parallel_sizes(None, None, 7, model) == (1, 7)
     assert parallel_sizes(None, None, 6, model) == (2, 3)
+    with pytest.raises(InputError, match=r"--tensor-parallel-size 4 x .* the number of vLLM's GPUs, 6$"):
+        parallel_sizes(4, None, 6, model)
     two = options(model=model, vllm_gpus=("0", "1"))
     (guess,) = [line for line in make_commands(two, NODE).plan if line.startswith("warning: ")]
     assert "tensor parallelism 2 x data parallelism 1 is a guess" in guess

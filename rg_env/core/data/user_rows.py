@@ -248,9 +248,9 @@ def _read(name: str, config: str | None, split: str) -> Iterable[_Located]:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
+        line = error.object.count(b"\n", 0, error.start) + 1  # not in `data`, which may start with a mark
         raise InputError(
-            f"{name}: line {line} is not UTF-8 text (byte 0x{data[error.start]:02x}): save the file as UTF-8, "
+            f"{name}: line {line} is not UTF-8 text (byte 0x{error.object[error.start]:02x}): save the file as UTF-8, "
             "for example with `iconv -f latin1 -t utf-8`"
         ) from error
     lines = io.StringIO(text, newline="").readlines()  # unlike `splitlines`, only at line breaks
