@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,15 @@ STATE = {
 }
 SHARED = {"head.weight": "embed.weight"}
 MODEL = "zero_pp_rank_0_mp_rank_00_model_states.pt"
+
+
+NOW, THEN = b"torch.distributed.tensor", b"torch.distributed._tensor"
+RENAMED = {
+    NOW + b"\nDTensor\n": THEN + b".api\nDTensor\n",
+    NOW + b"._dtensor_spec\nDTensorSpec\n": THEN + b".placement_types\nDTensorSpec\n",
+    NOW + b"._dtensor_spec\nTensorMeta\n": THEN + b".placement_types\nTensorMeta\n",
+    NOW + b".placement_types\nShard\n": THEN + b".placement_types\nShard\n",
+}
 
 
 def optimizer(rank: int) -> str:
@@ -69,6 +79,21 @@ def test_dtensors(tmp_path: Path, processes: int, replicas: int, dim: int) -> No
     """Split evenly or not, along any dimension, with replicas or without."""
     state = {name: value.bfloat16() for name, value in STATE.items()}
     check("dtensor", write_dtensors(tmp_path, state, processes=processes, replicas=replicas, dim=dim), state)
+
+
+def test_dtensors_of_torch_2_4(tmp_path: Path) -> None:
+    """Their classes had other names, such as torch.distributed._tensor.api.DTensor."""
+    folder = write_dtensors(tmp_path, STATE, processes=2)
+    for file in [*folder.iterdir()]:
+        with zipfile.ZipFile(file) as new:
+            records = {name: new.read(name) for name in new.namelist()}
+        with zipfile.ZipFile(file, "w") as old:
+            for name, record in records.items():
+                for now, then in RENAMED.items() if name.endswith("data.pkl") else ():
+                    assert now in record
+                    record = record.replace(now, then)
+                old.writestr(name, record)
+    check("dtensor", folder, STATE)
 
 
 @pytest.mark.parametrize("processes", [1, 4])

@@ -51,11 +51,14 @@ def safe_classes() -> list[Any]:
     from torch.distributed.tensor import DTensor, Replicate, Shard
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
+    own = [DTensor, DTensorSpec, TensorMeta, Replicate, Shard]
+    modules = ("", "api.", "placement_types.", "_dtensor_spec.")  # under the name that they had up to torch 2.4
+    earlier = [(kind, f"torch.distributed._tensor.{module}{kind.__name__}") for kind in own for module in modules]
     # DeepSpeed may not be installed, so its objects are read as inert placeholders, and the ZeRO stage as a number.
     stand_ins = {name: type(name.rpartition(".")[2], (_Inert,), {}) for name in DEEPSPEED_TYPES}
     stand_ins["deepspeed.runtime.zero.config.ZeroStageEnum"] = _Stage
     named = ((kind, name) for name, kind in stand_ins.items())
-    return [DeviceMesh, DTensor, DTensorSpec, TensorMeta, Replicate, Shard, *named]
+    return [DeviceMesh, *own, *earlier, *named]
 
 
 class _Inert:
