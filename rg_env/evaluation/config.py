@@ -37,7 +37,7 @@ from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table
 from rg_env.core.text import counted
 from rg_env.core.user_code import import_user_code
-from rg_env.errors import unknown_name
+from rg_env.errors import ConfigError, unknown_name
 from rg_env.tiny import TASKS as TINY_TASKS
 from rg_env.tiny import TINY
 
@@ -397,7 +397,7 @@ def load_eval_config(file: str | Path, overrides: Sequence[str] = ()) -> EvalCon
     document, file_alone = read_config(file, overrides), read_config(file)
     _take_held_out(file_alone)
     _select(document, file_alone.get(("tasks",)))
-    return checked_eval_config(document)
+    return checked_eval_config(document, file_alone)
 
 
 def eval_config_of(overrides: Sequence[str]) -> EvalConfig:
@@ -405,14 +405,16 @@ def eval_config_of(overrides: Sequence[str]) -> EvalConfig:
     return checked_eval_config(overridden(Document({}, Path(COMMAND_LINE)), overrides))
 
 
-def checked_eval_config(document: Document) -> EvalConfig:
-    """Make a config from `document`. Raises the same errors as `load_eval_config`."""
+def checked_eval_config(document: Document, file_alone: Document | None = None) -> EvalConfig:
+    """Make a config from `document`; `file_alone` is the document without the command line's overrides. Raises the same
+    errors as `load_eval_config`."""
     _take_held_out(document)
-    config = _without_unmeasured(document, parse_config(document, EvalConfig, _names))
-    checks = (_names, _models, _sampling, _external, _published)
-    if found := [problem for check in checks for problem in check(config)]:
+    config = parse_config(document, EvalConfig, _names)
+    found = [problem for check in (_names, _models, _sampling, _external) for problem in check(config)]
+    found += _published(config, document, file_alone or document)
+    if found:
         raise config_error(document, found)
-    return config
+    return _without_unmeasured(config)
 
 
 def _by_name(tasks: Any) -> dict[str, Any]:
@@ -462,23 +464,28 @@ def _category(label: str, entry: Any) -> str | None:
     return str(load_table()[task]["category"]) if task in load_table() else None
 
 
-def _without_unmeasured(document: Document, config: EvalConfig) -> EvalConfig:
-    """The config without published accuracies for tasks or models left out on the command line."""
-    fewer_models = _replaced(document, "models") or any(path[0] == "models" for path in document.nulls)
+def _without_unmeasured(config: EvalConfig) -> EvalConfig:
+    """The config without published accuracies for tasks or models that the command line leaves out."""
     published = {}
     for name, table in config.published.items():
         rows = {}
         for row, figures in table.rows.items():
-            path = ("published", name, "rows", row, "accuracy")
-            given = {model for model in figures.accuracy if document.origin((*path, model)) == COMMAND_LINE}
-            kept = figures.accuracy.keys() & (config.models.keys() | given) if fewer_models else figures.accuracy
-            measured = not _replaced(document, "tasks") or {*figures.names(row)} <= {*config.names}
-            if given or (kept and measured):
-                accuracy = {model: value for model, value in figures.accuracy.items() if model in kept}
+            accuracy = {model: value for model, value in figures.accuracy.items() if model in config.models}
+            if accuracy and {*figures.names(row)} <= {*config.names}:
                 rows[row] = figures.model_copy(update={"accuracy": accuracy})
         if rows:
             published[name] = table.model_copy(update={"rows": rows})
     return config.model_copy(update={"published": published})
+
+
+def _known(file_alone: Document) -> tuple[set[str], set[str]]:
+    """Names of the models and of the tasks in a config file, with those that it sets to null."""
+    models, tasks = ({path[1] for path in file_alone.nulls if path[:-1] == (key,)} for key in ("models", "tasks"))
+    given = {key: value for key in ("models", "tasks", "data") if (value := file_alone.get((key,))) is not None}
+    with contextlib.suppress(ConfigError):  # the command line may replace an invalid section
+        alone = parse_config(Document({"models": {"": TINY}, **given}, file_alone.file), EvalConfig)
+        return models | {*alone.models}, tasks | {*alone.names}
+    return models, tasks
 
 
 def _names(config: EvalConfig) -> Iterator[Problem]:
@@ -549,19 +556,22 @@ def _external(config: EvalConfig) -> Iterator[Problem]:
         yield Problem(("external", "include"), "is not a folder")
 
 
-def _published(config: EvalConfig) -> Iterator[Problem]:
-    """Check for published accuracies of tasks or models that are not evaluated."""
-    tasks, models = config.names, [*config.models]
+def _published(config: EvalConfig, document: Document, file_alone: Document) -> Iterator[Problem]:
+    """Check for published accuracies of unknown tasks or models. Those that the config file has but the command line
+    leaves out are fine, unless the accuracies are from the command line, too."""
+    known_models, known_tasks = _known(file_alone)
     for table, each in config.published.items():
         for row, figures in each.rows.items():
             path = ("published", table, "rows", row)
+            given = {name for name in figures.accuracy if document.origin((*path, "accuracy", name)) == COMMAND_LINE}
             for name in figures.names(row):
-                if name not in tasks:
+                if name not in config.names and (given or name not in known_tasks):
                     where = path if figures.tasks is None else (*path, "tasks")
-                    yield Problem(where, f"{unknown_name('task', name, tasks)}; rows must consist of evaluated tasks")
+                    message = f"{unknown_name('task', name, config.names)}; rows must consist of evaluated tasks"
+                    yield Problem(where, message)
             if figures.tasks and len(set(figures.tasks)) < len(figures.tasks):
                 yield Problem((*path, "tasks"), "names a task twice")
             for name in figures.accuracy:
-                if name not in models:
-                    message = f"{unknown_name('model', name, models)}; only evaluated models can be compared"
+                if name not in config.models and (name in given or name not in known_models):
+                    message = f"{unknown_name('model', name, config.models)}; only evaluated models can be compared"
                     yield Problem((*path, "accuracy", name), message)

@@ -170,6 +170,30 @@ def test_published_accuracies_of_models_that_are_left_out_are_too() -> None:
         load_eval_config(file, ["models=tiny", "published.intra_domain.rows.games.accuracy={gone: 0.1}"])
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [[], ["models=tiny"], ["models.other=null"], ["tasks=maze"], ["tasks=[lcm]"], ["models=tiny", "tasks=gcd"]],
+)
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ("{accuracy: {bsae: 0.5}}", "unknown model 'bsae'"),
+        ("{tasks: [gdc], accuracy: {base: 0.5}}", "unknown task 'gdc'"),
+    ],
+)
+def test_a_misspelt_published_name_is_told_whatever_is_evaluated(
+    tmp_path: Path, row: str, told: str, overrides: list[str]
+) -> None:
+    """Names of the file that the command line leaves out are no mistakes."""
+    rows = f"gcd: {row}, maze: {{accuracy: {{base: 0.5, other: 0.6}}}}"
+    text = "models: {base: a, other: b}\ntasks: [gcd, maze]\n"
+    text += f"published: {{p: {{source: s, tolerance: 0.1, rows: {{{rows}}}}}}}\n"
+    (tmp_path / "eval.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=told) as caught:
+        load_eval_config(tmp_path / "eval.yaml", overrides)
+    assert str(caught.value).count("unknown") == 1
+
+
 def test_files_of_held_out_tasks_are_evaluations_too(tmp_path: Path) -> None:
     """As they are written for training; tasks of the file itself add to them, and overrides keep their options."""
     held_out = REPOSITORY / "configs" / "tasks" / "held_out" / "graphs.yaml"
