@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import rg_env as rg_env_package
+from rg_env.cli.main import make_parser
 from rg_env.tiny import POLICY_DIR
 
 Run = Callable[..., tuple[int, str, str]]
@@ -51,9 +52,22 @@ def test_without_a_command_help_and_version_are_printed(rg_env: Run) -> None:
     assert "\nexamples:\n  rg-env launch configs/" in rg_env("launch", "--help")[1]
 
 
-def test_names_are_separated_by_spaces_or_commas(rg_env: Run) -> None:
-    common = ["eval", "--models", "tiny", "--output-dir", "results", "--dry-run", "--tasks"]
-    assert rg_env(*common, "gcd,lcm", "chain_sum") == rg_env(*common, "gcd", "lcm", "chain_sum")
+@pytest.mark.parametrize(
+    ("arguments", "name", "expected"),
+    [
+        ("eval --tasks gcd,lcm chain_sum", "tasks", ["gcd", "lcm", "chain_sum"]),
+        ("eval --external gsm8k,ifeval mmlu", "external.tasks", ["gsm8k", "ifeval", "mmlu"]),
+        ("eval --models tiny org/model", "models", ["tiny", "org/model"]),
+        ("eval --gpus 0,2", "serving.gpus", [0, 2]),
+        ("launch x.yaml --gpus 1,GPU-a --vllm-gpus 0", "gpus", ("1", "GPU-a")),
+        ("doctor --tasks gcd lcm,chain_sum", "tasks", ["gcd", "lcm", "chain_sum"]),
+        ("probe --model tiny --tasks gcd, lcm --levels 0 2", "tasks", ["gcd", "lcm"]),
+        ("probe --model tiny --tasks gcd --levels 0 2", "levels", [0, 2]),
+    ],
+)
+def test_names_are_separated_by_spaces_or_commas(arguments: str, name: str, expected: Any) -> None:
+    parser, _ = make_parser()
+    assert vars(parser.parse_args(arguments.split()))[name] == expected
 
 
 def test_tasks_shows_one_at_a_level(rg_env: Run) -> None:
@@ -94,6 +108,11 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
         (["report", "RUN/metrics.jsonl"], "is not a results file from rg-env eval (results_*.json); pass the folder"),
         (["plot", "SWEEP"], "SWEEP is a sweep: use `rg-env compare SWEEP`, or pass SWEEP/*/metrics.jsonl"),
         (["plot", "configs"], "configs cannot be read"),
+        (
+            ["push", "SWEEP", "--repo-id", "a/b", "--dry-run"],
+            "SWEEP is not a complete checkpoint; a checkpoint is a model",
+        ),
+        (["push", "EVALUATION", "--repo-id", "a/b", "--dry-run"], "EVALUATION is not a complete checkpoint; a"),
         (["train", TINY_RUN, "--nproc_per_node", "4"], "`rg-env launch` and `accelerate launch` start several"),
         (["train", TINY_RUN, "--gpus", "4"], "`rg-env launch` takes --gpus"),
         (["slurm", TINY_RUN, "--gpus", "1", "--time", "5", "--nnodes", "2"], "no option '--nnodes': use --nodes"),
@@ -120,7 +139,7 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
 )
 def test_mistakes_exit_with_code_2(rg_env: Run, arguments: list[str], words: str, tmp_path: Path) -> None:
     """And one line with the reason."""
-    for file in ("RUN/metrics.jsonl", "SWEEP/sweep.yaml"):
+    for file in ("RUN/metrics.jsonl", "SWEEP/sweep.yaml", "EVALUATION/results_gcd.json"):
         (tmp_path / file).parent.mkdir()
         (tmp_path / file).touch()
     with contextlib.chdir(tmp_path):

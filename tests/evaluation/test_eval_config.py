@@ -117,6 +117,11 @@ def test_a_secret_in_an_address_is_refused_and_not_told(url: str, form: str) -> 
     assert "s3cret" not in str(caught.value)
 
 
+def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot read the config"):
+        load_eval_config(tmp_path / "none.yaml")
+
+
 def test_a_dry_run_imports_nothing_heavy() -> None:
     """Neither torch nor reasoning_gym."""
     code = """

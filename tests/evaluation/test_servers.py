@@ -16,9 +16,11 @@ from typing import Any
 import psutil
 import pytest
 
+from rg_env.errors import MissingExtraError
 from rg_env.evaluation.config import eval_config_of
 from rg_env.evaluation.models import local_engine
 from rg_env.evaluation.results import read_results
+from rg_env.evaluation.runner import run_evaluation
 from rg_env.inference.machine import Machine
 from rg_env.tiny import POLICY_DIR
 
@@ -143,3 +145,11 @@ def test_vllm_serves_where_it_is_installed_and_there_is_a_gpu(
 ) -> None:
     monkeypatch.setattr(Machine, "here", lambda: Machine(gpus, vllm, Path()))
     assert local_engine(eval_config_of(["models=other", "tasks=maze"])) == engine
+
+
+def test_a_machine_without_vllm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The error names the command that installs it."""
+    monkeypatch.setattr(Machine, "here", lambda: Machine(("0",), None, Path()))
+    given = ["models=tiny", "tasks=leg_counting", "num_examples=1", "serving.kind=vllm", f"output.dir={tmp_path}"]
+    with pytest.raises(MissingExtraError, match=r"vLLM is not installed: .*setup\.sh --gpu"):
+        run_evaluation(eval_config_of(given))
