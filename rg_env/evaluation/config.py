@@ -505,7 +505,7 @@ def _models(config: EvalConfig) -> Iterator[Problem]:
             yield Problem((*path, "key_variable"), "is only for endpoints: set url, or leave key_variable out")
         if model.url is None and "@" in model.model and not os.path.exists(model.model):
             at = model.model.rpartition("@")[2]
-            yield Problem((*path, "model"), f"is not a folder; for an endpoint pass the whole URL: NAME@http://{at}")
+            yield Problem((*path, "model"), f"is not a folder; for an endpoint, pass the whole URL: NAME@http://{at}")
         if model.url is not None and (problem := _url_problem(model.url)):
             yield Problem((*path, "url"), problem, secret=problem == SECRET)
 
@@ -536,7 +536,8 @@ def _sampling(config: EvalConfig) -> Iterator[Problem]:
     if 0 in {config.sampling_of(name).temperature for name in config.names}:
         if config.rollouts_per_example > 1:
             yield Problem(
-                ("rollouts_per_example",), "with temperature 0 all answers are the same: use 1, or a higher temperature"
+                ("rollouts_per_example",),
+                "with temperature 0, all answers are the same: use 1, or a higher temperature",
             )
         if config.greedy:
             yield Problem(("greedy",), "temperature 0 is already greedy: turn greedy off")

@@ -308,7 +308,7 @@ def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
     points = read_points(folder)
     reason = difference(read_yaml(folder / SWEEP_FILE).get("swept", {}), sweep.axes)
     if not reason and list(points) != [point.name for point in sweep.points]:
-        reason = "its swept keys are in another order"
+        reason = "its swept keys are in a different order"
     if not reason and (folder / CONFIG_FILE).is_file():  # missing if Slurm's jobs created the folder
         reason = difference(read_yaml(folder / CONFIG_FILE), sweep.base())
     if reason:

@@ -249,7 +249,7 @@ def grader_timeouts(history: History, threshold: float) -> str | None:
 
 def ungradable(history: History, threshold: float) -> str | None:
     """An answer that cannot be graded scores 0 even if it is right."""
-    change = "the rows come from another version or were edited: build them again, without splits.manifest"
+    change = "the rows come from another version or were edited: rebuild them without splits.manifest"
     where = " (rollouts.jsonl has the reasons)"
     return _lost(history, "status/ungradable", threshold, "could not be graded", where, change)
 

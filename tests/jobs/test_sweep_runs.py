@@ -165,7 +165,7 @@ def test_a_folder_of_another_sweep_is_refused(folder: Path, started: Started) ->
             refused()
     with_beta = ["training.beta=0.1,0.2", "training.epsilon=0.1"]
     Path("sweep/sweep.yaml").write_text(json.dumps(load_sweep("run.yaml", [], [*with_beta, *WORDS]).described()))
-    with pytest.raises(OutputFolderError, match="its swept keys are in another order"):
+    with pytest.raises(OutputFolderError, match="its swept keys are in a different order"):
         checked(words=[*reversed(with_beta), *WORDS])
     Path("sweep/sweep.yaml").write_text("a: [")
     with pytest.raises(InputError, match=r"sweep.yaml is damaged: .*; restore it"):
