@@ -103,7 +103,7 @@ class QuestionPool:
         too_long = f"of {len(new)} questions are longer than max_prompt_length"
         if not self._questions and not fitting:
             raise InputError(f"{self._name}: {len(new)} {too_long}: raise it")
-        if not self._questions and len(fitting) < len(new):
+        if len(fitting) < len(new) and len(self._questions) == len(self._known):  # the first ones that are left out
             self._say(f"{self._name}: {len(new) - len(fitting)} {too_long}, and are left out")
         self._known.update(row["question"] for row in new)
         self._questions += fitting
