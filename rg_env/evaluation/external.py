@@ -30,8 +30,8 @@ from rg_env.core.statistics import error_interval
 from rg_env.core.text import file_part
 from rg_env.errors import InputError, MissingExtraError, RGEnvError, install_command, nearest
 from rg_env.evaluation.config import EvalConfig
-from rg_env.evaluation.models import DEFAULT_KEY, Reply, Request
-from rg_env.evaluation.questions import Record, Work
+from rg_env.evaluation.models import DEFAULT_KEY
+from rg_env.evaluation.questions import Record, Reply, Request, Work
 from rg_env.evaluation.results import BenchmarkScore, ExternalResult
 from rg_env.evaluation.scores import usage_of
 from rg_env.inference.protocol import Sampling

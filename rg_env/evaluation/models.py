@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import httpx
@@ -32,6 +32,7 @@ from rg_env.core.prompts import fold_system, rejects_system_role
 from rg_env.core.text import is_count, listed, one_line, reason_of
 from rg_env.errors import InputError, MissingExtraError, ServerError, install_command
 from rg_env.evaluation.config import EvalConfig, EvalModel, RequestsConfig
+from rg_env.evaluation.questions import Reply, Request
 from rg_env.inference.machine import Machine
 from rg_env.inference.protocol import Engine, PromptEncoder, Sampling
 from rg_env.inference.vllm.client import PROGRAM, VllmServer
@@ -51,37 +52,6 @@ _MOST_TOKENS = 2**40
 _GRACE_S = 15.0
 _LORA_RANKS = (16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM's `--max-lora-rank` accepts, starting with its default."""
-
-
-class Request(NamedTuple):
-    """A prompt (messages, or text for a local model) and sampling settings."""
-
-    prompt: Any
-    sampling: Sampling
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A model's answer, or the reason why the call failed."""
-
-    text: str = ""
-    reasoning: str | None = None
-    """Reasoning, if the server separates it from the answer."""
-    truncated: bool | None = None
-    """Whether the token limit cut off the answer; None if the server does not report it."""
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    refusal: str | None = None
-    model: str | None = None
-    """Name of the model, as reported by the server."""
-    token_ids: Sequence[int] = ()
-    """IDs of the sampled tokens; only for models in this process."""
-    logprobs: Sequence[float] = ()
-    """Log-probabilities of the sampled tokens."""
-    error: str | None = None
-    """Reason why the call failed permanently or on every attempt; None if there is an answer."""
-    seconds: float | None = field(default=None, compare=False)
-    """Duration of the call in seconds; None for calls in a batch."""
 
 
 class EndpointFailed(ServerError):

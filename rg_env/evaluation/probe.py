@@ -20,8 +20,8 @@ from rg_env.core.grading import audit
 from rg_env.core.tasks.task_table import load_table, working_levels
 from rg_env.errors import InputError, unknown_name
 from rg_env.evaluation.config import EvalConfig
-from rg_env.evaluation.models import Request, base_model, endpoint, require_torch
-from rg_env.evaluation.questions import draw
+from rg_env.evaluation.models import base_model, endpoint, require_torch
+from rg_env.evaluation.questions import Request, draw
 from rg_env.evaluation.results import Results, TaskResults
 from rg_env.evaluation.tables import TableConsole, cell, print_table
 from rg_env.inference.protocol import Sampling

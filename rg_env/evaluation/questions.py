@@ -22,7 +22,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,7 +37,6 @@ from rg_env.core.run_folder import damaged, json_lines
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation import results
 from rg_env.evaluation.config import EvalConfig
-from rg_env.evaluation.models import Reply, Request
 from rg_env.evaluation.results import Part
 from rg_env.inference.protocol import Sampling
 
@@ -214,6 +213,37 @@ class Answer(NamedTuple):
         """The answer in a record."""
         values: Any = map(record.get, cls._fields)
         return cls(*values)
+
+
+class Request(NamedTuple):
+    """A prompt (messages, or text for a local model) and sampling settings."""
+
+    prompt: Any
+    sampling: Sampling
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A model's answer, or the reason why the call failed."""
+
+    text: str = ""
+    reasoning: str | None = None
+    """Reasoning, if the server separates it from the answer."""
+    truncated: bool | None = None
+    """Whether the token limit cut off the answer; None if the server does not report it."""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    refusal: str | None = None
+    model: str | None = None
+    """Name of the model, as reported by the server."""
+    token_ids: Sequence[int] = ()
+    """IDs of the sampled tokens; only for models in this process."""
+    logprobs: Sequence[float] = ()
+    """Log-probabilities of the sampled tokens."""
+    error: str | None = None
+    """Reason why the call failed permanently or on every attempt; None if there is an answer."""
+    seconds: float | None = field(default=None, compare=False)
+    """Duration of the call in seconds; None for calls in a batch."""
 
 
 class Work:

@@ -35,8 +35,8 @@ from rg_env.core.text import counted, one_line
 from rg_env.errors import EngineError, InputError, OutputFolderError, RGEnvError, ServerError
 from rg_env.evaluation import external, models
 from rg_env.evaluation.config import EvalConfig, EvalModel
-from rg_env.evaluation.models import Endpoint, EndpointFailed, LocalModel, Reply
-from rg_env.evaluation.questions import Questions, TaskWork, Work, draw, record_file
+from rg_env.evaluation.models import Endpoint, EndpointFailed, LocalModel
+from rg_env.evaluation.questions import Questions, Reply, TaskWork, Work, draw, record_file
 from rg_env.evaluation.results import Results
 from rg_env.evaluation.scores import Source, results_of, write_results
 from rg_env.evaluation.trained import as_trained, trained_on

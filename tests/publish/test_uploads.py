@@ -171,7 +171,7 @@ def test_a_killed_run_leaves_no_upload(hub: HubServer, run: Path) -> None:
         f"made = Uploads(config, Path({str(run)!r}), main=True, say=print); "
         "state = SimpleNamespace(global_step=2, max_steps=6); "
         "made.on_save(None, state, None); made.on_step_begin(None, state, None); "
-        "print(made._process._root.pid, flush=True); time.sleep(100)"
+        "print(made._process._process.pid, flush=True); time.sleep(100)"
     )
     with hub.lock:  # no answers
         trainer = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
