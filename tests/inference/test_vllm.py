@@ -81,6 +81,13 @@ def test_an_unhealthy_server_is_not_awaited_beyond_the_timeout(serve: Any) -> No
         serve(health=(500, {})).wait(timeout_s=0.1)
 
 
+@pytest.mark.parametrize("host", ["a..b", "a" * 70 + ".com", "xn--a", "\u2603.x", "[::1"])
+def test_an_invalid_host_is_one_line(host: str) -> None:
+    """httpx raises errors of several kinds."""
+    with pytest.raises(ServerError, match="is not a vLLM server"):
+        VllmServer(host, 8000).info()
+
+
 @pytest.mark.parametrize(
     "answer", [(200, b"<html>"), (200, []), (200, {"data": []}), (200, {"data": [{"id": "gpt"}]}), (404, {})]
 )

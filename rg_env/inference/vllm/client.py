@@ -239,19 +239,20 @@ class VllmServer:
         method = "GET" if body is None else "POST"
         try:
             response = httpx.request(method, f"http://{self}{path}", json=body, timeout=timeout_s, **_DIRECT)
-            if response.is_success:
-                return read(response.json())
         except httpx.TimeoutException as error:
             raise ServerError(f"the server at {self} did not answer {path} within {timeout_s:g} s") from error
         except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
             raise ServerError(f"the server at {self} is gone: nothing answers {path}") from error
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # ValueError: an invalid host
             raise ServerError(f"the service at {self} {complaint}: {error}") from error
+        if not response.is_success:
+            kind = RefusedError if response.is_client_error else ServerError
+            raise kind(f"the service at {self} {complaint}: {path} returns {_reason(response)}")
+        try:
+            return read(response.json())
         except (KeyError, IndexError, TypeError, ValueError) as error:  # ValueError also if it is not JSON
             shown = shortened(response.text)
             raise ServerError(f"the service at {self} {complaint}: unexpected answer to {path}: {shown}") from error
-        kind = RefusedError if response.is_client_error else ServerError
-        raise kind(f"the service at {self} {complaint}: {path} returns {_reason(response)}")
 
 
 def _reason(response: Any) -> str:
