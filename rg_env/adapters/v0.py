@@ -357,7 +357,7 @@ class VerifiersEnvironment(Environment):
     If a reward raises an exception or returns None, scoring raises a `RewardError`.
 
     Raises:
-        InputError: the environment has several turns, tools, custom rollouts or no rows.
+        InputError: the environment is multi-turn, uses tools or custom rollouts, or has no rows.
     """
 
     def __init__(self, env: Any) -> None:

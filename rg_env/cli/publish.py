@@ -55,7 +55,8 @@ def add(commands: Any) -> None:
 
 def _add_checkpoint(parser: CommandParser) -> None:
     text = (
-        "run (its last checkpoint), any trainer's checkpoint (DeepSpeed and FSDP shards too), LoRA adapters, or model"
+        "a run (its last checkpoint), a checkpoint from any trainer (including DeepSpeed and FSDP shards), "
+        "LoRA adapters, or a model"
     )
     parser.add_argument("path", metavar="CHECKPOINT", type=Path, help=text)
     parser.add_argument("--base", metavar="MODEL", help="base model, if the checkpoint lacks a config or tokenizer")

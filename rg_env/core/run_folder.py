@@ -267,7 +267,7 @@ def checkpoint_step(folder: Path) -> int | None:
 
 
 def run_name(tasks: Sequence[str], label: str) -> str:
-    """A run's name: the first three of its `tasks`, the number of others if any, and `label`."""
+    """A run's name: the first three of its `tasks`, the number of others (if any), and `label`."""
     more = f"-and-{len(tasks) - 3}-more" if len(tasks) > 3 else ""
     return cut_bytes(f"{cut_bytes('+'.join(tasks[:3]), 60)}{more}-{label}")
 

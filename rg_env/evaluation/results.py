@@ -81,7 +81,7 @@ class Sampling(protocol.Sampling):
 
 
 class Accuracy(Record):
-    """A mean accuracy, and the intervals of this and other means."""
+    """The mean accuracy, with confidence intervals for it and for other means."""
 
     accuracy: Share | None
     """Mean accuracy; None if the environment has no accuracy metric."""

@@ -113,7 +113,8 @@ def push(request: PushRequest, say: Say = print) -> str:
     repository = _Repository(request.repo_id, request.revision)
     try:
         remote = repository.read()
-        # Check this now, because an export can take a long time. Weights without a run can only be identified after it.
+        # Check the repository before the export, which can take a long time. Weights without a run can only be
+        # identified afterward.
         _check_remote(request, remote, run or (remote.marker.run if remote.marker else ""))
         for note in notes:
             say(note)

@@ -163,7 +163,7 @@ class Vllm(Engine):
                 self._transfer.send(self.weights)
             else:
                 for _ in self.weights:
-                    pass  # takes part in gathering the weights
+                    pass  # iterating takes part in gathering the weights
         except Exception as error:
             failure = error
             self.weights.drain()

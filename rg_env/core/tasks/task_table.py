@@ -150,8 +150,8 @@ def working_levels(task: str, attributes: Collection[str] = ()) -> dict[int, dic
 
 
 def level_options(attributes: Mapping[str, list[dict[str, Any]]], levels: Mapping[str, int]) -> dict[str, Any]:
-    """The options that the attributes set at the given levels. If an attribute does not have the given level, its
-    highest one is used."""
+    """The options that result from setting each attribute to its given level, or to its highest level if it does not
+    have the given one."""
     options: dict[str, Any] = {}
     for attribute, steps in attributes.items():
         options.update(steps[min(levels[attribute], len(steps) - 1)])

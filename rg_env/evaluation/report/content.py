@@ -101,7 +101,7 @@ class Page:
         self.facts += [(name, str(value)) for name, value in facts.items() if value not in (None, "")]
 
     def add_tasks(self, tasks: list[Task], kind: str, note: str) -> None:
-        """Add each task's accuracies, and a table of all scores.
+        """Add each task's accuracies and a table of all scores.
 
         Args:
             kind: "model", or "step" if the models are steps of a training run.

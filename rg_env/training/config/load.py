@@ -46,7 +46,7 @@ def checked_config(document: Document, *, processes: int | None = None) -> Train
     def names(config: TrainConfig) -> Iterator[Problem]:
         yield from _names(config)
         used = _BATCH & {*given} if isinstance(given, dict) else set()
-        if used <= config.training.model_fields_set:  # none of these values was dropped as invalid
+        if used <= config.training.model_fields_set:  # parsing has dropped none of them as invalid
             yield from _batch(config, count)
 
     config = parse_config(document, TrainConfig, names)
