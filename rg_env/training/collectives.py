@@ -1,5 +1,8 @@
 """Collective operations across training processes. An error on one process never leaves the others waiting."""
 
+import contextlib
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -7,7 +10,7 @@ from typing import Any, TypeVar
 from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 
-from rg_env.core.processes import world_size
+from rg_env.core.processes import print_once, world_size
 from rg_env.core.run_folder import RunFolder
 from rg_env.errors import InputError, RGEnvError, StoppedTogether, TrainingError, from_interrupt
 
@@ -63,8 +66,31 @@ def agree(accelerator: Accelerator, problem: str | None, cause: BaseException | 
 
 def choose_folder(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:
     """Call `RunFolder.choose`. With several processes, the main process chooses for all."""
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
+        from torch.utils.cpp_extension import get_default_build_root
+
+        # Clear the locks before the processes connect, because DeepSpeed compiles an extension when they do.
+        clear_stale_locks(Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root()))
     if world_size() == 1:
         return RunFolder.choose(output_dir, name, resume)
     from rg_env.inference.models import processes
 
     return on_main(processes(), lambda: RunFolder.choose(output_dir, name, resume))
+
+
+STALE_S = 600.0
+"""A lock is stale after this many seconds without a change in its folder. Compiling takes a minute or two."""
+
+
+def clear_stale_locks(root: Path) -> None:
+    """Remove locks left in `root`, torch's folder for compiled extensions, by processes that were killed while
+    DeepSpeed was compiling. Otherwise, every later run would wait for these locks forever, without a message. All
+    processes of a run may call this function."""
+    now = time.time()
+    with contextlib.suppress(OSError):  # the folder is missing or unreadable: torch reports that
+        for lock in [*root.glob("*/lock"), *root.glob("*/*/lock")]:
+            with contextlib.suppress(OSError):  # another process has removed it
+                changed = max(file.stat().st_mtime for file in lock.parent.iterdir())
+                if now - changed > STALE_S:
+                    lock.unlink()
+                    print_once(f"Removed {lock}: left by a process that was killed while compiling.")
