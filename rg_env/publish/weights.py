@@ -146,7 +146,8 @@ def _dtensor(folder: Path) -> tuple[str, Weights]:
     files = [f"model_world_size_{size}_rank_{rank}.pt" for rank in range(min(size, len(names)))]
     if len(files) < size or names != set(files):
         raise InputError(
-            f"{folder} has {len(names)} of the files model_world_size_N_rank_R.pt; it must have all {size} of one run"
+            f"{folder} must have all {size} files model_world_size_{size}_rank_R.pt of a single run; it has "
+            f"{len(names)} files of this kind"
         )
     parts = [load(folder / name) for name in files]
     if any(part.keys() != parts[0].keys() for part in parts):
