@@ -170,6 +170,7 @@ class RunFolder:
         rows: dict[str, Any] | None,
         evaluation: Sequence[dict[str, Any]] = (),
         hardware: dict[str, Any] | None = None,
+        own_rows: dict[str, list[str]] | None = None,
     ) -> None:
         """Write manifest.json.
 
@@ -177,6 +178,8 @@ class RunFolder:
             rows: the training environment's manifest.
             evaluation: manifests of other evaluation environments.
             hardware: the machine (`training.reporting.metrics.hardware`).
+            own_rows: hashes of the training environment's rows (`evaluation.questions.own_rows`), if it has no
+                manifest.
         """
         values = {
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -186,6 +189,7 @@ class RunFolder:
             "platform": platform.platform(),
             **({"hardware": hardware} if hardware else {}),
             "rows": rows,
+            **({"own_rows": own_rows} if own_rows else {}),
             **({"evaluation_rows": list(evaluation)} if evaluation else {}),
         }
         _write_json(self.manifest_file, values)

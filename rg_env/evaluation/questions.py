@@ -129,6 +129,20 @@ def question_of(row: Row) -> str:
     return str(found if found is not None else prompt if isinstance(prompt, str) else prompt[-1]["content"])
 
 
+def own_rows(env: Environment) -> dict[str, list[str]] | None:
+    """Hashes of the user's own rows, for a run's manifest: of each training question, and of each evaluation question
+    with its answer, in order. None for generated rows, whose manifest has the hashes."""
+    if env.manifest is not None:
+        return None
+    train = [question_hash(question_of(row)) for row in env.train_rows]
+    return {"train": train, "eval": list(map(hash_with_answer, env.eval_rows))}
+
+
+def hash_with_answer(row: Row) -> str:
+    """Hex SHA-256 of a row's question and gold answer."""
+    return question_hash(json.dumps([question_of(row), row["answer"]]))
+
+
 def record_of(rollout: Rollout, scored: Scored) -> Record:
     """A scored rollout as a JSON-compatible dict."""
     level, correct = rollout.info.get(LEVEL), scored.metrics.get("accuracy")

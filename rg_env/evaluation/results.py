@@ -41,6 +41,10 @@ MEANS = {"accuracy": "correct", "greedy_accuracy": "correct", "reward": "reward"
 """Means in `Scores`, other than pass@k, each with the answer field it averages."""
 
 
+OVERLAP_UNKNOWN = "its overlap with the questions is unknown"
+"""Part of the note about a model whose training questions are not recorded."""
+
+
 class Record(Section):
     """A part of a results file."""
 
@@ -302,6 +306,11 @@ class Results(Record):
     """Results of all models on all external benchmarks."""
     rollouts: list[dict[str, Any]] = Field(default_factory=list)
     """Training run only: records of the answers; other evaluations store them in rollouts.jsonl."""
+
+    @property
+    def overlap_is_known(self) -> bool:
+        """Whether the questions that each model was trained on could be left out."""
+        return not any(OVERLAP_UNKNOWN in note for note in self.notes)
 
     def of_task(self, name: str) -> "Results":
         """One task's results, as in its own file."""

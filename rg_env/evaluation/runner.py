@@ -39,7 +39,7 @@ from rg_env.evaluation.models import Endpoint, EndpointFailed, LocalModel
 from rg_env.evaluation.questions import Questions, Reply, TaskWork, Work, draw, record_file
 from rg_env.evaluation.results import Results
 from rg_env.evaluation.scores import Source, results_of, write_results
-from rg_env.evaluation.trained import as_trained, trained_on
+from rg_env.evaluation.trained import as_trained, changes_since_training, trained_on
 from rg_env.inference.machine import Machine
 from rg_env.inference.protocol import Sampling
 
@@ -65,7 +65,10 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
     """
     config, notes, folder = prepared(config, resume=resume)
     _say(*config.plan(), *notes, f"files in {folder}")
-    works = make_works(config, _drawn(config))
+    drawn = list(_drawn(config))
+    changes = changes_since_training(config, drawn)
+    _say(*changes)
+    notes, works = [*notes, *changes], make_works(config, drawn)
     with ExitStack() as stack:
         stack.enter_context(removed_on_error(folder))
         with _writing(folder):

@@ -19,9 +19,9 @@ from rg_env.evaluation.results import Accuracy, Interval, Part, Results, Samplin
 _ABOUT_ACCURACIES = (
     "Accuracies with 95% intervals, clustered by question. Constant: accuracy of the best constant answer. The rows "
     "below the tasks are means over the tasks, or sums of tokens, costs, failed calls and questions left out. Adjusted "
-    "for guessing: (accuracy - constant) / (1 - constant). Questions that a model was trained on are left out of its "
-    "scores."
+    "for guessing: (accuracy - constant) / (1 - constant)."
 )
+ABOUT_LEFT_OUT = "Questions that a model was trained on are left out of its scores."
 _ABOUT_PARTS = (
     "Accuracies with 95% intervals, clustered by question. Rows for training or held-out tasks cover all of their "
     "questions."
@@ -61,7 +61,9 @@ def tables_of(results: Results, limit: int | None = None) -> list[Table]:
     """Tables of accuracies by task, differences between models, published accuracies, and external benchmarks."""
     tables = []
     if results.tasks:
-        notes = [_ABOUT_PARTS if _parts(results) else _ABOUT_ACCURACIES, *([] if limit else results.notes)]
+        left_out = f" {ABOUT_LEFT_OUT}" if results.overlap_is_known else ""
+        about = _ABOUT_PARTS if _parts(results) else f"{_ABOUT_ACCURACIES}{left_out}"
+        notes = [about, *([] if limit else results.notes)]
         heads = ["task", "n", "constant", *results.models]
         tables.append(Table("", heads, _accuracies(results, limit), notes))
     if differences := _differences(results):

@@ -1,7 +1,8 @@
 """Settings and training questions that an evaluation takes from a checkpoint's training run.
 
-    config, notes = as_trained(config)          # sets missing values from the training run of the first model
-    questions.among(trained_on(model))          # questions to skip
+    config, notes = as_trained(config)               # sets missing values from the training run of the first model
+    questions.among(trained_on(model))               # questions to skip
+    notes += changes_since_training(config, drawn)   # the user's own data may have changed
 
 A model belongs to a run if it is the run's folder, one of its checkpoints, an export next to them, or a model that
 `rg-env push` published with the run's files. All models are evaluated with the same settings, so that they can be
@@ -10,22 +11,22 @@ with.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from rg_env.core.config.files import leaves
 from rg_env.core.data.manifest import read_manifest
-from rg_env.core.data.splits import question_hash
-from rg_env.core.data.user_rows import DataConfig, split_rows
 from rg_env.core.rewards import resolve_rewards
 from rg_env.core.run_folder import RunFolder, damaged, model_path_problem
 from rg_env.core.tasks.mixture import Mixture
-from rg_env.core.text import listed, shortened
+from rg_env.core.text import counted, listed, shortened
 from rg_env.errors import InputError
 from rg_env.evaluation.config import EvalConfig, EvalModel, run_of
+from rg_env.evaluation.questions import Questions, hash_with_answer
+from rg_env.evaluation.results import OVERLAP_UNKNOWN
 from rg_env.tiny import TINY
 
 _OPTIONS = ("config", "level", "levels")
@@ -40,12 +41,11 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
 
     A run folder is replaced by its last checkpoint.
 
-    If a model was trained on the user's own data and that data can no longer be read, a note names the model, because
-    its training questions are unknown.
+    If a run did not record its training questions, a note names the model.
 
     Raises:
-        InputError: a model's folder is missing, a run's file is damaged, or neither the config nor a run has evaluation
-            tasks.
+        InputError: a model's folder is missing, a run's file is damaged, neither the config nor a run has evaluation
+            tasks, or the run's own data is not here.
     """
     models = {name: model.model_copy(update={"model": _checkpoint(model)}) for name, model in config.models.items()}
     config, notes = config.model_copy(update={"models": models}), list[str]()
@@ -62,19 +62,29 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
                 f"({listed(custom)}): list the file under `imports` in an evaluation config"
             )
         if number == 0:
-            config = _filled(config, settings)
+            filled = _filled(config, settings)
+            data = None if config.data else filled.data
+            if data and data.is_file and not Path(data.path).expanduser().exists():
+                raise InputError(
+                    f"{config.models[name].model} was trained on {data.path!r}, which is not here: pass --data "
+                    "FILE (`data` in a config), or run this where the file is"
+                )
+            config = filled
         alike, other = _compared(settings, config)
         notes += [f"{name}: evaluated as in its training run: {', '.join(alike)}"] if number == 0 and alike else []
         notes += [f"{name}: trained with other values: {', '.join(other)}"] if other else []
     if not config.names and not config.external.tasks:
-        raise InputError("tasks must be set, because the training runs of these models have no evaluation tasks")
+        raise InputError(
+            "tasks or data must be set, because the training runs of these models have no evaluation tasks that can be "
+            "repeated: pass --tasks NAME or --data FILE"
+        )
     for name, model in local.items():
         if name not in runs and (Path(model) / "resume.json").is_file():
             notes.append(
                 f"{name}: not evaluated as in its training run, because the run's files are not next to the checkpoint"
             )
         elif name in runs and config.names and _trained(runs[name]) is None:
-            notes.append(f"{name}: its training data cannot be read, so its overlap with the questions is unknown")
+            notes.append(f"{name}: its training questions are not recorded, so {OVERLAP_UNKNOWN}")
     return config, notes
 
 
@@ -181,12 +191,12 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
     return {**below, **above, **both}
 
 
-# Questions to skip
+# Questions
 
 
 def trained_on(model: str) -> frozenset[str]:
-    """The questions that a checkpoint was trained on, from its run's manifest or data: their hashes, and keys of the
-    problems that they pose (a reworded question has the same key). Empty for other models.
+    """The questions that a checkpoint was trained on, from its run's manifest: their hashes, and keys of the problems
+    that they pose (a reworded question has the same key; the user's own data has no keys). Empty for other models.
 
     By construction, none of them is an evaluation question of a task, unless the evaluation's `split_by` differs from
     the run's.
@@ -199,16 +209,11 @@ def trained_on(model: str) -> frozenset[str]:
 
 
 def _trained(run: RunFolder) -> frozenset[str] | None:
-    """Hashes and keys of the questions used for training in a run; None if the run used the user's own data and that
-    data can no longer be read."""
+    """Hashes and keys of the questions used for training in a run; None if the run did not record them."""
     rows = run.manifest().get("rows", "")
     if rows is None:
-        try:
-            splits, data = run.config()["splits"], DataConfig.model_validate(run.config()["data"])
-            train, _ = split_rows(data.rows(), splits["num_eval_examples"], splits["eval_seed"])
-        except (InputError, LookupError, TypeError, ValidationError):  # a script's config, or data that was moved
-            return None
-        return frozenset(question_hash(row["question"]) for row in train)
+        own = _own_rows(run)
+        return None if own is None else frozenset(own.train)
     if rows == "":
         return frozenset()
     try:
@@ -216,3 +221,37 @@ def _trained(run: RunFolder) -> frozenset[str] | None:
     except InputError as error:
         raise damaged(run.manifest_file, str(error)) from error
     return frozenset([*split["question_hashes"], *(split.get("problems") or ())])
+
+
+class _OwnRows(BaseModel):
+    """Hashes of the user's own rows (`questions.own_rows`)."""
+
+    train: list[str]
+    eval: list[str]
+
+
+def _own_rows(run: RunFolder) -> _OwnRows | None:
+    own = run.manifest().get("own_rows")
+    try:
+        return None if own is None else _OwnRows.model_validate(own)
+    except ValidationError as error:
+        raise damaged(run.manifest_file, "own_rows is malformed") from error
+
+
+def changes_since_training(config: EvalConfig, drawn: Iterable[Questions]) -> list[str]:
+    """Notes about models that were trained on the config's data and evaluated on the same part of it, if the questions
+    or gold answers there have changed since."""
+    found = next((questions for questions in drawn if config.data and questions.name == config.data_name), None)
+    if not config.data or not found:
+        return []
+    notes, data, ours = [], config.data.model_dump(exclude_none=True), list(map(hash_with_answer, found.rows))
+    for name, model in config.models.items():
+        run = None if model.url else run_of(model.model)
+        if not run or not run.config_file.is_file() or not (own := _own_rows(run)):
+            continue
+        theirs, splits = own.eval[: config.num_examples], run.config().get("splits")
+        is_same_split = isinstance(splits, Mapping) and splits.get("eval_seed") == config.eval_seed
+        if is_same_split and run.config().get("data") == data and (changed := len(set(theirs).difference(ours))):
+            those = f"{changed} of the {counted(len(theirs), 'evaluation question')} of its training run"
+            notes.append(f"{name}: {those} are missing or have other answers, because {config.data.path} was changed")
+    return notes

@@ -93,6 +93,7 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     """
     start = check_start(config, checkpoint=checkpoint)
     print_once(f"loading {checkpoint or config.model.name} ...")
+    from rg_env.evaluation.questions import own_rows
     from rg_env.inference.models import load_policy, with_adapters
     from rg_env.training.evaluation import evaluate_only
 
@@ -117,7 +118,7 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     result = evaluate_only(trainer, folder, evaluation, step=checkpoint_step(Path(checkpoint or "")) or 0)
     run = RunFolder(folder)
     run.write_config(config.resolved(), {"evaluated": checkpoint or name})
-    run.write_manifest(trainer.env.manifest, evaluation.manifests(trainer.env))
+    run.write_manifest(trainer.env.manifest, evaluation.manifests(trainer.env), own_rows=own_rows(trainer.env))
     return result
 
 

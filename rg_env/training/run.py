@@ -25,6 +25,7 @@ from rg_env.core.run_folder import RunFolder
 from rg_env.core.text import counted
 from rg_env.errors import InputError, StoppedTogether, TrainingError, from_interrupt
 from rg_env.evaluation.plots.curves import plot_run
+from rg_env.evaluation.questions import own_rows
 from rg_env.evaluation.results import Results, read_evaluations
 from rg_env.tiny import POLICY_DIR, TINY
 from rg_env.training.checkpointing.checkpoints import check_fit, chosen, final_results
@@ -348,7 +349,8 @@ def _describe(
     if from_step is None:
         trainer = evaluation.trainer
         machine = hardware(trainer.accelerator.num_processes)
-        folder.write_manifest(trainer.env.manifest, evaluation.plan.manifests(trainer.env), machine)
+        others = evaluation.plan.manifests(trainer.env)
+        folder.write_manifest(trainer.env.manifest, others, machine, own_rows(trainer.env))
 
 
 def _model_name(trainer: GRPOTrainer) -> str:

@@ -6,6 +6,7 @@ import pytest
 from result_files import all_results, model_result, task_results
 from rich.console import Console
 
+from rg_env.evaluation.report.content import Page
 from rg_env.evaluation.results import Results
 from rg_env.evaluation.tables import markdown, print_results
 
@@ -43,3 +44,15 @@ def test_the_words_of_the_table_are_explained(words: str) -> None:
     """The table explains itself, without the manual."""
     for lines in _texts(all_results([task_results({"a": 0.5})])):
         assert words in " ".join(lines)
+
+
+def test_no_questions_are_said_to_be_left_out_if_the_overlap_is_unknown() -> None:
+    """Neither in the tables nor in a report; a note names the model instead."""
+    note = "a: its training questions are not recorded, so its overlap with the questions is unknown"
+    results = all_results([task_results({"a": 0.5})]).model_copy(update={"notes": [note]})
+    page = Page("", "")
+    page.add_results(results)
+    reported = [" ".join(table.notes) for table in page.tables]
+    for text in [*map(" ".join, _texts(results)), *reported]:
+        assert "was trained on" not in text
+    assert note in markdown(results)

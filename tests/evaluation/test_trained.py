@@ -194,6 +194,9 @@ def test_a_run_on_own_data_is_evaluated_on_it(own: Path, tmp_path: Path) -> None
     ours, theirs = _all(tmp_path / "e"), read_results(own / "run" / "eval_results" / "eval_step_1.json")
     assert list(ours.tasks) == sorted(theirs.tasks) == ["simple_equations", "sums"]
     assert {each["task"] for each in RunFolder(own / "run").rollouts()} == {"sums"}
+    recorded_rows, left_over = RunFolder(own / "run").manifest()["own_rows"], {each["row"] for each in theirs.rollouts}
+    assert (len(recorded_rows["train"]), len(recorded_rows["eval"])) == (28, 12)
+    assert not left_over.intersection(recorded_rows["train"])
     (recorded,) = theirs.tasks["sums"].models.values()
     checkpoint, base = ours.tasks["sums"].models.values()
     assert (checkpoint.correct, checkpoint.scores) == (recorded.correct, recorded.scores)
@@ -217,16 +220,45 @@ def test_any_model_is_evaluated_on_own_data(own: Path, tmp_path: Path, capsys: p
         command(["eval", "--models", "tiny", "--data", str(tmp_path / "bad.csv"), "--dry-run"])
 
 
-@pytest.mark.parametrize(
-    "text", ["data: {path: gone.jsonl}\nsplits: {num_eval_examples: 1, eval_seed: 0}", "data: x.csv"]
-)
-def test_own_data_that_is_gone(tmp_path: Path, text: str) -> None:
-    """Also for a script, whose settings have other names; a note lists what is not known."""
+@pytest.mark.slow
+def test_own_data_that_was_changed_or_moved(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Changed evaluation questions are noted, and the questions of the training are still left out. A file that is not
+    here is one error with the remedy."""
+    monkeypatch.chdir(tmp_path)
+    copy = shutil.copytree(own / "run", tmp_path / "run")
+    config = yaml12.load((copy / "config.yaml").read_text())
+    config["data"]["path"] = "sums.jsonl"
+    (copy / "config.yaml").write_text(yaml12.to_yaml(config))
+    arguments = ["eval", "--models", "run"]
+    with pytest.raises(InputError, match=r"^run/checkpoint-1 was trained on 'sums\.jsonl', which is not here: pass"):
+        command([*arguments, "--dry-run"])
+    rows = [json.loads(line) for line in (own / "sums.jsonl").read_text().splitlines()]
+    asked = [each["question"] for each in read_results(copy / "eval_results" / "eval_step_1.json").rollouts]
+    removed, corrected, *_ = [row for row in rows if row["problem"] in asked]
+    rows.remove(removed)
+    corrected["solution"] = "#### 0"
+    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert command([*arguments, "--output-dir", "e"]) == 0
+    note = (
+        "run: 2 of the 12 evaluation questions of its training run are missing or have other answers, because "
+        "sums.jsonl was changed"
+    )
+    assert note in capsys.readouterr().out
+    results = _all(tmp_path / "e")
+    assert note in results.notes
+    (scores,) = (each.scores for each in results.tasks["sums"].models.values())
+    assert (scores.n, scores.left_out) == (11, 1)
+
+
+def test_a_run_without_a_record_of_its_own_rows(tmp_path: Path) -> None:
+    """A note lists what is not known, and the error for missing tasks mentions data."""
     model = _checkpoint(tmp_path, None)
-    (tmp_path / "config.yaml").write_text(text)
+    (tmp_path / "config.yaml").write_text("data: x.csv")
     _, notes = as_trained(_config(tmp_path / "e", {"base": "tiny", "ours": model}))
-    assert notes == ["ours: its training data cannot be read, so its overlap with the questions is unknown"]
-    with pytest.raises(InputError, match="tasks must be set, because the training runs of these models"):
+    assert notes == ["ours: its training questions are not recorded, so its overlap with the questions is unknown"]
+    with pytest.raises(InputError, match=r"tasks or data must be set, .*pass --tasks NAME or --data FILE"):
         as_trained(eval_config_of([f"models={json.dumps({'ours': model})}", f"output.dir={tmp_path / 'e'}"]))
 
 
@@ -234,7 +266,7 @@ def test_rows_of_the_users_own_and_damaged_manifests(tmp_path: Path) -> None:
     """Nothing is known of the first; the second are an error."""
     model = _checkpoint(tmp_path, None)
     assert trained_on(model) == trained_on(str(tmp_path)) == frozenset()
-    for text in ('{"rows": {"splits": {"train": 3}}}', "{", "[]"):
+    for text in ('{"rows": {"splits": {"train": 3}}}', '{"rows": null, "own_rows": {"train": [{}]}}', "{", "[]"):
         (tmp_path / "manifest.json").write_text(text)
         with pytest.raises(InputError, match="damaged"):
             trained_on(model)

@@ -22,7 +22,7 @@ from rg_env.evaluation import results as schema
 from rg_env.evaluation.questions import ROLLOUTS, Answer, Record
 from rg_env.evaluation.results import Accuracy, Results, Scores, TaskResults
 from rg_env.evaluation.scores import scores_from, together
-from rg_env.evaluation.tables import Table, columns_of, figures_of, tables_of
+from rg_env.evaluation.tables import ABOUT_LEFT_OUT, Table, columns_of, figures_of, tables_of
 
 POINTS = 1_000
 """Maximum number of values per metric in a report; if there are more, evenly spaced ones are kept."""
@@ -127,7 +127,8 @@ class Page:
             )
             for name, task in results.tasks.items()
         ]
-        self.add_tasks(tasks, kind, f"{_ABOUT_MEANS} Questions that a model was trained on are left out of its scores.")
+        left_out = f" {ABOUT_LEFT_OUT}" if results.overlap_is_known else ""
+        self.add_tasks(tasks, kind, f"{_ABOUT_MEANS}{left_out}")
 
     def add_rollouts(
         self, records: Sequence[Record], limit: int, variants: Iterable[str] = (), characters: int = MAX_CHARACTERS
