@@ -15,11 +15,20 @@ import sys
 import traceback
 import unicodedata
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, TypeGuard
 
-from rg_env.errors import RGEnvError
+from rg_env.errors import RGEnvError, nearest
 
 _JOINERS = "\u200c\u200d"  # used in Indic and Persian scripts and in emoji; they neither reorder nor hide text
+
+
+def similar_file(missing: Path) -> str:
+    """A question that suggests similar names of files in the folder of a missing file; "" if none are similar."""
+    folder = missing.parent
+    names = [file.name for file in folder.iterdir() if file.is_file()] if folder.is_dir() else []
+    found = " or ".join(one_line(folder / name) for name in nearest(missing.name, names))
+    return found and f"did you mean {found}?"
 
 
 # Untrusted text

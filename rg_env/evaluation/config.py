@@ -10,7 +10,7 @@ missing from a config may come from a training run: see `evaluation.trained`.
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
@@ -32,7 +32,7 @@ from rg_env.core.config.parsing import (
 from rg_env.core.data.splits import SplitBy
 from rg_env.core.data.user_rows import DataConfig
 from rg_env.core.rewards import resolve_rewards
-from rg_env.core.run_folder import RunFolder, checkpoint_step, is_missing_folder
+from rg_env.core.run_folder import RunFolder, checkpoint_step, is_missing_folder, model_path_problem
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table
 from rg_env.core.text import counted
@@ -510,6 +510,13 @@ def _models(config: EvalConfig) -> Iterator[Problem]:
             yield Problem((*path, "url"), problem, secret=problem == SECRET)
 
 
+def path_problems(models: Iterable[EvalModel]) -> Iterator[str]:
+    """Why models on this machine cannot be loaded from their paths."""
+    for model in models:
+        if not model.url and model.model != TINY and (problem := model_path_problem(model.model, adapters=True)):
+            yield problem
+
+
 def _tasks(config: EvalConfig) -> Iterator[Problem]:
     table, reserved = load_table(), {_ALL_TASKS: "the files about all tasks", config.data_name or "": "the data"}
     for name, entry in config.tasks.items():
@@ -549,8 +556,10 @@ def _sampling(config: EvalConfig) -> Iterator[Problem]:
 def _external(config: EvalConfig) -> Iterator[Problem]:
     external = config.external
     if not config.names and not external.tasks and not any(run_of(each.model) for each in config.models.values()):
-        yield Problem(("tasks",), "is required: list at least 1, or set data or external.tasks (only a training "
+        found = [Problem(("models",), problem) for problem in path_problems(config.models.values())]
+        required = Problem(("tasks",), "is required: list at least 1, or set data or external.tasks (only a training "
                       "run's own checkpoint has a default: the run's tasks)")  # fmt: skip
+        yield from found or [required]
     if len(set(external.tasks)) < len(external.tasks):
         yield Problem(("external", "tasks"), "names a task twice")
     if external.include is not None and not os.path.isdir(external.include):

@@ -20,14 +20,13 @@ from pydantic import BaseModel, ValidationError
 from rg_env.core.config.files import leaves
 from rg_env.core.data.manifest import read_manifest
 from rg_env.core.rewards import resolve_rewards
-from rg_env.core.run_folder import RunFolder, damaged, model_path_problem
+from rg_env.core.run_folder import RunFolder, damaged
 from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import counted, listed, shortened
 from rg_env.errors import InputError
-from rg_env.evaluation.config import EvalConfig, EvalModel, run_of
+from rg_env.evaluation.config import EvalConfig, EvalModel, path_problems, run_of
 from rg_env.evaluation.questions import Questions, hash_with_answer
 from rg_env.evaluation.results import OVERLAP_UNKNOWN
-from rg_env.tiny import TINY
 
 _OPTIONS = ("config", "level", "levels")
 _OF_TRAINING = ("prompt.", "grading", "rewards.", "sampling.max_tokens", "tasks.")
@@ -50,9 +49,8 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     models = {name: model.model_copy(update={"model": _checkpoint(model)}) for name, model in config.models.items()}
     config, notes = config.model_copy(update={"models": models}), list[str]()
     local = {name: each.model for name, each in models.items() if not each.url}
-    for model in local.values():
-        if model != TINY and (problem := model_path_problem(model, adapters=True)):
-            raise InputError(problem)
+    if problem := next(path_problems(models.values()), None):
+        raise InputError(problem)
     runs = {name: run for name, model in local.items() if (run := run_of(model))}
     trained = {name: settings for name, run in runs.items() if (settings := _settings(run))}
     for number, (name, settings) in enumerate(trained.items()):

@@ -17,7 +17,7 @@ from rg_env.core.data.user_rows import split_rows
 from rg_env.core.hub import LOGIN
 from rg_env.core.run_folder import RunFolder, model_path_problem, run_name
 from rg_env.core.tasks.mixture import check_options
-from rg_env.core.text import counted, one_line
+from rg_env.core.text import counted, listed, one_line
 from rg_env.errors import InputError
 from rg_env.inference.vllm.client import VllmServer
 from rg_env.tiny import TINY
@@ -131,7 +131,9 @@ def check_logins(config: LoggingConfig) -> None:
 def _check_folder(path: Path, verb: str, files: Sequence[str]) -> None:
     path = path.expanduser()
     if not path.is_dir():
-        raise InputError(f"cannot {verb} {path}: there is no such folder")
+        saved = [each.name for each in RunFolder(path.parent).checkpoints()]
+        others = f"; {path.parent} has {listed(saved)}" if saved else ""
+        raise InputError(f"cannot {verb} {path}: there is no such folder{others}")
     if any((path / file).is_file() for file in files):
         return
     if checkpoints := RunFolder(path).checkpoints():

@@ -101,7 +101,7 @@ def test_long_fields_and_unnamed_columns_of_csv(tmp_path: Path) -> None:
     [
         ("latin.csv", r"line 2 is not UTF-8 text \(byte 0xe9\): .*iconv -f latin1"),
         ("mixed.csv", r"line 3 is not UTF-8 text \(byte 0xe9\)"),
-        ("missing.jsonl", "cannot read 'missing.jsonl': No such file"),
+        ("missing.jsonl", "cannot read 'missing.jsonl': no such file; relative paths start at the working directory"),
         ("./nowhere", "there is no file ./nowhere"),
         (" ", "the dataset name is empty"),
         ("a\0b.csv", "null character"),

@@ -118,8 +118,13 @@ def test_a_secret_in_an_address_is_refused_and_not_told(url: str, form: str) -> 
 
 
 def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot read the config"):
+    """With the most similar name in its folder."""
+    with pytest.raises(InputError, match=r"cannot read the config .*No such file or directory$"):
         load_eval_config(tmp_path / "none.yaml")
+    (tmp_path / "sums.yaml").touch()
+    (tmp_path / "sumx").mkdir()
+    with pytest.raises(InputError, match=r"No such file or directory; did you mean \S+/sums\.yaml\?$"):
+        load_eval_config(tmp_path / "sum.yaml")
 
 
 def test_a_dry_run_imports_nothing_heavy() -> None:
@@ -246,6 +251,8 @@ def test_a_dry_run_prints_the_plan(capsys: pytest.CaptureFixture[str], tmp_path:
     [
         (["eval", "--models", "outputs/RUN/checkpoint-9", "--tasks", "maze"], "folder outputs/RUN/checkpoint-9 does"),
         (["eval", "--models", "tiny", "outputs/RUN", "--tasks", "maze"], "the folder outputs/RUN does not exist$"),
+        (["eval", "--models", "outputs/RUN/checkpoint-9"], "folder outputs/RUN/checkpoint-9 does not exist$"),
+        (["eval", "--models", "."], r"[^\n]*: \. is not a model folder: config.json and safetensors files"),
         (["eval", "models.a={model: M, url: https://example.org/v1, key_variable: NO_SUCH_KEY}", "--tasks", "maze"],
          r"^https://example.org/v1: the environment variable NO_SUCH_KEY is not set: set it to the endpoint's key, or"),
         (["serve", "--model", "/no/such/model"], r"^the folder /no/such/model does not exist$"),

@@ -56,6 +56,7 @@ def train(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]
     [
         (["--resume", "nope"], "cannot resume from nope: there is no such folder"),
         (["--resume", "old"], "resume from old: it is a run; select one of its checkpoints, such as old/checkpoint-5"),
+        (["--resume", "old/checkpoint-9"], "there is no such folder; old has checkpoint-5\n"),
         (["--resume", "old/checkpoint-5"], "it is not a checkpoint: it has no trainer_state.json"),
         (["--resume", "auto"], "--resume auto needs the output folder of the run"),
         (["model=outputs/none/checkpoint-5"], "model.name: the folder outputs/none/checkpoint-5 does not exist"),
@@ -70,7 +71,9 @@ def train(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]
          "evaluation.tasks.easy.config: task 'maze' does not work with config {\"min_dist\": 0}: min_dist"),
         (["splits.manifest=nope.json"], "nope.json' cannot be read: No such file"),
         (["hub.enabled=true", "hub.repo_id=me/x"], "hub.enabled: no Hugging Face token found"),
-        (["tasks=null", "data=missing.csv"], "missing.csv': No such file"),
+        (["tasks=null", "data=missing.csv"],
+         "data.path: cannot read 'missing.csv': no such file; relative paths start at the working directory\n"),
+        (["tasks=null", "data=dat.jsonl"], "'dat.jsonl': no such file; did you mean data.jsonl?\n"),
         (["tasks=null", "data=cut.jsonl"], "cut.jsonl: line 1 is not JSON"),
         (["tasks=null", "data=data.jsonl"], "200 evaluation questions would leave nothing to train on"),
         (["tasks=null", "data=data.jsonl", "splits.num_eval_examples=30"], "10 questions left for training, fewer"),

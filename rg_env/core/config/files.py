@@ -20,7 +20,7 @@ from typing import Any
 
 from rg_env.core.config import yaml12
 from rg_env.core.config.yaml12 import Keys as Keys
-from rg_env.core.text import one_line, reason_of, shortened
+from rg_env.core.text import one_line, reason_of, shortened, similar_file
 from rg_env.errors import InputError
 
 COMMAND_LINE = "command line"
@@ -220,8 +220,8 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
     except UnicodeDecodeError as error:
         raise InputError(f"cannot read the config {name}: it is not UTF-8 text") from error
     except (OSError, ValueError) as error:
-        hint = f"; {shipped}" if isinstance(error, FileNotFoundError) and (shipped := counterpart(file)) else ""
-        raise InputError(f"cannot read the config {name}: {reason_of(error)}{hint}") from error
+        hint = (similar_file(file) or counterpart(file)) if isinstance(error, FileNotFoundError) else ""
+        raise InputError(f"cannot read the config {name}: {reason_of(error)}{hint and f'; {hint}'}") from error
     values = {} if values is None else values
     if not isinstance(values, dict):
         raise InputError(f"the config {name} must be a mapping of sections, not a {type(values).__name__}")

@@ -26,7 +26,7 @@ from rg_env.core.grading.graders.forms import same_value
 from rg_env.core.hub import hub_answers
 from rg_env.core.processes import print_once
 from rg_env.core.tasks.task_table import load_table
-from rg_env.core.text import counted, file_part, json_problem, reason_of, shortened
+from rg_env.core.text import counted, file_part, json_problem, reason_of, shortened, similar_file
 from rg_env.errors import InputError
 
 FILES = (".csv", ".json", ".jsonl", ".parquet")
@@ -84,9 +84,11 @@ class DataConfig(Section):
     def rows(self) -> list[dict[str, Any]]:
         """The rows, with the name of the data. An unchanged file is read only once.
 
-        Raises the same errors as `load_rows`.
+        Raises the same errors as `load_rows`; if the file is missing, the error names the key.
         """
-        file = Path(self.path)
+        file = Path(self.path).expanduser()
+        if self.is_file and not file.exists():
+            raise InputError(f"data.path: {_missing(file)}")
         found = _rows_of(self, file.stat().st_mtime_ns if file.is_file() else 0)
         return [{**row, "info": {OWN_TASK: self.name}} for row in found]
 
@@ -237,6 +239,8 @@ def _read(name: str, config: str | None, split: str) -> Iterable[_Located]:
         return _numbered(_from_hub(name, config, split))
     if file.is_dir() or kind not in FILES:
         raise InputError(f"{shortened(name)} is not a data file: data files end in {', '.join(FILES)}")
+    if not file.exists():
+        raise InputError(_missing(file))
     try:
         if kind == ".parquet":
             from pyarrow import parquet  # type: ignore[import-untyped]
@@ -255,6 +259,11 @@ def _read(name: str, config: str | None, split: str) -> Iterable[_Located]:
         ) from error
     lines = io.StringIO(text, newline="").readlines()  # unlike `splitlines`, only at line breaks
     return _csv_rows(lines, name) if kind == ".csv" else _json_rows(lines, name)
+
+
+def _missing(file: Path) -> str:
+    hint = similar_file(file) or "relative paths start at the working directory"
+    return f"cannot read {shortened(str(file))}: no such file; {hint}"
 
 
 def _numbered(rows: Iterable[Any]) -> Iterator[_Located]:
