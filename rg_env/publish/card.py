@@ -99,6 +99,7 @@ def card(request: PushRequest, checkpoint: Checkpoint, license: Values, paths: S
         results=list(_tables(shown)) if shown else [],
         run=run,
         own_data=own,
+        copies=list(_copies(config, paths)),
         config=config,
         from_config=run is not None and run.arguments_file.is_file(),
         environment=environment,
@@ -122,6 +123,16 @@ def _own_data(config: Values) -> str | None:
     if "own_rows" not in environment:
         return None
     return data if isinstance(data, str) and data else counted(environment["own_rows"], "own row")  # a script's --data
+
+
+def _copies(config: Values, paths: Sequence[str]) -> Iterator[str]:
+    """Say which published files contain questions of the user's own data."""
+    count = (config.get("splits") or {}).get("num_eval_examples")
+    if count != 0 and any(path.startswith("run/eval_results/") for path in paths):
+        number = f"{count} " if count else ""
+        yield f"`run/eval_results` contains the {number}questions used only for evaluation, with answers"
+    if "run/rollouts.jsonl" in paths:
+        yield "`run/rollouts.jsonl` contains questions from training"
 
 
 def _evaluation(run: RunFolder | None, step: int | None, own_data: str | None) -> Results | None:

@@ -280,6 +280,11 @@ def test_the_card_of_a_run_on_own_data(tmp_path: Path) -> None:
     assert "A model trained with GRPO on the author's own data (`sums.jsonl`) with rg-env." in found
     assert "| `sums.jsonl`, greedy | 6 |" in found
     assert "6 of `sums.jsonl`." in found
+    shown = "`run/eval_results` contains the 6 questions used only for evaluation, with answers"
+    assert f"own data, `sums.jsonl`. The data itself is not included, but {shown}.\n" in found
+    assert f"{shown}, and `run/rollouts.jsonl` contains questions from training.\n" in card_of(
+        tmp_path / "run", optimizer_state="full"
+    )
     assert "- Grading: an answer is correct if it equals the row's answer as a number or as text." in found
     assert "rg-env train legs/run/config.yaml --eval-only --checkpoint legs data.path=PATH" in found
     assert not re.search(FALSE_CLAIMS, found)
