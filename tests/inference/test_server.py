@@ -4,6 +4,7 @@ import contextlib
 import copy
 import json
 import logging
+import re
 import socket
 import struct
 import time
@@ -190,7 +191,8 @@ REFUSED: dict[str, list[Any]] = {
         {"content": "no role"}, {"role": "user", "content": None},
         {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
     ))],
-    "stop": [[3]], "tools": [[{"type": "function"}]], "tool_choice": ["required"], "logit_bias": [{"5": 1}],
+    "stop": [[3], "", ["x", ""]], "tools": [[{"type": "function"}]], "tool_choice": ["required"],
+    "logit_bias": [{"5": 1}],
     "response_format": [{"type": "json_object"}], "top_logprobs": [3], "min_tokens": [3], "guided_json": [{}],
     "top_p": [0], "top_k": [1.5], "n": [0], "logprobs": [1], "seed": [2**70], "stream_options": [{"odd": 1}],
     "model": [3],
@@ -208,11 +210,27 @@ def test_what_is_not_supported_is_refused(field: str, value: object) -> None:
 
 
 @pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("tools", [{"type": "function"}], "tools"),
+        ("top_logprobs", 3, "top_logprobs=3"),
+        ("response_format", {"type": "json_object"}, "response_format.type='json_object'"),
+        ("modalities", ["audio"], "modalities.0='audio'"),
+        ("stream_options", {"odd": 1}, "stream_options.odd"),
+        ("min_tokens", 3, "min_tokens"),
+    ],
+)
+def test_values_that_only_other_servers_support_are_named(field: str, value: object, said: str) -> None:
+    with pytest.raises(BadRequest, match=f"^{re.escape(said)} is not supported by the embedded engine$"):
+        ChatRequest.parse({"messages": MESSAGES, field: value})
+
+
+@pytest.mark.parametrize(
     ("body", "error", "words"),
     [
         ({"max_tokens": 10_000}, openai.BadRequestError, r"too large: the prompt has \d+ tokens, and"),
         ({"max_completion_tokens": 4}, openai.BadRequestError, "max_tokens and max_completion_tokens differ"),
-        ({"extra_body": {"guided_json": {}}}, openai.BadRequestError, "'guided_json' is not supported"),
+        ({"extra_body": {"guided_json": {}}}, openai.BadRequestError, "guided_json is not supported"),
         ({"model": "gpt-4"}, openai.NotFoundError, "this engine serves 'tiny'"),
         ({"messages": [{"role": "user", "content": "12 " * 2000}]}, openai.BadRequestError, "longer than the model's"),
         ({"messages": [{"role": "user", "content": "x y " * 10**6}]}, openai.BadRequestError, "4,000,000 characters"),

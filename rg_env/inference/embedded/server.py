@@ -22,7 +22,7 @@ from itertools import accumulate
 from typing import Any, ClassVar, Literal, Self
 
 import uvicorn
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HTTPRequest
@@ -31,7 +31,7 @@ from starlette.routing import Route
 
 from rg_env.core.config.parsing import PromptConfig
 from rg_env.core.prompts import build_messages
-from rg_env.core.text import counted, json_problem, reason_of
+from rg_env.core.text import counted, json_problem, reason_of, shortened
 from rg_env.errors import InputError, RGEnvError
 from rg_env.inference.embedded.engine import EmbeddedEngine, Job
 from rg_env.inference.protocol import PromptEncoder, Sampling
@@ -153,6 +153,7 @@ class Request(_Body, ABC):
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
     seed: int | None = Field(None, ge=-(2**62), le=2**62)
     stop: str | list[str] = []
+    """Must not contain an empty string, as in vLLM."""
     stream: bool = False
     stream_options: dict[Literal["include_usage", "include_obfuscation"], bool | None] = {}
     skip_special_tokens: bool = True
@@ -164,17 +165,28 @@ class Request(_Body, ABC):
     metadata: JsonValue = None
     store: JsonValue = None
 
+    @field_validator("stop")
+    @classmethod
+    def _stops_not_empty(cls, stop: str | list[str]) -> str | list[str]:
+        if "" in ([stop] if isinstance(stop, str) else stop):
+            raise ValueError("must not be or contain an empty string")
+        return stop
+
     @classmethod
     def parse(cls, body: object) -> Self:
         """Validate the JSON `body` of a request. Raises `BadRequest` for anything the engine does not support."""
         try:
             return cls.model_validate(body)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            first = error.errors(include_url=False, include_context=False)[0]
             field = str(first["loc"][0]) if first["loc"] else None
-            if first["type"] == "extra_forbidden":
-                raise BadRequest(f"{field!r} is not supported by the embedded engine", param=field) from error
-            raise BadRequest(f"{field or 'the body'}: {first['msg']}", param=field) from error
+            path = ".".join(str(key) for key in first["loc"] if key != "[key]")
+            if first["type"] in ("extra_forbidden", "literal_error", "too_long"):
+                is_value = first["type"] == "literal_error" and "[key]" not in first["loc"]
+                given = f"={shortened(first['input'])}" if is_value else ""
+                raise BadRequest(f"{path}{given} is not supported by the embedded engine", param=field) from error
+            message = first["msg"].removeprefix("Value error, ")
+            raise BadRequest(f"{field or 'the body'}: {message}", param=field) from error
 
     @property
     def limit(self) -> int | None:
@@ -183,7 +195,7 @@ class Request(_Body, ABC):
 
     @property
     def stops(self) -> list[str]:
-        return [each for each in ([self.stop] if isinstance(self.stop, str) else self.stop) if each]
+        return [self.stop] if isinstance(self.stop, str) else self.stop
 
     @property
     def sampling(self) -> Sampling:
