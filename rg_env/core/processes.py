@@ -84,6 +84,15 @@ def entered(program: str) -> str:
     return program if str(path) == shutil.which(program) else str(path)
 
 
+def resume_words(folder: Path) -> str:
+    """How to resume the evaluation in `folder`: the whole command if `rg-env` is running, otherwise its options."""
+    own = []
+    if Path(sys.argv[0]).name == "rg-env":
+        own = [entered("rg-env"), *(word for word in sys.argv[1:] if word != "--resume")]
+    output = [] if str(folder) in own else ["--output-dir", str(folder)]
+    return shlex.join([*own, *output, "--resume"])
+
+
 def environment_without(*names: str, gpus: bool = True) -> dict[str, str]:
     """This process's environment without the variables `names` (secrets) and without the launcher's variables.
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import rg_env
 from rg_env.core.grading.scoring import Rollout
-from rg_env.core.processes import JsonProcess, ProcessEndedError, environment_without
+from rg_env.core.processes import JsonProcess, ProcessEndedError, environment_without, resume_words
 from rg_env.core.run_folder import json_lines
 from rg_env.core.statistics import error_interval
 from rg_env.core.text import file_part
@@ -205,7 +205,7 @@ class Harness:
         except _Refused as refused:
             raise RGEnvError(
                 f"{label}, {benchmark.model}: lm-eval cannot grade the answers: {refused}. The answers are kept: "
-                f"resume with --resume --output-dir {self._folder}"
+                f"resume with {resume_words(self._folder)}"
             ) from None
         known = [each.truncated for each in made.values() if each.truncated is not None]
         return ExternalResult(

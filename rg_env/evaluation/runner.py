@@ -15,7 +15,6 @@ serves each model on its own GPU, and an idle GPU also serves the model with the
 
 import asyncio
 import contextlib
-import shlex
 import sys
 import time
 from collections import Counter
@@ -29,6 +28,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
 
 from rg_env.core.config import yaml12
+from rg_env.core.processes import resume_words
 from rg_env.core.run_folder import free_folder, locked, read_yaml, removed_on_error, write_aside
 from rg_env.core.tasks.mixture import Mixture, check_options
 from rg_env.core.text import counted, one_line
@@ -170,7 +170,8 @@ def _writing(folder: Path) -> Iterator[None]:
         yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
         raise OutputFolderError(
-            f"cannot write {error.filename or folder}: {error.strerror}; fix that and resume with {_resume(folder)}"
+            f"cannot write {error.filename or folder}: {error.strerror}; fix that and resume with "
+            f"{resume_words(folder)}"
         ) from error
 
 
@@ -194,11 +195,6 @@ def _check_same(config: EvalConfig, folder: Path) -> None:
     if differing := [key for key in now if key not in _MAY_DIFFER and now[key] != before.get(key)]:
         keys = ", ".join(differing)
         raise InputError(f"the evaluation in {folder} has different {keys}: use the same values, or another output.dir")
-
-
-def _resume(folder: Path) -> str:
-    """Options that make `rg-env eval` or `rg-env probe` resume the evaluation."""
-    return f"--resume --output-dir {shlex.quote(str(folder))}"
 
 
 # Answers
@@ -234,7 +230,7 @@ def _ask(config: EvalConfig, folder: Path, works: Sequence[Work]) -> "Run":
             return asyncio.run(ask_all(config, folder, works, bars.show))
     except KeyboardInterrupt:
         made, total = (sum(map(len, each)) for each in zip(*((work.answers, work.keys) for work in works), strict=True))
-        print(f"{made:,} of {total:,} rollouts are in {folder}: resume with {_resume(folder)}", flush=True)
+        print(f"{made:,} of {total:,} rollouts are in {folder}: resume with {resume_words(folder)}", flush=True)
         raise
 
 
@@ -391,7 +387,7 @@ def _check_complete(run: Run) -> None:
     """Raise `ServerError` if a model could not be evaluated completely, or all of its calls for a task failed."""
     if run.problems:
         problems = "; ".join(f"{name}: {problem}" for name, problem in run.problems.items())
-        raise ServerError(f"{problems}; no results are written. Resume with {_resume(run.folder)}")
+        raise ServerError(f"{problems}; no results are written. Resume with {resume_words(run.folder)}")
     for work in run.works:
         made = Counter(answer.draw for answer in work.answers.values())
         failures = [answer for answer in work.answers.values() if answer.error]

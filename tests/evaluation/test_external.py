@@ -238,7 +238,7 @@ def test_answers_that_cannot_be_graded_are_kept(tasks: Path, offline: None, chat
     chat.reset(str)
     folder = tmp_path / "e"
     told = (
-        rf"^legs_odd, m: lm-eval cannot grade the answers: by nought\. The answers .* --resume --output-dir {folder}$"
+        rf"^legs_odd, m: lm-eval cannot grade the answers: by nought\. The answers .* --output-dir {folder} --resume$"
     )
     with pytest.raises(RGEnvError, match=told) as caught:
         run(["eval", model, "--external", "legs_odd", "-n", "2", f"external.include={tasks}", f"output.dir={folder}"])

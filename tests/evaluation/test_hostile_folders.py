@@ -5,6 +5,7 @@ import io
 import json
 import os
 import resource
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 from chat_server import ChatServer
 from starlette.responses import JSONResponse
 
+from rg_env.core.processes import entered
 from rg_env.core.run_folder import locked
 from rg_env.errors import OutputFolderError, install_command
 from rg_env.evaluation.config import EvalConfig, eval_config_of
@@ -178,10 +180,10 @@ def test_a_missing_package_is_reported_before_any_call(
 
 
 def test_a_probe_that_is_interrupted_says_how_it_goes_on(chat: ChatServer, tmp_path: Path) -> None:
-    """By options that it has; SIGTERM, which clusters send, ends it as Ctrl-C does."""
+    """With the command that was entered; SIGTERM, which clusters send, ends it as Ctrl-C does."""
     chat.reset(str, lambda number, body: 0.2)
     folder = tmp_path / "a probe"
-    command = [sys.executable, "-m", "rg_env.cli.main", "probe", "--model", f"m@{chat.url}", "--tasks", "gcd",
+    command = [str(Path(sys.executable).with_name("rg-env")), "probe", "--model", f"m@{chat.url}", "--tasks", "gcd",
                "--levels", "0", "-n", "40", "-r", "4", "--output-dir", str(folder)]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
@@ -190,4 +192,5 @@ def test_a_probe_that_is_interrupted_says_how_it_goes_on(chat: ChatServer, tmp_p
     os.kill(process.pid, 15)
     output, error = process.communicate(timeout=60)
     assert (process.returncode, error) == (130, "interrupted\n")
-    assert f"resume with --resume --output-dir '{folder}'" in output
+    resume = output.splitlines()[-1].rpartition("resume with ")[2]
+    assert shlex.split(resume) == [entered("rg-env"), *command[1:], "--resume"]

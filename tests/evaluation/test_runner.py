@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from starlette.responses import JSONResponse
 
 from rg_env import evaluation
 from rg_env.core.data.dataset import build_rows
+from rg_env.core.processes import entered
 from rg_env.errors import InputError, OutputFolderError, RewardError, ServerError
 from rg_env.evaluation.config import EvalConfig, eval_config_of
 from rg_env.evaluation.results import Results, read_results
@@ -202,7 +204,8 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_figures(chat: ChatServer, t
     whole = _run(_config(chat, tmp_path / "whole", n=40))
     chat.reset(half, trouble=lambda number, body: 0.1)
     command = [
-        sys.executable, "-m", "rg_env.cli.main", "eval", f"models={json.dumps({'a': {'model': 'm', 'url': chat.url}})}",
+        str(Path(sys.executable).with_name("rg-env")), "eval",
+        f"models={json.dumps({'a': {'model': 'm', 'url': chat.url}})}",
         f"tasks.leg_counting.config={SIZES}", "num_examples=40", f"output.dir={tmp_path / 'e'}",
         "requests.concurrency=2", "requests.tries=3",
     ]  # fmt: skip
@@ -217,7 +220,8 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_figures(chat: ChatServer, t
         output, _ = process.communicate(timeout=60)
         assert process.returncode == code, output
         assert "Traceback" not in output
-        assert ("resume with --resume" in output) == (code == 130)
+        asked = [entered("rg-env"), *command[1:], "--output-dir", str(tmp_path / "e"), "--resume"]
+        assert (f"resume with {shlex.join(asked)}\n" in output) == (code == 130)
     chat.trouble = lambda number, body: None
     rest = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=120)
     assert rest.returncode == 0, rest.stderr
