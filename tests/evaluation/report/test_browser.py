@@ -168,13 +168,14 @@ def test_it_opens_without_errors_and_without_a_network(
 
 
 def test_curves_and_bars_say_the_figures(browser: Browser, run_page: Path) -> None:
-    """In words, too, for those who do not see them; any metric can be drawn."""
+    """In words, too, for those who do not see them; steps are integers; any metric can be drawn."""
     browser.open(run_page)
     WebDriverWait(browser.driver, 10).until(lambda _: len(browser.texts("#charts .plot svg")) == 3)
     labels = browser.run("return [...document.querySelectorAll('.plot svg')].map((e) => e.getAttribute('aria-label'))")
     assert "sampled from 0.17 at step 0 to 0.50 at step 4" in labels[0]
     assert "chain_sum: step 0 0.17 [" in labels[-1]
     assert ", step 4 0.50 [" in labels[-1]
+    assert browser.texts("#charts .plot svg:first-child .tick.middle")[:5] == ["0", "1", "2", "3", "4"]
     browser.choose(".metric select", "reward")
     WebDriverWait(browser.driver, 10).until(
         lambda _: (

@@ -3,11 +3,14 @@
 
 const COLORS = 8;
 
-/** Round numbers from `low` to `high`, at most about `count`, and texts for them with the same number of decimals. */
-function ticks(low, high, count) {
+/**
+ * Round numbers from `low` to `high`, at most about `count` and at least `least` apart, and texts for them with the same
+ * number of decimals.
+ */
+function ticks(low, high, count, least = 0) {
   const span = high - low || Math.abs(high) || 1;
   const unit = 10 ** Math.floor(Math.log10(span / count));
-  const step = [1, 2, 5, 10].map((times) => times * unit).find((each) => span / each <= count);
+  const step = Math.max(least, [1, 2, 5, 10].map((times) => times * unit).find((each) => span / each <= count));
   const first = Math.ceil(low / step - 1e-9);
   const last = Math.floor(high / step + 1e-9);
   const digits = Math.max(0, Math.ceil(-Math.log10(step) - 1e-9));
@@ -66,7 +69,7 @@ function linesOf(chart, lines, width, readouts) {
     drawing.append(svg("line", { class: "grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }));
     drawing.append(svg("text", { class: "tick end", x: left - 6, y: y(tick) + 4 }, text));
   }
-  for (const [tick, text] of ticks(x0, x1, width / 70)) {
+  for (const [tick, text] of ticks(x0, x1, width / 70, 1)) {
     drawing.append(svg("text", { class: "tick middle", x: x(tick), y: height - bottom + 18 }, text));
   }
   drawing.append(svg("text", { class: "tick end", x: width - right, y: height - 2 }, "step"));
