@@ -188,7 +188,7 @@ def test_mmlu_pro_takes_the_letter_of_the_answer_tag(probed: dict[str, Any]) -> 
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("gsm8k_platinum_cot", r"cannot be loaded: Couldn't reach 'madrylab/gsm8k-platinum' on the Hub \(data sets"),
+        ("gsm8k_platinum_cot", r"cannot be loaded: Couldn't reach 'madrylab/gsm8k-platinum' on the Hub \(datasets"),
         ("bad_choice", r"bad_choice is scored by the likelihood of given answers \(multiple_choice\)"),
         ("bad_code", r"bad_code: Attempted to run task: bad_code which is marked as unsafe"),
         ("bad_prefix", r"bad_prefix sets gen_prefix"),

@@ -132,7 +132,8 @@ def test_memory_is_the_peak_of_this_process() -> None:
     assert (costs["step_time"], costs["tokens_per_second"]) == (0.5, 600)
     now = psutil.Process().memory_info().rss / 1e9
     assert len(kept)
-    assert now - 0.05 < costs["memory/peak_rss_gb"] < max(3 * now, now + 2)
+    # Earlier tests in this process may have needed more, but no more than the machine has.
+    assert now - 0.05 < costs["memory/peak_rss_gb"] < psutil.virtual_memory().total / 1e9
     assert ("memory/peak_gpu_gb" in costs) == torch.cuda.is_available()
 
 
