@@ -46,7 +46,14 @@ if TYPE_CHECKING:
 # Read by the loader of Verifiers' v1 API, which accepts exactly one taskset, one harness and one environment.
 __all__ = ["ReasoningGymTaskset", "SingleTurnEnv", "SingleTurnHarness"]
 _MODULES = {
-    "adapters.v1": [*__all__, "load_environment", "ReasoningGymEnv"],  # or v0, or core: see _path_of
+    # Or v0, or core: see _path_of.
+    "adapters.v1": [
+        "ReasoningGymTaskset",
+        "SingleTurnEnv",
+        "SingleTurnHarness",
+        "load_environment",
+        "ReasoningGymEnv",
+    ],
     "core.environment": ["Environment", "ReasoningGym"],
     "core.grading.extraction": ["extract"],
     "core.grading.scoring": ["Rollout", "Score"],

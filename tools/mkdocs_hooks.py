@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"(\]\()(?!https?:|mailto:|#)([^)#\s]+)(#[^)\s]*)?(\))")
 INCLUDE = re.compile(r"^<!-- include: (\S+) -->$", re.MULTILINE)
 PUBLIC_NAME = re.compile(r"^::: (rg_env|rg_env\.training)\.(\w+)$", re.MULTILINE)
-TABLES = {"rg_env": ("rg_env/__init__.py", "_LAZY"), "rg_env.training": ("rg_env/training/__init__.py", "_NAMES")}
+TABLE = "_MODULES"
+"""Variable in a package's `__init__.py`: public names by module, without the leading `rg_env.`."""
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
@@ -30,13 +31,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
 
 def address_of(package: str, name: str) -> str:
     """Full path of a public name, read from the package's table without importing it; other names are unchanged."""
-    file, table = TABLES[package]
-    for statement in ast.parse((ROOT / file).read_text(encoding="utf-8")).body:
+    file = ROOT / package.replace(".", "/") / "__init__.py"
+    for statement in ast.parse(file.read_text(encoding="utf-8")).body:
         targets = statement.targets if isinstance(statement, ast.Assign) else []
-        if any(isinstance(target, ast.Name) and target.id == table for target in targets):
-            module = ast.literal_eval(statement.value).get(name)  # type: ignore[attr-defined]
-            return f"{module}.{name}" if module else f"{package}.{name}"
-    raise KeyError(f"{file} has no {table}")
+        if any(isinstance(target, ast.Name) and target.id == TABLE for target in targets):
+            table: ast.Dict = statement.value  # type: ignore[attr-defined]
+            for module, names in zip(table.keys, table.values, strict=True):
+                if any(isinstance(node, ast.Constant) and node.value == name for node in ast.walk(names)):
+                    return f"rg_env.{ast.literal_eval(module)}.{name}"  # type: ignore[arg-type]
+            return f"{package}.{name}"
+    raise KeyError(f"{file} has no {TABLE}")
 
 
 def _included(name: str, source: PurePosixPath, repository: str) -> str:
