@@ -122,7 +122,7 @@ def test_a_checkpoint_of_verl(hub: HubServer, downloaded: Download, rg_env: Any,
     (actor / "model_world_size_2_rank_1.pt").unlink()
     code, _, error = rg_env(*command, "--dry-run", "--base", str(POLICY_DIR))
     assert code == 2
-    assert "it must have all 2 of one run" in error
+    assert "must have all 2 files model_world_size_2_rank_R.pt of a single run; it has 1" in error
 
 
 def test_the_state_of_transformers_trainer_comes_too(hub: HubServer, pushed: Pushed, tmp_path: Path) -> None:
