@@ -24,6 +24,7 @@ _DAY_UNITS = (
     *(name + plural for name in _WEEKDAYS for plural in ("s", "")),
     *("th", "st", "nd", "rd"),
 )
+_PLAIN_PRODUCT = re.compile(r"\d{1,9}(?: ?[×*] ?\d{1,9})*", re.ASCII)
 _CURRENCIES = ("$", "€", "£", "¥", "₹")
 _PLACES, _MOST_PLACES = 4, 10
 """Minimum number of decimal places, and maximum number checked, because the stored answer has no more."""
@@ -161,9 +162,12 @@ def number_format(answer: str, entry: Entry, config: Config) -> float:
 
 def power_function(answer: str, entry: Entry, config: Config) -> float:
     """Any number that equals the stored one when both are rounded to three significant figures."""
-    value = attempt(forms.number, answer)
-    given = _rounded(_scientific(answer) if value is None else value, _POWER_FIGURES)
-    return not given.isdisjoint(_rounded(forms.number(entry["answer"]), _POWER_FIGURES))
+    value, gold = attempt(forms.number, answer), forms.number(entry["answer"])
+    if value is None:
+        value = _scientific(answer)
+    if value == gold or abs(value - gold) > abs(gold) / 50:  # rounding takes four times as long
+        return value == gold
+    return not _rounded(value, _POWER_FIGURES).isdisjoint(_rounded(gold, _POWER_FIGURES))
 
 
 def _rounded(value: Fraction, digits: int) -> set[Fraction]:
@@ -208,6 +212,8 @@ def prime_factorization(answer: str, entry: Entry, config: Config) -> float:
     if equals and forms.integer(left) != number:
         return 0.0
     product = (right if equals else answer).strip().rstrip("×*·⋅")
+    if _PLAIN_PRODUCT.fullmatch(product):  # the usual notation, in a fifth of the parser's time
+        return sorted(map(int, re.findall(r"\d+", product))) == sorted(wanted)
     if attempt(forms.integer, product) == number:
         return wanted == [number]
     if "," in product and (listed := attempt(forms.numbers, product)):
