@@ -1,6 +1,6 @@
 """Define a custom reward, register it by name and weight it against other rewards.
 
-    python examples/custom_reward.py                  # any machine: the tiny policy, about a minute
+    python examples/custom_reward.py                  # the tiny policy on any machine, in about a minute
 
 In a run's config:
 
@@ -14,10 +14,10 @@ import rg_env
 from rg_env.commands import positive, run_command
 
 
-# Parameters are filled by name: rollout, prompt, completion, answer, task, info. Never execute a model's text.
+# Arguments are passed by name: rollout, prompt, completion, answer, task, info. Never execute a model's text.
 @rg_env.reward
 def shows_work(rollout, lines=2):
-    """1.0 for at least `lines` lines before the answer, otherwise the number of lines as a fraction of `lines`."""
+    """Return 1.0 for at least `lines` lines before the answer, or else the number of lines as a fraction of `lines`."""
     work = rollout.text.partition("<answer>")[0]
     return min(1.0, sum(bool(line.strip()) for line in work.splitlines()) / lines)
 

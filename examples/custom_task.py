@@ -1,6 +1,6 @@
 """Define a custom task, register it by name and train on it.
 
-    python examples/custom_task.py                    # any machine: the tiny policy, about a minute
+    python examples/custom_task.py                    # the tiny policy on any machine, in about a minute
 
 Once this file is imported, the task can be used by name everywhere, with options and levels. In a run's config:
 
@@ -35,7 +35,7 @@ class DiceDataset(ProceduralDataset):
         super().__init__(config=config, seed=config.seed, size=config.size)
 
     def __getitem__(self, index):
-        rng = Random(self.seed + index)  # no other state: a seed must produce the same questions everywhere
+        rng = Random(self.seed + index)  # no other randomness: a seed must give the same questions everywhere
         rolls = [rng.randint(1, self.config.sides) for _ in range(self.config.dice)]
         wording = "State the final answer to the following arithmetic problem: {} ="  # known to the tiny policy
         return {"question": wording.format(" + ".join(map(str, rolls))), "answer": str(sum(rolls))}

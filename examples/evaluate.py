@@ -4,7 +4,7 @@
     python examples/evaluate.py --models tiny outputs/RUN/checkpoint-25
     python examples/evaluate.py --models NAME@http://127.0.0.1:8000/v1 --tasks maze --max-tokens 2048
 
-The same as `rg-env eval`; see docs/reference/evaluation.md for its options and files.
+This does the same as `rg-env eval`. See docs/reference/evaluation.md for its options and files.
 """
 
 import argparse

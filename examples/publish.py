@@ -1,12 +1,13 @@
-"""Publish a trained model: read its model card first, then upload it.
+"""Publish a trained model after reading its model card.
 
     python examples/publish.py outputs/RUN me/legs --dry-run                 # shows the files and the card
     python examples/publish.py outputs/RUN me/legs --private
     python examples/publish.py outputs/RUN me/legs --optimizer-state full    # so that training can resume
     python examples/publish.py verl/global_step_400 me/legs --base Qwen/Qwen2.5-3B-Instruct
 
-The same as `rg-env push`. The token comes from HF_TOKEN (also in .env) or `hf auth login`. The same command resumes an
-interrupted upload. A run publishes itself if its config has `hub: {enabled: true, repo_id: me/legs}`.
+This does the same as `rg-env push`. The token comes from HF_TOKEN (also in .env) or `hf auth login`. To resume an
+interrupted upload, repeat the command. A run publishes itself if its config has `hub: {enabled: true, repo_id:
+me/legs}`.
 """
 
 import argparse
@@ -41,7 +42,7 @@ def main() -> None:
     if options.dry_run:
         print(preview(request).rstrip())
         return
-    print(push(request))  # reports progress, returns the URL
+    print(push(request))  # reports its progress and returns the URL
 
 
 if __name__ == "__main__":

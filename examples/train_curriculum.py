@@ -1,6 +1,6 @@
-"""GRPO with a curriculum: the level rises once the model answers enough questions of the current one.
+"""Train with GRPO and a curriculum, whose level rises once the model answers enough questions at the current level.
 
-    python examples/train_curriculum.py                                  # the tiny policy on sums, a minute or two
+    python examples/train_curriculum.py                                  # the tiny policy on sums, in a minute or two
     python examples/train_curriculum.py --schedule 0:0 10:1 20:2         # fixed schedule of STEP:LEVEL
     python examples/train_curriculum.py --task spell_backward --model Qwen/Qwen2.5-1.5B-Instruct --max-steps 200
 
@@ -46,14 +46,14 @@ def main() -> int:
     config = CurriculumConfig(
         tasks={options.task: {"highest": options.highest}},
         schedule=dict(options.schedule) if options.schedule else None,
-        success_threshold=0.6,  # mean accuracy of the last `window` prompts at the level
+        success_threshold=0.6,  # mean accuracy over the last `window` prompts at the level
         failure_threshold=0.1,
         window=32,
     )
     choose_folder(options.output_dir, "check", options.resume)  # raises an error before the model is loaded
     policy = load_policy(options.model)
     env = ReasoningGym(gym=policy.mixture(options.task), seed=options.seed)
-    # `gym` contains the user's options. They override the level's options, and those override the tiny policy's sizes.
+    # `gym` contains the user's options. They override the level's options, which override the tiny policy's sizes.
     curriculum = Curriculum(config, env, options.seed, gym=options.task)
     folder = choose_folder(options.output_dir, f"curriculum-{run_name([options.task], policy.label)}", options.resume)
     args = default_config(policy, folder, max_steps=options.max_steps, seed=options.seed)

@@ -16,7 +16,7 @@ def main() -> int:
     parser.add_argument("config", nargs="?", default="configs/train/tiny.yaml")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value")
     options = parser.parse_args()
-    config = load_train_config(options.config, options.overrides)  # immutable; loading reports all errors at once
+    config = load_train_config(options.config, options.overrides)  # immutable; all errors are reported at once
     print(f"learning rate {config.training.learning_rate:g}")
     results = run_config(config)  # the contents of train_results.json
     before, after = results.get("eval_before"), results.get("eval_after")

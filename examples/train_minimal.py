@@ -1,4 +1,4 @@
-"""GRPO with your own data, your own reward functions, and every training argument in view.
+"""Train with GRPO on your own data and reward functions, with every training argument in view.
 
     python examples/train_minimal.py                                     # tiny policy, on the sums generated below
     python examples/train_minimal.py --tasks chain_sum leg_counting       # Reasoning Gym tasks
@@ -6,7 +6,7 @@
     python examples/train_minimal.py --data openai/gsm8k --data-config main --answer-after "####" --model ...
 
 --data takes a .csv, .json, .jsonl or .parquet file, or a dataset on the hub, with columns `question` and `answer`.
-The defaults of learning rate, batch size and lengths depend on the model: see `rg_env.training.default_config`.
+The defaults of the learning rate, batch size and lengths depend on the model (see `rg_env.training.default_config`).
 
 On a GPU node, in two terminals:
 
@@ -24,14 +24,14 @@ from rg_env.commands import Names, positive, run_command, seed
 
 
 def sums(count, seed):
-    """Default rows: sums the tiny policy can learn. Any list of dicts with these keys works."""
+    """Return the default rows: sums that the tiny policy can learn. Any list of dicts with these keys works."""
     rng = random.Random(seed)
     terms = [[rng.randint(1, 99) for _ in range(rng.randint(2, 4))] for _ in range(count)]
     wording = "State the final answer to the following arithmetic problem: {} ="
     return [{"question": wording.format(" + ".join(map(str, t))), "answer": str(sum(t))} for t in terms]
 
 
-# Parameters are filled by name: rollout, prompt, completion, answer, info. Never execute a model's text.
+# Arguments are passed by name: rollout, prompt, completion, answer, info. Never execute a model's text.
 def correct(completion, answer):
     return float(extract(completion).answer == answer)  # the text within the last <answer>...</answer>
 

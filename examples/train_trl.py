@@ -1,9 +1,9 @@
-"""GRPO with TRL's trainer, on the same questions, prompts and rewards. Two lines connect them:
+"""Train with GRPO and TRL's trainer, on the same questions, prompts and rewards. Two lines connect rg_env and TRL:
 
     env = load_environment("leg_counting")          # rg_env.adapters.trl: datasets, reward functions and their weights
     GRPOTrainer(model, env.reward_funcs, GRPOConfig(reward_weights=env.reward_weights, ...), env.train_dataset)
 
-    .venv/bin/python examples/train_trl.py                          # any machine: the tiny policy
+    .venv/bin/python examples/train_trl.py                          # the tiny policy, on any machine
     .venv/bin/python examples/train_trl.py --model Qwen/Qwen2.5-0.5B-Instruct --tasks leg_counting chain_sum
 
 In another project, this needs rg-env (docs/index.md: Install) and trl 1.16 or later.
@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--seed", type=seed, default=0)
     options = parser.parse_args()
 
-    # Checked here so that errors are reported before libraries and the model are loaded.
+    # Imported here so that errors are reported before the libraries and the model are loaded.
     from rg_env.core.tasks.mixture import Mixture
 
     tasks = Mixture.parse(options.tasks)
@@ -51,7 +51,7 @@ def main() -> int:
                 print(f"step {state.global_step}: {measured}", flush=True)
 
     is_tiny = options.model == "tiny"
-    # The tiny policy was made for one size per task.
+    # The tiny policy was trained on one size per task.
     gym = [{"name": name, "config": TASKS.get(name, {}) if is_tiny else {}} for name in tasks.names]
     env = load_environment(gym, seed=options.seed, num_eval_examples=options.eval_examples)
     by_model = {
@@ -90,7 +90,7 @@ def main() -> int:
         eval_dataset=env.eval_dataset,
         callbacks=[Console()],
     )
-    trainer.remove_callback(PrinterCallback)  # the removed callback prints every metric, a kilobyte per step
+    trainer.remove_callback(PrinterCallback)  # the removed callback prints every metric, which is a kilobyte per step
     before = trainer.evaluate()["eval_accuracy"]
     trainer.train()
     after = trainer.evaluate()["eval_accuracy"]

@@ -1,4 +1,4 @@
-"""GRPO with Verifiers' own trainer and server, `vf.GRPOTrainer` and `vf-vllm`, on rg-env's environment.
+"""Train on rg-env's environment with Verifiers' own trainer and server, `vf.GRPOTrainer` and `vf-vllm`.
 
 Verifiers 0.1.6 was the last release with both, so this folder is a separate project with package versions of that time.
 In two terminals, from the root of a clone, on a Linux machine with four NVIDIA GPUs:
@@ -8,7 +8,7 @@ In two terminals, from the root of a clone, on a Linux machine with four NVIDIA 
     CUDA_VISIBLE_DEVICES=1,2,3 uv run --project examples/vf_grpo --extra vllm accelerate launch \\
         --config-file configs/zero3.yaml --num-processes 3 examples/vf_grpo/train.py --model Qwen/Qwen2.5-1.5B-Instruct
 
-Restart the server before another run: the trainer assumes that it has the model's initial weights.
+Restart the server before each run, because the trainer assumes that the server has the model's initial weights.
 """
 
 import argparse
