@@ -86,11 +86,9 @@ def clear_stale_locks(root: Path) -> None:
     """Remove locks left in `root`, torch's folder for compiled extensions, by processes that were killed while
     DeepSpeed was compiling. Otherwise, every later run would wait for these locks forever, without a message. All
     processes of a run may call this function."""
-    now = time.time()
-    with contextlib.suppress(OSError):  # the folder is missing or unreadable: torch reports that
-        for lock in [*root.glob("*/lock"), *root.glob("*/*/lock")]:
-            with contextlib.suppress(OSError):  # another process has removed it
-                changed = max(file.stat().st_mtime for file in lock.parent.iterdir())
-                if now - changed > STALE_S:
-                    lock.unlink()
-                    print_once(f"Removed {lock}: left by a process that was killed while compiling.")
+    for lock in root.rglob("lock"):
+        with contextlib.suppress(OSError):  # another process has removed it
+            changed = max(file.stat().st_mtime for file in lock.parent.iterdir())
+            if time.time() - changed > STALE_S:
+                lock.unlink()
+                print_once(f"Removed {lock}: left by a process that was killed while compiling.")

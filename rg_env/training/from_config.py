@@ -55,7 +55,7 @@ def _checked_environment(config: TrainConfig, start: Start) -> "Environment":
     described = describe_model(config.model.name)
     _check_context(config, described.config)
     env = _environment(config, start)
-    check_prompts(env, prompt_lengths(env, PromptEncoder(described.tokenizer)), config.training.max_prompt_length)
+    check_prompts(prompt_lengths(env, PromptEncoder(described.tokenizer)), config.training.max_prompt_length)
     return env
 
 

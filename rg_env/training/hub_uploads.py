@@ -82,16 +82,14 @@ class Uploads(TrainerCallback):
         if not self._active:
             return
         try:
-            if not complete:
-                command = self._request(self._run.path).command
-                self._say(
-                    f"hub: the run was not uploaded, because training did not finish; to upload it, run: {command}"
-                )
-                return
-            self._report(followed=True)
-            self._say(f"hub: uploading the run to {self._config.repo_id}; this can take a while")
-            self._start(self._run.path)
-            self._report()
+            if complete:
+                self._report()
+                self._say(f"hub: uploading the run to {self._config.repo_id}; this can take a while")
+                self._start(self._run.path)
+                self._report()
+            else:
+                self._path = self._run.path
+                self._fail("training did not finish")
         except OSError as error:
             self._fail(str(error.strerror or error))
         except KeyboardInterrupt:
@@ -122,33 +120,25 @@ class Uploads(TrainerCallback):
         command = Command((sys.executable, "-m", "rg_env.cli.main", *arguments))
         self._process = ProcessGroup(command, self._workspace / "upload.log", environment=environment)
 
-    def _report(self, *, followed: bool = False) -> None:
-        """Wait for the running upload and report its outcome.
-
-        `followed` indicates whether an upload of the whole run comes next. If so, the command that completes a failed
-        upload is not printed, because running it later would replace the uploaded run with an earlier step.
-        """
+    def _report(self) -> None:
+        """Wait for the running upload, if any, and report its outcome."""
         if self._process is None:
             return
-        code, name = self._process.wait(FINISH_TIMEOUT_S), self._path.name
+        code = self._process.wait(FINISH_TIMEOUT_S)
         last = one_line("".join(self._process.last_lines(1)), 400)
         self.stop()
         if code == 0:
-            what = "" if self._path == self._run.path else f"{name} "
-            self._say(f"hub: {what}uploaded to {last}")
-            return
-        reason = last.removeprefix("error: ").partition("; the same command ")[0] or f"exit code {code}"
-        if code is None:
-            reason = f"it took more than {FINISH_TIMEOUT_S:g} s"
-        if followed:
-            self._say(f"hub: {name} was not uploaded ({reason}); uploading the whole run next")
+            self._say(f"hub: {self._path.name} uploaded to {last}")
+        elif code is None:
+            self._fail(f"it took more than {FINISH_TIMEOUT_S:g} s")
         else:
-            self._fail(reason)
+            self._fail(last.removeprefix("error: ").partition("; the same command ")[0] or f"exit code {code}")
 
     def _fail(self, reason: str) -> None:
-        path = self._path if self._path.exists() else self._run.path
-        command = self._request(path).command
-        self._say(f"hub: the upload failed ({reason}); the run is not affected. To complete the upload, run: {command}")
+        """Print the command that uploads the run. It never uploads a single checkpoint, because that would replace a
+        run that was uploaded in the meantime with an earlier step."""
+        command = self._request(self._run.path).command
+        self._say(f"hub: {self._path.name} was not uploaded ({reason}); to upload the run, run: {command}")
 
 
 def _link_run(run: RunFolder, checkpoint: Path, copy: Path) -> None:

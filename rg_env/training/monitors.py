@@ -36,55 +36,36 @@ class History:
         self.window = window
         self.step = self.records = 0
         """Step of the last record, and the number of records."""
-        self._steps: dict[str, list[int]] = defaultdict(list)
-        self._values: dict[str, list[float]] = defaultdict(list)
+        self.last: dict[str, float] = {}
+        """The last record."""
+        self.values: dict[str, list[float]] = defaultdict(list)
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Add a step's metrics."""
+        """Add a step's metrics. Values that are not numbers are ignored."""
+        numbers = {name: value for name, value in record.items() if isinstance(value, int | float) and value == value}
+        self.last = {name: float(max(-_HUGE, min(_HUGE, value))) for name, value in numbers.items()}
         self.records += 1
-        step = _number(record.get("step"))
-        self.step = self.step + 1 if step is None else int(step)
-        for name, value in record.items():
-            if name != "step" and (number := _number(value)) is not None:
-                self._steps[name].append(self.step)
-                self._values[name].append(number)
-
-    def names(self) -> list[str]:
-        return list(self._values)
-
-    def latest(self, name: str) -> float | None:
-        """The value in the last record; None if the record does not have the metric."""
-        return self._values[name][-1] if name in self._values and self._steps[name][-1] == self.step else None
+        self.step = int(self.last.pop("step", self.step + 1))
+        for name, value in self.last.items():
+            self.values[name].append(value)
 
     def recent(self, name: str) -> list[float]:
         """Values in the last window; an empty list until the window is full."""
-        values = self._values.get(name, [])
+        values = self.values[name]
         return values[-self.window :] if len(values) >= self.window else []
 
     def earlier(self, name: str) -> list[float]:
         """Values in the window before the last one; an empty list until both windows are full."""
-        values = self._values.get(name, [])[-2 * self.window :]
+        values = self.values[name][-2 * self.window :]
         return values[: self.window] if len(values) == 2 * self.window else []
 
     def first(self, name: str) -> list[float]:
         """Values in the first window; an empty list until a second window is full."""
-        return self._values[name][: self.window] if self.earlier(name) else []
+        return self.values[name][: self.window] if self.earlier(name) else []
 
     def mean(self, name: str) -> float | None:
         """Mean over the last window; None until it is full."""
         return fmean(values) if (values := self.recent(name)) else None
-
-    def span(self, name: str, windows: int = 1) -> int:
-        """The number of steps that the last `windows` windows cover."""
-        steps = self._steps[name][-windows * self.window :]
-        between = (steps[-1] - steps[0]) / max(1, len(steps) - 1)
-        return max(len(steps), round(steps[-1] - steps[0] + between))
-
-
-def _number(value: object) -> float | None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or value != value:
-        return None
-    return float(max(-_HUGE, min(_HUGE, value)))
 
 
 def rise(old: list[float], new: list[float]) -> float:
@@ -106,7 +87,6 @@ KL_FLOOR, RATIO_FLOOR = 0.1, 10.0
 _SURE, _NOISE = 3.0, 1.0
 """Number of standard errors above which a change in a mean is certain, and number below which the change is noise."""
 _LENGTH, _CUT = "completions/mean_length", "completions/clipped_ratio"
-_LENGTH_REWARDS = ("length", "brevity", "cosine", "overlong_penalty")
 
 Window = Callable[[str], list[float]]
 """A metric's values in some window; empty if the window is incomplete."""
@@ -117,44 +97,41 @@ def zero_variance(history: History, threshold: float) -> str | None:
     share, accuracy = history.mean("frac_reward_zero_std"), history.mean("accuracy")
     if share is None or share < threshold:
         return None
-    symptom = f"{_percent(share)} of groups had equal rewards {_over(history, 'frac_reward_zero_std')}"
+    curriculum = any(name.startswith("curriculum/") for name in history.values)
     if accuracy is None:
-        return f"{symptom}: all answers are rewarded alike: change rewards, or raise training.temperature"
-    names, at = " ".join(history.names()), f"(accuracy {accuracy:.2f})"
-    curriculum = "curriculum/" in names
-    # Suggest filter_groups only if it is off, and not with a curriculum, whose prompts cannot be filtered.
-    other = "" if curriculum or "filter_groups/" in names else ", or set training.filter_groups=true"
-    if accuracy >= TOO_EASY:
+        cause, change = "all answers are rewarded alike", "change rewards, or raise training.temperature"
+    elif accuracy >= TOO_EASY:
+        cause = "the tasks are too easy for this model"
         change = "lower curriculum.success_threshold" if curriculum else "raise tasks.NAME.level"
-        return f"{symptom}: the tasks are too easy for this model {at}: {change}{other}"
-    if accuracy <= TOO_HARD:
+    elif accuracy <= TOO_HARD:
+        cause = "the tasks are too hard for this model"
         change = "raise curriculum.failure_threshold" if curriculum else "lower tasks.NAME.level"
-        return f"{symptom}: the tasks are too hard for this model {at}: {change}{other}"
-    return f"{symptom}: the answers to each question are all right or all wrong {at}: raise training.temperature{other}"
+    else:
+        cause = "the answers to each question are all right or all wrong"
+        change = "raise training.temperature" + ("" if curriculum else ", or set training.filter_groups=true")
+    at = "" if accuracy is None else f" (accuracy {accuracy:.2f})"
+    return f"{share:.0%} of groups had equal rewards: {cause}{at}: {change}"
 
 
 def answer_rate(history: History, threshold: float) -> str | None:
     """Too few completions have a well-formed answer."""
-    what = "completions had a well-formed answer"
-    return _rate(history, "completions/answered_ratio", threshold, what, "format")
+    return _rate(history, "completions/answered_ratio", threshold, "a well-formed answer", "format")
 
 
 def format_rate(history: History, threshold: float) -> str | None:
     """Too few completions are in the format that `think_format` rewards."""
-    what = "completions had the required format"
-    return _rate(history, "completions/format_ratio", threshold, what, "think_format")
+    return _rate(history, "completions/format_ratio", threshold, "the required format", "think_format")
 
 
 def _rate(history: History, metric: str, threshold: float, what: str, reward: str) -> str | None:
-    share = history.mean(metric)
+    share, cut = history.mean(metric), history.mean(_CUT) or 0.0
     if share is None or share >= threshold or _rises(history.recent(metric)):
         return None
-    symptom = f"only {_percent(share)} of {what} {_over(history, metric)}"
-    cut = history.mean(_CUT) or 0.0
-    if cut >= (1 - share) / 2:
-        return f"{symptom}: {_percent(cut)} were cut off by the token limit: raise training.max_tokens"
+    cause = "the model does not follow the format"
     change = f"describe it in prompt.system_prompt, or raise rewards.{reward}.weight"
-    return f"{symptom}: the model does not follow the format: {change}"
+    if cut >= (1 - share) / 2:
+        cause, change = f"{cut:.0%} were cut off by the token limit", "raise training.max_tokens"
+    return f"only {share:.0%} of completions had {what}: {cause}: {change}"
 
 
 def truncation(history: History, threshold: float) -> str | None:
@@ -162,12 +139,10 @@ def truncation(history: History, threshold: float) -> str | None:
     share = history.mean(_CUT)
     if share is None or share < threshold:
         return None
-    symptom = f"{_percent(share)} of completions were cut off {_over(history, _CUT)}"
+    cause, change = "the token limit is too low for this task", "raise training.max_tokens"
     if _rises(history.recent(_LENGTH)):
-        return (
-            f"{symptom}, and completions are getting longer: raise training.max_tokens, or add rewards.overlong_penalty"
-        )
-    return f"{symptom}: the token limit is too low for this task: raise training.max_tokens"
+        cause, change = "completions are getting longer", f"{change}, or add rewards.overlong_penalty"
+    return f"{share:.0%} of completions were cut off: {cause}: {change}"
 
 
 def length_drift(history: History, factor: float) -> str | None:
@@ -178,14 +153,11 @@ def length_drift(history: History, factor: float) -> str | None:
         return None
     symptom = f"completions have {now:.0f} tokens on average, compared with {before:.0f} at the start"
     symptom += f", and accuracy has not risen{_from_to(history, history.first, 'accuracy')}"
-    if now < before:
-        rewarded = [name for name in _LENGTH_REWARDS if f"rewards/{name}/mean" in history.names()]
-        change = f"lower rewards.{rewarded[0]}.weight" if rewarded else "raise rewards.correctness.weight"
-        return f"{symptom}: answers get shorter because short ones are rewarded: {change}"
-    cut = history.mean(_CUT) or 0.0
-    consequence = f" ({_percent(cut)} are now cut off)" if cut > 0 else ""
-    change = "add rewards.overlong_penalty, or set training.loss_type=dr_grpo"
-    return f"{symptom}: length grows for its own sake{consequence}: {change}"
+    if now > before:
+        return f"{symptom}: add rewards.overlong_penalty, or set training.loss_type=dr_grpo"
+    name = _what_rose(history, history.first)
+    change = f"lower rewards.{name}.weight" if name else "raise rewards.correctness.weight"
+    return f"{symptom}: answers get shorter because short ones are rewarded: {change}"
 
 
 def entropy_collapse(history: History, part: float) -> str | None:
@@ -205,7 +177,7 @@ def entropy_collapse(history: History, part: float) -> str | None:
 def reward_hacking(history: History, least: float) -> str | None:
     """The reward rises but accuracy does not. If accuracy falls, half the threshold is enough. The last window is
     compared with the previous one and with the first one, because a policy can find an exploit quickly or slowly."""
-    for before, when in ((history.earlier, ""), (history.first, "since the start")):
+    for before, when in ((history.earlier, "the previous window"), (history.first, "the start")):
         old, new, accuracy = before("reward"), history.recent("reward"), history.recent("accuracy")
         if not old or not before("accuracy") or not accuracy:
             continue
@@ -213,52 +185,49 @@ def reward_hacking(history: History, least: float) -> str | None:
         enough = least / 2 if gain <= -_SURE else least
         if fmean(new) - fmean(old) < enough or rise(old, new) < _SURE or gain > _NOISE:
             continue
-        when = when or f"over the last {history.span('reward', 2)} steps"
-        symptom = f"reward rose from {fmean(old):.2f} to {fmean(new):.2f} {when}"
+        symptom = f"reward rose from {fmean(old):.2f} to {fmean(new):.2f} since {when}"
         symptom += f", and accuracy did not{_from_to(history, before, 'accuracy')}"
         name = _what_rose(history, before)
         if name is None:
             return f"{symptom}: the policy is rewarded for something other than being right: check rewards"
         rose = _from_to(history, before, f"rewards/{name}/mean")
-        change = f"lower rewards.{name}.weight, or set rewards.{name}.when=correct"
-        return f"{symptom}: {name} rose{rose}: {change}"
+        return f"{symptom}: {name} rose{rose}: lower rewards.{name}.weight, or set rewards.{name}.when=correct"
     return None
 
 
 def kl_spike(history: History, factor: float) -> str | None:
     """A jump in the policy's KL divergence from the reference model or from its sampler."""
-    if spike := _spike(history, "kl", factor, KL_FLOOR):
-        return f"{spike}: an update went too far: lower training.learning_rate or training.max_grad_norm"
-    if spike := _spike(history, "sampling/mismatch_kl", factor, KL_FLOOR):
-        return f"{spike}: rollouts do not come from the policy being trained: lower engine.num_batches_ahead"
-    return None
+    change = "an update went too far: lower training.learning_rate or training.max_grad_norm"
+    sampler = "rollouts do not come from the policy being trained: lower engine.num_batches_ahead"
+    return _spike(history, "kl", factor, KL_FLOOR, change) or _spike(
+        history, "sampling/mismatch_kl", factor, KL_FLOOR, sampler
+    )
 
 
 def ratio_spike(history: History, factor: float) -> str | None:
     """Several updates on a batch move the policy too far from the one that sampled the batch."""
-    if spike := _spike(history, "policy_ratio/max", factor, RATIO_FLOOR):
-        return f"{spike}: updates within a batch go too far: lower training.num_iterations or training.learning_rate"
-    return None
+    change = "updates within a batch go too far: lower training.num_iterations or training.learning_rate"
+    return _spike(history, "policy_ratio/max", factor, RATIO_FLOOR, change)
 
 
 def grader_timeouts(history: History, threshold: float) -> str | None:
     """An answer that is not graded in time scores 0 even if it is right."""
-    change = "set grading=hardened, or make your task's score_answer faster"
-    return _lost(history, "status/timed_out", threshold, "took too long to grade", "", change)
+    what = "took too long to grade and scored 0: set grading=hardened, or make your task's score_answer faster"
+    return _lost(history, "status/timed_out", threshold, what)
 
 
 def ungradable(history: History, threshold: float) -> str | None:
     """An answer that cannot be graded scores 0 even if it is right."""
-    change = "the rows come from another version or were edited: rebuild them without splits.manifest"
-    where = " (rollouts.jsonl has the reasons)"
-    return _lost(history, "status/ungradable", threshold, "could not be graded", where, change)
+    what = (
+        "could not be graded and scored 0 (rollouts.jsonl has the reasons): the rows come from another version or were "
+        "edited: rebuild them without splits.manifest"
+    )
+    return _lost(history, "status/ungradable", threshold, what)
 
 
-def _lost(history: History, metric: str, threshold: float, what: str, where: str, change: str) -> str | None:
+def _lost(history: History, metric: str, threshold: float, what: str) -> str | None:
     share = history.mean(metric)
-    if not share or share < threshold:
-        return None
-    return f"{_percent(share)} of answers {what} {_over(history, metric)} and scored 0{where}: {change}"
+    return f"{share:.0%} of answers {what}" if share and share >= threshold else None
 
 
 RULES: dict[str, Callable[[History, float], str | None]] = {
@@ -288,7 +257,7 @@ def _what_rose(history: History, before: Window) -> str | None:
     """The reward, other than `correctness` and `partial`, that rose the most relative to its noise; None if no reward
     rose clearly."""
     rises: dict[str, float] = {}
-    for metric in history.names():
+    for metric in list(history.values):
         name = metric.removeprefix("rewards/").removesuffix("/mean")
         if metric == f"rewards/{name}/mean" and name not in ("correctness", "partial") and before(metric):
             rises[name] = rise(before(metric), history.recent(metric))
@@ -296,23 +265,11 @@ def _what_rose(history: History, before: Window) -> str | None:
     return best if best is not None and rises[best] >= _SURE else None
 
 
-def _spike(history: History, metric: str, factor: float, floor: float) -> str | None:
-    value, before = history.latest(metric), history.recent(metric)[:-1]
-    if value is None or not before or value < floor:
+def _spike(history: History, metric: str, factor: float, floor: float, advice: str) -> str | None:
+    value, before = history.last.get(metric), history.recent(metric)[:-1]
+    if value is None or not before or value < max(floor, factor * median(before)):
         return None
-    middle = median(before)
-    if value < factor * middle:
-        return None
-    times = f"{value / middle:.0f} times" if middle > 0 else "far above"
-    return f"{metric} is {value:.3g}, {times} its median over the last {history.span(metric)} steps"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f}%"
-
-
-def _over(history: History, metric: str) -> str:
-    return f"over the last {history.span(metric)} steps"
+    return f"{metric} is {value:.3g}, and its median over the last window is {median(before):.3g}: {advice}"
 
 
 def _from_to(history: History, before: Window, metric: str) -> str:

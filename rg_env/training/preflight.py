@@ -17,11 +17,11 @@ from rg_env.core.data.user_rows import split_rows
 from rg_env.core.hub import LOGIN
 from rg_env.core.run_folder import RunFolder, model_path_problem, run_name
 from rg_env.core.tasks.mixture import check_options
-from rg_env.core.text import counted, listed, one_line
+from rg_env.core.text import counted, one_line
 from rg_env.errors import InputError
 from rg_env.inference.vllm.client import VllmServer
 from rg_env.tiny import TINY
-from rg_env.training.config.schema import EngineConfig, HubConfig, LoggingConfig, TrainConfig
+from rg_env.training.config.schema import HubConfig, LoggingConfig, TrainConfig
 
 AUTO = "auto"
 """Value of `resume` that selects the newest checkpoint."""
@@ -71,10 +71,13 @@ def check_start(
     is_loaded = checkpoint is None or not (Path(checkpoint) / "config.json").is_file()
     if is_loaded and config.model.name != TINY and (problem := model_path_problem(config.model.name)):
         raise InputError(f"model.name: {problem}")
-    if resume not in (None, AUTO):
-        _check_folder(Path(str(resume)), "resume from", ("trainer_state.json",))
-    if checkpoint is not None and (os.path.isdir(checkpoint) or checkpoint.startswith((".", "/", "~"))):
-        _check_folder(Path(checkpoint), "evaluate", ("config.json", "adapter_config.json"))
+    if resume not in (None, AUTO) and not (Path(str(resume)) / "trainer_state.json").is_file():
+        raise InputError(
+            f"cannot resume from {resume}: it is not a checkpoint; pass a run's checkpoint-N folder, or "
+            f"{AUTO} for the newest one"
+        )
+    if checkpoint is not None and (problem := model_path_problem(checkpoint, adapters=True)):
+        raise InputError(f"checkpoint: {problem}")
     if config.splits.manifest is not None:
         read_manifest(config.splits.manifest)
     gym = {f"tasks.{spec['name']}": spec for spec in config.gym}
@@ -83,7 +86,14 @@ def check_start(
     rows = own_rows(config) if read_data else None
     check_hub(config.hub)
     check_logins(config.logging)
-    return Start(folder, rows, _server_notes(config.engine, wait))
+    notes = []
+    if config.engine.kind == "vllm":
+        server = VllmServer(config.engine.host, config.engine.port)
+        if wait:
+            server.wait(config.engine.connect_timeout)
+        elif problem := server.health_problem(timeout_s=2.0):
+            notes = [f"a vLLM server must answer at {server} when the run starts (now: {problem})"]
+    return Start(folder, rows, notes)
 
 
 def own_rows(config: TrainConfig) -> tuple[Rows, Rows]:
@@ -126,27 +136,3 @@ def check_logins(config: LoggingConfig) -> None:
             f"cannot report to wandb: {problem}: set WANDB_API_KEY in .env, run `wandb login`, or set "
             "WANDB_MODE=offline (or remove wandb from logging.report_to)"
         )
-
-
-def _check_folder(path: Path, verb: str, files: Sequence[str]) -> None:
-    path = path.expanduser()
-    if not path.is_dir():
-        saved = [each.name for each in RunFolder(path.parent).checkpoints()]
-        others = f"; {path.parent} has {listed(saved)}" if saved else ""
-        raise InputError(f"cannot {verb} {path}: there is no such folder{others}")
-    if any((path / file).is_file() for file in files):
-        return
-    if checkpoints := RunFolder(path).checkpoints():
-        raise InputError(f"cannot {verb} {path}: it is a run; select one of its checkpoints, such as {checkpoints[0]}")
-    raise InputError(f"cannot {verb} {path}: it is not a checkpoint: it has no {' or '.join(files)}")
-
-
-def _server_notes(engine: EngineConfig, wait: bool) -> list[str]:
-    if engine.kind == "embedded":
-        return []
-    server = VllmServer(engine.host, engine.port)
-    if wait:
-        server.wait(engine.connect_timeout)
-        return []
-    problem = server.health_problem(timeout_s=2.0)
-    return [f"a vLLM server must answer at {server} when the run starts (now: {problem})"] if problem else []

@@ -74,7 +74,6 @@ class Recorder(TrainerCallback):
         self.on_examples: Callable[[int, list[dict[str, Any]]], Any] = lambda step, records: None
         """Called with the printed examples."""
         self._evaluated_at: int | None = None
-        self._written: Any = None
         trainer.guard.say = self.console.line
         if trainer.curriculum is not None:
             trainer.curriculum.say = self.console.line
@@ -97,20 +96,14 @@ class Recorder(TrainerCallback):
         # evaluation's metrics calls it again, on the main process only.
         self._evaluate_if_due(state)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        rollouts = self.trainer.rollouts
-        if self._is_main and rollouts is not None and rollouts is not self._written:  # several steps can use one batch
-            self._written = rollouts
-            self.folder.add_rollouts(state.global_step, rollouts.records(self.logging.rollouts_kept))
-
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         logs = dict(logs or {})
         if not self._is_main:
             return
-        if "reward" in logs or "loss" in logs:
+        if "loss" in logs:
             self.console.step(state.global_step, state.max_steps, logs)
-        if "reward" in logs:
-            self._show_examples(state.global_step)
+        if "reward" in logs:  # otherwise, the step used the rollouts of an earlier one
+            self._keep_rollouts(state.global_step)
         while self.alarms:
             self.console.line(self.alarms.pop(0))
         self.folder.add_metrics(state.global_step, logs)
@@ -154,9 +147,12 @@ class Recorder(TrainerCallback):
         before = made[0] if made and self.evaluation.plan.before and (made[0].step or 0) <= first else None
         return before, made[-1] if made and made[-1] is not before else None
 
-    def _show_examples(self, step: int) -> None:
+    def _keep_rollouts(self, step: int) -> None:
+        """Write the batch's rollouts to rollouts.jsonl and, if it is time, print some of them."""
         every, rollouts = self.logging.examples_every, self.trainer.rollouts
-        if every and rollouts is not None and step // every > self._examples_at // every:
+        assert rollouts is not None
+        self.folder.add_rollouts(step, rollouts.records(self.logging.rollouts_kept))
+        if every and step // every > self._examples_at // every:
             self._examples_at = step
             shown = spread(rollouts.records(), self.logging.num_examples)
             self.console.examples(step, shown)

@@ -34,7 +34,6 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 from rg_env.adapters import as_environment
 from rg_env.core.environment import Environment
 from rg_env.core.run_folder import free_folder
-from rg_env.core.text import shortened
 from rg_env.errors import InputError
 from rg_env.inference.embedded.engine import EmbeddedEngine
 from rg_env.inference.models import processes
@@ -103,7 +102,7 @@ class GRPOTrainer:
         check_liger(args, self.accelerator.device)
         encoder, limit = PromptEncoder(processing_class), args.max_prompt_length
         lengths = prompt_lengths(self.env, encoder)
-        check_prompts(self.env, lengths, limit)
+        check_prompts(lengths, limit)
         self.rows_hash = rows_hash(self.env)
         same_everywhere(
             self.accelerator,
@@ -459,19 +458,13 @@ def check_options(args: GRPOConfig, engine: EngineConfig, env: Environment, curr
             raise InputError(f"{option} needs accuracy, which this environment does not measure: leave it out")
 
 
-def check_prompts(env: Environment, lengths: dict[str, list[int]], limit: int) -> None:
-    """Raise `InputError` if a prompt has more than `limit` tokens. `lengths` contains the prompt lengths by split."""
+def check_prompts(lengths: dict[str, list[int]], limit: int) -> None:
+    """Raise `InputError` if a prompt has more than `limit` tokens. `lengths` has the prompt lengths by split."""
     for split, of_split in lengths.items():
         if too_long := sum(length > limit for length in of_split):
-            rows, longest = env.train_rows if split == "training" else env.eval_rows, max(of_split)
-            row = rows[of_split.index(longest)]
-            prompt = row["prompt"] if isinstance(row["prompt"], str) else row["prompt"][-1]["content"]
-            question = shortened(row.get("question") or prompt)
-            remedy = "shorten or remove these questions" if env.mixture is None else "choose an easier task config"
             raise InputError(
-                f"{too_long} of {len(of_split)} {split} prompts {'is' if too_long == 1 else 'are'} longer than "
-                f"max_prompt_length={limit} tokens (the longest has {longest}: {question}): "
-                f"raise max_prompt_length, or {remedy}"
+                f"{too_long} of {len(of_split)} {split} prompts are longer than max_prompt_length={limit} tokens (the "
+                f"longest has {max(of_split)}): raise max_prompt_length, or choose easier tasks or shorter questions"
             )
 
 

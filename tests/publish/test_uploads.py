@@ -65,7 +65,7 @@ def test_a_run_publishes_itself(hub: HubServer, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=800, env=environment)
     told = f"{done.stdout}{done.stderr}"
     assert done.returncode == 0, told
-    assert f"\nhub: uploaded to {hub.url}/me/legs\n" in told
+    assert f"\nhub: run uploaded to {hub.url}/me/legs\n" in told
     assert f"\nhub: checkpoint-2 uploaded to {hub.url}/me/legs\n" in told
     assert hub.repos["me/legs"].private
     _, first, last = hub.repos["me/legs"].branches["main"]
@@ -86,9 +86,9 @@ def test_an_upload_that_fails_is_a_line(hub: HubServer, tmp_path: Path, capsys: 
     results = train(f"output.dir={tmp_path / 'run'}", *HUB, "training.max_steps=1", "evaluation.every=0")
     assert results["error"] is None
     line = capsys.readouterr().out.splitlines()[-1]
-    assert line.startswith("hub: the upload failed (the token may not write to me/legs (403: ")
+    assert line.startswith("hub: run was not uploaded (the token may not write to me/legs (403: ")
     command = f"{entered('rg-env')} push {tmp_path / 'run'} --repo-id me/legs"
-    assert line.endswith(f"; the run is not affected. To complete the upload, run: {command}")
+    assert line.endswith(f"; to upload the run, run: {command}")
     assert CANARY not in line
     hub.tokens[CANARY] = ("me", True)
     assert rg_env(*command.split()[1:])[0] == 0
@@ -97,16 +97,17 @@ def test_an_upload_that_fails_is_a_line(hub: HubServer, tmp_path: Path, capsys: 
 
 @pytest.mark.slow
 def test_an_upload_that_fails_is_not_to_be_finished_after_the_last(hub: HubServer, uploads: Any, run: Path) -> None:
-    """Doing so would replace the last step with an earlier one."""
+    """The printed command uploads the run, because a checkpoint would replace the last step with an earlier one."""
     made = uploads(every=2)
     hub.fail("GET", "/api/models/me/legs", 500)
     step(made, 2)
     wait(made)
     made.finish(complete=True)
     assert made.lines == [
-        "hub: checkpoint-2 was not uploaded (the Hub responded with an error (500)); uploading the whole run next",
+        "hub: checkpoint-2 was not uploaded (the Hub responded with an error (500)); to upload the run, run: "
+        f"{entered('rg-env')} push {run} --repo-id me/legs",
         "hub: uploading the run to me/legs; this can take a while",
-        f"hub: uploaded to {hub.url}/me/legs",
+        f"hub: {run.name} uploaded to {hub.url}/me/legs",
     ]
 
 
@@ -142,7 +143,7 @@ def test_a_run_waits_but_not_for_ever(hub: HubServer, uploads: Any, run: Path, m
     with hub.lock:
         made.finish(complete=True)
     assert made.lines[1:] == [
-        "hub: the upload failed (it took more than 0.5 s); the run is not affected. To complete the upload, run: "
+        f"hub: {run.name} was not uploaded (it took more than 0.5 s); to upload the run, run: "
         f"{entered('rg-env')} push {run} --repo-id me/legs"
     ]
     assert made._process is None
@@ -157,7 +158,7 @@ def test_an_interrupt_while_the_end_waits(hub: HubServer, uploads: Any, run: Pat
     with hub.lock, pytest.raises(KeyboardInterrupt):
         made.finish(complete=True)
     assert made._process is None
-    assert made.lines[1].startswith("hub: the upload failed (interrupted); the run is not affected.")
+    assert "was not uploaded (interrupted)" in made.lines[1]
     assert made.lines[1].endswith(f"{entered('rg-env')} push {run} --repo-id me/legs --private")
 
 
@@ -196,7 +197,7 @@ def test_a_run_that_did_not_come_to_its_end_is_not_published(hub: HubServer, upl
         made.finish(complete=False)
     assert process.code is not None
     assert made.lines == [
-        "hub: the run was not uploaded, because training did not finish; to upload it, run: "
+        f"hub: {run.name} was not uploaded (training did not finish); to upload the run, run: "
         f"{entered('rg-env')} push {run} --repo-id me/legs --optimizer-state full"
     ]
     assert not (run / ".hub-upload").exists()

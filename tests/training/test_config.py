@@ -419,10 +419,10 @@ def test_a_dry_run_imports_nothing_heavy(base: Path) -> None:
               "output      a fresh folder under outputs/, a checkpoint every 100 steps and at the end"]),
         (["splits.num_train_examples=30"], ["questions   30 to train on, 3200 prompts: 200 epochs"]),
         (["curriculum={tasks: [spell_backward, chain_sum]}"],
-         ["questions   drawn for each of 3200 prompts, at its task's level"]),
+         ["curriculum  spell_backward, chain_sum: questions drawn for each prompt, at its task's level"]),
         (["evaluation.every=200"],
          ["evaluation  200 questions, answers: 1 sampled and 1 greedy for each; before, after"]),
-        (["output.save_every=200"], ["output      a fresh folder under outputs/, one checkpoint"]),
+        (["output.save_every=200"], ["output      a fresh folder under outputs/, a checkpoint at the end"]),
         ([*UPLOADED, "hub.private=true", "hub.every=100", "hub.optimizer_state=full"],
          ["upload      me/legs on the Hugging Face Hub (private), every 100 steps and at the end, with the optimizer "
           "state"]),
@@ -430,8 +430,9 @@ def test_a_dry_run_imports_nothing_heavy(base: Path) -> None:
           "evaluation.tasks={maze: {}, words: {task: spell_backward, num_examples: 7}, lcm: {num_examples: 9}}"],
          ["model       tiny, LoRA of rank 4; generation in the training process",
           "tasks       spell_backward (33.4% of the prompts), chain_sum (1333)",
-          "questions   1333 to train on, 3200 prompts: 1.6 epochs; those for spell_backward drawn for each prompt, at "
-          "its task's level", "curriculum  spell_backward", "held out    maze (50), lcm (9)",
+          "questions   1333 to train on, 3200 prompts: 1.6 epochs",
+          "curriculum  spell_backward: questions drawn for each prompt, at its task's level",
+          "held out    maze (50), lcm (9)",
           "labels      words: spell_backward (7)"]),
     ],
 )  # fmt: skip

@@ -125,7 +125,7 @@ def test_the_console_tells_the_story(main_job: tuple[Path, str]) -> None:
     run, printed = main_job
     assert "step   1/" in printed
     assert "greedy accuracy" in printed
-    assert printed.count("before, ") == printed.count("after, ") == 3
+    assert printed.count("\n    before: ") == printed.count("\n    after: ") == 3
     assert f"Files in {run.relative_to(run.parents[1])}" in printed.replace("\n", " ")
     assert "WARNING" not in printed
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from run_metrics import evaluation_of as read
 from run_metrics import repeatable
 from transformers import AutoModelForCausalLM
@@ -18,8 +16,6 @@ from rg_env import ReasoningGym, load_environment
 from rg_env.core.data.splits import split_of
 from rg_env.core.environment import Environment
 from rg_env.core.statistics import pass_at_k
-from rg_env.core.tasks.mixture import Mixture
-from rg_env.core.tasks.task_table import load_table
 from rg_env.errors import InputError, OutputFolderError, RewardError
 from rg_env.tiny import POLICY_DIR, TASKS
 from rg_env.training import EvaluationPlan, evaluate_only, load_policy, train
@@ -291,28 +287,6 @@ PAPER = Path(__file__).parents[2] / "configs" / "train" / "paper"
 
 def config(**sections: Any) -> TrainConfig:
     return TrainConfig.model_validate_json(json.dumps({"model": {"name": "tiny"}, **sections}))
-
-
-@given(
-    numbers=st.lists(st.none() | st.integers(1, 10**6), min_size=1, max_size=40),
-    default=st.integers(1, 1000),
-    labels=st.lists(st.integers(1, 10**6), max_size=3),
-)
-def test_each_entry_has_exactly_its_number(numbers: list[int | None], default: int, labels: list[int]) -> None:
-    """Whatever the others have, though the held-out tasks share an environment."""
-    names = sorted(set(load_table()) - {"leg_counting"})[: len(numbers)]
-    tasks: dict[str, Any] = {
-        name: {} if number is None else {"num_examples": number} for name, number in zip(names, numbers, strict=True)
-    }
-    tasks |= {f"label{i}": {"task": "leg_counting", "num_examples": number} for i, number in enumerate(labels)}
-    whole = config(tasks={"leg_counting": {}}, evaluation={"tasks": tasks, "num_held_out_examples": default})
-    (_, held_out), *others = whole.evaluation_environments()
-    mixture = Mixture.parse(held_out["gym"])
-    counts = dict(zip(mixture.names, mixture.counts(held_out["num_eval_examples"]), strict=True))
-    assert counts == {name: number or default for name, number in zip(names, numbers, strict=True)}
-    assert [(label, other["num_eval_examples"]) for label, other in others] == [
-        (f"label{i}", number) for i, number in enumerate(labels)
-    ]
 
 
 def test_the_plan_of_a_config_holds_these_rows() -> None:

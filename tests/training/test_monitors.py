@@ -24,13 +24,13 @@ Course = float | Callable[[int], float]
 """A metric over the steps, from 1."""
 
 
-def records(steps: int, every: int = 1, **courses: Course) -> list[dict[str, Any]]:
+def records(steps: int, **courses: Course) -> list[dict[str, Any]]:
     """Lines of metrics.jsonl; `__` in a name means `/`."""
     named = {name.replace("__", "/"): course for name, course in courses.items()}
     return [
         {"step": step, "loss": 0.1}
         | {name: course(step) if callable(course) else course for name, course in named.items()}
-        for step in range(every, steps + 1, every)
+        for step in range(1, steps + 1)
     ]
 
 
@@ -62,18 +62,15 @@ def spike(usual: float, value: float, at: int = 15) -> Callable[[int], float]:
 FIRES: list[tuple[str, int, list[dict[str, Any]], list[str]]] = [
     # rule, step, run, parts of the message
     ("zero_variance", 10, records(10, frac_reward_zero_std=1.0, accuracy=0.97),
-     ["100% of groups had equal rewards over the last 10 steps: ", "too easy for this model (accuracy 0.97): ",
-      "raise tasks.NAME.level, or set training.filter_groups=true"]),
-    ("zero_variance", 10, records(10, frac_reward_zero_std=1.0, accuracy=0.01, filter_groups__asked=32),
-     ["the tasks are too hard for this model (accuracy 0.01): lower tasks.NAME.level"]),
+     ["100% of groups had equal rewards: the tasks are too easy", "(accuracy 0.97): raise tasks.NAME.level"]),
+    ("zero_variance", 10, records(10, frac_reward_zero_std=1.0, accuracy=0.01), ["too hard", "lower tasks.NAME.level"]),
     ("zero_variance", 10, records(10, frac_reward_zero_std=1.0, accuracy=1.0, curriculum__chain_sum__level=3),
-     ["(accuracy 1.00): lower curriculum.success_threshold"]),
+     ["lower curriculum.success_threshold"]),
     ("zero_variance", 10, records(10, frac_reward_zero_std=1.0, accuracy=0.0, curriculum__chain_sum__level=3),
-     ["(accuracy 0.00): raise curriculum.failure_threshold"]),
+     ["raise curriculum.failure_threshold"]),
     ("zero_variance", 10, records(10, frac_reward_zero_std=1.0, accuracy=0.5),
-     ["all right or all wrong (accuracy 0.50): raise training.temperature, or set training.filter_groups=true"]),
-    ("zero_variance", 10, records(10, frac_reward_zero_std=1.0),
-     ["all answers are rewarded alike: change rewards, or raise training.temperature"]),
+     ["all right or all wrong", "raise training.temperature, or set training.filter_groups=true"]),
+    ("zero_variance", 10, records(10, frac_reward_zero_std=1.0), ["all answers are rewarded alike: change rewards"]),
     ("answer_rate", 10, records(10, completions__answered_ratio=0.2, completions__clipped_ratio=0.1),
      ["only 20% of completions had a well-formed answer", "prompt.system_prompt, or raise rewards.format.weight"]),
     ("answer_rate", 10, records(10, completions__answered_ratio=0.2, completions__clipped_ratio=0.7),
@@ -81,15 +78,14 @@ FIRES: list[tuple[str, int, list[dict[str, Any]], list[str]]] = [
     ("format_rate", 10, records(10, completions__format_ratio=0.1),
      ["only 10% of completions had the required format", "or raise rewards.think_format.weight"]),
     ("truncation", 10, records(10, completions__clipped_ratio=0.25, completions__mean_length=uneven(400, 5)),
-     ["25% of completions were cut off over the last 10 steps", "too low for this task: raise training.max_tokens"]),
+     ["25% of completions were cut off: the token limit is too low for this task: raise training.max_tokens"]),
     ("truncation", 10, records(10, completions__clipped_ratio=0.25, completions__mean_length=slope(400, 10)),
      ["completions are getting longer: raise training.max_tokens, or add rewards.overlong_penalty"]),
-    ("length_drift", 20,
-     records(20, completions__mean_length=then(100, 250), completions__clipped_ratio=0.12, accuracy=uneven(0.3)),
+    ("length_drift", 20, records(20, completions__mean_length=then(100, 250), accuracy=uneven(0.3)),
      ["have 250 tokens on average, compared with 100 at the start", "accuracy has not risen (0.30 to 0.30)",
-      "(12% are now cut off): add rewards.overlong_penalty, or set training.loss_type=dr_grpo"]),
+      "add rewards.overlong_penalty, or set training.loss_type=dr_grpo"]),
     ("length_drift", 20,
-     records(20, completions__mean_length=then(100, 20), rewards__brevity__mean=0.3, accuracy=uneven(0.3)),
+     records(20, completions__mean_length=then(100, 20), rewards__brevity__mean=then(0.3, 0.9), accuracy=uneven(0.3)),
      ["have 20 tokens on average", "short ones are rewarded: lower rewards.brevity.weight"]),
     ("entropy_collapse", 20, records(20, entropy=then(0.3, 0.002, by=0.001), accuracy=uneven(0.41)),
      ["fell from 0.3 to 0.002 nats per token, and accuracy (0.41) does not rise",
@@ -97,20 +93,19 @@ FIRES: list[tuple[str, int, list[dict[str, Any]], list[str]]] = [
     ("reward_hacking", 20,
      records(20, reward=then(0.5, 0.9), accuracy=uneven(0.31), rewards__correctness__mean=uneven(0.31),
              rewards__talk__mean=then(0.2, 0.6), rewards__format__mean=1.0),
-     ["from 0.50 to 0.90 over the last 20 steps", "accuracy did not (0.31 to 0.31): talk rose (0.20 to 0.60): ",
+     ["from 0.50 to 0.90 since the previous window, and accuracy did not (0.31 to 0.31): talk rose (0.20 to 0.60): ",
       "lower rewards.talk.weight, or set rewards.talk.when=correct"]),
     ("reward_hacking", 20, records(20, reward=then(0.5, 0.57), accuracy=then(0.5, 0.2)),
      ["from 0.50 to 0.57", "rewarded for something other than being right: check rewards"]),
     ("reward_hacking", 35, records(60, reward=slope(0.5, 0.002, noise=0.02), accuracy=slope(0.5, -0.002, noise=0.02)),
      ["from 0.51 to 0.56 since the start"]),
     ("kl_spike", 15, records(20, kl=spike(0.0, float("inf"))),
-     ["kl is 1e+30, far above its median", "lower training.learning_rate or training.max_grad_norm"]),
+     ["kl is 1e+30", "lower training.learning_rate or training.max_grad_norm"]),
     ("kl_spike", 15, records(20, sampling__mismatch_kl=spike(0.001, 0.4)),
-     ["sampling/mismatch_kl is 0.4, 400 times its median", "lower engine.num_batches_ahead"]),
+     ["sampling/mismatch_kl is 0.4, and its median over the last window is 0.001", "lower engine.num_batches_ahead"]),
     ("ratio_spike", 15, records(20, policy_ratio__max=spike(2.0, 50.0)),
-     ["policy_ratio/max is 50, 25 times its median", "lower training.num_iterations or training.learning_rate"]),
-    ("grader_timeouts", 10, records(10, status__timed_out=0.05),
-     ["5% of answers took too long to grade over the last 10 steps and scored 0"]),
+     ["policy_ratio/max is 50", "lower training.num_iterations or training.learning_rate"]),
+    ("grader_timeouts", 10, records(10, status__timed_out=0.05), ["5% of answers took too long to grade"]),
     ("ungradable", 10, records(10, status__ungradable=0.05),
      ["5% of answers could not be graded", "rollouts.jsonl has the reasons", "without splits.manifest"]),
 ]  # fmt: skip
@@ -190,13 +185,11 @@ def test_thresholds_and_windows_are_those_of_the_config() -> None:
 
 
 def test_steps_are_counted_as_they_are_logged() -> None:
-    """A log every fifth step; metrics of a batch that serves two steps; evaluations between, which are no steps."""
-    assert "over the last 50 steps" in lines(records(50, every=5, frac_reward_zero_std=1.0))[0]
+    """With metrics of a batch that serves two steps, and evaluations between steps, which are not steps."""
     run = records(40, kl=0.01)
     for record in run[::2]:
         record["frac_reward_zero_std"] = 1.0
     assert [line.split(":")[0] for line in lines(run)] == ["step 19"]
-    assert "over the last 20 steps" in lines(run)[0]
     evaluations = [{"step": 0, "eval/accuracy": 0.5, "frac_reward_zero_std": 1.0}] * 30
     assert lines(evaluations) == []
 

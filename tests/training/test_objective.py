@@ -8,13 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from run_metrics import logged
 from transformers import AutoModelForCausalLM
 
 from rg_env import Environment
 from rg_env.tiny import POLICY_DIR
-from rg_env.training import EvaluationPlan, train
-from rg_env.training.algorithms.loss import equal_rewards, group_advantages, policy_terms, sampler_weights
+from rg_env.training.algorithms.loss import equal_rewards, group_advantages, policy_terms
 from rg_env.training.algorithms.objective import Objective
 from rg_env.training.algorithms.policy import PreviousPolicy
 from rg_env.training.rollouts import Rollouts
@@ -357,32 +355,6 @@ def test_adapters_alone_are_kept(make_trainer: Any) -> None:
     assert trainer.state.log_history[1]["kl"] > 0
 
 
-# --- entropy
-
-
-def test_entropy_is_that_of_the_policy(make_trainer: Any, tmp_path: Path) -> None:
-    """The estimate from sampled tokens agrees with the sum over the vocabulary, at the positions that were sampled."""
-    trainer = make_trainer(
-        max_steps=1, learning_rate=1e-9, rollouts_per_step=256, per_device_train_batch_size=128, num_generations=8,
-        max_tokens=48, temperature=1.3,
-    )  # fmt: skip
-    exact, tokens = [], []
-
-    def noting(inputs: dict[str, Any]) -> Any:
-        with torch.no_grad():
-            logps = torch.log_softmax(trainer.model(input_ids=inputs["input_ids"]).logits[:, :-1].float() / 1.3, -1)
-        mask = inputs["loss_mask"]
-        exact.append(float((-(logps.exp() * logps).sum(-1) * mask).sum()))
-        tokens.append(int(mask.sum()))
-        return trainer.objective(inputs)
-
-    trainer._loss = noting
-    train(trainer, evaluation=EvaluationPlan(every=0, before=False, after=False))
-    estimate = logged(tmp_path / "run")[0]["entropy"]
-    assert sum(tokens) > 1000
-    assert estimate == pytest.approx(sum(exact) / sum(tokens), rel=0.1)
-
-
 # --- advantages and the terms of the loss as functions
 
 
@@ -395,12 +367,6 @@ def test_clipping() -> None:
     assert clipped.tolist() == [[0, 0, 1], [-1, 0, 0]]
     bounded, _ = policy_terms(logps, old, torch.tensor([1.0, -1.0]), low=0.2, high=0.3, delta=1.5)
     assert bounded[1, 2].item() == pytest.approx(1.5)
-
-
-def test_tokens_that_are_likelier_for_the_sampler_count_less() -> None:
-    """None counts more than the cap."""
-    log_ratio = torch.log(torch.tensor([[0.1 / 0.2, 1.0, 0.9 / 0.1]]))
-    torch.testing.assert_close(sampler_weights(log_ratio, cap=2.0), torch.tensor([[0.5, 1.0, 2.0]]))
 
 
 REWARDS = st.integers(2, 5).flatmap(
@@ -417,18 +383,6 @@ def test_advantages_are_those_of_the_formula(groups: list[list[float]], scale: A
     expected = np.where(np.ptp(rewards, axis=1, keepdims=True) < 1e-6, 0.0, centred / (spread[scale] + 1e-4))
     ours = group_advantages(torch.tensor(rewards, dtype=torch.float32).flatten(), rewards.shape[1], scale)
     np.testing.assert_allclose(ours.numpy(), expected.flatten(), atol=2e-3)
-
-
-def test_the_three_scales_differ() -> None:
-    """A group with one right answer of four, one with two, and one without any."""
-    rewards = torch.tensor([0, 0, 0, 1, 0, 1, 0, 1, 0, 0, 0, 0], dtype=torch.float32)
-    by_scale = {scale: group_advantages(rewards, 4, scale) for scale in ("group", "batch", "none")}  # type: ignore[arg-type]
-    best = {scale: (values[3].item(), values[5].item()) for scale, values in by_scale.items()}
-    assert best["group"] == pytest.approx((0.75 / 0.5, 0.5 / 0.57735), abs=1e-3)
-    assert best["none"] == pytest.approx((0.75, 0.5))
-    assert best["batch"][0] / best["batch"][1] == pytest.approx(1.5)
-    assert best["batch"][0] == pytest.approx(0.75 / rewards.std().item(), abs=1e-3)
-    assert all(values[8:].abs().max() == 0 for values in by_scale.values())
 
 
 def test_rounding_errors_are_no_variance() -> None:

@@ -1,23 +1,18 @@
 """How runs end by an error or an interrupt, and which files they leave."""
 
 import errno
-import io
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from interrupts import At, ctrl_c
-from rich.console import Console
 from run_metrics import results_of
 
 from rg_env.core.environment import Environment
-from rg_env.core.run_folder import RunFolder
 from rg_env.errors import RewardError, TrainingError
-from rg_env.evaluation.results import read_results
 from rg_env.training import EvaluationPlan, GRPOConfig, load_policy, train
 from rg_env.training.config.schema import EngineConfig, LoggingConfig
-from rg_env.training.reporting.console import print_summary
 
 
 def plain_env(make_env: Any, reward: Any) -> Any:
@@ -207,19 +202,3 @@ def test_progress_is_a_line_a_step(make_trainer: Any, tmp_path: Path, capsys: py
     for text in ("step   2/2  reward", "answers after step 2:", "evaluating: 16 answers ...\n"):
         assert shown.count(text) == 1
     assert len((tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()) == 6
-
-
-def test_model_text_reaches_the_terminal_as_data(make_trainer: Any, tmp_path: Path) -> None:
-    """No markup, no escape sequences; a blank question breaks nothing."""
-    trainer = make_trainer(max_steps=1)
-    train(trainer)
-    evaluation = read_results(RunFolder(tmp_path / "run").evaluation_file(0))
-    evaluation.rollouts[0].update(question=" ", completion="[bold]x[/bold]\x1b]0;title\x07\x1b[2J")
-    out = io.StringIO()
-    results = {"interrupted": False, "steps": 1, "seconds": 1.0, "model": "m", "engine": "embedded"}
-    print_summary(
-        tmp_path / "run", results, evaluation, evaluation, Console(file=out, force_terminal=True, highlight=False)
-    )
-    assert "[bold]x[/bold]" in out.getvalue()
-    assert "\x1b]0" not in out.getvalue()
-    assert "\x1b[2J" not in out.getvalue()

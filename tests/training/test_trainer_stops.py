@@ -54,16 +54,10 @@ def test_an_engine_error_ends_the_run(make_trainer: Any) -> None:
     ("options", "words"),
     [
         ({"max_prompt_length": 8}, r"32 of 32 training prompts .* max_prompt_length=8 tokens .*longest has \d+"),
-        (
-            {"env": Environment([*ROWS, {"question": "legs " * 200, "answer": "4"}])},
-            r"1 of 17 training prompts is longer .* \(the longest has \d+: 'legs legs .*\): .*, or shorten or remove",
-        ),
-        ({"env": Environment(ROWS, [{"prompt": "legs " * 200, "answer": "4"}])}, "1 of 1 evaluation prompts .*'legs"),
+        ({"env": Environment([*ROWS, {"question": "legs " * 200, "answer": "4"}])}, "1 of 17 training prompts"),
+        ({"env": Environment(ROWS, [{"prompt": "legs " * 200, "answer": "4"}])}, "1 of 1 evaluation prompts"),
         ({"env": Environment([], ROWS)}, "no training rows"),
-        (
-            {"engine": EngineConfig(num_batches_ahead=1)},
-            r"engine\.num_batches_ahead",
-        ),  # it samples from the model itself
+        ({"engine": EngineConfig(num_batches_ahead=1)}, r"engine\.num_batches_ahead"),
         ({"engine": "vlm"}, r"EngineConfig\.kind='vlm': must be .*'vllm'"),
     ],
 )

@@ -228,22 +228,15 @@ class GRPOConfig(Section):
 def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]]:
     """Yield the field that is inconsistent with the others, with a message, or nothing if all are consistent."""
     rollouts, group, micro = args.rollouts_per_step, args.num_generations, args.micro_batch(processes)
-    if rollouts % group:
-        divisor = f"num_generations={group}"
-    elif rollouts % processes:
-        divisor = f"{processes} processes"
-    else:
-        divisor = ""
-    if divisor:
-        sizes = _near(rollouts, args, processes)
-        yield "rollouts_per_step", f"{rollouts} rollouts are not divisible by {divisor}; try {sizes}"
-    elif (share := rollouts // processes) % micro:
-        small = (n for n in range(1, math.isqrt(share) + 1) if share % n == 0)
-        divisors = sorted({divisor for n in small for divisor in (n, share // n)}, key=lambda n: (abs(n - micro), n))
-        yield (
-            "per_device_train_batch_size",
-            f"{micro} does not divide each process's {share} rollouts per step; try {_either(divisors[:2])}",
-        )
+    for divisor, name in ((group, f"num_generations={group}"), (processes, f"{processes} processes")):
+        if rollouts % divisor:
+            sizes = _near(rollouts, args, processes)
+            yield "rollouts_per_step", f"{rollouts} rollouts are not divisible by {name}; try {sizes}"
+            return
+    if (share := rollouts // processes) % micro:
+        size = next(size for size in range(micro, 0, -1) if share % size == 0)
+        message = f"{micro} does not divide each process's {share} rollouts per step; try {size}"
+        yield "per_device_train_batch_size", message
 
 
 def _near(rollouts: int, args: GRPOConfig, processes: int) -> str:
@@ -256,11 +249,8 @@ def _near(rollouts: int, args: GRPOConfig, processes: int) -> str:
     if above > at_once:
         above = rollouts // large * large + large
     near = [size for size in (below, above) if rollouts <= 2 * size <= 4 * rollouts]
-    return _either(near or [rollouts // small * small, rollouts // small * small + small])
-
-
-def _either(sizes: list[int]) -> str:
-    return " or ".join(str(size) for size in sorted(sizes) if size)
+    sizes = near or [rollouts // small * small, rollouts // small * small + small]
+    return " or ".join(str(size) for size in sizes if size)
 
 
 def default_config(policy: "Policy", output_dir: str | Path, **overrides: Any) -> GRPOConfig:

@@ -21,7 +21,7 @@ from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.tasks.task_table import load_table, working_levels
 from rg_env.core.text import counted
 from rg_env.core.user_code import import_user_code
-from rg_env.errors import InputError, unknown_name
+from rg_env.errors import InputError
 from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig, batch_problems
 from rg_env.training.config.schema import FIGURES, CurriculumConfig, EngineConfig, TrainConfig
 
@@ -177,23 +177,22 @@ def curriculum_problems(curriculum: CurriculumConfig, tasks: Mapping[str, Any]) 
             yield Problem(("tasks", name), text)
         if name not in load_table():
             continue  # reported with `tasks`
-        levels = load_table()[name]["levels"]
-        if not levels:
-            yield Problem(path, "has no levels")
-            continue
-        if unknown := [each for each in task.attributes if each not in levels]:
-            error = unknown_name(f"level attribute of task {name!r}", unknown[0], levels)
+        try:
+            working = working_levels(name, task.attributes)
+        except InputError as error:  # an attribute is unknown
             yield Problem((*path, "attributes"), str(error))
             continue
-        top = max(len(levels[each]) for each in task.attributes or levels) - 1
+        levels = load_table()[name]["levels"]
+        top = max((len(levels[each]) for each in task.attributes or levels), default=0) - 1
         highest = top if task.highest is None else task.highest
+        if not any(level <= highest for level in working):
+            yield Problem(path, f"no level up to {highest} works with the installed reasoning-gym: leave this task out")
+            continue
         for key in ("start", "highest"):
             if (getattr(task, key) or 0) > top:
                 yield Problem((*path, key), f"the highest level is {top}")
         if highest < task.start <= top:
             yield Problem((*path, "start"), f"is above highest ({highest})")
-        if not any(level <= highest for level in working_levels(name, task.attributes)):
-            yield Problem(path, f"no level up to {highest} works with the installed reasoning-gym: leave this task out")
         for step, level in (curriculum.schedule or {}).items():
             if level > top:
                 yield Problem(("curriculum", "schedule", step), f"the highest level of {name} is {top}")

@@ -5,6 +5,7 @@ Imports neither torch nor reasoning_gym.
 
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from rg_env.core.config import yaml12
@@ -14,32 +15,8 @@ from rg_env.core.tasks.mixture import Mixture
 from rg_env.core.text import counted
 from rg_env.training.config.schema import TrainConfig, evaluation_steps
 
-_UNUSED = {
-    "engine.kind: embedded": "engine.host engine.port engine.connect_timeout engine.weight_sync_timeout",
-    "engine.kind: vllm": "engine.max_batch_size",
-    "engine.importance_sampling_correction: false": "engine.importance_sampling_cap",
-    "training.num_train_epochs": "training.max_steps",
-    "training.lr_scheduler_type: constant": "training.warmup_steps",
-    # With one update per batch, the old and the current log-probabilities are equal, so the ratio is always 1.
-    "training.num_iterations: 1": "training.epsilon training.epsilon_high monitors.ratio_spike",
-    "training.num_iterations: 1, engine.kind: embedded": "training.off_policy_mask_threshold",
-    "training.filter_groups: false": "training.filter_groups_rounds",
-    "prompt.system_prompt: ''": "prompt.placement",
-    "evaluation.before: false, evaluation.after: false, evaluation.every: 0": "evaluation.rollouts_per_example "
-    "evaluation.temperature evaluation.top_p evaluation.max_tokens",
-    "splits.num_eval_examples: 0, evaluation.tasks: null": "splits.eval_seed evaluation.rollouts_per_example",
-    "evaluation.temperature: 0": "evaluation.top_p",
-    "evaluation.tasks: null": "evaluation.num_held_out_examples",
-    "training.beta: 0, engine.importance_sampling_correction: false": "monitors.kl_spike",
-    "rewards.think_format: null": "monitors.format_rate",
-    "logging.examples_every: 0": "logging.num_examples",
-    "hub.enabled: false": "hub.repo_id hub.private hub.optimizer_state hub.every",
-    "curriculum.schedule": "curriculum.success_threshold curriculum.failure_threshold curriculum.check_every "
-    "curriculum.step",
-    "data": "splits.num_train_examples splits.by splits.seed",
-}
-"""Conditions on a config's values, each with the keys (or patterns) that have no effect if it holds. A condition
-consists of keys with values, where null means that nothing is set, and of keys that must be set."""
+_UNUSED: dict[str, str] = yaml12.load(Path(__file__).with_name("no_effect.yaml").read_text(encoding="utf-8"))
+"""Conditions on a config's values, each with the keys (or patterns) that have no effect if it holds."""
 
 
 def without_effect(config: TrainConfig) -> str:
@@ -107,7 +84,6 @@ def plan(config: TrainConfig, processes: int | None = None, own_rows: int | None
     training, evaluation, engine, hub = config.training, config.evaluation, config.engine, config.hub
     processes = processes or world_size()
     parts = counted(training.accumulation(processes), "micro-batch")
-    drawn = list(config.curriculum.tasks) if config.curriculum else []
     place = "in the training process" if engine.kind == "embedded" else f"vLLM at {engine.host}:{engine.port}"
     how = "all weights" if config.lora is None else f"LoRA of rank {config.lora.r}"
     lines = [
@@ -115,27 +91,23 @@ def plan(config: TrainConfig, processes: int | None = None, own_rows: int | None
         f"steps       {training.max_steps} of {training.rollouts_per_step} rollouts: "
         f"{counted(training.prompts_per_step, 'prompt')} x {training.num_generations} "
         f"({counted(processes, 'process')} x {parts} of {training.micro_batch(processes)})",
-        *_rows(config, drawn, own_rows),
+        *_rows(config, own_rows),
         f"tokens      up to {training.max_prompt_length} for the prompt and {training.max_tokens} for the answer",
         f"rewards     {', '.join(f'{reward.weight:g} {name}' for name, reward in config.rewards.items())}"
         f"; grading {config.grading}",
         f"evaluation  {_evaluation(config)}",
     ]
-    if drawn:
-        lines.append(f"curriculum  {', '.join(drawn)}")
     sizes = {name: "{name} ({weight})".format(**evaluation.gym(name)) for name in evaluation.tasks}
     if evaluation.held_out:
         lines.append(f"held out    {', '.join(sizes[name] for name in evaluation.held_out)}")
     if evaluation.labels:
         lines.append(f"labels      {', '.join(f'{label}: {sizes[label]}' for label in evaluation.labels)}")
-    every = config.output.save_every
-    save = f"a checkpoint {_every(every)} and at the end" if 0 < every < training.max_steps else "one checkpoint"
+    save = f"a checkpoint {_saved(config.output.save_every, training.max_steps)}"
     lines.append(f"output      {config.output.dir or 'a fresh folder under outputs/'}, {save}")
     if hub.enabled:
-        during = f"{_every(hub.every)} and " if 0 < hub.every < training.max_steps else ""
-        state = ", with the optimizer state" if hub.optimizer_state == "full" else ""
         place = f"{hub.repo_id} on the Hugging Face Hub{' (private)' if hub.private else ''}"
-        lines.append(f"upload      {place}, {during}at the end{state}")
+        state = ", with the optimizer state" if hub.optimizer_state == "full" else ""
+        lines.append(f"upload      {place}, {_saved(hub.every, training.max_steps)}{state}")
     return [*lines, *([unused] if unused else [])]
 
 
@@ -143,30 +115,29 @@ def _every(steps: int) -> str:
     return "every step" if steps == 1 else f"every {steps} steps"
 
 
-def _rows(config: TrainConfig, drawn: list[str], own_rows: int | None) -> Iterator[str]:
+def _saved(every: int, steps: int) -> str:
+    return f"{_every(every)} and at the end" if 0 < every < steps else "at the end"
+
+
+def _rows(config: TrainConfig, own_rows: int | None) -> Iterator[str]:
     """Describe the training data: the number of questions for each task (or its share of the prompts, if questions are
     drawn during training), and the number of epochs."""
     training, rows = config.training, config.splits.num_train_examples
-    batches = -(-training.max_steps // training.num_iterations)
-    prompts = batches * training.prompts_per_step
+    drawn = list(config.curriculum.tasks) if config.curriculum else []
     if config.data is not None:
         yield f"data        {config.data.path}"
-        if own_rows is None:
-            return
-        rows, counts = own_rows, {"data": own_rows}
+        rows, counts = own_rows or 0, {"data": own_rows or 0}
     else:
         counts = dict(zip(config.tasks, Mixture.parse(config.gym).counts(rows), strict=True))
         shown = {name: f"{100 * n / rows:.3g}% of the prompts" if name in drawn else n for name, n in counts.items()}
         yield f"tasks       {', '.join(f'{name} ({each})' for name, each in shown.items())}"
-    fixed = sum(count for name, count in counts.items() if name not in drawn)
-    if not fixed:
-        yield f"questions   drawn for each of {prompts} prompts, at its task's level"
-        return
-    epochs = batches / (rows // training.prompts_per_step)  # rows that do not fill a batch are left out of an epoch
-    times = f"{epochs:.2g}" if epochs < 10 else f"{epochs:.0f}"
-    text = f"{fixed} to train on, {prompts} prompts: {times} epoch{'' if times == '1' else 's'}"
-    own = f"; those for {', '.join(drawn)} drawn for each prompt, at its task's level" if drawn else ""
-    yield f"questions   {text}{own}"
+    if fixed := sum(count for name, count in counts.items() if name not in drawn):
+        batches = -(-training.max_steps // training.num_iterations)
+        epochs = round(batches / (rows // training.prompts_per_step), 2)  # the last, incomplete batch is not used
+        prompts = f"{batches * training.prompts_per_step} prompts: {epochs:g} epoch{'' if epochs == 1 else 's'}"
+        yield f"questions   {fixed} to train on, {prompts}"
+    if drawn:
+        yield f"curriculum  {', '.join(drawn)}: questions drawn for each prompt, at its task's level"
 
 
 def _evaluation(config: TrainConfig) -> str:
