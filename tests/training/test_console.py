@@ -248,7 +248,7 @@ def test_the_summary_of_an_interrupted_run(tmp_path: Path) -> None:
     for name in ("checkpoint-10", "checkpoint-9", "config.yaml", "metrics.jsonl"):
         (tmp_path / name).mkdir()
     results = {"interrupted": True, "steps": 10, "seconds": 3.0, "model": "m", "engine": "embedded"}
-    hostile = evaluation(1, ["maze"], completion="[bold]x[/bold]\x1b]0;title\x07", question=" ")
+    hostile = evaluation(1, ["maze"], completion="[bold]x[/bold]\x1b]0;title\x07")
     out = io.StringIO()
     print_summary(tmp_path, results, evaluation(0, ["maze"]), hostile, Console(file=out, width=200))
     text = out.getvalue()
