@@ -14,7 +14,7 @@
 Every child runs in its own session: Ctrl-C in the terminal does not reach it, and its whole process group can be ended.
 Background children also end if this process is killed: a `ProcessGroup` receives SIGTERM (on Linux), and a
 `JsonProcess` sees the end of its standard input. Use `bare_environment` for code that needs nothing from the user's
-environment, and `environment_without` for programs. `core.child_process` contains the code that runs in the child.
+environment, and `environment_without` for programs. `core.child_main` contains the code that runs in the child.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rg_env.core import child_process
+from rg_env.core import child_main
 from rg_env.errors import InputError
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class ProcessGroup:
             self._begin = self._read = output.tell()  # earlier output belongs to another program
             base = os.environ if environment is None else environment
             self._process = psutil.Popen(
-                [sys.executable, "-I", "-S", child_process.__file__, str(os.getpid()), *command.arguments],
+                [sys.executable, "-I", "-S", child_main.__file__, str(os.getpid()), *command.arguments],
                 env={**base, "PYTHONUNBUFFERED": "1", **command.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -385,7 +385,7 @@ class JsonProcess:
 
     This process, which may have threads and use a GPU, is not forked, and its script does not need the guard
     `if __name__ == "__main__"`. Pickle is never used: a child's message may be wrong but cannot run code here. `main`
-    uses `core.child_process.ParentPipe`. The module search path is that of this process, but files in the working
+    uses `core.child_main.ParentPipe`. The module search path is that of this process, but files in the working
     directory cannot shadow other modules. Only one thread at a time may use a `JsonProcess`, except that any thread may
     call `signal_kill`.
 

@@ -30,7 +30,7 @@ from lm_eval.models.utils import postprocess_generated_text
 from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable
 
-from rg_env.core.child_process import ParentPipe
+from rg_env.core.child_main import ParentPipe
 from rg_env.core.text import reason_of
 
 _FEWSHOT_SEED = 1234

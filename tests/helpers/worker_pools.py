@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rg_env.core.child_process import ParentPipe
+from rg_env.core.child_main import ParentPipe
 from rg_env.core.grading.workers import Outcome, WorkerPool
 
 TARGETS = '''
@@ -105,7 +105,7 @@ def script(folder: Path, code: str, wall_s: float = 0.5) -> Iterator[tuple[subpr
     head = f"""
 import os, signal, sys, threading, time
 sys.path.insert(0, {str(folder)!r})
-from rg_env.core.child_process import ParentPipe
+from rg_env.core.child_main import ParentPipe
 from rg_env.core.grading.workers import WorkerPool
 from rg_env.errors import RGEnvError
 pool = WorkerPool("worker_targets:do", workers=2, wall_s={wall_s})

@@ -237,10 +237,10 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
 def counterpart(file: Path) -> str:
     """A hint that names the shipped counterpart of a config from another repository, matched by file name; empty if
     unknown."""
-    counterparts = yaml12.load(Path(__file__).with_name("counterparts.yaml").read_text(encoding="utf-8"))
-    for pattern, shipped in counterparts.items():
+    patterns = yaml12.load(Path(__file__).with_name("other_repositories.yaml").read_text(encoding="utf-8"))
+    for pattern, ours in patterns.items():
         if found := re.search(f"(?:^|/)(?:{pattern})$", file.with_suffix("").as_posix()):
-            name = found.expand(shipped)
+            name = found.expand(ours)
             return f"the config of that name in another repository corresponds to configs/{name}.yaml here"
     return ""
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from rg_env.core.child_process import ParentPipe
+from rg_env.core.child_main import ParentPipe
 from rg_env.core.data.problem_keys import problem_key
 from rg_env.core.data.splits import Split, SplitBy, question_hash, split_of
 from rg_env.core.grading.graders.gold import gold_answer

@@ -44,7 +44,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal, NoReturn, Self
 
-from rg_env.core.child_process import ParentPipe
+from rg_env.core.child_main import ParentPipe
 from rg_env.core.processes import JsonProcess, ProcessEndedError, bare_environment
 from rg_env.errors import InputError, RGEnvError
 

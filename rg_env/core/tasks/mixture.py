@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rg_env.core.child_process import ParentPipe
+from rg_env.core.child_main import ParentPipe
 from rg_env.core.processes import JsonProcess, bare_environment
 from rg_env.core.tasks import library
 from rg_env.core.tasks.library import NOT_A_TASK, to_plain

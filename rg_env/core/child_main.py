@@ -1,7 +1,7 @@
 """Code that runs inside a child process started by `core.processes`. Standard library only, to keep startup fast.
 
 - `ParentPipe`: the child's end of a `JsonProcess`.
-- `python child_process.py PARENT_PID COMMAND ...` replaces itself with the command, which receives SIGTERM when its
+- `python child_main.py PARENT_PID COMMAND ...` replaces itself with the command, which receives SIGTERM when its
   parent dies, even if the parent was killed. On systems other than Linux, it only runs the command. It is a separate
   program, run by path and without this package, because code between fork and exec can deadlock if the parent has
   threads.
