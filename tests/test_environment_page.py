@@ -9,9 +9,10 @@ from pathlib import Path
 from release_environments import RELEASES
 
 from rg_env.adapters.v1 import ReasoningGymTasksetConfig
+from rg_env.core.config.parsing import DEFAULT_REWARDS
 from rg_env.core.environment import ReasoningGym
 from rg_env.core.prompts import SYSTEM_PROMPT
-from rg_env.core.rewards import DEFAULT_REWARDS, resolve_rewards
+from rg_env.core.rewards import resolve_rewards
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = (ROOT / "docs" / "reference" / "environment.md").read_text()
@@ -81,7 +82,7 @@ def test_sizes_and_rewards_are_said_as_they_are() -> None:
     parameters = inspect.signature(ReasoningGym).parameters
     sizes = [parameters[f"num_{split}_examples"].default for split in ("train", "eval")]
     assert "{:,} for training and {:,} for evaluation".format(*sizes) in SECTIONS["Datasets"]
-    (first, weight), (second, other) = DEFAULT_REWARDS
+    (first, weight), (second, other) = DEFAULT_REWARDS.items()
     assert f"`{first}` (weight {weight}) and `{second}` ({other})" in SECTIONS["Task"]
 
 

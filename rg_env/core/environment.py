@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, get_args
 
+from rg_env.core.config.files import OTHER_NAMES
 from rg_env.core.data.dataset import build_splits
 from rg_env.core.data.manifest import Manifest
 from rg_env.core.data.selection import Row as DrawnRow
@@ -180,21 +181,12 @@ class Environment:
         return self.rubric.score(rollouts)
 
 
-_OTHER_NAMES = {
-    **dict.fromkeys(("task_name", "task", "tasks", "dataset", "dataset_name"), "gym"),
-    **dict.fromkeys(("num_examples", "num_samples", "size"), "num_train_examples"),
-    "reward_funcs": "rewards",
-    "partial_credit": "grading",
-}
-"""Parameter names in other environments, with their names here."""
-
-
 def unknown_parameters(names: Iterable[str], known: Collection[str]) -> UnknownNameError:
     """The error for unknown parameters of an environment."""
 
     def hint(name: str) -> str:
-        if name in _OTHER_NAMES:
-            return f"it is {_OTHER_NAMES[name]!r} here"
+        if ours := OTHER_NAMES["environment"].get(name):
+            return f"it is {ours!r} here"
         option = f"it is an option of a task; use gym={{'name': TASK, 'config': {{{name!r}: VALUE}}}}"
         return option if is_task_option(name) else ""
 

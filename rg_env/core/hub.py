@@ -72,11 +72,13 @@ def hub_answers() -> bool:
 def repo_problem(repo_id: str) -> str | None:
     """The reason `repo_id` is not a valid repository name; None if it is valid."""
     parts = repo_id.split("/")
-    if len(parts) != 2 or not all(map(_PART.fullmatch, parts)):
-        return "is not a repository: use USER/NAME with letters, digits, '-', '_' and '.'"
-    if "--" in repo_id or ".." in repo_id or repo_id.endswith(".git") or len(repo_id) > _MOST:
-        return f"is not a valid repository: no '--' or '..', no '.git' at the end, at most {_MOST} characters"
-    return None
+    is_plain = len(parts) == 2 and all(map(_PART.fullmatch, parts)) and len(repo_id) <= _MOST
+    if is_plain and "--" not in repo_id and ".." not in repo_id and not repo_id.endswith(".git"):
+        return None
+    return (
+        "is not a repository: use USER/NAME with letters, digits, '-', '_' and '.', but without '--', '..' or '.git' "
+        f"at the end, and at most {_MOST} characters"
+    )
 
 
 def revision_problem(revision: str) -> str | None:

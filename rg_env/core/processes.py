@@ -155,11 +155,12 @@ def run(command: Sequence[str], deadline_s: float, environment: Mapping[str, str
     try:
         output, errors = process.communicate(timeout=deadline_s)
     except subprocess.TimeoutExpired:
-        _kill_group(process)
         return Finished(None, errors=f"no answer within {deadline_s:g} s", timed_out=True)
-    except BaseException:  # the child has its own session, which Ctrl-C does not reach
-        _kill_group(process)
-        raise
+    finally:
+        if process.returncode is None:  # after Ctrl-C too, which does not reach the child's own session
+            _signal_group(process)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # a process stuck in a broken driver is left behind
+                process.communicate(timeout=2)
     return Finished(process.returncode, output, errors)
 
 
@@ -171,12 +172,6 @@ def run_python(deadline_s: float, *arguments: str) -> Finished:
 def _end(code: int) -> str:
     """How a process with this exit code ended: "exit code 3", or "signal 9 (Killed)" for -9."""
     return f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.strsignal(-code)})"
-
-
-def _kill_group(process: subprocess.Popen[Any]) -> None:
-    _signal_group(process)
-    with contextlib.suppress(subprocess.TimeoutExpired):  # a process that hangs in a broken driver is left behind
-        process.communicate(timeout=2)
 
 
 def _signal_group(process: subprocess.Popen[Any]) -> None:

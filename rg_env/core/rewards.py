@@ -36,6 +36,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple, TypeVar, get_args, overload
 
+from pydantic import ValidationError
+
+from rg_env.core.config.parsing import DEFAULT_REWARDS, RewardConfig, input_error
 from rg_env.core.event_loop import is_canceled, run_async, run_each
 from rg_env.core.grading.scoring import Grading, Rollout, Status, in_worker, partial_score, threads
 from rg_env.core.tasks.mixture import Mixture
@@ -49,14 +52,13 @@ PARAMETERS = ("rollout", "prompt", "completion", "answer", "state", "task", "inf
 """Parameter names a reward function can use."""
 OFFERED = ("rollout", "prompt", "completion", "answer", "task", "info")
 """Parameter names that every environment provides; only Verifiers' v0 API also provides `state` and `parser`."""
-DEFAULT_REWARDS = (("correctness", 1.0), ("format", 0.1))
 GATES: dict[str, Callable[[Rollout], bool]] = {
     "answered": lambda rollout: rollout.extraction.status == "ok",
     "correct": lambda rollout: rollout.score.status == "correct",
     "not_correct": lambda rollout: rollout.score.status != "correct",
 }
 """Conditions by name; a gated reward is 0 for rollouts that do not meet its condition."""
-_KEYS = ("name", "weight", "when", "options")
+_MAX_VALUE = 1e100
 _AT_LEAST_0 = ("max_tokens", "margin", "ngram")
 
 
@@ -188,36 +190,25 @@ def _resolve(item: Any) -> WeightedReward:
         item = {"name": item[0], "weight": item[1]}
     elif not isinstance(item, Mapping):
         item = {"name": item}
-    for key in item:
-        if key not in _KEYS:
-            raise unknown_name("key of a reward", key, _KEYS)
-    if "name" not in item:
-        raise InputError(f"a reward needs a name: {dict(item)!r}")
-    named, weight, when = item["name"], item.get("weight", 1.0), item.get("when")
+    named = item.get("name")
     if isinstance(named, str):
         name, function = named, get_reward(named)
     elif callable(named):
         name, function = _name_of(named), named
         check_signature(name, function)
     else:
-        raise InputError(f"a reward must be a name or a function, not {named!r}")
-    if not is_number(weight):
-        raise InputError(f"reward {name!r}: weight must be a finite number, not {shortened(weight)}")
-    if when is not None and (not isinstance(when, str) or when not in GATES):
-        raise unknown_name(f"gate of reward {name!r}", when, GATES)
-    return WeightedReward(name, _with_options(name, function, item.get("options")), float(weight), when)
+        raise InputError(f"a reward must be a name or a function, or a mapping with a name, not {shortened(item)}")
+    values = {key: value for key, value in item.items() if key != "name" and value is not None}
+    try:
+        config = RewardConfig.model_validate(values)
+    except ValidationError as error:
+        raise input_error(RewardConfig, error, values, f"reward {name!r}: ") from error
+    return WeightedReward(name, _with_options(name, function, config.options), config.weight, config.when)
 
 
-def _with_options(name: str, function: RewardFunction, options: Any) -> RewardFunction:
-    if options is None:
-        return function
-    if not isinstance(options, Mapping):
-        raise InputError(f"reward {name!r}: options must be a mapping, not {shortened(options)}")
-    own = {
-        parameter.name: parameter
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.name not in PARAMETERS and parameter.default is not parameter.empty
-    }
+def _with_options(name: str, function: RewardFunction, options: Mapping[str, Any]) -> RewardFunction:
+    parameters = inspect.signature(function).parameters.values()
+    own = {each.name: each for each in parameters if each.name not in PARAMETERS and each.default is not each.empty}
     for option, value in options.items():
         if option not in own:
             raise unknown_name(f"option of reward {name!r}", option, own).at("options", str(option))
@@ -271,19 +262,19 @@ def _failing(name: str, rollout: Rollout) -> Iterator[str]:
 
 
 def checked_value(name: str, value: object, where: str, function: object = None) -> float:
-    """`value` as a float. Raises `RewardError` unless it is a finite number (booleans and numpy scalars are allowed).
+    """`value` as a float. Raises `RewardError` unless it is a number from -1e100 to 1e100, so that sums cannot overflow
+    (booleans and numpy scalars are allowed).
 
     The message contains the file and line of `function`, if it is the user's own.
     """
     try:
         number = value.item() if hasattr(value, "item") else value  # numpy, torch; raises if not scalar
-        if isinstance(number, numbers.Real) and math.isfinite(number):
+        if isinstance(number, numbers.Real) and abs(float(number)) <= _MAX_VALUE:
             return float(number)
-    except (ValueError, RuntimeError, OverflowError):  # OverflowError: 10**400
+    except (ValueError, RuntimeError, OverflowError):
         pass
-    raise RewardError(
-        f"reward {name!r} returned {shortened(value)}, not a finite number{definition_line(function)}; {where}"
-    )
+    line = definition_line(function)
+    raise RewardError(f"reward {name!r} returned {shortened(value)}, not a finite number up to 1e100{line}; {where}")
 
 
 def describe(task: object, answer: object, text: object) -> str:

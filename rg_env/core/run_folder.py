@@ -338,12 +338,10 @@ def free_folder(
     else:
         folder = Path(output_dir)
     try:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            folder.lstat()  # raises errors that is_dir() hides
         has_files = folder.is_dir() and any(folder.iterdir())
         nearest = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         tempfile.TemporaryFile(dir=nearest).close()  # permission bits do not reveal read-only or full disks
-    except (OSError, ValueError) as error:  # ValueError: a null byte
+    except OSError as error:
         raise OutputFolderError(f"cannot write to {one_line(folder, 80)}: {reason_of(error)}; {remedy}") from error
     if has_files and not may_have_files:
         raise OutputFolderError(
@@ -357,9 +355,12 @@ def locked(folder: Path, busy: str) -> Iterator[None]:
     """Hold a lock on `folder`; the system releases it if the process dies. Does nothing on file systems without locks.
 
     Raises:
-        OutputFolderError: another process holds the lock; the message is `busy`.
+        OutputFolderError: another process holds the lock (the message is `busy`), or the folder cannot be opened.
     """
-    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise OutputFolderError(f"cannot open the folder {folder}: {error.strerror}") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

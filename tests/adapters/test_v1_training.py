@@ -174,7 +174,7 @@ def test_functions_that_a_config_plugs_count(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (None, r"reward 'odd' returned None, not a finite number; task Odd, .*completion '7'"),
+        (None, r"reward 'odd' returned None, not a finite number.*; task Odd, .*completion '7'"),
         (float("nan"), "reward 'odd' returned nan, not a finite number"),
         ({"a": 1.0, "b": None}, "reward 'b' returned None, not a finite number"),
         (KeyError("five"), "reward 'odd' raised KeyError: 'five' .*; task Odd"),

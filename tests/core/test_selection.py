@@ -23,7 +23,7 @@ def _rows(task: str, items: list[Item]) -> list[Row]:
     chosen = Selection(task, "{}", ("train", "eval"))
     for item in items:
         chosen.offer(item)
-    return chosen.rows("train")
+    return chosen.parts["train"].rows
 
 
 def _answers(task: str, items: list[Item]) -> str:
@@ -45,10 +45,10 @@ def test_repeats_are_left_out() -> None:
     chosen = Selection("maze", '{"a": 1}', ("train", "eval"))
     for item in (first, first._replace(question=f" {first.question}\n"), None, second, *_items("y", "eval")):
         chosen.offer(item)
-    assert [row["question"] for row in chosen.rows("train")] == [first.question, second.question]
+    assert [row["question"] for row in chosen.parts["train"].rows] == [first.question, second.question]
     info = {"rg_task": "maze", "config": '{"a": 1}', "entry": "{}", "problem": first.problem}
-    assert chosen.rows("train")[0]["info"] == info
-    assert (len(chosen.rows("eval")), chosen.draws) == (1, 5)
+    assert chosen.parts["train"].rows[0]["info"] == info
+    assert (len(chosen.parts["eval"].rows), chosen.draws) == (1, 5)
 
 
 def test_the_problem_decides_the_split_unless_the_question_shall() -> None:
@@ -59,9 +59,9 @@ def test_the_problem_decides_the_split_unless_the_question_shall() -> None:
     for item in (one, other):
         by_problem.offer(item)
         by_question.offer(item)
-    assert [len(by_problem.rows(split)) for split in ("train", "eval")] == [2, 0]
-    assert [by_problem.problems(split) for split in ("train", "eval")] == [1, 0]
-    assert [len(by_question.rows(split)) for split in ("train", "eval")] == [1, 1]
+    assert [len(by_problem.parts[split].rows) for split in ("train", "eval")] == [2, 0]
+    assert [len(by_problem.parts[split].problems) for split in ("train", "eval")] == [1, 0]
+    assert [len(by_question.parts[split].rows) for split in ("train", "eval")] == [1, 1]
 
 
 def test_answers_take_turns() -> None:
@@ -141,7 +141,7 @@ def test_a_slow_task_is_given_up_by_time() -> None:
     """Seconds without a new question end the search too, so that slow tasks do not take forever."""
     patient, impatient = Selection("maze", "{}", ("eval",)), Selection("maze", "{}", ("eval",), patience_s=0.0)
     for draw in range(PATIENCE_MIN_DRAWS):
-        assert not impatient.exhausted("eval"), draw
+        assert not impatient.parts["eval"].exhausted(), draw
         patient.offer(None)
         impatient.offer(None)
-    assert (patient.exhausted("eval"), impatient.exhausted("eval")) == (False, True)
+    assert (patient.parts["eval"].exhausted(), impatient.parts["eval"].exhausted()) == (False, True)

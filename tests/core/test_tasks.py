@@ -43,24 +43,24 @@ def test_dates_in_a_config_become_text() -> None:
         ("arithmetic_basic", "'basic_arithmetic'"),
         ("missing_letter", "not a Reasoning Gym task; .*'letter_counting'"),
         ("composite", "pass a list of tasks"),
-        ({"name": "maze", "wieght": 1}, "unknown key 'wieght' of a task: did you mean 'weight'"),
-        ({"name": "maze", "min_dist": 1}, "'min_dist' of a task: it is an option of the task; use config: {'min_dis"),
+        ({"name": "maze", "wieght": 1}, "task 'maze': wieght=1: unknown field 'wieght': did you mean 'weight'"),
+        ({"name": "maze", "min_dist": 1}, "min_dist=1: is an option of the task; use config: {min_dist: VALUE}"),
         ({"name": "maze", "config": {"min_dit": 1}}, "option 'min_dit' of task 'maze': did you mean 'min_dist'"),
         ({"name": "maze", "levels": {"dst": 1}}, "unknown level attribute 'dst' of task 'maze': did you mean 'dist'"),
         ([], "empty list"),
         (None, "not None"),
-        ([7], "a task must be a name or a mapping"),
-        ({}, "needs a name"),
-        ({"name": 7}, "name must be text"),
+        ([7], "a task must be a name, or a mapping with a name, not 7"),
+        ({}, "a mapping with a name, not {}"),
+        ({"name": 7}, "name=7: must be text"),
         (["maze", "maze"], "'maze' is listed 2 times"),
-        ({"name": "maze", "weight": math.nan}, "number above 0"),
-        ({"name": "maze", "weight": True}, "weight must be a number"),
-        ({"name": "maze", "config": "x"}, "config must be a mapping"),
+        ({"name": "maze", "weight": math.nan}, "'maze': weight=nan: must be a finite number"),
+        ({"name": "maze", "weight": True}, "weight=True: must be a number"),
+        ({"name": "maze", "config": "x"}, "config='x': must be a mapping"),
         ({"name": "maze", "config": {"seed": 1}}, "'seed' is not a task option"),
         ({"name": "maze", "level": 4}, r"'maze': level must be a whole number from 0 to 3, not 4"),
-        ({"name": "maze", "level": True}, r"from 0 to 3, not True"),
-        ({"name": "maze", "levels": 2}, r"levels must be a mapping"),
-        ({"name": "maze", "levels": {"dist": 4}}, r"levels\['dist'\] must be a whole number from 0 to 3"),
+        ({"name": "maze", "level": True}, r"level=True: must be a whole number"),
+        ({"name": "maze", "levels": 2}, r"levels=2: must be a mapping"),
+        ({"name": "maze", "levels": {"dist": 4}}, r"levels.dist must be a whole number from 0 to 3"),
         ({"name": "acre", "level": 0}, r"'acre' has no levels: set its options under config instead"),
         ({"name": "survo", "level": 2}, r"'survo': level 2 does not work in reasoning-gym .*AssertionError: max_empty"),
         ({"name": "sokoban", "level": 0}, r"level 0 does not work.*over 8 s"),
@@ -71,7 +71,7 @@ def test_bad_input_is_a_one_line_error(gym: Any, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         Mixture.parse(gym)
     assert "\n" not in str(caught.value)
-    assert isinstance(caught.value, UnknownNameError) == ("unknown" in str(caught.value))
+    assert isinstance(caught.value, UnknownNameError) == str(caught.value).startswith("unknown")
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=6), st.integers(6, 500))

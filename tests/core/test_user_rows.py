@@ -103,8 +103,8 @@ def test_long_fields_and_unnamed_columns_of_csv(tmp_path: Path) -> None:
         ("mixed.csv", r"line 3 is not UTF-8 text \(byte 0xe9\)"),
         ("missing.jsonl", "cannot read 'missing.jsonl': no such file; relative paths start at the working directory"),
         ("./nowhere", "there is no file ./nowhere"),
-        (" ", "the dataset name is empty"),
-        ("a\0b.csv", "null character"),
+        ("", "'' is not a data file"),
+        ("a\0b.csv", "cannot read 'a.*null"),
         (".", "is not a data file"),
     ],
 )

@@ -85,7 +85,7 @@ MISTAKES = [
     ("training.learning_rate=0", "must be above 0"),
     ("training.learning_rate=.inf", "must be a finite number"),
     ("training.top_p=1.5", "must be at most 1"),
-    ("tasks.chain_sum.weight=1e400", "must be at most 1e+100"),
+    ("tasks.chain_sum.weight=1e400", "must be a finite number"),
     ("model.name=''", "must not be empty"),
     ("training.max_steps=99999999999999999999", "must be at most 2147483647"),
     ("rewards.format=1e308", "must be at most 1e+100"),
@@ -141,7 +141,7 @@ MISTAKES = [
     (["curriculum={tasks: {spell_backward: {}}}", "splits.manifest=m.json"], "cannot be used with a curriculum"),
     ("hub.enabled=true", "is required if hub.enabled is true: set it to the repository to upload to, as USER/NAME"),
     ("hub.repo_id=legs", "is not a repository: use USER/NAME"),
-    ("hub.repo_id=me/a--b", "is not a valid repository"),
+    ("hub.repo_id=me/a--b", "is not a repository"),
     ([*UPLOADED, "hub.every=150"], "must be a multiple of output.save_every (100); try 200"),
     ([*UPLOADED, "hub.every=100", "output.save_every=0"], "there are no checkpoints to upload during training"),
 ]  # fmt: skip

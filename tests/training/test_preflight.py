@@ -70,7 +70,7 @@ def train(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]
         (["splits.manifest=nope.json"], "nope.json' cannot be read: No such file"),
         (["hub.enabled=true", "hub.repo_id=me/x"], "hub.enabled: no Hugging Face token found"),
         (["tasks=null", "data=missing.csv"],
-         "data.path: cannot read 'missing.csv': no such file; relative paths start at the working directory\n"),
+         "cannot read 'missing.csv': no such file; relative paths start at the working directory\n"),
         (["tasks=null", "data=dat.jsonl"], "'dat.jsonl': no such file; did you mean data.jsonl?\n"),
         (["tasks=null", "data=cut.jsonl"], "cut.jsonl: line 1 is not JSON"),
         (["tasks=null", "data=data.jsonl"], "200 evaluation questions would leave nothing to train on"),

@@ -8,10 +8,8 @@ variables: API keys are read from the environment directly and never appear in a
 """
 
 import copy
-import json
 import os
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -24,6 +22,7 @@ from rg_env.core.text import one_line, reason_of, shortened, similar_file
 from rg_env.errors import InputError
 
 COMMAND_LINE = "command line"
+OTHER_NAMES: dict[str, dict[str, str]] = yaml12.load(Path(__file__).with_name("other_names.yaml").read_text("utf-8"))
 SHORT_FORMS = {"model": "name", "data": "path", "engine": "kind", "output": "dir"}
 """Section that may be given as plain text -> the key that the text sets (`Section.short`)."""
 SUFFIXES = (".yaml", ".yml")
@@ -174,13 +173,11 @@ def _override(document: Document, text: str) -> None:
         raise InputError(f"{shown} is not of the form section.key=value")
     if path[0] in ("extends", "imports"):
         raise InputError(f"{shown}: {path[0]} can be set only in a config file: write one that extends this config")
-    if len(path) > yaml12.MAX_DEPTH:
-        raise InputError(f"{shown}: nested more than {yaml12.MAX_DEPTH} levels deep")
     try:
         parsed = yaml12.load_word(value)
     except ValueError as error:
-        example = f", as in {name}={shlex.quote(json.dumps(value))}" if value.isascii() and len(text) <= 60 else ""
-        raise InputError(f"{shown}: cannot read the value ({error}); quote it if it is text{example}") from error
+        example = f"""{name}='"TEXT"'"""
+        raise InputError(f"{shown}: cannot read the value ({error}); quote it if it is text: {example}") from error
     _open_lists(document, path, shown)
     document.set(path, parsed, COMMAND_LINE)
 
@@ -237,8 +234,7 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
 def counterpart(file: Path) -> str:
     """A hint that names the shipped counterpart of a config from another repository, matched by file name; empty if
     unknown."""
-    patterns = yaml12.load(Path(__file__).with_name("other_repositories.yaml").read_text(encoding="utf-8"))
-    for pattern, ours in patterns.items():
+    for pattern, ours in OTHER_NAMES["configs"].items():
         if found := re.search(f"(?:^|/)(?:{pattern})$", file.with_suffix("").as_posix()):
             name = found.expand(ours)
             return f"the config of that name in another repository corresponds to configs/{name}.yaml here"

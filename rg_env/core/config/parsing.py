@@ -50,9 +50,7 @@ class Section(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            name = type(self).__name__
-            problems = problems_in(type(self), error, term=f"field of {name}")
-            raise InputError("; ".join(f"{name}.{_given(problem, values)}" for problem in problems)) from None
+            raise input_error(type(self), error, values, f"{type(self).__name__}.") from None
 
     # Sections of config files are validated without `__init__`, so that each problem is reported at its own key.
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
@@ -158,10 +156,14 @@ def _line(document: Document, problem: Problem) -> str:
     return f"{'.'.join(given)} = {'***' if problem.secret else shown} @ {document.origin(given)}: {message}"
 
 
-def _given(problem: Problem, values: Mapping[str, Any]) -> str:
-    value = values.get(problem.path[0])
-    shown = f"={shortened(value)}" if isinstance(value, int | float | str) else ""  # not a whole environment
-    return f"{'.'.join(problem.path)}{shown}: {problem.message}"
+def input_error(schema: type[BaseModel], error: ValidationError, values: Mapping[str, Any], where: str) -> InputError:
+    """The error for invalid `values` that do not come from a config file. `where` precedes the name of each field."""
+    texts = []
+    for problem in problems_in(schema, error, term="field"):
+        value = values.get(problem.path[0])
+        shown = f"={shortened(value)}" if isinstance(value, int | float | str) else ""  # not a whole environment
+        texts.append(f"{where}{'.'.join(problem.path)}{shown}: {problem.message}")
+    return InputError("; ".join(texts))
 
 
 def problems_in(schema: type[BaseModel], error: ValidationError, *, term: str = "section") -> Iterator[Problem]:
@@ -308,6 +310,9 @@ def _path(text: str) -> str:
 Text = Annotated[str, Field(min_length=1), AfterValidator(_path)]
 
 
+Weight = Annotated[float, Field(gt=0, le=1e100, allow_inf_nan=False)]
+
+
 class TaskOptions(Section):
     """Difficulty of a task's questions."""
 
@@ -399,6 +404,10 @@ Rewards = Annotated[dict[str, RewardConfig], BeforeValidator(_weighted)]
 """Rewards by name."""
 
 
+DEFAULT_REWARDS = {"correctness": 1.0, "format": 0.1}
+"""The weights of the default rewards. The format reward has a low weight, so it never outweighs a correct answer."""
+
+
 def default_rewards() -> dict[str, RewardConfig]:
-    """The default rewards. The format reward has a low weight, so it never outweighs a correct answer."""
-    return {"correctness": RewardConfig(weight=1.0), "format": RewardConfig(weight=0.1)}
+    """`DEFAULT_REWARDS` as a section of a config."""
+    return {name: RewardConfig(weight=weight) for name, weight in DEFAULT_REWARDS.items()}

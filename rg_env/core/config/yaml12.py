@@ -84,7 +84,7 @@ class _Reader:
         for key, each in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise _error(key.start_mark, "a key must be plain text")
-            name = _text(key)
+            name = str(key.value)
             if name in values:
                 raise _error(key.start_mark, f"the key {shortened(name)} appears twice")
             own = None if path is None else (*path, name)
@@ -95,10 +95,11 @@ class _Reader:
 
 
 def _scalar(node: yaml.ScalarNode) -> Any:
-    text, kind = _text(node), node.tag.removeprefix(_TAG)
+    text, kind = str(node.value), node.tag.removeprefix(_TAG)
     try:
         match kind:
             case "str":
+                text.encode()  # raises for an unpaired surrogate
                 return text
             case "null":
                 return None
@@ -111,17 +112,6 @@ def _scalar(node: yaml.ScalarNode) -> Any:
     except (KeyError, ValueError) as error:
         raise _error(node.start_mark, f"{shortened(text)} is not a valid {kind}") from error
     raise _error(node.start_mark, f"the tag {shortened(node.tag)} is not supported")
-
-
-def _text(node: yaml.ScalarNode) -> str:
-    text = str(node.value)
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise _error(
-            node.start_mark, f"unpaired surrogate ({text[error.start]!r}), which UTF-8 cannot encode"
-        ) from error
-    return text
 
 
 def _error(mark: yaml.Mark | None, problem: str) -> ValueError:

@@ -47,10 +47,9 @@ class Limits:
     """Seconds without a reply after which a process counts as stuck. A draw can also block without using CPU time."""
     max_chunk: int = 1000
     """Maximum number of draws in one job."""
-    worth_a_process_s: float = 1.5
-    """Seconds for which all processes must be busy before more are started; starting one takes about a second."""
-    rows_a_process: int = 500
-    """Number of requested rows per process at the start."""
+    worth_a_process_s: float = 1.0
+    """Seconds of drawing in one process after which processes on the other cores start, each of which takes about a
+    second; also the estimated seconds of drawing that make it worthwhile for two processes to share a walk."""
 
 
 @dataclass(frozen=True)
@@ -91,34 +90,32 @@ class _Walk:
                 raise InputError(failure)
             self.selection.offer(item)
             for split in self.missing():
-                if self.selection.exhausted(split):
+                if self.selection.parts[split].exhausted():
                     raise self._too_few(split)
 
     def _too_few(self, split: Split) -> TooFewQuestionsError:
-        found, problems = len(self.selection.rows(split)), self.selection.problems(split)
-        of, remedy = "", "request fewer, or choose options that allow more"
-        if (self.request.by == "problem" and problems < found) or not found:
-            of = f", with {counted(problems, 'distinct problem')}"
-            remedy = (
-                "request fewer, choose options that allow more, or split by question instead of by problem "
-                "(splits.by: question in a config, split_by elsewhere)"
-            )
+        part = self.selection.parts[split]
+        found, problems = len(part.rows), len(part.problems)
+        remedy = "request fewer, or choose options that allow more"
+        if self.request.by == "problem" and (problems < found or not found):
+            remedy += ", or split by question instead of by problem (splits.by in a config, split_by elsewhere)"
         return TooFewQuestionsError(
             f"task {self.request.spec.name!r} has too few distinct questions: {self.counts[split]} requested for the "
-            f"{split} split, {found} found in {counted(self.selection.draws, 'draw')}{of}; {remedy}",
+            f"{split} split, {found} found ({counted(problems, 'distinct problem')}) in "
+            f"{counted(self.selection.draws, 'draw')}; {remedy}",
             found,
         )
 
     def missing(self) -> dict[Split, int]:
         """Number of missing rows by split."""
-        found = {split: len(self.selection.rows(split)) for split in self.counts}
+        found = {split: len(self.selection.parts[split].rows) for split in self.counts}
         return {split: n - found[split] for split, n in self.counts.items() if found[split] < n}
 
     def to_plan(self) -> int:
         """Estimated number of further draws to hand out."""
         needed = 0.0
         for split, missing in self.missing().items():
-            rate = (len(self.selection.rows(split)) + 5) / (self.selection.draws + 5 / _SHARE[split])
+            rate = (len(self.selection.parts[split].rows) + 5) / (self.selection.draws + 5 / _SHARE[split])
             needed = max(needed, missing / rate)
         return max(0, int(needed * 1.05 + 1) - (self.planned - self.selection.draws)) if needed else 0
 
@@ -130,7 +127,7 @@ class _Walk:
 
     def rows(self) -> dict[Split, list[Row]]:
         """The requested rows by split."""
-        return {split: self.selection.rows(split)[:n] for split, n in self.counts.items()}
+        return {split: self.selection.parts[split].rows[:n] for split, n in self.counts.items()}
 
 
 class Drawer:
@@ -202,10 +199,8 @@ class Generation:
         self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
         """Held while the walks and the attributes below are used; notified when they change."""
-        self._waiting = 0
-        """Number of processes that wait for draws."""
-        self._busy_since = math.inf
-        """Time at which the last process became ready; infinite while one starts."""
+        self._ready_at = math.inf
+        """Time at which the first process became ready."""
         self._error: BaseException | None = None
         self._is_over = False
 
@@ -218,15 +213,13 @@ class Generation:
         """
         total = self._rows_missing()
         progress = Progress(total, sys.stderr)
-        open_walks = sum(bool(walk.missing()) for walk in self._walks)
         try:
             with self._changed:
-                if total:
-                    self._start(min(open_walks, total // self._limits.rows_a_process) or 1)
                 while self._error is None and (missing := self._rows_missing()):
                     progress.show(total - missing)
+                    is_long = time.monotonic() - self._ready_at > self._limits.worth_a_process_s
+                    self._start(self._most if is_long else 1)
                     self._changed.wait(0.1)
-                    self._start_more()
         finally:  # on errors and Ctrl-C too
             progress.close()
             with self._changed:
@@ -246,17 +239,12 @@ class Generation:
         return sum(sum(walk.missing().values()) for walk in self._walks)
 
     def _start(self, count: int) -> None:
-        for _ in range(min(count, self._most - len(self.drawers))):
+        """Start processes until there are `count`, but no more than there are chunks of draws to hand out."""
+        chunks = sum(-(-walk.to_plan() // _FIRST_CHUNK) for walk in self._walks)
+        for _ in range(min(count - len(self.drawers), chunks)):
             self.drawers.append(Drawer(self._imports, self._limits))
             self._threads.append(threading.Thread(target=self._serve, args=[self.drawers[-1]], daemon=True))
             self._threads[-1].start()
-            self._busy_since = math.inf
-
-    def _start_more(self) -> None:
-        """Double the number of processes if all have been busy for a while and more draws are needed."""
-        is_long = time.monotonic() - self._busy_since > self._limits.worth_a_process_s
-        if is_long and not self._waiting and any(walk.to_plan() for walk in self._walks):
-            self._start(len(self.drawers))
 
     def _serve(self, drawer: Drawer) -> None:
         """Hand draws to a process and collect its items, until the generation is over. Runs in a thread."""
@@ -264,7 +252,7 @@ class Generation:
         try:
             drawer.wait_ready()
             with self._changed:
-                self._busy_since = time.monotonic()
+                self._ready_at = min(self._ready_at, time.monotonic())
             while work := self._next_work(walk):
                 walk, draws = work
                 start = time.monotonic()
@@ -291,14 +279,12 @@ class Generation:
         with self._changed:
             if last:
                 last.processes -= 1
-            self._waiting += 1
             while not self._is_over:
                 left_s = {walk: n * walk.draw_s for walk in self._walks if (n := walk.to_plan())}  # 0: not yet timed
                 walks = [w for w in left_s if not w.processes or left_s[w] > self._limits.worth_a_process_s]
                 if walks:
                     walk = last if last in walks else max(walks, key=lambda w: (not w.planned, left_s[w]))
                     walk.processes += 1
-                    self._waiting -= 1
                     return walk, walk.plan(self._limits.max_chunk)
                 self._changed.wait()
         return None

@@ -33,7 +33,8 @@ def make_manifest(
     mixture: Mixture, splits: Mapping[str, tuple[Sequence[Row], int]], split_by: SplitBy = "problem"
 ) -> dict[str, Any]:
     """Build the manifest of `splits`, which maps each split to its rows and seed."""
-    tasks = [task.model_dump(exclude=None if task.levels else {"levels"}) for task in mixture.tasks]
+    fields = ("name", "weight", "config", "level", "levels")
+    tasks = [{key: getattr(task, key) for key in fields if key != "levels" or task.levels} for task in mixture.tasks]
     own = {os.path.basename(name): source for name, source in sources().items()}
     return {
         "versions": {name: version(name) for name in ("rg-env", "reasoning-gym")},

@@ -80,44 +80,33 @@ class Selection:
     ) -> None:
         self.draws = 0
         self._by = by
-        self._problems: dict[Split, set[str]] = {split: set() for split in splits}
         self._common = {"rg_task": task, "config": config_json}
         self._seen: set[str] = set()
-        self._takers = {split: _Taker(BALANCED.get(task, 0), patience_s) for split in splits}
+        self.parts = {split: Part(BALANCED.get(task, 0), patience_s) for split in splits}
+        """What has been selected for each split."""
 
     def offer(self, item: Item | None) -> None:
         """Process the next draw's item, or None if the draw yielded no item."""
         self.draws += 1
         key = question_hash(item.question) if item else ""
         split = item.split(self._by) if item else None
-        for own, taker in self._takers.items():
+        for own, part in self.parts.items():
             if item is not None and own == split and key not in self._seen:
                 info = {**self._common, "entry": item.entry, "problem": item.problem}
-                self._problems[own].add(item.problem)
                 answers = _answers(self._common["rg_task"], item)
-                taker.add({"question": item.question, "answer": item.gold or "", "info": info}, answers)
+                part.add({"question": item.question, "answer": item.gold or "", "info": info}, answers)
             else:
-                taker.miss()
+                part.miss()
         self._seen.add(key)
 
-    def rows(self, split: Split) -> list[Row]:
-        """The rows of `split` so far."""
-        return self._takers[split].rows
 
-    def problems(self, split: Split) -> int:
-        """Number of distinct problems drawn for `split` so far."""
-        return len(self._problems[split])
-
-    def exhausted(self, split: Split) -> bool:
-        """Whether further draws for `split` would be useless. Call this after `offer`."""
-        return self._takers[split].exhausted()
-
-
-class _Taker:
+class Part:
     """One split's rows, in draw order, except that no answer is right on more than one row in `one_in`."""
 
     def __init__(self, one_in: int, patience_s: float) -> None:
         self.rows: list[Row] = []
+        self.problems: set[str] = set()
+        """The problems drawn so far."""
         self._patience_s = patience_s
         self._one_in = one_in  # 0: unlimited
         self._counts: Counter[str] = Counter()
@@ -129,6 +118,7 @@ class _Taker:
 
     def add(self, row: Row, answers: tuple[str, ...]) -> None:
         self._barren, self._last_new = 0, time.monotonic()
+        self.problems.add(row["info"]["problem"])
         if not self._one_in:
             self.rows.append(row)
             return
@@ -151,6 +141,7 @@ class _Taker:
             self._stop_balancing()
 
     def exhausted(self) -> bool:
+        """Whether further draws would be useless."""
         if self._barren >= PATIENCE_DRAWS:
             return True
         if self._waiting:  # waiting rows are released after a number of draws, not after a time

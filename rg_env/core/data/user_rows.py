@@ -21,6 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rg_env.core.config.files import OTHER_NAMES
 from rg_env.core.config.parsing import Section, Text
 from rg_env.core.grading.graders.forms import same_value
 from rg_env.core.hub import hub_answers
@@ -44,17 +45,7 @@ class DataConfig(Section):
     as text."""
 
     short = "path"
-    renamed: ClassVar = {
-        "task_name": "use tasks: [NAME]; data is for your own questions",
-        "num_examples": "use splits.num_train_examples, or num_examples in an evaluation",
-        "seed": "use seed or splits.seed, or eval_seed in an evaluation",
-        "train_files": "use path",
-        "name": "use config",
-        "subset": "use config",
-        "dataset": "use path",
-        "file": "use path",
-        "prompt_key": "use question_column",
-    }
+    renamed: ClassVar = OTHER_NAMES["data"]
 
     path: Text
     """Path of a .csv, .json, .jsonl or .parquet file, or a dataset name on the Hugging Face Hub."""
@@ -82,13 +73,9 @@ class DataConfig(Section):
         return os.path.exists(self.path) or self.path.lower().endswith(FILES)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows, with the name of the data. An unchanged file is read only once.
-
-        Raises the same errors as `load_rows`; if the file is missing, the error names the key.
-        """
+        """The rows, with the name of the data. An unchanged file is read only once. Raises the same errors as
+        `load_rows`."""
         file = Path(self.path).expanduser()
-        if self.is_file and not file.exists():
-            raise InputError(f"data.path: {_missing(file)}")
         found = _rows_of(self, file.stat().st_mtime_ns if file.is_file() else 0)
         return [{**row, "info": {OWN_TASK: self.name}} for row in found]
 
@@ -231,22 +218,21 @@ def check_text(name: str, text: object) -> None:
 
 
 def _read(name: str, config: str | None, split: str) -> Iterable[_Located]:
-    if not name.strip() or "\0" in name:
-        raise InputError(f"the dataset name {'contains a null character' if name.strip() else 'is empty'}")
     file = Path(name).expanduser()
     kind = file.suffix.lower()
-    if kind not in FILES and not file.exists():
+    if kind not in FILES and not os.path.exists(file):
         return _numbered(_from_hub(name, config, split))
     if file.is_dir() or kind not in FILES:
         raise InputError(f"{shortened(name)} is not a data file: data files end in {', '.join(FILES)}")
-    if not file.exists():
-        raise InputError(_missing(file))
     try:
         if kind == ".parquet":
             from pyarrow import parquet  # type: ignore[import-untyped]
 
             return _numbered(parquet.read_table(file).to_pylist())
         data = file.read_bytes()
+    except FileNotFoundError as error:
+        hint = similar_file(file) or "relative paths start at the working directory"
+        raise InputError(f"cannot read {shortened(name)}: no such file; {hint}") from error
     except Exception as error:  # pyarrow's parser raises various errors
         raise InputError(f"cannot read {shortened(name)}: {reason_of(error)}") from error
     try:
@@ -259,11 +245,6 @@ def _read(name: str, config: str | None, split: str) -> Iterable[_Located]:
         ) from error
     lines = io.StringIO(text, newline="").readlines()  # unlike `splitlines`, only at line breaks
     return _csv_rows(lines, name) if kind == ".csv" else _json_rows(lines, name)
-
-
-def _missing(file: Path) -> str:
-    hint = similar_file(file) or "relative paths start at the working directory"
-    return f"cannot read {shortened(str(file))}: no such file; {hint}"
 
 
 def _numbered(rows: Iterable[Any]) -> Iterator[_Located]:

@@ -15,46 +15,29 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rg_env.core.child_main import ParentPipe
+from rg_env.core.config.files import OTHER_NAMES
+from rg_env.core.config.parsing import TaskOptions, Text, Weight, input_error
 from rg_env.core.processes import JsonProcess, bare_environment
 from rg_env.core.tasks import library
-from rg_env.core.tasks.library import NOT_A_TASK, to_plain
-from rg_env.core.tasks.task_table import SET_BY_ROWS, is_task_option, is_user_task, load_table, resolve_levels
-from rg_env.core.text import counted, is_number, shortened
+from rg_env.core.tasks.task_table import SET_BY_ROWS, is_user_task, load_table, resolve_levels
+from rg_env.core.text import counted, shortened
 from rg_env.errors import InputError, unknown_name
 
-_HINTS = {
-    # Names from older guides. The first three exist under another name; the last three never existed.
-    "arithmetic_basic": "use 'basic_arithmetic'",
-    "algebra_linear_1var": "use 'simple_equations'",
-    "game_of_24": "use 'puzzle24'",
-    "missing_letter": "not a Reasoning Gym task; similar tasks are 'letter_counting' and 'letter_jumble'",
-    "fizzbuzz": "not a Reasoning Gym task; similar tasks are 'number_filtering' and 'count_primes'",
-    "chess_notation": "not a Reasoning Gym task; similar tasks are 'n_queens' and 'knight_swap'",
-    NOT_A_TASK: "use a mixture instead: pass a list of tasks",
-}
-_MAX_WEIGHT = 1e100
-_KEYS = ("name", "weight", "config", "level", "levels")
 
+class TaskSpec(TaskOptions):
+    """One task of a mixture. Build it with `Mixture.parse`, which checks names and levels.
 
-class TaskSpec(BaseModel):
-    """One task of a mixture. Build it with `Mixture.parse`, which validates it."""
+    `config` is in JSON form (dates as ISO text). It includes the options set by levels, which explicit options
+    override.
+    """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str
+    name: Text
     """Name of a Reasoning Gym task."""
-    weight: float = 1.0
-    """Weight that determines the task's share of rows, relative to the mixture's other tasks; above 0."""
-    config: dict[str, Any] = Field(default_factory=dict)
-    """Options of the task in JSON form (dates as ISO text), including those set by levels, which explicit options
-    override. Other options keep the library's default."""
-    level: int | None = None
-    """Difficulty level, at least 0, for all attributes in the task's curriculum (see `core.tasks.task_table`)."""
-    levels: dict[str, int] = Field(default_factory=dict)
-    """Difficulty levels of individual attributes, which override `level`."""
+    weight: Weight = 1.0
+    """Weight that determines the task's share of rows, relative to the mixture's other tasks."""
 
     @property
     def config_json(self) -> str:
@@ -127,55 +110,35 @@ def _parse_task(item: object) -> TaskSpec:
         item = {"name": item}
     elif isinstance(item, TaskSpec):
         item = item.model_dump()
-    if not isinstance(item, Mapping):
-        raise InputError(f"a task must be a name or a mapping (keys: {', '.join(_KEYS)}), not {item!r}")
-    for key in item:
-        if key not in _KEYS:
-            hint = f"it is an option of the task; use config: {{{key!r}: {item[key]!r}}}"
-            raise unknown_name("key of a task", key, _KEYS, hint=hint if is_task_option(key) else "")
-    if "name" not in item:
-        raise InputError(f"a task needs a name: {dict(item)!r}")
-    name = _name(item["name"])
-    weight = item.get("weight", 1.0)
-    if not is_number(weight) or not 0 < weight <= _MAX_WEIGHT:
-        raise InputError(f"task {name!r}: weight must be a number above 0 and at most 1e100, not {shortened(weight)}")
-    levels = resolve_levels(name, item.get("level"), item.get("levels"))
-    return TaskSpec(
-        name=name,
-        weight=float(weight),
-        config={**levels, **_config(name, item.get("config"))},
-        level=item.get("level"),
-        levels=dict(item.get("levels") or {}),
-    )
+    if not isinstance(item, Mapping) or "name" not in item:
+        raise InputError(f"a task must be a name, or a mapping with a name, not {shortened(item)}")
+    task = item["name"]
+    if isinstance(task, str) and task not in load_table():
+        hint = "write several tasks as a list: [a, b]" if "," in task else OTHER_NAMES["tasks"].get(task, "")
+        raise unknown_name("task", task, load_table(), hint=hint)
+    try:
+        spec = TaskSpec.model_validate({key: value for key, value in item.items() if value is not None})
+    except ValidationError as error:
+        raise input_error(TaskSpec, error, item, f"task {shortened(task)}: ") from error
+    levels = resolve_levels(task, spec.level, spec.levels)
+    return spec.model_copy(update={"config": {**levels, **_plain_options(task, spec.config)}})
 
 
-def _name(name: object) -> str:
-    if not isinstance(name, str):
-        raise InputError(f"a task's name must be text, not {name!r}")
-    if name not in load_table():
-        several = f"write several tasks as a list: [{', '.join(map(str.strip, name.split(',')))}]"
-        raise unknown_name("task", name, load_table(), hint=several if "," in name else _HINTS.get(name, ""))
-    return name
-
-
-def _config(name: str, config: object) -> dict[str, Any]:
-    if config is None:
-        return {}
-    if not isinstance(config, Mapping):
-        raise InputError(f"task {name!r}: config must be a mapping of options, not {config!r}")
-    options = load_table()[name]["options"]
+def _plain_options(task: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Options in JSON form. Raises `InputError` for options that the task does not have."""
+    options = load_table()[task]["options"]
     for option in config:
         if option in SET_BY_ROWS:
             raise InputError(
-                f"task {name!r}: {option!r} is not a task option; set the seed and number of examples on the "
+                f"task {task!r}: {option!r} is not a task option; set the seed and number of examples on the "
                 f"environment"
             ).at("config", option)
         if option not in options:
-            raise unknown_name(f"option of task {name!r}", option, options).at("config", str(option))
+            raise unknown_name(f"option of task {task!r}", option, options).at("config", str(option))
     try:
-        return json.loads(json.dumps(dict(config), default=to_plain))
+        return json.loads(json.dumps(dict(config), default=library.to_plain))
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"task {name!r}: config cannot be written as JSON: {error}") from error
+        raise InputError(f"task {task!r}: config cannot be written as JSON: {error}") from error
 
 
 # Values of options. The library checks them when it builds a task's config object. That happens in a child process,

@@ -97,17 +97,14 @@ def make_entry(task: str, category: str, broken: dict[str, str]) -> TaskEntry:
     }
 
 
-def resolve_levels(task: str, level: object, levels: object) -> dict[str, Any]:
-    """The options of `task` at the given `level` and `levels`; empty if neither is given (None, or empty levels).
+def resolve_levels(task: str, level: int | None, levels: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """The options of `task` at the given `level` and `levels`; empty if neither is given.
 
     Raises:
         UnknownNameError: an attribute is not in the task's curriculum.
         InputError: the task has no curriculum, or a level is out of range or broken in the library.
     """
-    if levels is None:
-        levels = {}
-    if not isinstance(levels, Mapping):
-        raise InputError(f"task {task!r}: levels must be a mapping of attributes to levels, not {levels!r}")
+    levels = levels or {}
     if level is None and not levels:
         return {}
     entry = load_table()[task]
@@ -115,13 +112,12 @@ def resolve_levels(task: str, level: object, levels: object) -> dict[str, Any]:
     if not attributes:
         raise InputError(f"task {task!r} has no levels: set its options under config instead")
     if level is not None:
-        _check_level(("level",), task, level, max(len(steps) for steps in attributes.values()))
+        _check_level(("level",), task, level, max(map(len, attributes.values())))
     for attribute, value in levels.items():
         if attribute not in attributes:
             raise unknown_name(f"level attribute of task {task!r}", attribute, attributes).at("levels", str(attribute))
         _check_level(("levels", attribute), task, value, len(attributes[attribute]))
-    everywhere = level if isinstance(level, int) else 0
-    options = level_options(attributes, {attribute: levels.get(attribute, everywhere) for attribute in attributes})
+    options = level_options(attributes, {**dict.fromkeys(attributes, level or 0), **levels})
     for broken, reason in entry["broken_levels"].items():
         if options == level_options(attributes, dict.fromkeys(attributes, int(broken))):
             raise InputError(
@@ -158,7 +154,7 @@ def level_options(attributes: Mapping[str, list[dict[str, Any]]], levels: Mappin
     return options
 
 
-def _check_level(keys: tuple[str, ...], task: str, value: object, count: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < count:
-        what = keys[0] + "".join(f"[{key!r}]" for key in keys[1:])
-        raise InputError(f"task {task!r}: {what} must be a whole number from 0 to {count - 1}, not {value!r}").at(*keys)
+def _check_level(keys: tuple[str, ...], task: str, value: int, count: int) -> None:
+    if value >= count:
+        where = ".".join(keys)
+        raise InputError(f"task {task!r}: {where} must be a whole number from 0 to {count - 1}, not {value}").at(*keys)

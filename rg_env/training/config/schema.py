@@ -41,7 +41,7 @@ class ModelConfig(Section):
 class TaskConfig(TaskOptions):
     """One training task. Its key in `tasks` is the task's name."""
 
-    weight: Annotated[float, Field(gt=0, le=1e100)] = 1.0
+    weight: parsing.Weight = 1.0
     """This task's share of the training questions, relative to the other tasks' weights."""
 
 
