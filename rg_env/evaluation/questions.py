@@ -19,6 +19,7 @@ A call that failed permanently counts as a wrong answer, with the status "failed
 import contextlib
 import json
 import os
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -260,7 +261,7 @@ class Reply:
     """Duration of the call in seconds; None for calls in a batch."""
 
 
-class Work:
+class Work(ABC):
     """One model on a task or a benchmark, with the answers so far by key."""
 
     file: str
@@ -269,8 +270,6 @@ class Work:
     def __init__(self, model: str, label: str, keys: Iterable[Any]):
         self.model, self.label, self.keys = model, label, dict.fromkeys(keys)
         self.answers: dict[Any, Answer] = {}
-        self.has_begun = False
-        """Whether calls to the model have begun."""
         self.keep: Callable[[Record], Any] = lambda record: None
         """Called with each new record."""
 
@@ -283,9 +282,9 @@ class Work:
         """Keys of missing answers, including those of failed calls."""
         return [key for key in self.keys if key not in self.answers or self.answers[key].error is not None]
 
+    @abstractmethod
     def request(self, key: Any) -> Request:
         """The request for an answer."""
-        raise NotImplementedError
 
     def rollouts(self, replies: Mapping[Any, Reply]) -> dict[Any, Rollout]:
         """Rollouts made from the successful replies, for `take`; empty for external benchmarks."""
@@ -299,9 +298,9 @@ class Work:
             self.keep(record)
             self.put(record)
 
+    @abstractmethod
     def records(self, replies: Mapping[Any, Reply], rollouts: Mapping[Any, Rollout]) -> Iterator[Record]:
         """The replies' records, without the keys added by `take`."""
-        raise NotImplementedError
 
     def put(self, record: Record) -> bool:
         """Add a record, replacing any earlier one for the same answer. Returns False if the record is not part of this
@@ -311,9 +310,9 @@ class Work:
         self.answers[key] = Answer.of(record)
         return True
 
+    @abstractmethod
     def key(self, record: Record) -> Any:
         """The key of the answer in a record."""
-        raise NotImplementedError
 
 
 class TaskWork(Work):

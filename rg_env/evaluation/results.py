@@ -12,7 +12,7 @@ intervals.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -21,6 +21,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, Field, Strict, ValidationError
 
+from rg_env.core.config.files import leaves
 from rg_env.core.config.parsing import Section, Share, problems_in
 from rg_env.core.run_folder import RunFolder, damaged
 from rg_env.core.statistics import Difference, mean_of
@@ -28,12 +29,12 @@ from rg_env.core.text import listed, one_line
 from rg_env.errors import InputError
 from rg_env.inference import protocol
 
-RESULTS = "results_*.json"
-_ALL = "results_all_tasks_"
 Interval = Annotated[tuple[float, float], Strict(False)]
 """Lower and upper end of a 95% confidence interval. Not strict, because JSON has it as a list."""
 Part = Literal["training", "held_out", "labelled"]
 """Role of a task in a training run: trained on, held out, or reported under a label outside all overall figures."""
+SUFFIXES = {"held_out": " (held out)", "labelled": " (label)"}
+"""Suffixes of task names in plots and reports, by the task's part."""
 
 
 MEANS = {"accuracy": "correct", "greedy_accuracy": "correct", "reward": "reward", "greedy_reward": "reward",
@@ -82,6 +83,11 @@ class Sampling(protocol.Sampling):
     rollouts_per_example: int
     greedy: bool = False
     """Whether each question also has one greedy answer."""
+
+    @property
+    def described(self) -> str:
+        """Temperature, top_p and token limit, for tables and reports."""
+        return f"temperature {self.temperature:g}, top_p {self.top_p:g}, at most {self.max_tokens} tokens"
 
 
 class Accuracy(Record):
@@ -414,19 +420,9 @@ def read_results(file: str | Path) -> Results:
         ) from error
 
 
-def newest_results(folder: Path) -> tuple[dict[Path, Results], bool]:
-    """The newest results in an evaluation folder, by file, and whether there are older ones.
-
-    These are the results of all tasks or, if the evaluation ended before writing them, of each task. Raises
-    the same errors as `read_results`.
-    """
-    found = {file: read_results(file) for file in folder.glob(RESULTS)}
-    order = sorted(found, key=lambda file: (file.name.startswith(_ALL), found[file].created, file))
-    latest = {task: file for file in order for task in found[file].tasks}
-    shown = set(latest.values())
-    if order and order[-1].name.startswith(_ALL):
-        order, shown = [file for file in order if file.name.startswith(_ALL)], {order[-1]}
-    return {file: found[file] for file in order if file in shown}, len(shown) < len(order)
+def results_files(folder: Path) -> list[Path]:
+    """Files with the results of all tasks in an evaluation folder, newest first; their names contain the time."""
+    return sorted(folder.glob("results_all_tasks_*.json"), reverse=True)
 
 
 def read_evaluations(run: RunFolder, until: float = math.inf) -> list[Results]:
@@ -455,7 +451,7 @@ def merged(files: Mapping[str, Results]) -> Results:
             raise InputError(f"{file} has no answers{only}")
         for name, task in results.tasks.items():
             known, where = tasks.setdefault(name, task), first.setdefault(name, file)
-            if reason := next(_differences(known, task), None):
+            if reason := _difference(known, task):
                 raise InputError(f"{file} cannot be compared with {where} on {name!r}: {reason}")
             for model in known.models.keys() & task.models.keys():
                 if known.models[model] != task.models[model]:
@@ -474,12 +470,11 @@ def merged(files: Mapping[str, Results]) -> Results:
     return next(iter(files.values())).model_copy(update={"tasks": tasks, "models": summaries})
 
 
-def _differences(one: TaskResults, other: TaskResults) -> Iterator[str]:
-    for name in _SAME:
-        ours, theirs = getattr(one, name), getattr(other, name)
-        if ours != theirs and name in ("questions", "sampling"):
-            for field, a in vars(ours).items():
-                if a != (b := getattr(theirs, field)):
-                    yield f"different {name}: {field} is {one_line(b, 24)}, not {one_line(a, 24)}"
-        elif ours != theirs:
-            yield f"different {name}: {one_line(theirs, 24)}, not {one_line(ours, 24)}"
+def _difference(one: TaskResults, other: TaskResults) -> str | None:
+    """The first difference between two tasks in what must be equal; None if there is none."""
+    ours, theirs = (dict(leaves(each.model_dump(include=set(_SAME)))) for each in (one, other))
+    for key in [*ours, *theirs]:
+        a, b = ours.get(key), theirs.get(key)
+        if a != b:
+            return f"different {key}: {one_line(b, 24)}, not {one_line(a, 24)}"
+    return None

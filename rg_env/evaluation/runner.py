@@ -15,6 +15,7 @@ serves each model on its own GPU, and an idle GPU also serves the model with the
 
 import asyncio
 import contextlib
+import shutil
 import sys
 import time
 from collections import Counter
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rg_env.core.config import yaml12
 from rg_env.core.processes import resume_words
@@ -47,7 +48,6 @@ CONFIG_FILE = "config.yaml"
 _MAY_DIFFER = ("requests", "serving", "output", "published")
 """Sections that do not affect rollouts, and may therefore differ when an evaluation is resumed."""
 _LINE_EVERY_S = 15.0
-_MOST_BARS = 30
 
 
 def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results, Path]:
@@ -71,11 +71,10 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
     notes, works = [*notes, *changes], make_works(config, drawn)
     with ExitStack() as stack:
         stack.enter_context(removed_on_error(folder))
-        with _writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(locked(folder, f"another evaluation is writing to {folder}: wait for it, or stop it"))
-            stack.enter_context(_removed_if_unanswered(folder))
-            write_aside(folder / CONFIG_FILE, yaml12.to_yaml(config.model_dump(mode="json")))
+        folder.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(locked(folder, f"another evaluation is writing to {folder}: wait for it, or stop it"))
+        stack.enter_context(_removed_if_unanswered(folder))
+        write_aside(folder / CONFIG_FILE, yaml12.to_yaml(config.model_dump(mode="json")))
         harness = stack.enter_context(external.Harness(config, folder)) if config.external.tasks else None
         benchmarks = harness.prepare() if harness else []
         run = _ask(config, folder, [*works, *benchmarks])
@@ -88,10 +87,14 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
             external=[harness.score(each) for each in benchmarks] if harness else [],
             notes=notes,
         )
-        with _writing(folder):
+        try:
             files = write_results(results, folder)
             if results.tasks:
                 _draw(results, files)
+        except FileNotFoundError as error:
+            raise OutputFolderError(
+                f"cannot write {error.filename}: {error.strerror}; fix that and resume with {resume_words(folder)}"
+            ) from error
     return results, folder
 
 
@@ -153,26 +156,11 @@ def _removed_if_unanswered(folder: Path) -> Iterator[None]:
     try:
         yield
     except Exception:
-        with contextlib.suppress(OSError):
-            files = [file for file in folder.rglob("*") if not file.is_dir()]
-            unanswered = {folder / CONFIG_FILE, folder / external.LOG, folder / external.REQUESTS}
-            if not had_files and all(file in unanswered or not file.stat().st_size for file in files):
-                for file in files:
-                    file.unlink()
-                (folder / external.FOLDER).rmdir()
+        written = {file for file in folder.rglob("*") if file.is_file() and file.stat().st_size}
+        if not had_files and written <= {folder / name for name in (CONFIG_FILE, external.LOG, external.REQUESTS)}:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True, exist_ok=True)
         raise
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Raise `OutputFolderError` if a file cannot be written because the folder was removed or is no longer writable."""
-    try:
-        yield
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
-        raise OutputFolderError(
-            f"cannot write {error.filename or folder}: {error.strerror}; fix that and resume with "
-            f"{resume_words(folder)}"
-        ) from error
 
 
 def _folder(config: EvalConfig, resume: bool) -> Path:
@@ -214,8 +202,6 @@ def ask_local(model: LocalModel, works: Sequence[Work], lock: AbstractContextMan
 
 def _batches(model: LocalModel, works: Sequence[Work]) -> Iterator[dict[Work, dict[Any, Reply]]]:
     calls = [(work, key) for work in works for key in work.open()]
-    for work in works:
-        work.has_begun = True
     for batch in model.replies([work.request(key) for work, key in calls]):
         by_work: dict[Work, dict[Any, Reply]] = {}
         for number, reply in sorted(batch, key=lambda each: each[0]):
@@ -369,7 +355,6 @@ class Run:
         for work, key in self._calls[name]:
             if name in self.problems:
                 return
-            work.has_begun = True
             try:
                 reply = await ready.reply(work.request(key))
             except EndpointFailed as failure:
@@ -423,17 +408,20 @@ def _draw(results: Results, files: dict[str, Path]) -> None:
 
 
 class Bars(Progress):
-    """Progress of an evaluation: one bar per model and task on a terminal, otherwise an occasional line."""
+    """Progress of an evaluation: one bar per model on a terminal, otherwise an occasional line."""
 
-    def __init__(self, works: Sequence[Work]) -> None:
+    def __init__(self, works: Iterable[Work]) -> None:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
         is_terminal = sys.stdout.isatty()
         # Without a terminal, the bars are not shown; they are only used to estimate the remaining time.
-        console = Console(highlight=False, quiet=not is_terminal)
-        more: Any = {"console": console, "disable": not is_terminal, "speed_estimate_period": 600}
-        super().__init__(*columns, TimeRemainingColumn(), **more)
-        self._works, self._bars = works, dict[Work, Task]()
-        self._updated = self._last = time.monotonic()
+        more: Any = {"console": Console(highlight=False, quiet=not is_terminal), "disable": not is_terminal}
+        super().__init__(*columns, TimeRemainingColumn(), speed_estimate_period=600, **more)
+        self._works: dict[str, list[Work]] = {}
+        for work in works:
+            self._works.setdefault(work.model, []).append(work)
+        for name, of_model in self._works.items():
+            self.add_task(name, total=sum(len(work.keys) for work in of_model))
+        self._updated = self._printed = time.monotonic()
 
     def __exit__(self, *_: object) -> None:
         self._update()
@@ -446,21 +434,14 @@ class Bars(Progress):
             self._updated = time.monotonic()
 
     def _update(self) -> None:
-        due = time.monotonic() - self._last >= _LINE_EVERY_S
-        for work in self._works:
-            made, total = len(work.answers), len(work.keys)
-            if work not in self._bars:
-                if not work.has_begun and made < total:
-                    continue
-                self.add_task(f"{work.model} · {work.label}", total=total, visible=len(self._bars) < _MOST_BARS)
-                self._bars[work] = self.tasks[-1]
-            task = self._bars[work]
-            was_finished = task.finished
-            self.update(task.id, completed=made)
-            if self.disable and not was_finished and (task.finished or due):
-                self._last = time.monotonic()
-                left = f", {timedelta(seconds=round(task.time_remaining))} left" if task.time_remaining else ""
-                _say(f"{task.description}: {made:,} of {total:,}{left}")
+        due = time.monotonic() - self._printed >= _LINE_EVERY_S
+        for bar, works in zip(self.tasks, self._works.values(), strict=True):
+            before, was_finished = bar.completed, bar.finished
+            self.update(bar.id, completed=sum(len(work.answers) for work in works))
+            if self.disable and not was_finished and (bar.finished or (due and bar.completed > before)):
+                self._printed = time.monotonic()
+                left = f", {timedelta(seconds=round(bar.time_remaining))} left" if bar.time_remaining else ""
+                _say(f"{bar.description}: {bar.completed:,.0f} of {bar.total:,.0f}{left}")
 
 
 def _say(*lines: str) -> None:

@@ -14,7 +14,7 @@ from rich.table import Table as RichTable
 
 from rg_env.core.statistics import with_interval
 from rg_env.core.text import counted
-from rg_env.evaluation.results import Accuracy, Interval, Part, Results, Sampling, Scores
+from rg_env.evaluation.results import SUFFIXES, Accuracy, Interval, Part, Results, Sampling, Scores
 
 _ABOUT_ACCURACIES = (
     "Accuracies with 95% intervals, clustered by question. Constant: accuracy of the best constant answer. The rows "
@@ -176,7 +176,7 @@ def _accuracies(results: Results, limit: int | None) -> Rows:
     rows = []
     for name, task in results.tasks.items():
         accuracies = [_accuracy(each.scores) for each in task.models.values()]
-        title = f"{name} (held out)" if task.part == "held_out" else name
+        title = f"{name}{SUFFIXES['held_out']}" if task.part == "held_out" else name
         rows.append([title, str(task.questions.n), cell(task.floor), *accuracies])
     below = [[name, "", "", *cells] for name, cells in _over_tasks(results) if set(cells) != {_NOTHING}]
     return [*_shortened(rows, limit), *below]
@@ -232,9 +232,7 @@ def _sampled(results: Results) -> str:
     for name, task in results.tasks.items():
         tasks.setdefault(task.sampling, []).append(name)
     return "; ".join(
-        f"temperature {each.temperature:g}, top_p {each.top_p:g}, at most {each.max_tokens} tokens"
-        + (f" ({', '.join(names)})" if len(tasks) > 1 else "")
-        for each, names in tasks.items()
+        each.described + (f" ({', '.join(names)})" if len(tasks) > 1 else "") for each, names in tasks.items()
     )
 
 

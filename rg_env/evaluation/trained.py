@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from rg_env.core.config.files import leaves
 from rg_env.core.data.manifest import read_manifest
@@ -210,8 +210,8 @@ def _trained(run: RunFolder) -> frozenset[str] | None:
     """Hashes and keys of the questions used for training in a run; None if the run did not record them."""
     rows = run.manifest().get("rows", "")
     if rows is None:
-        own = _own_rows(run)
-        return None if own is None else frozenset(own.train)
+        train = _own_rows(run).get("train")
+        return None if train is None else frozenset(train)
     if rows == "":
         return frozenset()
     try:
@@ -221,17 +221,10 @@ def _trained(run: RunFolder) -> frozenset[str] | None:
     return frozenset([*split["question_hashes"], *(split.get("problems") or ())])
 
 
-class _OwnRows(BaseModel):
-    """Hashes of the user's own rows (`questions.own_rows`)."""
-
-    train: list[str]
-    eval: list[str]
-
-
-def _own_rows(run: RunFolder) -> _OwnRows | None:
-    own = run.manifest().get("own_rows")
+def _own_rows(run: RunFolder) -> dict[str, list[str]]:
+    """Hashes of the user's own rows (`questions.own_rows`); empty if the run did not record them."""
     try:
-        return None if own is None else _OwnRows.model_validate(own)
+        return TypeAdapter(dict[str, list[str]]).validate_python(run.manifest().get("own_rows") or {})
     except ValidationError as error:
         raise damaged(run.manifest_file, "own_rows is malformed") from error
 
@@ -245,9 +238,9 @@ def changes_since_training(config: EvalConfig, drawn: Iterable[Questions]) -> li
     notes, data, ours = [], config.data.model_dump(exclude_none=True), list(map(hash_with_answer, found.rows))
     for name, model in config.models.items():
         run = None if model.url else run_of(model.model)
-        if not run or not run.config_file.is_file() or not (own := _own_rows(run)):
+        if not run or not run.config_file.is_file():
             continue
-        theirs, splits = own.eval[: config.num_examples], run.config().get("splits")
+        theirs, splits = _own_rows(run).get("eval", [])[: config.num_examples], run.config().get("splits")
         is_same_split = isinstance(splits, Mapping) and splits.get("eval_seed") == config.eval_seed
         if is_same_split and run.config().get("data") == data and (changed := len(set(theirs).difference(ours))):
             those = f"{changed} of the {counted(len(theirs), 'evaluation question')} of its training run"

@@ -1,13 +1,18 @@
-"""Whole evaluations against a real server: requests, concurrency, failures and resuming."""
+"""Whole evaluations against a real server: requests, concurrency, failures, resuming, and accidents from outside."""
 
+import contextlib
+import io
 import json
 import os
+import resource
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +21,21 @@ from chat_server import ChatServer
 from starlette.responses import JSONResponse
 
 from rg_env import evaluation
+from rg_env.core import rewards
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.processes import entered
-from rg_env.errors import InputError, OutputFolderError, RewardError, ServerError
+from rg_env.core.run_folder import json_lines, locked
+from rg_env.errors import InputError, OutputFolderError, RewardError, ServerError, install_command
 from rg_env.evaluation.config import EvalConfig, eval_config_of
-from rg_env.evaluation.results import Results, read_results
+from rg_env.evaluation.results import Results, read_results, results_files
 from rg_env.evaluation.runner import run_evaluation
 from rg_env.tiny import TASKS
 
-SIZES = json.dumps(TASKS["leg_counting"])
-GOLD = {row["question"]: row["answer"] for row in build_rows({"name": "leg_counting", "config": TASKS["leg_counting"]},
-                                                             "eval", 40, 0)}  # fmt: skip
+RgEnv = Callable[..., tuple[int, str, str]]
+PROGRAM = str(Path(sys.executable).with_name("rg-env"))
+LEGS = f"tasks.leg_counting.config={json.dumps(TASKS['leg_counting'])}"
+SPEC = {"name": "leg_counting", "config": TASKS["leg_counting"]}
+GOLD = {row["question"]: row["answer"] for row in build_rows(SPEC, "eval", 40, 0)}
 
 
 def half(question: str) -> str:
@@ -34,12 +43,22 @@ def half(question: str) -> str:
     return f"<answer>{GOLD[question] if len(question) % 2 else 'none'}</answer>"
 
 
-def _config(server: ChatServer, folder: Path, *overrides: str, n: int = 20, models: str = "") -> EvalConfig:
-    models = models or json.dumps({"a": {"model": "m", "url": server.url}})
-    return eval_config_of(
-        [f"models={models}", f"tasks.leg_counting.config={SIZES}", f"num_examples={n}", f"output.dir={folder}",
-         "requests={tries: 3, pause_s: 0.01}", *overrides]
-    )  # fmt: skip
+def right(question: str) -> str:
+    return f"<answer>{GOLD[question]}</answer>"
+
+
+def refusal(status: int, message: str) -> JSONResponse:
+    return JSONResponse({"error": {"message": message}}, status)
+
+
+def _arguments(server: ChatServer, folder: Path, *overrides: str, n: int = 20, models: Any = None) -> list[str]:
+    models = models or {"a": {"model": "m", "url": server.url}}
+    return [f"models={json.dumps(models)}", LEGS, f"num_examples={n}", f"output.dir={folder}", "requests.pause_s=0.01",
+            "requests.tries=1", *overrides]  # fmt: skip
+
+
+def _config(*given: Any, **more: Any) -> EvalConfig:
+    return eval_config_of(_arguments(*given, **more))
 
 
 def _run(config: EvalConfig, **options: Any) -> Results:
@@ -47,7 +66,16 @@ def _run(config: EvalConfig, **options: Any) -> Results:
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "rollouts.jsonl").read_text().splitlines()]
+    return list(json_lines(folder / "rollouts.jsonl"))
+
+
+def _started(server: ChatServer, command: list[str], calls: int) -> subprocess.Popen[str]:
+    """The command's process, once it has made some calls."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    before, deadline = len(server.requests), time.monotonic() + 120
+    while len(server.requests) < before + calls and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.02)
+    return process
 
 
 def test_every_question_is_asked_and_scored(chat: ChatServer, tmp_path: Path) -> None:
@@ -56,20 +84,19 @@ def test_every_question_is_asked_and_scored(chat: ChatServer, tmp_path: Path) ->
     config = _config(chat, tmp_path / "e", "rollouts_per_example=2", "sampling={temperature: 0.5, max_tokens: 77}")
     results = _run(config)
     asked = Counter(body["messages"][-1]["content"] for body in chat.requests)
-    expected = build_rows({"name": "leg_counting", "config": TASKS["leg_counting"]}, "eval", 20, 0)
+    expected = build_rows(SPEC, "eval", 20, 0)
     assert asked == {row["question"]: 2 for row in expected}
     body = chat.requests[0]
     assert (body["model"], body["temperature"], body["top_p"], body["max_tokens"]) == ("m", 0.5, 1.0, 77)
     assert body["messages"][0] == {"role": "system", "content": config.prompt.system_prompt}
-    right = sum(len(row["question"]) % 2 for row in expected) / 20
+    accuracy = sum(len(row["question"]) % 2 for row in expected) / 20
     scores = results.tasks["leg_counting"].models["a"].scores
-    assert scores.accuracy == pytest.approx(right)
-    assert scores.reward == pytest.approx(right + 0.1)
+    assert (scores.accuracy, scores.reward) == (pytest.approx(accuracy), pytest.approx(accuracy + 0.1))
     assert (scores.n, scores.answers, scores.failed, scores.left_out) == (20, 40, 0, 0)
     assert results.models["a"].usage.completion_tokens == 40 * 5
     (file,) = (tmp_path / "e").glob("results_leg_counting_*.json")
     assert read_results(file) == results.of_task("leg_counting")
-    (file,) = (tmp_path / "e").glob("results_all_tasks_*.json")
+    (file,) = results_files(tmp_path / "e")
     assert read_results(file) == results
     assert len(list((tmp_path / "e").glob("*.png"))) == 2
     assert "macro" not in (tmp_path / "e" / "summary.md").read_text()
@@ -79,20 +106,17 @@ def test_every_question_is_asked_and_scored(chat: ChatServer, tmp_path: Path) ->
 
 
 def test_a_task_may_have_sampling_of_its_own(chat: ChatServer, tmp_path: Path) -> None:
-    """Other settings are the defaults; the results record how each task was sampled. `rg_env.evaluation.evaluate` stays
-    a function after its first call."""
+    """Other settings are the defaults; the results record how each task was sampled."""
     tasks = {"gcd": {"num_examples": 3, "sampling": {"temperature": 0, "max_tokens": 9}}, "lcm": {}}
-    more = {"num_examples": 5, "sampling": {"top_p": 0.9}}
-    for name in "ab":
-        chat.reset(lambda question: "<answer>1</answer>")
-        output = {"dir": str(tmp_path / name)}
-        results, folder = evaluation.evaluate({"m": {"model": "m", "url": chat.url}}, tasks, output=output, **more)
-        asked = Counter((body["temperature"], body["top_p"], body["max_tokens"]) for body in chat.requests)
-        assert asked == {(1.0, 0.9, 1024): 5, (0.0, 0.9, 9): 3}
-        found = {name: (task.sampling.temperature, task.sampling.max_tokens) for name, task in results.tasks.items()}
-        assert found == {"lcm": (1.0, 1024), "gcd": (0.0, 9)}
-        summary = (folder / "summary.md").read_text()
-        assert "temperature 0, top_p 0.9, at most 9 tokens (gcd); temperature 1, top_p 0.9" in summary
+    chat.reset(lambda question: "<answer>1</answer>")
+    results, folder = evaluation.evaluate({"m": {"model": "m", "url": chat.url}}, tasks, num_examples=5,
+                                          output={"dir": str(tmp_path / "e")}, sampling={"top_p": 0.9})  # fmt: skip
+    asked = Counter((body["temperature"], body["top_p"], body["max_tokens"]) for body in chat.requests)
+    assert asked == {(1.0, 0.9, 1024): 5, (0.0, 0.9, 9): 3}
+    found = {name: (task.sampling.temperature, task.sampling.max_tokens) for name, task in results.tasks.items()}
+    assert found == {"lcm": (1.0, 1024), "gcd": (0.0, 9)}
+    summary = (folder / "summary.md").read_text()
+    assert "temperature 0, top_p 0.9, at most 9 tokens (gcd); temperature 1, top_p 0.9" in summary
 
 
 def test_calls_under_way_stay_at_their_number(chat: ChatServer, tmp_path: Path) -> None:
@@ -112,10 +136,9 @@ def test_failed_calls_are_wrong_answers_that_are_counted(chat: ChatServer, tmp_p
     refused = {question for question in GOLD if len(question) % 2}
 
     def trouble(number: int, body: dict[str, Any]) -> Any:
-        asked = body["messages"][-1]["content"]
-        return JSONResponse({"error": {"message": "too long"}}, 400) if asked in refused else None
+        return refusal(400, "too long") if body["messages"][-1]["content"] in refused else None
 
-    chat.reset(lambda question: f"<answer>{GOLD[question]}</answer>", trouble=trouble)
+    chat.reset(right, trouble=trouble)
     config = _config(chat, tmp_path / "e")
     scores = _run(config).tasks["leg_counting"].models["a"].scores
     asked = len([record for record in _records(tmp_path / "e") if record["question"] in refused])
@@ -124,7 +147,7 @@ def test_failed_calls_are_wrong_answers_that_are_counted(chat: ChatServer, tmp_p
     assert scores.accuracy == pytest.approx(1 - asked / 20)
     assert scores.status == pytest.approx({"correct": 1 - asked / 20, "failed": asked / 20})
     assert {r["error"] for r in _records(tmp_path / "e") if r["status"] == "failed"} == {"HTTP 400: too long"}
-    chat.reset(lambda question: f"<answer>{GOLD[question]}</answer>")
+    chat.reset(right)
     scores = _run(config, resume=True).tasks["leg_counting"].models["a"].scores
     assert (scores.accuracy, scores.failed, len(chat.requests)) == (1.0, 0, asked)
 
@@ -132,14 +155,12 @@ def test_failed_calls_are_wrong_answers_that_are_counted(chat: ChatServer, tmp_p
 def test_an_endpoint_that_fails_ends_alone(chat: ChatServer, tmp_path: Path) -> None:
     """The other models are evaluated completely, no results are written, and resuming requests the rest."""
     model = {"model": "m", "url": chat.url}
-    models = json.dumps({"a": model, "b": {**model, "system_prompt": "B"}})
-    of_b = lambda body: body["messages"][0]["content"] == "B"  # noqa: E731
 
-    def gone(number: int, body: dict[str, Any]) -> Any:
-        return JSONResponse({"error": {"message": "out of credit"}}, 402) if of_b(body) else None
+    def of_b(body: dict[str, Any]) -> bool:
+        return bool(body["messages"][0]["content"] == "B")
 
-    chat.reset(half, trouble=gone)
-    config = _config(chat, tmp_path / "e", models=models)
+    chat.reset(half, trouble=lambda number, body: refusal(402, "out of credit") if of_b(body) else None)
+    config = _config(chat, tmp_path / "e", models={"a": model, "b": {**model, "system_prompt": "B"}})
     with pytest.raises(ServerError, match=r"^b: HTTP 402: out of credit; no results are written\. Resume with --"):
         _run(config)
     assert {record["model"] for record in _records(tmp_path / "e")} == {"a"}
@@ -154,48 +175,53 @@ def test_an_endpoint_that_fails_ends_alone(chat: ChatServer, tmp_path: Path) -> 
 
 def test_a_server_that_never_answers_has_no_result(chat: ChatServer, tmp_path: Path) -> None:
     """It is given up after some calls in a row; an accuracy that was not measured is never reported as 0."""
-    chat.reset(half, trouble=lambda number, body: JSONResponse({"error": {"message": "overloaded"}}, 503))
-    impatient = ["requests.give_up_after=5", "requests.concurrency=2", "requests.tries=1"]
+    chat.reset(half, trouble=lambda number, body: refusal(503, "overloaded"))
     with pytest.raises(ServerError, match=r"a: 5 calls failed in a row: HTTP 503: overloaded"):
-        _run(_config(chat, tmp_path / "e", *impatient, n=40))
+        _run(_config(chat, tmp_path / "e", "requests.give_up_after=5", "requests.concurrency=2", n=40))
     assert len(chat.requests) < 10
-    chat.reset(half, trouble=lambda number, body: JSONResponse({"error": {"message": "bad parameter"}}, 400))
+    chat.reset(half, trouble=lambda number, body: refusal(400, "bad parameter"))
     with pytest.raises(ServerError, match=r"all calls failed \(20\), so there is no .* such as HTTP 400: bad"):
         _run(_config(chat, tmp_path / "f"))
     assert not list(tmp_path.rglob("results*"))
 
 
 def test_going_on_needs_the_same_questions(chat: ChatServer, tmp_path: Path) -> None:
-    """And a folder that holds an evaluation; without --resume, none at all."""
+    """And a folder that holds an evaluation; without --resume, none at all. One process writes to it at a time."""
     chat.reset(half)
-    _run(_config(chat, tmp_path / "e", n=4))
+    folder = tmp_path / "e"
+    _run(_config(chat, folder, n=4))
     with pytest.raises(OutputFolderError, match=r"not empty: .*--resume\)"):
-        _run(_config(chat, tmp_path / "e", n=4))
+        _run(_config(chat, folder, n=4))
     with pytest.raises(InputError, match="has different num_examples, grading, sampling: use the same"):
-        _run(_config(chat, tmp_path / "e", "sampling.top_p=0.5", "grading=partial", n=5), resume=True)
+        _run(_config(chat, folder, "sampling.top_p=0.5", "grading=partial", n=5), resume=True)
+    with locked(folder, "busy"), pytest.raises(OutputFolderError, match="another evaluation is writing to"):
+        _run(_config(chat, folder, n=4), resume=True)
     (tmp_path / "f").mkdir()
     (tmp_path / "f" / "x").touch()
     with pytest.raises(OutputFolderError, match="does not contain an evaluation to resume"):
         _run(_config(chat, tmp_path / "f", n=4), resume=True)
+    (folder / "config.yaml").rename(tmp_path / "config.yaml")
+    (folder / "config.yaml").write_text("!!python/object:x")
+    with pytest.raises(InputError, match=r"config\.yaml is damaged: "):
+        _run(_config(chat, folder, n=4), resume=True)
+    (tmp_path / "config.yaml").rename(folder / "config.yaml")
     count = len(chat.requests)
-    _run(_config(chat, tmp_path / "e", "requests.concurrency=3", n=4), resume=True)
+    _run(_config(chat, folder, "requests.concurrency=3", n=4), resume=True)
     assert len(chat.requests) == count  # all was there
 
 
-def test_a_reward_that_raises_ends_the_evaluation(chat: ChatServer, tmp_path: Path) -> None:
+def test_a_reward_that_raises_ends_the_evaluation(
+    chat: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By name, never as a silent 0."""
-    from rg_env.core import rewards as registry
 
     def broken(rollout: Any) -> float:
         raise KeyError("no such thing")
 
-    registry._REGISTRY["broken"] = broken
-    try:
-        chat.reset(half)
-        with pytest.raises(RewardError, match="broken"):
-            _run(_config(chat, tmp_path / "e", "rewards.broken=1.0", n=4))
-    finally:
-        del registry._REGISTRY["broken"]
+    monkeypatch.setitem(rewards._REGISTRY, "broken", broken)
+    chat.reset(half)
+    with pytest.raises(RewardError, match="broken"):
+        _run(_config(chat, tmp_path / "e", "rewards.broken=1.0", n=4))
 
 
 def test_killed_at_any_moment_it_goes_on_to_the_same_figures(chat: ChatServer, tmp_path: Path) -> None:
@@ -203,19 +229,9 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_figures(chat: ChatServer, t
     chat.reset(half)
     whole = _run(_config(chat, tmp_path / "whole", n=40))
     chat.reset(half, trouble=lambda number, body: 0.1)
-    command = [
-        str(Path(sys.executable).with_name("rg-env")), "eval",
-        f"models={json.dumps({'a': {'model': 'm', 'url': chat.url}})}",
-        f"tasks.leg_counting.config={SIZES}", "num_examples=40", f"output.dir={tmp_path / 'e'}",
-        "requests.concurrency=2", "requests.tries=3",
-    ]  # fmt: skip
+    command = [PROGRAM, "eval", *_arguments(chat, tmp_path / "e", "requests.concurrency=2", n=40)]
     for kind, code in ((signal.SIGKILL, -9), (signal.SIGTERM, 130), (signal.SIGINT, 130)):
-        before = len(chat.requests)
-        again = ["--resume"] if before else []
-        process = subprocess.Popen([*command, *again], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        deadline = time.monotonic() + 120
-        while len(chat.requests) < before + 7 and time.monotonic() < deadline and process.poll() is None:
-            time.sleep(0.02)
+        process = _started(chat, [*command, *(["--resume"] if chat.requests else [])], 7)
         os.kill(process.pid, kind)
         output, _ = process.communicate(timeout=60)
         assert process.returncode == code, output
@@ -226,8 +242,140 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_figures(chat: ChatServer, t
     rest = subprocess.run([*command, "--resume"], capture_output=True, text=True, timeout=120)
     assert rest.returncode == 0, rest.stderr
     assert len(chat.requests) <= 40 + 3 * 2
-    (file,) = (tmp_path / "e").glob("results_leg_counting_*.json")
-    again = read_results(file)
+    again = read_results(*results_files(tmp_path / "e")).tasks["leg_counting"].models["a"]
     ours = whole.tasks["leg_counting"].models["a"]
-    assert again.tasks["leg_counting"].models["a"].scores == ours.scores
-    assert again.tasks["leg_counting"].models["a"].correct == ours.correct
+    assert (again.scores, again.correct) == (ours.scores, ours.correct)
+
+
+def test_a_probe_that_is_interrupted_says_how_it_goes_on(chat: ChatServer, tmp_path: Path) -> None:
+    """With the command that was entered; SIGTERM, which clusters send, ends it as Ctrl-C does."""
+    chat.reset(str, lambda number, body: 0.2)
+    command = [PROGRAM, "probe", "--model", f"m@{chat.url}", "--tasks", "gcd", "--levels", "0", "-n", "40", "-r", "4",
+               "--output-dir", str(tmp_path / "a probe")]  # fmt: skip
+    process = _started(chat, command, 3)
+    process.terminate()
+    *_, told, last = process.communicate(timeout=60)[0].splitlines()
+    assert (process.returncode, last) == (130, "interrupted")
+    assert shlex.split(told.rpartition("resume with ")[2]) == [entered("rg-env"), *command[1:], "--resume"]
+
+
+# Accidents from outside
+
+
+def test_a_folder_that_is_removed_or_renamed_is_told(chat: ChatServer, tmp_path: Path) -> None:
+    """If it is removed, the evaluation stops at once, because later answers could not be saved. If it is renamed, it
+    continues there."""
+    chat.reset(half, lambda number, body: shutil.rmtree(tmp_path / "e") if number == 5 else None)
+    with pytest.raises(OutputFolderError, match=r"rollouts\.jsonl was removed during the evaluation: "):
+        _run(_config(chat, tmp_path / "e", "requests.concurrency=2", n=40))
+    assert len(chat.requests) < 10
+    chat.reset(half, lambda number, body: (tmp_path / "e").rename(tmp_path / "f") and None if number == 1 else None)
+    with pytest.raises(OutputFolderError, match=r"cannot write .*/e/results_\S+: No such file"):
+        _run(_config(chat, tmp_path / "e", n=4))
+    assert _run(_config(chat, tmp_path / "f", n=4), resume=True).models["a"].failed == 0
+    assert len(chat.requests) == 4
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_a_failed_start_leaves_the_folder_as_it_was(
+    chat: ChatServer, existed: bool, tmp_path: Path, rg_env: RgEnv
+) -> None:
+    """The corrected command can use the same folder. Answers are kept."""
+    folder = tmp_path / "new" / "e"
+    if existed:
+        folder.mkdir(parents=True)
+    arguments = ["eval", *_arguments(chat, folder, "requests.concurrency=2", n=4)]
+    chat.reset(half, lambda number, body: refusal(401, "no"))
+    for given in ([each.replace(chat.url, "http://127.0.0.1:9/v1") for each in arguments], arguments):
+        assert rg_env(*given)[0] == 2
+        assert [*tmp_path.rglob("*")] == ([folder.parent, folder] if existed else [])
+    chat.reset(half, lambda number, body: refusal(401, "no") if number > 2 else None)
+    assert rg_env(*arguments)[0] == 2
+    assert (folder / "rollouts.jsonl").stat().st_size
+    chat.reset(half)
+    assert rg_env(*arguments, "--resume")[0] == 0
+
+
+def test_a_full_disk_is_told_and_the_evaluation_goes_on_later(chat: ChatServer, tmp_path: Path, rg_env: RgEnv) -> None:
+    """Only the answer whose line did not fit is requested again."""
+    chat.reset(lambda question: "x" * 30_000)
+    arguments = ["eval", *_arguments(chat, tmp_path / "e", "requests.concurrency=2", n=8)]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        code, _, error = rg_env(*arguments)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (code, error) == (1, f"error: cannot write {tmp_path / 'e' / 'rollouts.jsonl'}: File too large\n")
+    assert len(chat.requests) <= 5
+    chat.reset(lambda question: "y")
+    code, _, error = rg_env(*arguments, "--resume")
+    assert (code, error) == (0, "")
+    # A request of before may have been on its way still.
+    assert len(chat.requests) - 1 <= 8 - 3 <= len(chat.requests)
+    assert [len(each["completion"]) for each in _records(tmp_path / "e")] == [30_000] * 3 + [1] * 5
+
+
+def test_rollouts_of_other_questions_are_counted_as_such(
+    chat: ChatServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For example, lines of another version: they are requested again, with a notice."""
+    chat.reset(half)
+    config = _config(chat, tmp_path / "e", n=4)
+    _run(config)
+    file = tmp_path / "e" / "rollouts.jsonl"
+    file.write_text(file.read_text().replace('"row": "', '"row": "0', 3))
+    assert _run(config, resume=True).models["a"].failed == 0
+    assert "rollouts.jsonl has 3 rollouts for other questions (not counted)" in capsys.readouterr().out
+    assert len(chat.requests) == 4 + 3
+
+
+def test_a_closed_output_loses_no_results(chat: ChatServer, tmp_path: Path) -> None:
+    """If the reader closes the pipe during the evaluation, the files are still written, and then it exits as usual."""
+    chat.reset(half, lambda number, body: 0.05)
+    command = [PROGRAM, "eval", *_arguments(chat, tmp_path / "e", n=4)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()  # type: ignore[union-attr]
+        error = process.stderr.read()  # type: ignore[union-attr]
+    assert (process.returncode, error) == (141, "")
+    assert len(list((tmp_path / "e").glob("results_*.json"))) == 2
+    assert (tmp_path / "e" / "summary.md").exists()
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_names_are_no_markup(chat: ChatServer, tmp_path: Path) -> None:
+    """On a terminal, with bars."""
+    chat.reset(half)
+    names = ["[/b]x", "[red]x[/red]"]
+    models = {name: {"model": "m", "url": chat.url} for name in names}
+    with contextlib.redirect_stdout(_Terminal()) as terminal:
+        _run(_config(chat, tmp_path / "e", models=models, n=4))
+    assert all(f"{name} " in terminal.getvalue() for name in names)
+
+
+@pytest.mark.parametrize(
+    ("package", "arguments", "extra"),
+    [
+        ("scipy", ["eval", "--tasks", "gcd"], "eval"),
+        ("matplotlib", ["probe", "--tasks", "gcd"], "eval"),
+        ("lm_eval", ["eval", "--external", "gsm8k_rg"], "eval-external"),
+        ("matplotlib", ["plot", "nowhere.json"], "eval"),
+    ],
+)
+def test_a_missing_package_is_reported_before_any_call(
+    chat: ChatServer, package: str, arguments: list[str], extra: str, tmp_path: Path
+) -> None:
+    """In one line, with the command that installs it."""
+    chat.reset(half)
+    code = f"import sys; sys.modules['{package}'] = None; from rg_env.cli.main import main; main()"
+    if arguments[0] != "plot":
+        arguments = [*arguments, "--model", f"m@{chat.url}", "--output-dir", str(tmp_path / "e")]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n"), chat.requests) == (2, 1, [])
+    assert package in done.stderr
+    assert install_command(extra) in done.stderr
+    assert not (tmp_path / "e").exists()

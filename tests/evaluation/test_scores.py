@@ -1,8 +1,10 @@
-"""Figures of answers, against their definitions, and which answers are still to be made."""
+"""Figures of answers against their definitions, which answers are missing, and records that survive interrupts."""
 
+import json
 import math
 import random
 import statistics
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rg_env.core.environment import Environment
+from rg_env.core.run_folder import json_lines
 from rg_env.core.statistics import mean_and_error, pass_at_k
+from rg_env.errors import InputError
 from rg_env.evaluation.config import Price
-from rg_env.evaluation.questions import Answer, Questions, TaskWork
+from rg_env.evaluation.questions import Answer, Questions, TaskWork, record_file
 from rg_env.evaluation.scores import STATUSES, scores_of, usage_of
 from rg_env.inference.protocol import Sampling
 
@@ -75,22 +79,8 @@ def test_scores_are_means_of_the_answers(made: Made, rng: random.Random) -> None
         assert value == pytest.approx(statistics.fmean(pass_at_k(times, int(sum(each)), k) for each in right))
 
 
-@given(st.lists(st.sampled_from(STATUSES), min_size=1, max_size=6))
-def test_missing_and_failed_answers_are_open(statuses: list[str]) -> None:
-    """A later record of an answer replaces the first."""
-    work = _work(len(statuses), 2)
-    assert work.open() == [("sampled", n, k) for n in range(len(statuses)) for k in range(2)]
-    for number, status in enumerate(statuses):
-        work.put(_record(work, number, 0, status))
-    failed = [("sampled", n, 0) for n, status in enumerate(statuses) if status == "failed"]
-    assert sorted(work.open()) == sorted([*failed, *(("sampled", n, 1) for n in range(len(statuses)))])
-    for number in range(len(statuses)):
-        work.put(_record(work, number, 0, "correct"))
-    assert (len(work.answers), work.failed) == (len(statuses), 0)
-
-
-def test_questions_that_were_trained_on_are_left_out() -> None:
-    """Neither asked nor counted; nor are records of anything else that was not asked."""
+def test_missing_and_failed_answers_are_open() -> None:
+    """Not those to questions that are left out, and no records of anything else. A later record replaces the first."""
     work = _work(3, 2, frozenset({1}))
     assert [key[1:] for key in work.open()] == [(0, 0), (0, 1), (2, 0), (2, 1)]
     assert (len(work.keys), work.left_out) == (4, 1)
@@ -98,6 +88,11 @@ def test_questions_that_were_trained_on_are_left_out() -> None:
     others = [{"problem": 1}, {"problem": 3}, {"rollout": 2}, {"rollout": -1}, {"row": "other"}, {"draw": "greedy"}]
     assert not any(work.put({**good, **other}) for other in others)
     assert (len(work.answers), work.of(1)) == (0, [])
+    work.put(good)
+    work.put({**good, "rollout": 1, "error": "no"})
+    assert [key[1:] for key in work.open()] == [(0, 1), (2, 0), (2, 1)]
+    work.put({**good, "rollout": 1})
+    assert (len(work.answers), work.failed) == (2, 0)
 
 
 def test_costs_are_known_where_tokens_and_prices_are() -> None:
@@ -106,3 +101,41 @@ def test_costs_are_known_where_tokens_and_prices_are() -> None:
     assert (usage.prompt_tokens, usage.completion_tokens, usage.cost) == (8000, 4000, pytest.approx(0.016))
     assert usage_of(answers, None).cost is None
     assert usage_of([Answer()], Price(input=1.0, output=2.0)).cost is None
+
+
+# Records
+
+
+QUESTIONS = Questions(Environment(eval_rows=[{"question": "q"}]), label="t")
+KNOWN = {**Answer()._asdict(), "model": "m", "task": "t", "draw": "sampled", "row": QUESTIONS.hashes[0], "problem": 0}
+
+
+def _added(path: Path, *texts: str) -> list[str]:
+    """The texts in the file, with new ones, as they are read again."""
+    with record_file(path, [work := TaskWork("m", QUESTIONS, Sampling(), 9)]):
+        for text in texts:
+            work.keep({**KNOWN, "rollout": 0, "completion": text})
+    with record_file(path, [work := TaskWork("m", QUESTIONS, Sampling(), 9)]) as strangers:
+        assert (strangers, len(work.answers)) == (0, path.stat().st_size > 0)
+    return [record["completion"] for record in json_lines(path)]
+
+
+@given(st.lists(st.text(), max_size=4), st.integers(0, 1500))
+def test_any_text_survives_and_a_broken_line_does_not(tmp_path_factory: Any, texts: list[str], cut: int) -> None:
+    """If the file is cut at any byte, complete lines are kept, and new records start on their own lines."""
+    path = tmp_path_factory.mktemp("rollouts") / "rollouts.jsonl"
+    assert _added(path, *texts) == texts
+    content = path.read_bytes()
+    path.write_bytes(content[: min(cut, len(content))])
+    whole = content[: min(cut, len(content))].count(b"\n")
+    *before, last = _added(path, "a\ud800b")  # a lone surrogate, as a server may send it in JSON
+    assert (before, last[0]) == (texts[:whole], "a")
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "null", '{"model": "m", "task": "t"}', '{"model": []}', "\x00"])
+def test_a_damaged_line_is_one_error(tmp_path: Path, line: str) -> None:
+    """Nothing is left out in silence."""
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text(f"{json.dumps({**KNOWN, 'rollout': 0, 'completion': ''})}\n{line}\n")
+    with pytest.raises(InputError, match=r"rollouts\.jsonl is damaged: (line 2|a record)"):
+        _added(path)

@@ -22,12 +22,11 @@ from rg_env.core.run_folder import RunFolder, json_lines
 from rg_env.core.text import is_number, listed
 from rg_env.errors import InputError
 from rg_env.evaluation.plots import style
-from rg_env.evaluation.results import Interval, Results, read_evaluations
+from rg_env.evaluation.results import SUFFIXES, Interval, Results, read_evaluations
 
 REWARD, ACCURACY = "reward", "eval/accuracy"
 _PANELS = {REWARD: "reward, training batch", ACCURACY: "accuracy, sampled, on the frozen questions"}
 """Metrics compared between runs, with their labels."""
-_PARTS = {"held_out": " (held out)", "labelled": " (label)"}
 _DASHES = ("-", "--", "-.", ":")
 _BLUE, _ORANGE, _GREEN, _PURPLE, *_ = style.COLORS
 
@@ -96,7 +95,7 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
 
     Up to 7 runs are each drawn in their own color, with a band for the 95% interval of the accuracy. If there are more,
     all runs are drawn as thin gray lines, along with their mean over the common steps, and the runs with the highest
-    and lowest final values are highlighted.
+    and lowest final accuracies are highlighted.
 
     Args:
         curves: curves with distinct names.
@@ -109,7 +108,8 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
     """
     metrics = [metric for metric in _PANELS if any(metric in curve.values for curve in curves)]
     many = len(curves) > len(style.COLORS)
-    shown = _highest_and_lowest(curves) if many else curves
+    ordered = sorted(curves, key=_at_end)
+    shown = [ordered[-1], ordered[0]] if many else curves
     figure, (panels,) = style.panels(5.0 * len(metrics), 3.2, 1, len(metrics), wspace=0.18)
     longest = max(len(curve.values.get(REWARD, ())) for curve in curves)
     for axes, metric in zip(panels, metrics, strict=True):
@@ -175,17 +175,9 @@ def _points(line: dict[int, float]) -> tuple[list[int], list[float]]:
     return list(line), list(line.values())
 
 
-def _highest_and_lowest(curves: Sequence[Curve]) -> list[Curve]:
-    """Runs with the highest and lowest final accuracy, or final reward if more runs log the reward; the other metric
-    breaks ties."""
-    counts = {metric: sum(metric in curve.values for curve in curves) for metric in (ACCURACY, REWARD)}
-    first, second = sorted(counts, key=counts.__getitem__, reverse=True)
-
-    def last(curve: Curve) -> list[float]:
-        return [[-math.inf, *curve.values.get(metric, {}).values()][-1] for metric in (first, second)]
-
-    having = sorted((curve for curve in curves if first in curve.values), key=last)
-    return [having[-1], having[0]]
+def _at_end(curve: Curve) -> list[float]:
+    """Final accuracy and reward, for sorting; a run without a metric is ranked below all others."""
+    return [[-math.inf, *curve.values.get(metric, {}).values()][-1] for metric in (ACCURACY, REWARD)]
 
 
 def smoothed(values: dict[int, float], window: int) -> dict[int, float]:
@@ -267,6 +259,6 @@ def _draw_tasks(axes: Axes, evaluations: Sequence[Results], names: Sequence[str]
     tasks = evaluations[-1].tasks
     series = {f"step {each.step}": [each.tasks[name].scores for name in names] for each in evaluations}
     handles = style.draw_series(axes, series)
-    style.label_rows(axes, [f"{name}{_PARTS.get(tasks[name].part or '', '')}" for name in names], size=8)
+    style.label_rows(axes, [f"{name}{SUFFIXES.get(tasks[name].part or '', '')}" for name in names], size=8)
     style.share_axis(axes, "accuracy, sampled, on the frozen questions of each task, with 95% intervals")
     axes.legend(handles, list(series), loc="upper left", bbox_to_anchor=(1.0, 1.0))

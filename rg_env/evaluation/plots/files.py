@@ -20,7 +20,7 @@ from rg_env.errors import InputError, unknown_name
 from rg_env.evaluation.plots.curves import notes_on, plot_curves, read_curve
 from rg_env.evaluation.plots.results import plot_results
 from rg_env.evaluation.plots.style import check_suffix
-from rg_env.evaluation.results import Results, merged, newest_results, read_results
+from rg_env.evaluation.results import Results, merged, read_results, results_files
 
 
 def plot_files(
@@ -47,7 +47,7 @@ def plot_files(
             suffix is not .png, .svg or .pdf.
         OutputFolderError: the plot cannot be written.
     """
-    files = [file for given in files for file in (_files_in(given) if given.is_dir() else [given])]
+    files = [_file_in(given) if given.is_dir() else given for given in files]
     output = check_suffix(output or files[0].with_suffix(".png"))
     files = list({file.resolve(): file for file in files}.values())  # without duplicates
     if output.resolve() in {file.resolve() for file in files}:
@@ -74,14 +74,16 @@ def plot_files(
     return output, [*notes_on(curves), *notes]
 
 
-def _files_in(folder: Path) -> list[Path]:
+def _file_in(folder: Path) -> Path:
     run = RunFolder(folder)
-    found = [run.metrics_file] if run.metrics_file.is_file() else list(newest_results(folder)[0])
-    if not found and (folder / "sweep.yaml").is_file():
+    if found := [run.metrics_file] if run.metrics_file.is_file() else results_files(folder):
+        return found[0]
+    if (folder / "sweep.yaml").is_file():
         raise InputError(f"{folder} is a sweep: use `rg-env compare {folder}`, or pass {folder}/*/metrics.jsonl")
-    if not found:
-        raise InputError(f"{folder} has neither the metrics of a run (metrics.jsonl) nor results (results_*.json)")
-    return found
+    raise InputError(
+        f"{folder} has neither the metrics of a run (metrics.jsonl) nor an evaluation's results "
+        "(results_all_tasks_*.json)"
+    )
 
 
 def _run_names(files: Sequence[Path]) -> list[str]:

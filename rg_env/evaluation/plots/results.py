@@ -3,7 +3,7 @@
     plot_results(read_results("results_all_tasks_20250101-120000.json"), Path("summary.png"))
 
 One task is drawn as bars with intervals. Several tasks are drawn as dots with intervals, one row per task, or, for many
-models or tasks, as a table with one row per model and intervals of the macro averages.
+models or tasks, as a table with one row per task and one column per model.
 """
 
 import math
@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -22,8 +21,6 @@ from rg_env.evaluation.results import Accuracy, ModelSummary, Results, Scores, T
 
 _MOST_DOTS = 100
 """Maximum number of models x tasks for dots; larger results are drawn as a table."""
-_MOST_COLUMNS = 40
-"""Maximum number of tasks per table; further tasks are in tables below."""
 _FLOOR = "the best constant answer"
 _BAR = "#A8D5F0"  # light, so that lines on it are visible in grayscale
 Models = Mapping[str, ModelSummary]
@@ -63,25 +60,19 @@ def _in_words(found: Accuracy, note: str, failed: int) -> str:
     return ", ".join(filter(None, [with_interval(*found.measured), note, f"{failed} failed calls" if failed else ""]))
 
 
-def _next_to(axes: Axes, notes: Iterable[str], points: float) -> None:
-    for row, note in enumerate(notes):
-        axes.text(1.04, row, note, transform=axes.get_yaxis_transform(), va="center", fontsize=points)
-
-
 def _bars(task: TaskResults) -> Figure:
     """Draw one bar per model, with the best on top, and the best constant answer as a dashed line."""
     scores = {name: model.scores for name, model in task.models.items()}
     scores = dict(sorted(scores.items(), key=lambda item: -item[1].measured[0] if item[1].n else 1.0))
     figure, ((axes,),) = style.panels(4.5, 0.3 * len(scores) + 0.1)
-    notes, n = [], task.questions.n
+    n = task.questions.n
     for row, each in enumerate(scores.values()):
+        note = "not measured: trained on all questions"
         if each.n:
             axes.barh(row, each.measured[0], height=0.66, color=_BAR)
             style.draw_intervals(axes, [(row, each)], fmt="k.", markersize=6, capsize=3, clip_on=False)
-            notes.append(_in_words(each, f"n = {each.n}" if each.n != n else "", each.failed))
-        else:
-            notes.append("not measured: trained on all questions")
-    _next_to(axes, notes, 9)
+            note = _in_words(each, f"n = {each.n}" if each.n != n else "", each.failed)
+        axes.text(1.04, row, note, transform=axes.get_yaxis_transform(), va="center", fontsize=9)
     if task.floor is not None:
         line = axes.axvline(task.floor, color=style.COLORS[1], linestyle="--", linewidth=1.4, zorder=3)
         axes.legend([line], [f"{_FLOOR}: {task.floor:.3f}"], loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
@@ -98,13 +89,14 @@ def _scores(task: TaskResults, model: str) -> Scores | None:
     return found.scores if found and found.scores.n else None
 
 
-def _notes(models: Models, tasks: Tasks) -> list[str]:
-    """Describe each model's macro average."""
-    counts = [sum(_scores(task, name) is not None for task in tasks) for name in models]
-    return [
-        _in_words(summary, "" if count == len(tasks) else counted(count, "task"), summary.failed)
-        for summary, count in zip(models.values(), counts, strict=True)
-    ]
+def _names(models: Models, tasks: Tasks) -> list[str]:
+    """Each model's name, with its macro average below."""
+    names, short = [], style.short_names(list(models), 36)
+    for name, summary in models.items():
+        count = sum(_scores(task, name) is not None for task in tasks)
+        note = "" if count == len(tasks) else counted(count, "task")
+        names.append(f"{short[name]}\n{_in_words(summary, note, summary.failed)}")
+    return names
 
 
 def _overall(tasks: Tasks) -> str:
@@ -119,9 +111,7 @@ def _dots(models: Models, tasks: Tasks) -> Figure:
     for row in range(0, len(labels), 2):
         axes.axhspan(row - 0.5, row + 0.5, color="black", alpha=0.05, linewidth=0)
     series = {name: [summary, *(_scores(task, name) for task in tasks)] for name, summary in models.items()}
-    handles = style.draw_series(axes, series)
-    short = style.short_names(list(models), 36).values()
-    names = [f"{label}\n{note}" for label, note in zip(short, _notes(models, tasks), strict=True)]
+    handles, names = style.draw_series(axes, series), _names(models, tasks)
     floor: Line2D | None = None
     for row, task in enumerate(tasks, 1):
         if task.floor is not None:
@@ -138,58 +128,40 @@ def _dots(models: Models, tasks: Tasks) -> Figure:
 
 
 def _table(models: Models, tasks: Tasks) -> Figure:
-    """Draw a table with one row per model and one column per task, or several tables if there are many tasks."""
-    bands = math.ceil(len(tasks) / _MOST_COLUMNS)
-    size = math.ceil(len(tasks) / bands)
-    labels = list(style.short_names(list(models)).values())
-    labels += [_FLOOR] if any(task.floor is not None for task in tasks) else []
-    columns = list(style.short_names([task.task for task in tasks], 36).values())
-    cells, band_height, heads = max(0.34 * size, 2.0), 0.26 * len(labels), 0.07 * max(map(len, columns)) + 0.3  # inches
-    grid = {"width_ratios": [cells, 2.2], "wspace": 0.2 / (cells + 2.2), "hspace": heads / band_height}
-    figure, panels = style.panels(cells + 2.2, bands * band_height + (bands - 1) * heads, bands, 2, **grid)
-    for band, (axes, aside) in enumerate(panels):
-        part = slice(band * size, (band + 1) * size)
-        _cells(axes, models, tasks[part])
-        axes.set_xlim(-0.5, size - 0.5)
-        style.label_rows(axes, labels)
-        axes.xaxis.tick_top()
-        axes.set_xticks(range(len(columns[part])), columns[part], rotation=90, fontsize=8)
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
-        axes.grid(visible=False)
-        aside.set_axis_off()
-    axes.set_xlabel(f"accuracy\n{_caption(tasks)}")
-    axes.xaxis.set_label_position("bottom")
-    macro = panels[0, 1]
-    macro.set_axis_on()
-    style.draw_intervals(macro, enumerate(models.values()), color=style.COLORS[0], marker="o", capsize=3)
-    _next_to(macro, _notes(models, tasks), 8)
-    style.label_rows(macro, [""] * len(labels))
-    macro.tick_params(axis="y", length=0)
-    macro.spines["left"].set_visible(False)
-    style.share_axis(macro, f"{_overall(tasks)},\nwith 95% intervals", fontsize=8)
-    return figure
-
-
-def _cells(axes: Axes, models: Iterable[str], tasks: Tasks) -> None:
-    """Draw a table's cells and, below them, the accuracies of the best constant answers; a dash marks a missing
-    accuracy."""
-    found = [[each.measured[0] if (each := _scores(task, name)) else None for task in tasks] for name in models]
-    shades = [[math.nan if share is None else 0.02 + 0.9 * share for share in row] for row in found]
-    edges = [[place - 0.5 for place in range(count + 1)] for count in (len(tasks), len(found))]
+    """Draw a table of accuracies with one row per task and one column per model. The macro averages are on top, and the
+    last column has the accuracies of the best constant answers; a dash marks a missing accuracy."""
+    rows, columns = [_overall(tasks), *style.short_names([task.task for task in tasks]).values()], _names(models, tasks)
+    shares = [[summary.accuracy for summary in models.values()]]
+    shares += [[each.accuracy if (each := _scores(task, name)) else None for name in models] for task in tasks]
+    floors = [None, *(task.floor for task in tasks)]
+    columns += [_FLOOR] if any(floor is not None for floor in floors) else []
+    figure, ((axes,),) = style.panels(0.36 * len(columns), 0.26 * len(rows))
+    shades = [[math.nan if share is None else 0.02 + 0.9 * share for share in of_task] for of_task in shares]
+    edges = [[place - 0.5 for place in range(count + 1)] for count in (len(models), len(rows))]
     axes.pcolormesh(*edges, shades, cmap="Blues", vmin=0, vmax=1, edgecolors="white", linewidth=1.2)
 
-    def write(row: int, column: int, text: str, color: str) -> None:
+    def write(row: int, column: int, share: float | None, color: str) -> None:
+        text = "-" if share is None else f"{share:.2f}"
         # Excluded from the layout, which would be slow with hundreds of texts.
         axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color, in_layout=False)
 
-    for row, shares in enumerate(found):
-        for column, share in enumerate(shares):
-            text = "-" if share is None else f"{share:.2f}"
-            write(row, column, text, "white" if share is not None and share > 0.75 else "black")
-    for column, task in enumerate(tasks):
-        if task.floor is not None:
-            write(len(found), column, f"{task.floor:.2f}", style.GREY)
+    for row, (of_task, floor) in enumerate(zip(shares, floors, strict=True)):
+        for column, share in enumerate(of_task):
+            write(row, column, share, "white" if share is not None and share > 0.75 else "black")
+        if floor is not None:
+            write(row, len(models), floor, style.GREY)
+    axes.axhline(0.5, color="black", linewidth=0.8)
+    style.label_rows(axes, rows)
+    axes.get_yticklabels()[0].set_fontweight("bold")
+    axes.xaxis.tick_top()
+    axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize=8)
+    axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(rows) - 0.5, -0.5))
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.grid(visible=False)
+    axes.set_xlabel(f"accuracy, with 95% intervals of the averages\n{_caption(tasks)}")
+    axes.xaxis.set_label_position("bottom")
+    return figure
 
 
 def _span(numbers: Iterable[int]) -> str:

@@ -24,7 +24,7 @@ from rg_env.core.run_folder import RunFolder, written_aside
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.questions import ROLLOUTS
 from rg_env.evaluation.report.content import Page, results_page, run_page
-from rg_env.evaluation.results import RESULTS
+from rg_env.evaluation.results import results_files
 
 ROLLOUTS_KEPT = 10_000
 """Default maximum number of rollouts in a report."""
@@ -75,13 +75,13 @@ def _page(source: Path, limit: int) -> Page:
         raise InputError(f"{source} does not exist: pass the folder of a run or an evaluation, or a results file")
     if RunFolder.is_run(source):
         return run_page(source, limit)
-    if (source / ROLLOUTS).is_file() or any(source.glob(RESULTS)):
+    if (source / ROLLOUTS).is_file() or results_files(source):
         return results_page(source, limit)
     if (source / "sweep.yaml").is_file():
         raise InputError(f"{source} is a sweep: pass the folder of one of its runs, or use `rg-env compare {source}`")
     raise InputError(
-        f"{source} contains neither a training run (metrics.jsonl, eval_results/) nor an evaluation (results_*.json, "
-        f"{ROLLOUTS})"
+        f"{source} contains neither a training run (metrics.jsonl, eval_results/) nor an evaluation "
+        f"(results_all_tasks_*.json, {ROLLOUTS})"
     )
 
 

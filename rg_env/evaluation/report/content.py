@@ -34,7 +34,6 @@ _CHARTS = {
     "Completion length, tokens": {"completions/mean_length": "mean", "completions/max_length": "longest"},
 }
 """Metrics and their labels, by chart title."""
-_PARTS = {"held_out": " (held out)", "labelled": " (label)"}
 _ABOUT_MEANS = "Means with 95% intervals, clustered by question."
 Estimate = tuple[float, float | None, float | None]
 """A value, and the ends of its 95% interval, which are None if unknown."""
@@ -120,7 +119,7 @@ class Page:
         self.tables += [replace(table, title=table.title or "Summary") for table in tables_of(results)]
         tasks = [
             Task(
-                f"{name}{_PARTS.get(task.part or '', '')}",
+                f"{name}{schema.SUFFIXES.get(task.part or '', '')}",
                 [(model, each.scores) for model, each in task.models.items()],
                 counted(task.questions.n, "question"),
                 task.floor,
@@ -199,12 +198,8 @@ def _date(created: str | None) -> str:
 
 def _sampling(results: Results) -> str:
     """The first task's sampling settings."""
-    sampling = results.sampling
-    answers = counted(sampling.rollouts_per_example, "answer")
-    return (
-        f"{answers} per question, temperature {sampling.temperature:g}, top_p {sampling.top_p:g}, "
-        f"at most {sampling.max_tokens} tokens"
-    )
+    answers = counted(results.sampling.rollouts_per_example, "answer")
+    return f"{answers} per question, {results.sampling.described}"
 
 
 # Evaluations
@@ -220,7 +215,10 @@ def results_page(source: Path, limit: int) -> Page:
     """
     folder = source if source.is_dir() else source.parent
     page, file = Page(folder.resolve().name, "evaluation"), folder / ROLLOUTS
-    results = None if source.name == ROLLOUTS else _results(source, page.notes)
+    files = [source] if source.is_file() else schema.results_files(folder)
+    results = schema.read_results(files[0]) if files and files[0].name != ROLLOUTS else None
+    if len(files) > 1:
+        page.notes.append(f"several results files: this page shows the newest, {files[0].name}")
     tasks = results.tasks if results else {}
     records = _evaluated(file, page.notes) if file.is_file() else []
     if tasks and source.is_file():  # a single task's results
@@ -242,20 +240,6 @@ def results_page(source: Path, limit: int) -> Page:
     else:
         raise InputError(f"{file} has no rollouts")
     return page
-
-
-def _results(source: Path, notes: list[str]) -> Results | None:
-    """Results in the file `source`. For a folder: the newest file with the results of all tasks or, without such a
-    file, the newest results of each task, merged."""
-    if source.is_file():
-        return schema.read_results(source)
-    shown, several = schema.newest_results(source)
-    if several:
-        names = ", ".join(sorted(file.name for file in shown))
-        notes.append(f"several results files: this page shows the newest, {names}")
-    if len(shown) < 2:
-        return next(iter(shown.values()), None)
-    return schema.merged({file.name: each for file, each in shown.items()}).model_copy(update={"comparisons": []})
 
 
 def _evaluated(file: Path, notes: list[str]) -> list[Record]:
@@ -296,14 +280,11 @@ def _differences(tasks: Mapping[str, TaskResults], records: Iterable[Record]) ->
     """Notes about rollouts that do not match the results, because they are incomplete or from another evaluation."""
     found = Counter((record["model"], record["task"]) for record in records)
     counts = {(model, name): each.scores.answers for name, task in tasks.items() for model, each in task.models.items()}
-    notes = [
+    return [
         f"{task}, {model}: {ROLLOUTS} has {found[model, task]:,} rollouts, but the results count {count:,}"
-        for (model, task), count in counts.items()
+        for (model, task), count in {**dict.fromkeys(found, 0), **counts}.items()
         if found[model, task] != count
     ]
-    if others := sorted(f"{model} on {task}" for model, task in found.keys() - counts.keys()):
-        notes.append(f"{ROLLOUTS} also has rollouts not counted in the results: {', '.join(others)}")
-    return notes
 
 
 def _tasks_so_far(records: Iterable[Record]) -> list[Task]:
@@ -394,7 +375,7 @@ def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
         overall, labels = each.overall(), list(each.scores("labelled").items())[:_LABELS_DRAWN]
         found = {"sampled": _estimate(overall), "greedy": _estimate(overall, "greedy_accuracy")}
         found |= {"held-out tasks": _estimate(each.overall("held_out"))}
-        found |= {f"{name} (label)": _estimate(scores) for name, scores in labels}
+        found |= {f"{name}{schema.SUFFIXES['labelled']}": _estimate(scores) for name, scores in labels}
         for name, estimate in found.items():
             if estimate:
                 lines.setdefault(name, []).append((each.step or 0, estimate))

@@ -3,8 +3,6 @@
 import contextlib
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import pytest
 from report_samples import evaluated
 from result_files import all_results, model_result, of_task, task_results
 
-from rg_env.errors import InputError, how_to_install
+from rg_env.errors import InputError
 from rg_env.evaluation.plots.files import new_names
 from rg_env.evaluation.results import Results, TaskResults, merged
 
@@ -93,12 +91,9 @@ def test_a_folder_stands_for_its_files(rg_env: Run) -> None:
     write("both/results_all_tasks_1.json", all_results([task]))
     new = all_results([task_results({"b": 0.25})], created="2025-01-01T13:00:00+00:00")
     write("both/results_all_tasks_2.json", new)
-    write("parts/results_maze_1.json", task)
-    write("parts/results_gcd_1.json", task_results({"a": 0.25}, "gcd"))
     for folder, plot, texts in (
         ("run", "run/metrics.png", set()),
         ("both", "both/results_all_tasks_2.png", {"b", "maze"}),
-        ("parts", "parts/results_gcd_1.png", {"maze", "gcd"}),
     ):
         assert rg_env("plot", folder) == (0, f"{plot}\n", "")
         assert rg_env("plot", folder, "--output", "p.svg")[0] == 0
@@ -160,7 +155,7 @@ def test_all_files_of_an_evaluation_make_one_plot(rg_env: Run) -> None:
     ("arguments", "message"),
     [
         ("none.json", "none.json cannot be read: No such file or directory"),
-        ("run.png", "run.png has neither the metrics of a run (metrics.jsonl) nor results (results_*.json)"),
+        ("run.png", "run.png has neither the metrics of a run (metrics.jsonl) nor an evaluation"),
         ("odd.svg --output ./odd.svg", "odd.svg is one of the input files: choose another name for the plot"),
         ("half.json", "half.json is damaged: "),
         ("list.json", "list.json is not a results file from rg-env eval (results_*.json)\n"),
@@ -169,7 +164,7 @@ def test_all_files_of_an_evaluation_make_one_plot(rg_env: Run) -> None:
         ("zero.json", "zero.json has no answers"),
         ("a.json run/metrics.jsonl", "run/metrics.jsonl contains training metrics, but a.json contains results: plot"),
         ("b.json all.json", "b.json cannot be compared with all.json: only all.json has the task 'gcd'"),
-        ("a.json asked.json", "asked.json cannot be compared with a.json on 'maze': different questions: seed is 1"),
+        ("a.json asked.json", "asked.json cannot be compared with a.json on 'maze': different questions.seed: 1"),
         ("a.json again.json", "a.json both have a model 'a', with different results"),
         ("a.json --output a.jpg", "a.jpg must end in .png, .svg or .pdf"),
         ("a.json --output no/a.png", "cannot write no/a.png: No such file or directory"),
@@ -203,34 +198,47 @@ def test_mistakes_are_one_line(arguments: str, message: str, rg_env: Run, folder
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
 
 
-def test_a_missing_extra_is_one_line_and_options_load_nothing() -> None:
-    """What draws is imported when something is to be drawn."""
-    code = """
-import importlib.util, sys
-find = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *more: None if name == "matplotlib" else find(name, *more)
-from rg_env.cli.main import run
-from rg_env.commands import run_command
-try:
-    run_command(lambda: run(["plot", "nowhere.json"]))
-finally:
-    print(sorted({"matplotlib", "pydantic", "torch", "reasoning_gym", "verifiers"} & set(sys.modules)))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    remedy = how_to_install("eval")
-    assert done.stderr == f"error: matplotlib is required but not installed: {remedy}\n"
-    assert done.stdout == "[]\n"
+def test_a_damaged_file_is_one_error(rg_env: Run) -> None:
+    """By all that reads results, with file and place: figures that are not finite too."""
+    text = all_results([task_results({"a": 0.5})]).model_dump_json()
+    for damage in (
+        text[:-9],
+        text.replace('"reward":0.5', '"reward":NaN', 1),
+        text.replace('"reward":0.5', '"reward":"much"', 1),
+        text.replace("rg_env.evaluation/2", "rg_env.evaluation/1"),
+    ):
+        assert damage != text
+        Path("r.json").write_text(damage)
+        for arguments in (("plot", "r.json", "--output", "x.png"), ("report", "r.json")):
+            code, _, error = rg_env(*arguments)
+            assert (code, error.count("\n")) == (2, 1)
+            assert error.startswith("error: r.json is damaged: it is not a results file of this version: ")
+
+
+@pytest.mark.parametrize("place", ["system_prompt", "key"])
+def test_errors_reach_a_terminal_without_its_codes(place: str, rg_env: Run) -> None:
+    """Texts of a file that errors quote are escaped."""
+    escapes = "\x1b[31mred\x07\x9b\u202e"
+    values = json.loads(Path(write("a.json", task_results({"a": 0.5}))).read_text())
+    if place == "system_prompt":
+        values["tasks"]["maze"]["system_prompt"] = escapes
+    else:
+        values[escapes] = 1
+    Path("b.json").write_text(json.dumps(values))
+    code, _, error = rg_env("plot", "a.json", "b.json")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "red" in error
+    assert error.strip("\n").isprintable()
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"prompts_sha256": "x" * 64}, f"different questions: prompts_sha256 is {'x' * 24}..., not p-maze"),
-        ({"temperature": 0.5}, "different sampling: temperature is 0.5, not 1.0"),
+        ({"prompts_sha256": "x" * 64}, f"different questions.prompts_sha256: {'x' * 24}..., not p-maze"),
+        ({"temperature": 0.5}, "different sampling.temperature: 0.5, not 1.0"),
         ({"grading": "upstream"}, "different grading: upstream, not hardened"),
         ({"system_prompt": "Guess."}, "different system_prompt: Guess., not Think."),
-        ({"spec": {"name": "gcd"}}, "different spec: {'name': 'gcd'}, not {'name': 'maze'}"),
+        ({"spec": {"name": "gcd"}}, "different spec.name: gcd, not maze"),
         ({"floor": 0.5}, "different floor: 0.5, not 0.25"),
     ],
     ids=str,

@@ -134,28 +134,16 @@ def test_a_single_tasks_file_and_another_output(tmp_path: Path, report: Run) -> 
 def test_the_newest_results_are_shown(tmp_path: Path) -> None:
     """The newest of several files is shown, with a note; rollouts not counted in the results are noted too."""
     folder = write_evaluation(tmp_path / "eval")
-    for name in folder.glob("results_all_tasks_*"):
-        name.unlink()
     newer = results_of_records(evaluation_records()[:8], created="2025-01-02")
-    (folder / "results_leg_counting_20250102-000000.json").write_text(newer.model_dump_json())
+    (folder / "results_all_tasks_20250102-000000.json").write_text(newer.model_dump_json())
     report = write_report(folder)
     assert report.notes == [
-        "several results files: this page shows the newest, results_leg_counting_20250102-000000.json",
-        "rollouts.jsonl also has rollouts not counted in the results: trained on leg_counting",
+        "several results files: this page shows the newest, results_all_tasks_20250102-000000.json",
+        "leg_counting, trained: rollouts.jsonl has 8 rollouts, but the results count 0",
     ]
     data = page_data(report.file)
     assert [row["model"] for row in table(data, "Tasks")] == ["base"]
     assert data["notes"] == report.notes
-
-
-def test_tasks_without_a_summary_are_shown_together(tmp_path: Path) -> None:
-    """As an evaluation leaves them that ended before it."""
-    for task in ("leg_counting", "maze"):
-        results = results_of_records(evaluation_records(), task)
-        (tmp_path / f"results_{task}_1.json").write_text(results.model_dump_json())
-    data = page_data(write_report(tmp_path).file)
-    assert list(accuracies(data)) == ["leg_counting", "maze"]
-    assert data["notes"] == ["no rollouts.jsonl: there are no rollouts to show"]
 
 
 def test_rollouts_alone_give_figures(tmp_path: Path) -> None:
@@ -262,7 +250,7 @@ def test_nothing_to_report_is_one_line(tmp_path: Path, report: Run) -> None:
     """And exit code 2, and no page."""
     for name, file, text in (
         ("sweep", "sweep.yaml", "{}"), ("bare", "notes.txt", ""), ("started", "metrics.jsonl", ""),
-        ("other", "results_x.json", '{"format": "rg_env.evaluation/7"}'), ("none", "rollouts.jsonl", "\n"),
+        ("other", "results_all_tasks_1.json", '{"format": "rg_env.evaluation/7"}'), ("none", "rollouts.jsonl", "\n"),
     ):  # fmt: skip
         (tmp_path / name).mkdir()
         (tmp_path / name / file).write_text(text)
@@ -272,7 +260,7 @@ def test_nothing_to_report_is_one_line(tmp_path: Path, report: Run) -> None:
         ("bare", "contains neither a training run (metrics.jsonl, eval_results/) nor an evaluation"),
         ("sweep", "is a sweep: pass the folder of one of its runs, or use `rg-env compare"),
         ("started", "contains a training run without metrics, evaluations or rollouts"),
-        ("other", "results_x.json is damaged: it is not a results file of this version: format"),
+        ("other", "results_all_tasks_1.json is damaged: it is not a results file of this version: format"),
         ("none", "has no rollouts"),
         (run / "train_results.json", "is not a results file from rg-env eval"),
         (run / "rollouts.jsonl", "is part of a training run: pass its folder"),

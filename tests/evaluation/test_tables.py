@@ -1,4 +1,4 @@
-"""Published accuracies next to ours: the config section, the comparison, and the tables and files that show it."""
+"""The tables of an evaluation, on the console and in `summary.md`, and published accuracies next to ours."""
 
 import io
 import json
@@ -12,13 +12,57 @@ from rich.console import Console
 
 from rg_env.errors import ConfigError
 from rg_env.evaluation.config import PublishedTable, eval_config_of, load_eval_config
-from rg_env.evaluation.results import PublishedFigure, Results, read_results
+from rg_env.evaluation.report.content import Page
+from rg_env.evaluation.results import PublishedFigure, Results, read_results, results_files
 from rg_env.evaluation.scores import compare
 from rg_env.evaluation.tables import markdown, print_results
 
-REPOSITORY = Path(__file__).parents[2]
-PAPER = REPOSITORY / "configs" / "eval" / "paper_tables.yaml"
+CONFIGS = Path(__file__).parents[2] / "configs" / "eval"
 LEAST = ["models={base: tiny, new: other}", "tasks=[leg_counting, maze]"]
+
+
+def _texts(results: Results) -> list[list[str]]:
+    """Lines of the console's tables and of summary.md, cells with one space between."""
+    console = Console(file=io.StringIO(), width=80)
+    print_results(results, console)
+    printed: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return [
+        [" ".join(line.replace("|", " ").split()) for line in text.splitlines()]
+        for text in (printed, markdown(results))
+    ]
+
+
+def test_reward_and_pass_at_k_are_means_over_tasks_and_left_out_questions_are_summed() -> None:
+    """They are of each task in the files alone."""
+    first = {"a": model_result(0.5, reward=0.6, pass_at_k={"pass@1": 0.5, "pass@2": 0.7, "pass@4": 0.9}, left_out=3),
+             "b": model_result(0.1, reward=-0.2, pass_at_k={"pass@1": 0.5, "pass@2": 0.1, "pass@4": 0.1})}  # fmt: skip
+    second = {"a": model_result(0.5, reward=0.8, pass_at_k={"pass@1": 0.5, "pass@2": 0.5, "pass@4": 0.6}, left_out=1),
+              "b": model_result(0.1, reward=0.1, pass_at_k={"pass@1": 0.5, "pass@2": 0.3, "pass@4": 0.2})}  # fmt: skip
+    results = all_results([task_results(first), task_results(second, "gcd")])
+    for lines in _texts(results):
+        assert {"reward 0.700 -0.050", "pass@2 0.600 0.200", "pass@4 0.750 0.150", "left out 4 0"} <= {*lines}
+
+
+def test_the_table_explains_its_words_and_has_no_empty_rows() -> None:
+    """One answer a question has no pass@k."""
+    for lines in _texts(all_results([task_results({"a": 0.5})])):
+        for words in ("clustered by question", "best constant answer", "(1 - constant)", "was trained on"):
+            assert words in " ".join(lines)
+        assert not [line for line in lines if line.startswith(("pass@", "left out", "failed calls", "cost "))]
+
+
+def test_no_questions_are_said_to_be_left_out_if_the_overlap_is_unknown() -> None:
+    """Neither in the tables nor in a report; a note names the model instead."""
+    note = "a: its training questions are not recorded, so its overlap with the questions is unknown"
+    results = all_results([task_results({"a": 0.5})], notes=[note])
+    page = Page("", "")
+    page.add_results(results)
+    for text in [*map(" ".join, _texts(results)), *(" ".join(table.notes) for table in page.tables)]:
+        assert "was trained on" not in text
+    assert note in markdown(results)
+
+
+# Published accuracies
 
 
 def table(rows: dict[str, Any], **changes: Any) -> dict[str, PublishedTable]:
@@ -33,28 +77,24 @@ def figure(theirs: float, ours: float, n: int = 100, **changes: Any) -> Publishe
     return found
 
 
-ROW = "{accuracy: {base: 0.5}}"
-
-
 @pytest.mark.parametrize(
-    ("rows", "more", "told"),
+    ("rows", "told"),
     [
-        (f"{{maze: {ROW}}}", "tolerance: 0.1", "published.p.source: is required"),
-        ("{}", "", "published.p.rows = {} @ command line: is empty"),
-        ("{maze: {accuracy: {base: 16.7}}}", "", "base = 16.7 @ command line: must be at most 1"),
-        ("{maze: {acuracy: {base: 0.5}}}", "", "did you mean 'accuracy'?"),
-        ("{maze: {accuracy: {bsae: 0.5}}}", "", "published.p.rows.maze.accuracy.bsae = 0.5 @ command line: unknown "
-         "model 'bsae': did you mean 'base'?; only evaluated models can be compared"),
-        (f"{{mase: {ROW}}}", "", "unknown task 'mase': did you mean 'maze'?; rows must consist of evaluated tasks"),
-        ("{all: {tasks: [maze, gcd], accuracy: {base: 0.5}}}", "", "published.p.rows.all.tasks = ['maze', 'gcd'] @ "
+        ("{}", "published.p.rows = {} @ command line: is empty"),
+        ("{maze: {accuracy: {base: 16.7}}}", "base = 16.7 @ command line: must be at most 1"),
+        ("{maze: {acuracy: {base: 0.5}}}", "did you mean 'accuracy'?"),
+        ("{maze: {accuracy: {bsae: 0.5}}}", "published.p.rows.maze.accuracy.bsae = 0.5 @ command line: unknown model "
+         "'bsae': did you mean 'base'?; only evaluated models"),
+        ("{mase: {accuracy: {base: 0.5}}}", "unknown task 'mase': did you mean 'maze'?; rows must consist of evaluat"),
+        ("{all: {tasks: [maze, gcd], accuracy: {base: 0.5}}}", "published.p.rows.all.tasks = ['maze', 'gcd'] @ "
          "command line: unknown task 'gcd': available: leg_counting, maze; rows must consist of"),
-        ("{all: {tasks: [maze, maze], accuracy: {base: 0.5}}}", "", "names a task twice"),
+        ("{all: {tasks: [maze, maze], accuracy: {base: 0.5}}}", "names a task twice"),
     ],
 )  # fmt: skip
-def test_what_is_not_evaluated_cannot_be_compared(rows: str, more: str, told: str) -> None:
+def test_what_is_not_evaluated_cannot_be_compared(rows: str, told: str) -> None:
     """A wrong model or task name, or percentages instead of fractions: one line with the location."""
     with pytest.raises(ConfigError) as caught:
-        eval_config_of([*LEAST, f"published.p={{rows: {rows}, {more or 'source: s, tolerance: 0.1'}}}"])
+        eval_config_of([*LEAST, f"published.p={{rows: {rows}, source: s, tolerance: 0.1}}"])
     assert told in str(caught.value)
 
 
@@ -107,33 +147,25 @@ def test_a_row_of_several_tasks_is_their_mean() -> None:
     assert (single.row, single.tasks, single.model, single.verdict) == ("gcd", ["gcd"], "new", "within_tolerance")
 
 
-def _results(**changes: Any) -> Results:
+def test_published_figures_are_in_the_tables() -> None:
+    """Without them, there is no such part."""
     tasks = {"maze": task_results({"base": model_result(0.5, 100), "new": model_result(0.9, 100)})}
     rows = {"maze": {"accuracy": {"base": 0.48, "new": 0.5}}}
-    return all_results([*tasks.values()], published=compare(table(rows, source="arXiv [1]"), tasks), **changes)
-
-
-def test_the_tables_have_it() -> None:
-    """On the console and in summary.md; without published figures there is no such part."""
-    results = _results()
-    console = Console(file=io.StringIO(), width=80)
-    print_results(results, console)
-    printed = console.file.getvalue()  # type: ignore[attr-defined]
-    for text in (printed, markdown(results)):
-        lines = [" ".join(line.replace("|", " ").split()) for line in text.splitlines()]
+    results = all_results([*tasks.values()], published=compare(table(rows, source="arXiv [1]"), tasks))
+    for lines in _texts(results):
         first, second = (line for line in lines if line.startswith("paper: maze"))
         assert first.startswith("paper: maze base 100 0.500 [0.402, 0.598] 0.480 +0.020 [")
         assert first.endswith("] 0.050 within tolerance")
         assert second.endswith("] 0.050 beyond")
         assert "paper: arXiv [1]" in lines
     assert "## Published figures" in markdown(results)
-    assert "ublished" not in markdown(all_results([*results.tasks.values()]))
+    assert "ublished" not in markdown(all_results([*tasks.values()]))
 
 
 def test_the_papers_figures_are_within_their_sources_resolution() -> None:
     """Each is a mean of 3 answers to each question, rounded to a tenth of a percent."""
-    for file, models in ((PAPER, 1), (PAPER.with_name("paper_tables_trained.yaml"), 10)):
-        config = load_eval_config(file)
+    for file, models in (("paper_tables", 1), ("paper_tables_trained", 10)):
+        config = load_eval_config(CONFIGS / f"{file}.yaml")
         found = {name for each in config.published.values() for row in each.rows.values() for name in row.accuracy}
         assert found == {*config.models}
         assert len(found) == models
@@ -156,7 +188,7 @@ def test_the_tiny_policy_beside_figures_of_ours(tmp_path: Path, rg_env: Callable
              f"output.dir={tmp_path / 'e'}"]  # fmt: skip
     code, printed, errors = rg_env(*given)
     assert code == 0, errors
-    (file,) = (tmp_path / "e").glob("results_all_tasks_*.json")
+    (file,) = results_files(tmp_path / "e")
     results = read_results(file)
     accuracy, _ = results.tasks["leg_counting"].models["policy"].scores.measured
     expected = [

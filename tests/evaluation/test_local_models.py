@@ -1,6 +1,6 @@
-"""Models served by vLLM, one per GPU: what is started where and how, its requests, and the end of all servers.
+"""Models on this machine: in this process with the embedded engine, and served by vLLM, one per GPU.
 
-The commands run in an environment with the GPUs 0 and 1 and a package `vllm` whose server is the stand-in.
+The commands with vLLM run in an environment with the GPUs 0 and 1 and a package `vllm` whose server is the stand-in.
 """
 
 import json
@@ -16,15 +16,100 @@ from typing import Any
 import psutil
 import pytest
 
-from rg_env.errors import MissingExtraError
+from rg_env.core.run_folder import json_lines
+from rg_env.errors import EngineError, InputError, MissingExtraError, ServerError
 from rg_env.evaluation.config import eval_config_of
 from rg_env.evaluation.models import local_engine
-from rg_env.evaluation.results import read_results
+from rg_env.evaluation.results import read_results, results_files
 from rg_env.evaluation.runner import run_evaluation
+from rg_env.inference.embedded.engine import EmbeddedEngine
 from rg_env.inference.machine import Machine
 from rg_env.tiny import POLICY_DIR
 
-pytestmark = pytest.mark.slow  # torch and transformers are imported, for the tokenizers
+pytestmark = pytest.mark.slow  # torch and transformers are imported
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """LoRA adapters as they begin: the model with them answers as it does without."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    folder = tmp_path_factory.mktemp("adapters")
+    model: Any = AutoModelForCausalLM.from_pretrained(POLICY_DIR)
+    get_peft_model(model, LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")).save_pretrained(folder)
+    return folder
+
+
+def _config(folder: Path, models: dict[str, Any], *overrides: str) -> Any:
+    given = [f"models={json.dumps(models)}", "tasks=leg_counting", "num_examples=12", f"output.dir={folder}"]
+    return eval_config_of([*given, "sampling.max_tokens=60", *overrides])
+
+
+def test_adapters_are_put_on_their_model(adapters: Path, tmp_path: Path) -> None:
+    """Greedy answers are those of the model itself; with another system prompt they are others."""
+    models = {"base": "tiny", "lora": str(adapters), "told": {"model": "tiny", "system_prompt": ""}}
+    results, folder = run_evaluation(_config(tmp_path / "e", models, "sampling.temperature=0"))
+    found = results.tasks["leg_counting"].models
+    assert [each.kind for each in found.values()] == ["tiny", "adapter", "tiny"]
+    texts: dict[str, list[str]] = {}
+    for record in json_lines(folder / "rollouts.jsonl"):
+        texts.setdefault(record["model"], []).append(f"{record['problem']} {record['completion']}")
+    assert sorted(texts["lora"]) == sorted(texts["base"]) != sorted(texts["told"])
+    assert found["lora"].correct == found["base"].correct
+    (pair,) = [each for each in results.comparisons if (each.a, each.b) == ("lora", "base")]
+    assert (pair.difference, pair.p_value) == (0, 1)
+
+
+def test_the_same_seed_gives_the_same_answers(tmp_path: Path) -> None:
+    """Another one does not."""
+    found = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        _, folder = run_evaluation(_config(tmp_path / name, {"m": "tiny"}, f"seed={seed}"))
+        records = json_lines(folder / "rollouts.jsonl")
+        found.append(sorted((record["problem"], record["completion"]) for record in records))
+    assert found[0] == found[1] != found[2]
+
+
+def test_an_engine_that_fails_leaves_the_other_models(adapters: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    """The second model is evaluated completely, and no results file is written."""
+    generate = EmbeddedEngine.generate
+
+    def fails(engine: EmbeddedEngine, prompts: Any, sampling: Any) -> Any:
+        if engine.model_name == "tiny":
+            raise EngineError("out of memory")
+        return generate(engine, prompts, sampling)
+
+    monkeypatch.setattr(EmbeddedEngine, "generate", fails)
+    config = _config(tmp_path / "e", {"base": "tiny", "lora": str(adapters)})
+    with pytest.raises(ServerError, match=r"^base: out of memory; no results are written"):
+        run_evaluation(config)
+    assert [record["model"] for record in json_lines(tmp_path / "e" / "rollouts.jsonl")] == ["lora"] * 12
+    assert not list((tmp_path / "e").glob("results*"))
+
+
+def test_a_prompt_that_does_not_fit_is_reported_before_any_call(tmp_path: Path) -> None:
+    message = r"a context of \d+ tokens, and a prompt of leg_counting takes \d+: max_tokens=5000 .* at most \d+, or"
+    with pytest.raises(InputError, match=message):
+        run_evaluation(_config(tmp_path / "e", {"m": "tiny"}, "sampling.max_tokens=5000"))
+    assert not (tmp_path / "e").exists()
+
+
+def test_no_model_is_prompted_before_all_can_be_loaded(tmp_path: Path) -> None:
+    """A damaged second one is reported at once."""
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(InputError, match=f"cannot load the model '{tmp_path}'"):
+        run_evaluation(_config(tmp_path / "e", {"a": "tiny", "b": str(tmp_path)}))
+    assert not (tmp_path / "e").exists()
+
+
+def test_adapters_that_name_no_model_are_told(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(InputError, match="does not name the adapters' base model"):
+        run_evaluation(_config(tmp_path / "e", {"m": str(tmp_path)}))
+
+
+# vLLM
 
 
 class Gpus:
@@ -55,12 +140,11 @@ class Gpus:
         """Evaluate, and return the number of answers of each model."""
         _, error = (process := self.start(models, *overrides, n=n)).communicate()
         assert process.returncode == 0, error
-        results = read_results(max((self.folder / "results").glob("results_all_tasks_*.json")))
+        results = read_results(results_files(self.folder / "results")[0])
         return {name: each.scores.answers for name, each in results.tasks["leg_counting"].models.items()}
 
     def notes(self, kind: str) -> list[dict[str, Any]]:
-        lines = self._log.read_text().splitlines() if self._log.exists() else []
-        return [line for line in map(json.loads, lines) if kind in line]
+        return [line for line in json_lines(self._log) if kind in line] if self._log.exists() else []
 
     def running(self) -> list[int]:
         return [line["pid"] for line in self.notes("start") if psutil.pid_exists(line["pid"])]
@@ -119,8 +203,7 @@ def test_a_server_that_ends_is_reported_and_the_others_continue(gpus: Gpus, tmp_
     assert (process.returncode, time.monotonic() - start < 60) == (2, True)
     assert f"vLLM for {failing} exited with code 1 (torch.OutOfMemoryError: there is not enough of it): see " in error
     assert "--resume" in error
-    records = [json.loads(line) for line in (tmp_path / "results" / "rollouts.jsonl").read_text().splitlines()]
-    assert [record["model"] for record in records] == 10 * ["good"]
+    assert [record["model"] for record in json_lines(tmp_path / "results" / "rollouts.jsonl")] == 10 * ["good"]
     assert [line["gpu"] for line in gpus.notes("start")] == ["1", "1"]
     assert gpus.running() == []
 
