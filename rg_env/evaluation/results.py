@@ -471,7 +471,7 @@ def merged(files: Mapping[str, Results]) -> Results:
 
 
 def _difference(one: TaskResults, other: TaskResults) -> str | None:
-    """The first difference between two tasks in what must be equal; None if there is none."""
+    """The first difference between two tasks in the fields that must be equal, or None."""
     ours, theirs = (dict(leaves(each.model_dump(include=set(_SAME)))) for each in (one, other))
     for key in [*ours, *theirs]:
         a, b = ours.get(key), theirs.get(key)
