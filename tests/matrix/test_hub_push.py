@@ -1,6 +1,6 @@
-"""`prime env push` with the real client, to a server of the tests in the Hub's place: nothing is published.
+"""`prime env push` with the real client, to a local server instead of the Hub: nothing is published.
 
-What the Hub itself makes of an upload is not tested. Needs uv, git and the registry.
+How the Hub processes an upload is not tested. Needs uv, git and the registry.
 """
 
 import hashlib
@@ -12,16 +12,18 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import threading
 import tomllib
 import zipfile
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from loopback import LoopbackServer
 from release_environments import uv
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -34,58 +36,38 @@ pytestmark = [
 ]
 
 
-class Hub:
-    """Takes an upload as `prime` makes it. `posted`: JSON bodies by path; `stored`: what came by PUT, by path."""
+class Hub(LoopbackServer):
+    """Receives uploads from `prime`. `posted`: JSON bodies by path; `stored`: data received by PUT, by path."""
 
     def __init__(self) -> None:
+        super().__init__(
+            [
+                Route("/api/v1/environmentshub/{path:path}", self._post, methods=["POST"]),
+                Route("/{path}", self._put, methods=["PUT"]),
+            ]
+        )
         self.posted: dict[str, Any] = {}
         self.stored: dict[str, bytes] = {}
-        hub = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                path = self.path.removeprefix("/api/v1/environmentshub/")
-                hub.posted[path] = json.loads(body or b"null")
-                self.answer({"data": hub.reply(path)})
+    async def _post(self, request: Request) -> JSONResponse:
+        path = request.path_params["path"]
+        self.posted[path] = json.loads(await request.body() or b"null")
+        replies: dict[str, dict[str, Any]] = {
+            "resolve": {"id": "E", "owner": {"name": "someone"}, "created": True},
+            "E/wheels": {"wheel_id": "W", "upload_url": f"{self.address}/wheel"},
+            "E/versions": {"version_id": "V", "upload_url": f"{self.address}/source"},
+        }
+        return JSONResponse({"data": replies.get(path, {"success": path.endswith("/finalize")})})
 
-            def do_PUT(self) -> None:
-                hub.stored[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
-                self.answer({})
-
-            def answer(self, value: Any) -> None:
-                data = json.dumps(value).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def reply(self, path: str) -> dict[str, Any]:
-        if path == "resolve":
-            return {"id": "E", "owner": {"name": "someone"}, "created": True}
-        if path == "E/wheels":
-            return {"wheel_id": "W", "upload_url": f"{self.url}/wheel"}
-        if path == "E/versions":
-            return {"version_id": "V", "upload_url": f"{self.url}/source"}
-        return {"success": path.endswith("/finalize")}
+    async def _put(self, request: Request) -> JSONResponse:
+        self.stored[request.url.path] = await request.body()
+        return JSONResponse({})
 
 
 @pytest.fixture
 def hub() -> Iterator[Hub]:
-    hub = Hub()
-    thread = threading.Thread(target=hub.server.serve_forever)
-    thread.start()
-    yield hub
-    hub.server.shutdown()
-    thread.join()
-    hub.server.server_close()
+    with Hub() as hub:
+        yield hub
 
 
 @pytest.fixture(scope="module")
@@ -121,16 +103,12 @@ def push(prime: Path, checkout: Path, hub: Hub, *options: str) -> str:
     home = checkout.parent / "home"  # no login of the user's is read, and no setting of theirs is written
     home.mkdir()
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PRIME_")}
-    variables |= {"HOME": str(home), "PRIME_API_BASE_URL": hub.url, "PRIME_API_KEY": "none"}
-    variables |= {"PRIME_DISABLE_VERSION_CHECK": "1", "UV_CACHE_DIR": uv_cache()}
+    variables |= {"HOME": str(home), "PRIME_API_BASE_URL": hub.address, "PRIME_API_KEY": "none"}
+    variables |= {"PRIME_DISABLE_VERSION_CHECK": "1", "UV_CACHE_DIR": uv("cache", "dir").strip()}
     command = [str(prime), "env", "push", "--path", str(checkout), "--plain", *options]
     done = subprocess.run(command, env=variables, check=False, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-def uv_cache() -> str:
-    return uv("cache", "dir").strip()
 
 
 def test_the_client_builds_and_sends_what_the_hub_asks_for(prime: Path, checkout: Path, hub: Hub) -> None:

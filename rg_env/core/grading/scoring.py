@@ -208,15 +208,14 @@ def _row(info: Mapping[str, Any] | str) -> _Row:
         raise unknown_name("task", task, load_table())
     if grading not in _GRADINGS:
         raise unknown_name("grading", grading, _GRADINGS)
-    config, entry = (each if isinstance(each, str) else _text(each) for each in (info["config"], info["entry"]))
+    config, entry = (
+        each if isinstance(each, str) else json.dumps(each, default=repr, skipkeys=True)
+        for each in (info["config"], info["entry"])
+    )
     found = _object(entry, "info['entry']")
     if not isinstance(found.get("metadata"), dict) or "answer" not in found:
         raise InputError(f"info['entry'] of a {task} row lacks 'answer' or 'metadata'")
     return _Row(task, _object(config, "info['config']"), found, grading, (task, config, entry))
-
-
-def _text(value: object) -> str:
-    return json.dumps(value, default=repr, skipkeys=True)
 
 
 @lru_cache(maxsize=512)
@@ -248,45 +247,43 @@ def _scored(extraction: Extraction, row: _Row) -> Score:
     answer = extraction.answer or ""
     if ungraded := _ungraded(extraction.answer, str(row.entry["answer"]), row.task):
         return ungraded
-    if in_worker(row.task, row.grading):
-        found = _by_worker(answer, row)
-        if not is_user_task(row.task):
-            return found
-        if row.grading != "upstream" and found.status in ("partial", "wrong") and (fault := _users_fault(row)):
-            return replace(_ungradable(row.task, answer, fault), progress=0.0)
+    found = (_by_worker if in_worker(row.task, row.grading) else _here)(answer, row)
+    # Several graders do not report an invalid entry.
+    if row.grading != "upstream" and found.status in ("partial", "wrong") and (fault := _fault_of(row)):
+        found = _ungradable(row.task, answer, fault)
+    if is_user_task(row.task):
         is_wrong = row.grading == "hardened" and found.status == "partial"
-        return replace(Score(0.0, answer, "wrong", row.task) if is_wrong else found, progress=found.value)
+        found = replace(Score(0.0, answer, "wrong", row.task) if is_wrong else found, progress=found.value)
+    return found
+
+
+def _fault_of(row: _Row) -> str:
+    """Why the row's own gold answer is not graded as right; empty if it is."""
     try:
-        value = grade(row.task, row.config, row.entry, answer, partial_credit=row.grading == "partial")
-    except Exception as error:  # the entry is invalid: edited, or from another release of the library
-        return _ungradable(row.task, answer, f"{type(error).__name__}: {error}")
-    if value < CORRECT_FROM and (fault := _fault(*row.key)):  # several graders do not report an invalid entry
-        return _ungradable(row.task, answer, fault)
-    return _valued(row.task, answer, value)
-
-
-@lru_cache(maxsize=256)
-def _fault(task: str, config: str, entry: str) -> str:
-    """`fault_of`, cached so that it runs only once for all wrong answers to an entry."""
-    return fault_of(task, _object(config, "info['config']"), _object(entry, "info['entry']"))
-
-
-def _users_fault(row: _Row) -> str:
-    """How the grader of a user's task fails on the row's own gold answer; empty if it accepts the answer."""
-    try:
-        return _fault_by_worker(row.key)
+        return _fault(row.key)
     except TimeoutError:  # not cached, because the machine may have been busy
         return "grading the row's own gold answer timed out"
 
 
 @lru_cache(maxsize=256)
-def _fault_by_worker(key: tuple[str, str, str]) -> str:
+def _fault(key: tuple[str, str, str]) -> str:
+    """Cached, so that it runs only once for all wrong answers to an entry."""
     row = _row(dict(zip(("rg_task", "config", "entry"), key, strict=True)))
+    if not is_user_task(row.task):
+        return fault_of(row.task, row.config, row.entry)
     gold = str(row.entry["answer"] or "").strip()
     status = _by_worker(gold, row).status if gold else "correct"
     if status == "timed_out":
         raise TimeoutError
     return "" if status == "correct" else f"the row's own gold answer is {status}"
+
+
+def _here(answer: str, row: _Row) -> Score:
+    try:
+        value = grade(row.task, row.config, row.entry, answer, partial_credit=row.grading == "partial")
+    except Exception as error:  # the entry is invalid: edited, or from another release of the library
+        return _ungradable(row.task, answer, f"{type(error).__name__}: {error}")
+    return _valued(row.task, answer, value)
 
 
 def _by_worker(answer: str, row: _Row) -> Score:

@@ -20,21 +20,8 @@ from rg_env.core.grading.graders.forms import Unreadable, attempt
 @pytest.mark.parametrize(
     "text",
     [
-        *(
-            "",
-            "+",
-            "x +",
-            "x + (1 + x**2)",
-            "(x + 1)*(x + 2)",
-            "x*(x + 1)",
-            "(x + 1)**2",
-            "x*x",
-            "2*3*x",
-            "x + x",
-            "x2",
-            "2 3",
-            "x**-1",
-        ),
+        *("", "+", "x +", "x + (1 + x**2)", "(x + 1)*(x + 2)", "x*(x + 1)", "(x + 1)**2", "x*x", "2*3*x", "x + x"),
+        *("x2", "2 3", "x**-1"),
         *("x**y", "x/2", "z", "x**99999", "9" * 999, "x * * y", "x *", "* x", "3*-x", "1,23*x", "x**"),
     ],
 )
@@ -132,5 +119,5 @@ def test_exact_values_keep_all_digits_and_have_any_length() -> None:
     """More digits than a float has, more terms than an answer may have; anything else is an error."""
     assert exact_value("-( 12345678901.123456789012 - 0.000000000001 )") == -Fraction("12345678901.123456789011")
     assert exact_value(" + ".join(["1"] * 2 * MAX_TOKENS)) == 2 * MAX_TOKENS
-    with pytest.raises(ValueError, match="cannot read the formula"):
+    with pytest.raises(Unreadable):
         exact_value("x + 1")

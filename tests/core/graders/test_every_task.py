@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from answer_wrappings import DRESSES, LABELS, taken
 from disagreements import DISAGREEMENTS, explanation
 from grader_audit import SLOW
@@ -40,43 +41,15 @@ def filled(unit: str, length: int = LONG) -> str:
     return (unit * (length // len(unit) + 1))[:length]
 
 
-CODE = [
-    *("__import__('os').system('touch {path}')", "[open('{path}', 'w').close()]", "exec(\"open('{path}','w')\")"),
-    *("().__class__.__bases__[0].__subclasses__()", "[[__import__('pathlib').Path('{path}').touch() or 1]]"),
-    *("lambda: open('{path}', 'w')", "{{x for x in [open('{path}','w')]}}", 'f\'{{open("{path}", "w")}}\''),
-    *("cos.__globals__", "Symbol('x').__init__.__globals__['__builtins__']['open']('{path}','w')", "while True: pass"),
-    *('{{"__class__": "os.system", "args": ["touch {path}"]}}', "!!python/object/apply:os.system ['touch {path}']"),
-    "(lambda f: f(f))(lambda f: f(f))",
-]
-HEAVY = [
-    *("9**9**9**9", "9^9^9^9^9", "2**(2**(2**(2**(2**2))))", "factorial(10**8)", "expand((x+1)**20000)", "(x+1)^20000"),
-    *("x**999999999", "((((x+y)^99)^99)^99)^99", "prod(range(10**9))", "1e999999999", "-1e-999999999", "1e400"),
-    *("10**400000", "1/1e-400", "0x" + "f" * 5000, "1" * LONG, "-" + "9" * (LONG - 1), "0." + "3" * (LONG - 2)),
-    *("1/" + "7" * (LONG - 2), "R999999999", "A+999999999999", "A+1 " * 2500, filled("[" * 5000 + "]" * 5000)),
-    *("(" * 4999 + "1" + ")" * 5000, " ∨ ".join(f"P{i}" for i in range(1000)), json.dumps([[0] * 60] * 50)),
-    *(" and ".join(chr(65 + i % 26) for i in range(1500)), json.dumps({str(i): i for i in range(800)})),
-    *(json.dumps(list(range(1500))), "\\boxed{" * 400 + "1" + "}" * 400),
-    *map(
-        filled, ("R U R' U' ", "Move disk 1 from Peg 1 to Peg 2\n", "(((((", "[[[[[", '{"a":', "-", "~", "not ", "+-")
-    ),
-    *map(filled, ("1+", "x*", "x*x+", "(x+1)*", "(x+1)(y-1)", "sin(", "a/", "A∧", "(A ∨ ", "((A→B)↔", "(A↔B)∧(C∨D)→")),
-    *map(
-        filled, ("1,", "1 ", "a ", "\n", "1\n", "| 1 ", "word, ", "[", '"', "\\", "\\frac{1}{", "\\boxed{", "$", "```")
-    ),
-    *map(
-        filled, ("<answer>", "</answer><answer>", "{", "**", "knight, ", "Alice is a knight. ", "w,A1,B3 ", "LR", "1. ")
-    ),
-    *map(filled, ("[1],", "{},", "A+1", "B-1 B+1 ", "w, ", "'w,A1,B3', ", "Move disk ", "1e400 ", "44")),
-]
-ODD = [
-    *("nan", "NaN", "[NaN, NaN, NaN]", "[nan, nan]", "inf", "-Infinity", "[Infinity]", "1j*inf", "None", "null", "{}"),
-    *("undefined", "[]", "[[]]", "[[], []]", "()", '""', "''", ".", ",", "-", "=", "?", "\x00", "1\x002"),
-    *("\x00" * 5000, "\ud800", "\udfff12\ud800", "\u202e12", "\ufeff", "\u200b\u200b", "١٢٣", "²³", "𝟙𝟚", "½", "Ⅷ"),
-    *("ﷺ" * 500, "🧩" * 2000, "e\u0301" * 2000, "Integral(f, x)", "Integral(x, x)", "integrate(x)", "expand(f)"),
-    *("simplify(0)", "Derivative(x)", "the answer", "I do not know", "see above", "answer", "<answer>", "a<b>c</b>"),
-    *("not a number", '{"a": {"b": {"c": 1}}}', "[1, [2, [3, [4, [5]]]]]", "[true, 1, '1', 1.0]", '{"0": 1e999}'),
-    *("[1e999]", "1/0", '[{"Agent[0.5, 0.5]": "move(box_blue, square[0.5, 1.5])"}]', "%s%s%s%n"),
-    *("${jndi:ldap://127.0.0.1/a}", "'; DROP TABLE answers; --"),
+HOSTILE = yaml.safe_load((Path(__file__).parents[2] / "data" / "hostile.yaml").read_text(encoding="utf-8"))
+ANSWERS = [
+    *(HOSTILE["heavy"] + HOSTILE["odd"]),
+    *map(filled, HOSTILE["repeated"]),
+    *("0x" + "f" * 5000, "1" * LONG, "-" + "9" * (LONG - 1), "0." + "3" * (LONG - 2), "1/" + "7" * (LONG - 2)),
+    *("[" * 5000 + "]" * 5000, "(" * 4999 + "1" + ")" * 5000, "\\boxed{" * 400 + "1" + "}" * 400, "A+1 " * 2500),
+    *(" ∨ ".join(f"P{i}" for i in range(1000)), " and ".join(chr(65 + i % 26) for i in range(1500))),
+    *(json.dumps([[0] * 60] * 50), json.dumps({str(i): i for i in range(800)}), json.dumps(list(range(1500)))),
+    *("\x00" * 5000, "ﷺ" * 500, "🧩" * 2000, "e\u0301" * 2000),
 ]
 
 
@@ -104,7 +77,7 @@ def test_hostile_answers_score_0_and_are_graded_quickly(task: str, tmp_path: Pat
     megabytes are not graded; blank and missing ones score 0."""
     item = entries(task)[0]
     gold, text = gold_answer(task, item) or "", json.dumps(item)
-    for payload in [code.format(path=tmp_path / "made") for code in CODE] + HEAVY + ODD:
+    for payload in [*(code.format(path=tmp_path / "made") for code in HOSTILE["code"]), *ANSWERS]:
         score, seconds = timed(task, text, payload)
         shown = f"{payload[:60]!r} for {gold[:60]!r}: {score.value} {score.status} {score.detail}"
         assert seconds < 0.5, f"{seconds:.3f} s, {shown}"
@@ -202,23 +175,12 @@ def test_dresses_that_change_the_meaning_are_refused_and_counted() -> None:
     assert taken("game_of_life", entries("game_of_life"))[1] == ["all labels"]
 
 
-HEDGES = [
-    *("The answer is not {gold}", "The answer is {other}, not {gold}", "The answer is {gold}, not {other}"),
-    *("The answer is either {gold} or {other}", "The answer is {gold} or {other}", "The answer is {gold}? No, {other}"),
-    *("Answer: {gold} / {other}", "Answer: {gold} Answer: {other}", "Answer: {other}. Answer: {gold}"),
-    *("I guess {gold}", "Answer: anything but {gold}", "Final answer: {gold} unless it is {other}"),
-    *("[{gold}] or [{other}]", "The answer is {gold}. The answer is {other}.", "**{gold}** or **{other}**"),
-    *('"{gold}" or "{other}"', r"\boxed{{{gold}}} or \boxed{{{other}}}", r"\boxed{{{gold}}}, \boxed{{{other}}}"),
-    *("{gold} = {other}", "{other} = {gold}", "{gold} vs {other}", "{gold}; no, {other}", "{gold} ({other})"),
-    *("{other}\n{gold}", "not: {gold}", "{gold} but not {other}", "{other} (not {gold})"),
-    *("`{gold}` `{other}`", "The answer is [{gold}, {other}]", "It is unclear, but the answer is {gold}"),
-]
 PART_OF_THE_ANSWER = {
     "knights_knaves": "sentences are read claim by claim, and names of other questions claim nothing",
     "polynomial_equations": "a quotient of two roots may be the right one",
     "propositional_logic": "`or` and brackets are signs of a formula",
 }
-"""Tasks where some of `HEDGES` are right, and why."""
+"""Tasks where some of the hedges are right, and why."""
 
 
 @pytest.mark.parametrize("task", [task for task in TASKS if task not in PART_OF_THE_ANSWER])
@@ -227,7 +189,7 @@ def test_a_second_value_a_hedge_or_a_denial_is_wrong(task: str) -> None:
     golds = [(item, (gold_answer(task, item) or "").strip()) for item in entries(task)]
     for item, gold in golds:
         others = [other for _, other in golds if other and other.casefold() != gold.casefold()] or ["-98765"]
-        for hedge in HEDGES if gold else []:
+        for hedge in HOSTILE["hedges"] if gold else []:
             answer = hedge.format(gold=gold, other=others[0])
             assert grade(task, {}, item, answer, partial_credit=True) < 1.0, answer
 

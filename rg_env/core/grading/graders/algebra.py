@@ -4,12 +4,11 @@ import importlib
 import re
 from collections.abc import Callable, Collection
 from fractions import Fraction
-from functools import lru_cache
 
 from rg_env.core.grading.graders import forms
 from rg_env.core.grading.graders.calculus import Integrand, is_antiderivative
 from rg_env.core.grading.graders.common import Config, Entry
-from rg_env.core.grading.graders.expressions import MAX_CHARS, Node, exact, parse, parse_stored
+from rg_env.core.grading.graders.expressions import MAX_CHARS, Node, exact, parse
 from rg_env.core.grading.graders.forms import Unreadable
 
 Complex = tuple[Fraction, Fraction]
@@ -94,7 +93,7 @@ def antiderivative(answer: str, entry: Entry, config: Config) -> float:
     An initial `F(x) =` is ignored, and so is the letter case of the variable, because questions say `dx` even for `X`.
     """
     variable, source = str(entry["metadata"]["variable"]), str(entry["metadata"]["integrand"])
-    integrand = _integrand(source, variable)
+    integrand = Integrand.of(parse(source, (variable,), bounded=False))
     answer = answer[: MAX_CHARS + 1]  # longer answers are rejected
     if left := re.match(r"\s*(?:[FGIfgy]\s*(?:\(\s*[xX]\s*\)\s*)?|(?:∫|\\int)[^=]*)=", answer[:_MAX_CHARS]):
         answer = answer[left.end() :]
@@ -107,12 +106,6 @@ def antiderivative(answer: str, entry: Entry, config: Config) -> float:
     except Unreadable:
         formula = parse(text, (variable.swapcase(), *constants))
     return is_antiderivative(formula, integrand, either_case, constants, f"{source}\n{answer}")
-
-
-@lru_cache(maxsize=256)
-def _integrand(source: str, variable: str) -> Integrand:
-    """The parsed integrand, cached for all answers to a question."""
-    return Integrand.of(parse_stored(source, (variable,)))
 
 
 def _with_constants_named(text: str, variables: Collection[str]) -> tuple[str, list[str]]:
@@ -234,7 +227,7 @@ def polynomial_multiplication(answer: str, entry: Entry, config: Config) -> floa
 def simple_equations(answer: str, entry: Entry, config: Config) -> float:
     """A number that makes both sides equal, with or without `x =` before it."""
     variable = str(entry["metadata"]["variable"])
-    left, right = (parse_stored(side, (variable,)) for side in str(entry["metadata"]["equation"]).split("="))
+    left, right = (parse(side, (variable,), bounded=False) for side in entry["metadata"]["equation"].split("="))
     name, equals, number = answer.rpartition("=")
     if equals and name.strip() != variable:
         return 0.0

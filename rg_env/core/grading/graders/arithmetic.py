@@ -15,8 +15,6 @@ from rg_env.core.grading.graders.forms import Unreadable, attempt
 _CONTEXT = Context(prec=1_100)
 """Context for numbers of up to 1,000 digits. The library may change the process's own context."""
 _POWER_FIGURES = 3
-_PICK_TOLERANCE = Fraction(1, 2000)
-"""Tolerance of number_format: candidates have three decimals, some with floating-point noise."""
 _MAX_EXPONENT = 400
 _WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _DAY_UNITS = (
@@ -154,7 +152,7 @@ def number_format(answer: str, entry: Entry, config: Config) -> float:
     value, metadata = forms.number(answer), entry["metadata"]
     gold = Fraction(str(metadata["solution"]))
     distance = abs(value - gold)
-    if distance > _PICK_TOLERANCE:
+    if distance > _HALF_A_THOUSANDTH:  # candidates have three decimals, some with floating-point noise
         return 0.0
     others = {Fraction(str(candidate)) for candidate in metadata["candidates"]} - {gold}
     return all(distance < abs(value - other) for other in others)

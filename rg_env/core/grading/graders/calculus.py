@@ -177,23 +177,15 @@ def _tan_spread(x: float, r: float) -> float:
     return 2.25 * r * (1 + middle * middle)
 
 
-def _sqrt_spread(x: float, r: float) -> float:
-    if x - r < 0:
-        raise ValueError("the ball contains numbers without a square root")
-    return r / math.sqrt(x) if r else 0.0
-
-
-def _arc_spread(x: float, r: float) -> float:
-    end = abs(x) + r
-    return r / math.sqrt(1 - end * end) if r else 0.0
-
-
 exp = _lifted(math.exp, lambda x, r: math.exp(x) * math.expm1(r))
 log = _lifted(math.log, _log_spread)
 tan = _lifted(math.tan, _tan_spread)
-sqrt = _lifted(math.sqrt, _sqrt_spread)
+sqrt = _lifted(math.sqrt, lambda x, r: r / (math.sqrt(x) + math.sqrt(x - r)) if r else 0.0)
 sin, cos, atan = (_lifted(function, lambda x, r: r) for function in (math.sin, math.cos, math.atan))
-asin, acos = (_lifted(function, _arc_spread) for function in (math.asin, math.acos))
+asin, acos = (
+    _lifted(function, lambda x, r: r / math.sqrt(1 - (abs(x) + r) ** 2) if r else 0.0)
+    for function in (math.asin, math.acos)
+)
 sinh, cosh = (_lifted(function, lambda x, r: r * math.cosh(abs(x) + r)) for function in (math.sinh, math.cosh))
 
 

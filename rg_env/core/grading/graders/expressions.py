@@ -47,7 +47,7 @@ def parse(text: str, variables: Collection[str] = (), *, bounded: bool = True) -
     """Parse a formula. A name in `variables` takes precedence over a constant or function of the same name.
 
     Unless `bounded` is False, text longer than `MAX_CHARS` characters or `MAX_TOKENS` tokens is unreadable. Pass
-    `bounded=False` only for text whose length is limited elsewhere.
+    `bounded=False` only for text from entries, or whose length is limited elsewhere.
     """
     if bounded and len(text) > MAX_CHARS:
         raise Unreadable
@@ -55,15 +55,11 @@ def parse(text: str, variables: Collection[str] = (), *, bounded: bool = True) -
     tokens = _token(names).findall(_plain(text))
     if any(len(token) > MAX_DIGITS for token in tokens) or (bounded and len(tokens) > MAX_TOKENS):
         raise Unreadable
-    return _Parser(tokens, names).whole()
-
-
-def parse_stored(text: str, variables: Collection[str] = ()) -> Node:
-    """Parse a formula of any length from an entry. Raises ValueError if it is invalid."""
-    try:
-        return parse(text, variables, bounded=False)
-    except Unreadable:
-        raise ValueError(f"cannot read the formula {text!r}") from None
+    parser = _Parser(tokens, names)
+    node = parser.sum()
+    if parser.tokens != [""]:
+        raise Unreadable
+    return node
 
 
 def _plain(text: str) -> str:
@@ -90,24 +86,13 @@ class _Parser:
     ones."""
 
     def __init__(self, tokens: list[str], variables: frozenset[str]) -> None:
-        self.tokens = [*tokens, ""]
+        self.tokens = ["", *reversed(tokens)]  # the next one is last
         self.variables = variables
-        self.at = 0
         self.depth = 0
-
-    def whole(self) -> Node:
-        node = self.sum()
-        if self.tokens[self.at]:
-            raise Unreadable
-        return node
 
     def take(self, *wanted: str) -> str:
         """Consume the next token if it is one of `wanted`; otherwise return the empty string."""
-        token = self.tokens[self.at]
-        if token and token in wanted:
-            self.at += 1
-            return token
-        return ""
+        return self.tokens.pop() if self.tokens[-1] in wanted else ""
 
     def need(self, token: str) -> None:
         if not self.take(token):
@@ -133,7 +118,7 @@ class _Parser:
             if sign := self.take("*", "/"):
                 factor = self.signed()
                 factors.append(("inverse", factor) if sign == "/" else factor)
-            elif self.tokens[self.at] == "(" or self.tokens[self.at].isalpha():
+            elif self.tokens[-1] == "(" or self.tokens[-1].isalpha():
                 factors.append(self.power())
             else:
                 return _joined("product", factors)
@@ -157,21 +142,16 @@ class _Parser:
         return ("power", base, exponent)
 
     def primary(self) -> Node:
-        token = self.tokens[self.at]
-        self.at += 1
+        token = self.tokens.pop()
         if token in self.variables:
             return ("name", token)
         token = _ALIASES.get(token, token)
-        if token == "(":
-            self.at -= 1
-            return self.group()
-        if token == "|":
+        if token in ("(", "|"):
             node = self.sum()
-            self.need("|")
-            return ("call", "abs", node)
+            self.need({"(": ")", "|": "|"}[token])
+            return node if token == "(" else ("call", "abs", node)
         if token == "frac":
-            above = self.group()
-            return ("product", above, ("inverse", self.group()))
+            return ("product", self.group(), ("inverse", self.group()))
         if token in FUNCTIONS:
             return self.call(token)
         if token in _CONSTANTS:
@@ -181,16 +161,15 @@ class _Parser:
         raise Unreadable
 
     def group(self) -> Node:
-        self.need("(")
-        node = self.sum()
-        self.need(")")
-        return node
+        if self.tokens[-1] != "(":
+            raise Unreadable
+        return self.primary()
 
     def call(self, function: str) -> Node:
         """Parse what follows the function's name: `(x)`, `|x|`, `^2(x)`, `^{-1}(x)`, ` x`, ` 2x`."""
         exponent: Node | None = None
         if self.take("^", "**"):
-            exponent = self.group() if self.tokens[self.at] == "(" else self.primary()
+            exponent = self.primary()
             if exponent == ("negative", ("number", "1")) and function in _INVERSES:
                 function, exponent = _INVERSES[function], None
             elif exponent[0] != "number":
@@ -199,12 +178,12 @@ class _Parser:
         return node if exponent is None else ("power", node, exponent)
 
     def argument(self) -> Node:
-        if self.tokens[self.at] in ("(", "|"):
+        if self.tokens[-1] in ("(", "|"):
             return self.primary()
         factors = []
-        if self.tokens[self.at][:1].isdigit():
+        if self.tokens[-1][:1].isdigit():
             factors.append(self.primary())
-        if self.tokens[self.at] in self.variables:
+        if self.tokens[-1] in self.variables:
             factors.append(self.power())
         if not factors:
             raise Unreadable
@@ -244,6 +223,6 @@ def exact_value(text: str) -> Fraction | None:
     Raises ValueError if it contains anything but numbers, brackets and the four operations.
     """
     try:
-        return exact(parse_stored(text))
+        return exact(parse(text, bounded=False))
     except ZeroDivisionError:
         return None

@@ -6,11 +6,10 @@ callers limit. A function that cannot read the text raises `Unreadable`, which `
 
 import math
 import re
-import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -36,8 +35,6 @@ _INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 """Zero-width characters, which may surround copied text."""
 _POWER = re.compile(r"(?<=[\w)\]}])\*\*(?=[\w({+-])")
 _QUOTES = [('"', '"'), ("'", "'"), ("“", "”"), ("‘", "’"), ("„", "“"), ("«", "»")]
-_OPENING = frozenset("`\\$*_[" + "".join(start for start, _ in _QUOTES))
-"""First characters of everything an answer can be wrapped in."""
 _LABEL = re.compile(
     r"\*{0,2}(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:(?:final|correct)\s+)?answer\*{0,2}(?:\s+is\b:?|\s*[:=])\*{0,2}",
     re.IGNORECASE,
@@ -52,25 +49,13 @@ _NUMBER = re.compile(
 )
 _PLAIN_NUMBER = re.compile(r"(-?[0-9]+)(?:\.([0-9]*))?")
 _LITERAL_TOKEN = re.compile(
-    r"""\s*(?:
-        (\d+)(?![\d.eE])
-      | ([,:])
-      | ([\[({])
-      | ([\])}])
-      | ('(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*")
-      | ([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4})?)
-      | (True|False|None|true|false|null)\b
-      | (\S)
-      | \Z
-    )""",
-    re.VERBOSE | re.DOTALL | re.ASCII,
+    r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4})?"""
+    r"|(?:True|False|None|true|false|null)\b|\S",
+    re.DOTALL | re.ASCII,
 )
-_DIGITS, _SIGN, _OPEN, _CLOSE, _TEXT, _DECIMAL, _WORD = range(1, 8)
-"""Groups of `_LITERAL_TOKEN`. A match of another group, or of no group at the end of the text, does not start a
-value."""
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _SEPARATORS = str.maketrans(dict.fromkeys("→⇒>,;|[](){}'\"`‘’“”", " "))
-_WORDS = {"true": True, "false": False, "none": None, "null": None}
+_WORDS = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None}
 _PLAIN = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a"}
 _FRACTION = re.compile(r"([+-]?)\s*\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 
@@ -102,8 +87,6 @@ def candidates(answer: str, *, label: bool = False, quotes: bool = True, bracket
     of a one-element list; with `label`, a preceding `The answer is`.
     """
     text = _stripped(answer)
-    if text and text[0] not in _OPENING and text[-1] != "." and not (label and _LABEL.match(text)):  # nearly all
-        return [answer] if text == answer else [answer, text]
     optional = [_without_label] * label + [_without_period]
     optional += [_without_quotes] * quotes + [_without_brackets] * brackets
     found = [answer]
@@ -253,8 +236,6 @@ def number(text: str) -> Fraction:
 
 def integer(text: str) -> int:
     """The value of a whole number such as `4` or `4.0`."""
-    if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:  # a fast path for the cells of grids
-        return int(text)
     value = number(text)
     if value.denominator != 1:
         raise Unreadable
@@ -286,30 +267,34 @@ def literal(text: str) -> Any:
 
     `ast.literal_eval` is not used, because it takes 0.25 s for some texts of 10,000 characters.
     """
-    tokens = _LITERAL_TOKEN.finditer(plain_digits(text).strip())
+    # Tokens are matched one at a time: after an unreadable one, the others would take quadratic time.
+    tokens = chain((match[0] for match in _LITERAL_TOKEN.finditer(plain_digits(text).strip())), [""])
     value = _literal(next(tokens), tokens, 0)
-    if next(tokens).lastindex is not None:
+    if next(tokens):
         raise Unreadable
     return value
 
 
-def _literal(token: re.Match[str], tokens: Iterator[re.Match[str]], depth: int) -> Any:
+def _literal(token: str, tokens: Iterator[str], depth: int) -> Any:
     """Read the value that starts with `token`."""
-    kind = token.lastindex
-    if kind == _DIGITS:
-        return _finite(token[kind], int)
-    if kind == _OPEN:
-        return _group(token[kind], tokens, depth + 1)
-    if kind == _TEXT:
-        return _unescaped(token[kind][1:-1])
-    if kind == _DECIMAL:
-        return _finite(token[kind], int if token[kind].lstrip("+-").isdigit() else float)
-    if kind == _WORD:
-        return _WORDS[token[kind].lower()]
-    raise Unreadable
+    if token in _WORDS:
+        return _WORDS[token]
+    if token in ("[", "(", "{"):
+        return _group(token, tokens, depth + 1)
+    if len(token) > 1 and token[0] in "\"'":
+        return _unescaped(token[1:-1])
+    if len(token) > _MAX_DIGITS or not token.isascii():
+        raise Unreadable
+    try:
+        value = int(token) if token.lstrip("+-").isdigit() else float(token)
+    except ValueError:
+        raise Unreadable from None
+    if abs(value) == math.inf:
+        raise Unreadable
+    return value
 
 
-def _group(bracket: str, tokens: Iterator[re.Match[str]], depth: int) -> Any:
+def _group(bracket: str, tokens: Iterator[str], depth: int) -> Any:
     """Read the rest of a list, tuple or dictionary after its opening bracket. Parentheses around a single item yield
     the item itself."""
     if depth > MAX_DEPTH:
@@ -317,32 +302,25 @@ def _group(bracket: str, tokens: Iterator[re.Match[str]], depth: int) -> Any:
     keys: list[Any] = []
     items: list[Any] = []
     token, comma = next(tokens), True
-    while token.lastindex != _CLOSE:
+    while token not in ("]", ")", "}"):
         if not comma:
             raise Unreadable
         item, token = _literal(token, tokens, depth), next(tokens)
         if bracket == "{":
-            if token[_SIGN] != ":" or not isinstance(item, str | int):
+            if token != ":" or not isinstance(item, str | int):
                 raise Unreadable
             keys.append(item)
             item, token = _literal(next(tokens), tokens, depth), next(tokens)
         items.append(item)
-        comma = token[_SIGN] == ","
+        comma = token == ","
         if comma:
             token = next(tokens)
     # An answer with two values for a key is ambiguous.
-    if bracket + token[_CLOSE] not in ("[]", "()", "{}") or len(set(keys)) < len(keys):
+    if bracket + token not in ("[]", "()", "{}") or len(set(keys)) < len(keys):
         raise Unreadable
     if bracket == "{":
         return dict(zip(keys, items, strict=True))
     return items if bracket == "[" else tuple(items) if comma or len(items) != 1 else items[0]
-
-
-def _finite(text: str, kind: type[int] | type[float]) -> int | float:
-    value = kind(text) if len(text) <= _MAX_DIGITS else math.inf
-    if abs(value) == math.inf:
-        raise Unreadable
-    return value
 
 
 def _unescaped(text: str) -> str:
@@ -356,10 +334,10 @@ def _unescaped(text: str) -> str:
 def _character(name: str) -> str:
     if len(name) == 1:
         return _PLAIN.get(name, name)
-    code = int(name[1:], 16)
-    if code > sys.maxunicode:
-        raise Unreadable
-    return chr(code)
+    try:
+        return chr(int(name[1:], 16))
+    except (ValueError, OverflowError):
+        raise Unreadable from None
 
 
 def numbers(text: str) -> list[Fraction]:

@@ -19,7 +19,7 @@ without it, the conjunction of the premises would be a right answer to every que
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import reduce
 from itertools import combinations
 from operator import and_, or_
@@ -203,37 +203,34 @@ def parse(text: str, variables: Collection[str], max_tokens: int = MAX_TOKENS) -
         if sign is None:
             raise Unreadable
         tokens.append((sign, word))
-    formula, end = _binary(tokens, 0, 1, 0)
-    if end < len(tokens):
+    tokens = [("end", ""), *reversed(tokens)]  # the next one is last
+    formula = _binary(tokens, 1, 0)
+    if len(tokens) > 1:
         raise Unreadable
     return formula
 
 
-def _binary(tokens: Sequence[tuple[str, str]], at: int, weakest: int, depth: int) -> tuple[Formula, int]:
-    """The longest formula that starts at index `at` and whose operators bind at least as tightly as `weakest`, and the
-    position after it."""
-    left, at = _unary(tokens, at, depth)
-    while at < len(tokens) and _BINDING.get(tokens[at][0], 0) >= weakest:
-        operator = tokens[at][0]
-        binding = _BINDING[operator]
-        right, at = _binary(tokens, at + 1, binding + (operator != "implies"), depth + 1)
-        left = (operator, left, right)
-    return left, at
+def _binary(tokens: list[tuple[str, str]], weakest: int, depth: int) -> Formula:
+    """Consume the longest formula whose operators bind at least as tightly as `weakest`."""
+    left = _unary(tokens, depth)
+    while (binding := _BINDING.get(tokens[-1][0], 0)) >= weakest:
+        operator, _ = tokens.pop()
+        left = (operator, left, _binary(tokens, binding + (operator != "implies"), depth + 1))
+    return left
 
 
-def _unary(tokens: Sequence[tuple[str, str]], at: int, depth: int) -> tuple[Formula, int]:
-    if at >= len(tokens) or depth > MAX_DEPTH:
+def _unary(tokens: list[tuple[str, str]], depth: int) -> Formula:
+    kind, name = tokens.pop()
+    if depth > MAX_DEPTH:
         raise Unreadable
-    kind, name = tokens[at]
     if kind == "var":
-        return ("var", name), at + 1
+        return ("var", name)
     if kind == "not":
-        inner, at = _unary(tokens, at + 1, depth + 1)
-        return ("not", inner), at
+        return ("not", _unary(tokens, depth + 1))
     if kind == "(":
-        inner, at = _binary(tokens, at + 1, 1, depth + 1)
-        if at < len(tokens) and tokens[at][0] == ")":
-            return inner, at + 1
+        inner = _binary(tokens, 1, depth + 1)
+        if tokens.pop()[0] == ")":
+            return inner
     raise Unreadable
 
 

@@ -50,7 +50,7 @@ _S = TypeVar("_S")
 _State = tuple[int, ...]
 """State of a rush_hour board: the place of each vehicle on its line."""
 _Knights = tuple[frozenset[str], frozenset[str], str]
-"""State of a knight_swap board: the squares of the white and of the black knights, and the side to move."""
+"""State of a knight_swap board: the squares of the knights to move and of the others, and the side to move."""
 _Squares = dict[str, list[str]]
 """Items in each square. A square's name has the coordinates of its center: `0.5_1.5`."""
 
@@ -108,42 +108,36 @@ def knight_swap(answer: str, entry: Entry, config: Config) -> float:
     if answer.strip(" \t\r\n\"'[].").lower() == "no":
         return entry["answer"] == "No"
     answer = forms.matched(_KNIGHT_MOVES, forms.plain_digits(answer).strip())[0].upper()
-    state, moves = _knights(entry["metadata"]["pieces"], entry["metadata"]["start_turn"])
-    goal = state[1], state[0]
+    state, moves, goals = _knights(entry["metadata"]["pieces"], entry["metadata"]["start_turn"])
     for given in _KNIGHT_MOVE.findall(answer):
         after = next((after for move, after in moves(state) if move.upper() == ",".join(given)), None)
         if after is None:
             return 0.0
         state = after
-    return state[:2] == goal
+    return state in goals
 
 
 def _knights(
     pieces: Mapping[str, str | None], first: str
-) -> tuple[_Knights, Callable[[_Knights], Iterator[tuple[str, _Knights]]]]:
-    """The initial state of a board, and a function that lists the moves in a state, each with the state after it."""
-    jumps = _jumps(tuple(pieces))
-    white, black = (frozenset(square for square, piece in pieces.items() if piece == color) for color in "wB")
-
-    def moves(state: _Knights) -> Iterator[tuple[str, _Knights]]:
-        own, other = (state[0], state[1]) if state[2] == "w" else (state[1], state[0])
-        for here in sorted(own):
-            for to in jumps[here]:
-                if to not in own and to not in other:
-                    moved = own - {here} | {to}
-                    yield f"{state[2]},{here},{to}", (moved, other, "B") if state[2] == "w" else (other, moved, "w")
-
-    return (white, black, first), moves
-
-
-@lru_cache(maxsize=256)
-def _jumps(squares: tuple[str, ...]) -> dict[str, list[str]]:
-    """The squares that a knight on each square can reach; cached for all answers to a question."""
+) -> tuple[_Knights, Callable[[_Knights], Iterator[tuple[str, _Knights]]], set[_Knights]]:
+    """The initial state of a board, a function that lists the moves in a state, each with the state after it, and the
+    states in which the colors are swapped."""
 
     def adjacent(one: str, other: str) -> bool:
         return {abs(ord(one[0]) - ord(other[0])), abs(int(one[1:]) - int(other[1:]))} == {1, 2}
 
-    return {here: [to for to in squares if adjacent(here, to)] for here in squares}
+    jumps = {here: [to for to in pieces if adjacent(here, to)] for here in pieces}
+    white, black = (frozenset(square for square, piece in pieces.items() if piece == color) for color in "wB")
+
+    def moves(state: _Knights) -> Iterator[tuple[str, _Knights]]:
+        own, other, side = state
+        for here in sorted(own):
+            for to in jumps[here]:
+                if to not in own and to not in other:
+                    yield f"{side},{here},{to}", (other, own - {here} | {to}, "B" if side == "w" else "w")
+
+    start = (white, black, "w") if first == "w" else (black, white, "B")
+    return start, moves, {(black, white, "w"), (white, black, "B")}
 
 
 @lru_cache(maxsize=1024)
@@ -152,8 +146,8 @@ def solve_knight_swap(pieces: tuple[tuple[str, str], ...], first: str) -> str:
 
     The library's boards have at most 12 squares, so the search visits at most 70,000 states.
     """
-    start, moves = _knights(dict(pieces), first)
-    found = _shortest(start, moves, lambda state: state[:2] == (start[1], start[0]))
+    start, moves, goals = _knights(dict(pieces), first)
+    found = _shortest(start, moves, goals.__contains__)
     return "No" if found is None else json.dumps(found)
 
 
