@@ -3,7 +3,7 @@
     env = rg_env.load_environment("leg_counting")                # same arguments and rows with any Verifiers release
     env = vf.load_environment("rg-env", gym="leg_counting")      # the same object, through Verifiers up to 0.3.1
 
-    vf-eval rg-env -m MODEL                                      # Verifiers 0.4, through its v1 API: rg_env.adapters.v1
+    vf-eval rg-env -m MODEL                                      # Verifiers 0.4, with its v1 API (rg_env.adapters.v1)
 
 `load_environment` returns a `ReasoningGymEnv`: a Verifiers environment for the v0 API if the installed release has it
 (up to 0.3.1), and for the v1 API otherwise. Without Verifiers, it returns a plain `ReasoningGym`. `GRPOTrainer` accepts
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from rg_env.core.rewards import reward as reward
     from rg_env.core.user_code import import_user_code as import_user_code
 
-# Read by the loader of Verifiers' v1 API, which accepts exactly one taskset, one harness and one environment.
+# The loader of Verifiers' v1 API reads this list, and accepts exactly one taskset, one harness and one environment.
 __all__ = ["ReasoningGymTaskset", "SingleTurnEnv", "SingleTurnHarness"]
 _MODULES = {
-    # Or v0, or core: see _path_of.
+    # This may also be v0 or core (see `_path_of`).
     "adapters.v1": [
         "ReasoningGymTaskset",
         "SingleTurnEnv",
@@ -79,7 +79,7 @@ def _module_of(name: str) -> ModuleType:
     except (AttributeError, ImportError, TypeError) as error:
         if not path.startswith("rg_env.adapters.v") or isinstance(error, RGEnvError):
             raise
-        # Not an AttributeError: Verifiers' loader would then report that this package exports no taskset.
+        # An AttributeError would make Verifiers' loader report that this package does not export a taskset.
         raise MissingExtraError(f"rg_env.{name} {_cause(path)}: {error}") from error
 
 
@@ -94,7 +94,7 @@ def _path_of(name: str) -> str:
 
 
 def _cause(path: str) -> str:
-    """The reason an adapter cannot be imported, with the remedy if there is one."""
+    """The reason why an adapter cannot be imported, with the remedy if there is one."""
     found = installed_version("verifiers")
     if not found:
         return "needs verifiers, which is not installed (pip install verifiers, or use rg_env.ReasoningGym)"

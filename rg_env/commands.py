@@ -20,7 +20,7 @@ from rg_env.core.text import without_controls
 from rg_env.errors import InputError, MissingExtraError, RGEnvError, StoppedTogether, from_interrupt, how_to_install
 
 _NO_BUG = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""System errors that are not bugs of the program: full disk, quota, file size limit, failing device."""
+"""System errors that are not bugs in the program: a full disk, a quota, a file size limit, or a failing device."""
 
 
 def run_command(main: Callable[[], Any]) -> None:
@@ -36,7 +36,7 @@ def run_command(main: Callable[[], Any]) -> None:
         prepare_process()
         try:
             code = main()
-        finally:  # also after --help
+        finally:  # this is also necessary after --help
             sys.stdout.flush()  # a failure at interpreter exit would print a traceback and exit with 120
     except (Exception, KeyboardInterrupt) as error:
         if isinstance(error, OSError) and (write := _failed_write(error)):
@@ -45,7 +45,8 @@ def run_command(main: Callable[[], Any]) -> None:
             code, message = 130, "interrupted"
         elif isinstance(error, RGEnvError):
             code, message = error.exit_code, f"error: {without_controls(str(error))}"  # it may quote untrusted text
-            if isinstance(error, StoppedTogether) and os.environ.get("RANK", "0") != "0":  # one rank reports it
+            # Only one rank reports the error.
+            if isinstance(error, StoppedTogether) and os.environ.get("RANK", "0") != "0":
                 message = ""
         else:
             raise
@@ -59,14 +60,14 @@ def run_command(main: Callable[[], Any]) -> None:
 def _exit_from_process_group(code: int) -> None:
     """With several processes, exit without finalizing the interpreter, because gloo's threads could abort the process.
 
-    Such a thread may still have to release a Python tensor from the last collective operation, and acquires the
-    interpreter lock to do so. Python ends threads that do so during finalization, and C++ then calls `std::terminate`.
-    Destroying the group would join the threads, but DistributedDataParallel keeps a reference to it.
+    Such a thread may still have to release a Python tensor from the last collective operation, and needs the
+    interpreter lock to do so. During finalization, Python ends threads that acquire this lock, and C++ then calls
+    `std::terminate`. Destroying the group would join the threads, but DistributedDataParallel keeps a reference to it.
     """
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return
-    if code == 0:  # after an error, the other processes may not respond
+    if code == 0:  # after an error, the other processes may no longer respond
         distributed.destroy_process_group()
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -81,7 +82,8 @@ def say(line: str) -> None:
 
 @contextlib.contextmanager
 def end_signals_as_ctrl_c() -> Iterator[None]:
-    """Handle SIGTERM and SIGHUP like Ctrl-C: stop servers, remove partial files, print the resume command."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C, so that servers are stopped, partial files are removed and the resume
+    command is printed."""
 
     def interrupt(number: int, frame: Any) -> None:
         signal.getsignal(signal.SIGINT)(signal.SIGINT, frame)  # type: ignore[misc, operator]
@@ -93,15 +95,15 @@ def end_signals_as_ctrl_c() -> Iterator[None]:
 
 
 def _failed_write(error: OSError) -> tuple[int, str] | None:
-    """Exit code and message if `error` comes from a failed write and is not a bug; otherwise None. If standard output
-    cannot be written, it is redirected to /dev/null, because Python would retry the write at exit."""
+    """Exit code and message if `error` comes from a failed write and is not a bug, or None otherwise. If standard
+    output cannot be written, it is redirected to /dev/null, because Python would retry the write at exit."""
     poll, where = select.poll(), f" {error.filename}" if error.filename else ""
     is_closed, is_unwritable = False, False
-    with contextlib.suppress(OSError):  # replaced by something that is not a file
+    with contextlib.suppress(OSError):  # sys.stdout may have been replaced with something that is not a file
         poll.register(sys.stdout.fileno(), 0)
         is_closed = any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
     try:
-        sys.stdout.flush()  # fails again if standard output is the cause
+        sys.stdout.flush()  # fails again if writing to standard output is what failed
     except OSError as again:
         is_unwritable = again.errno == error.errno
         where = " to standard output"
@@ -120,7 +122,8 @@ def positive(text: str) -> int:
 
 
 class Names(argparse.Action):
-    """An argparse action for `nargs="+"`: names separated by spaces or commas. Arguments with "=" are not split."""
+    """An argparse action for `nargs="+"` that accepts names separated by spaces or commas. Arguments with "=" are not
+    split."""
 
     def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: Any = None) -> None:
         parts = [[text] if "=" in text else text.split(",") for text in values]
@@ -148,21 +151,22 @@ def require(package: str, extra: str) -> None:
 
 
 def load_keys() -> None:
-    """Load `.env` from the working directory into the environment; existing variables take precedence.
+    """Load `.env` from the working directory into the environment. Existing variables take precedence.
 
     Raises:
         InputError: `.env` cannot be read.
     """
     try:
         from dotenv import dotenv_values
-    except ImportError:  # part of the extras train and eval
+    except ImportError:  # dotenv is part of the extras train and eval
         return
-    # Not load_dotenv: an empty HF_TOKEN in the environment would hide the token stored by `hf auth login`.
+    # `load_dotenv` is not used, because an empty HF_TOKEN in the environment would hide the token stored by `hf auth
+    # login`.
     try:
         for name, value in dotenv_values(".env").items():
             if value:
                 os.environ.setdefault(name, value)
-    except (OSError, ValueError) as error:  # no permission, or not text
+    except (OSError, ValueError) as error:  # the file is not readable, or is not text
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InputError(f"cannot read .env in this folder ({reason}): fix it, or run in another folder") from error
 
@@ -181,10 +185,10 @@ def prepare_process() -> None:
     # OpenMP threads spin for milliseconds by default and occupy cores that other processes need. While another
     # process was busy, a parallel matrix product took 16 ms with the default, and 0.3 ms with a short spin.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    # Child loggers, because importing verifiers resets the level of "verifiers" itself.
+    # The levels of child loggers are set, because importing verifiers resets the level of "verifiers" itself.
     for part in ("envs", "inference", "rubrics", "trainers", "utils"):
-        logging.getLogger(f"verifiers.{part}").setLevel(logging.CRITICAL)  # errors are raised and reported anyway
-    # A filter, because importing DeepSpeed resets the level of its logger.
+        logging.getLogger(f"verifiers.{part}").setLevel(logging.CRITICAL)  # rg_env raises and reports errors itself
+    # This is a filter, because importing DeepSpeed resets the level of its logger.
     logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")

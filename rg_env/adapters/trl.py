@@ -35,7 +35,7 @@ LogMetric = Callable[[str, float], None]
 LogExtra = Callable[[str, list[Any]], None]
 
 _REASONING = ("reasoning_content", "thinking")
-"""Keys TRL uses for the content of a <think> block, with tokenizers that parse responses."""
+"""Keys that TRL uses for the content of a <think> block, with tokenizers that parse responses."""
 
 
 @dataclass(frozen=True)
@@ -43,18 +43,19 @@ class Environment:
     """Arguments for `GRPOTrainer`, returned by `load_environment`."""
 
     train_dataset: Dataset | None
-    """Rows with the columns prompt (messages), question, answer, info (strings) and example_id; None for 0 examples."""
+    """Rows with the columns prompt (messages), question, answer, info (strings) and example_id, or None for 0 examples.
+    """
     eval_dataset: Dataset | None
     reward_funcs: list["RewardFunction"]
     reward_weights: list[float]
     """Weights for `GRPOConfig(reward_weights=...)`, in the order of `reward_funcs`."""
     mixture: Mixture
     manifest: dict[str, Any]
-    """Manifest of the rows; see `core.data.manifest`."""
+    """Manifest of the rows (see `core.data.manifest`)."""
 
 
 def load_environment(*args: Any, **options: Any) -> Environment:
-    """Build the environment; takes the parameters of `ReasoningGym`. Raises `InputError` for invalid arguments."""
+    """Build the environment. The parameters are those of `ReasoningGym`. Raises `InputError` for invalid arguments."""
     env = ReasoningGym(*args, **options)
     scorer = Scorer(env.rubric)
     return Environment(
@@ -128,7 +129,7 @@ class Scorer:
 
     def __init__(self, rubric: Rubric) -> None:
         self.rubric = rubric
-        self._lock = threading.Lock()  # some trainers call each function in its own thread
+        self._lock = threading.Lock()  # some trainers call each function in a separate thread
         self._completions: Any = None
         self._last: list[Rollout] = []
 
@@ -140,7 +141,7 @@ class Scorer:
     ) -> list[Rollout]:
         """The scored rollouts of `completions`.
 
-        The first call for a batch scores it and logs metrics and statuses; later calls by the other reward functions
+        The first call for a batch scores it and logs metrics and statuses. Later calls by the other reward functions
         reuse the result. An identical batch in a later step is scored and logged again.
         """
         with self._lock:

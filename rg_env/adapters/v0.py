@@ -1,4 +1,4 @@
-"""Adapter for Verifiers' v0 API (0.1.2 to 0.3), for our environment and for training on Verifiers environments.
+"""Adapter for Verifiers' v0 API (0.1.2 to 0.3), for rg_env's environment and for training on Verifiers environments.
 
     env = vf.load_environment("rg-env", gym="leg_counting")
     env = vf.load_environment("rg-env", gym=["leg_counting", {"name": "chain_sum", "weight": 2}], seed=1)
@@ -51,12 +51,13 @@ _MADE_HERE = ("dataset", "eval_dataset", "message_type")
 _CACHE_KEY = "rg_env_rollout"
 _PENDING_KEY = "rg_env_pending_score"
 _AWAITS_REWARDS = find_spec("verifiers.utils.async_utils") is not None
-"""Whether Verifiers awaits reward functions. Early releases do not; there, scoring blocks the event loop."""
+"""Whether Verifiers awaits reward functions. Early releases do not, so scoring blocks the event loop there."""
 
 
 class _ReasoningGym(ReasoningGym):
     offered = PARAMETERS
-    """Verifiers also passes its `state` and `parser` to rewards; the trainer rejects rewards that need either."""
+    """Verifiers also passes its `state` and `parser` to rewards. The trainer rejects rewards that need either of them.
+    """
 
 
 def _raising(name: str) -> Any:
@@ -84,11 +85,11 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
             Accuracy and statuses remain as metrics.
         kwargs: other parameters of `ReasoningGym` and the parent class.
 
-    Attributes: `environment` (the underlying `ReasoningGym`, used by `GRPOTrainer`), and its `mixture`,
-    `manifest`, `rewards`, `prompt_options` and `grading`. `dataset` and `eval_dataset` have the columns question,
-    answer, info (strings), prompt and example_id; they are None for 0 examples.
+    Attributes: `environment` (the underlying `ReasoningGym`, used by `GRPOTrainer`), and its `mixture`, `manifest`,
+    `rewards`, `prompt_options` and `grading`. `dataset` and `eval_dataset` have the columns question, answer, info
+    (strings), prompt and example_id. They are None for 0 examples.
 
-    `generate` raises the first `RewardError` of its batch: a failing reward ends the run instead of counting as 0.
+    `generate` raises the first `RewardError` of its batch, so a failing reward ends the run instead of counting as 0.
 
     Raises:
         InputError: an argument is invalid.
@@ -129,7 +130,7 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         super().__init__(
             dataset=_dataset(env.train_rows),
             eval_dataset=_dataset(env.eval_rows),
-            # Given a system prompt, newer releases prepend it to any prompt without one.
+            # Newer releases prepend a system prompt, if they get one, to any prompt that lacks one.
             system_prompt=env.system_prompt if env.prompt_options.prompt_placement == "system" else None,
             parser=parser,
             rubric=rubric,
@@ -140,9 +141,9 @@ class ReasoningGymEnv(vf.SingleTurnEnv):
         """Convert rows from `core.data` to examples with this environment's prompt and grading, as in its datasets."""
         return self.environment.to_examples(rows)
 
-    # `generate` is synchronous up to 0.1.5 (alongside `a_generate`), and asynchronous from 0.1.6. Since 0.1.9,
-    # `run_rollout` and `run_group` run parts of a batch. The server that runs the environment for `vf-eval` calls no
-    # others (0.1.10), and `generate` saves their results before it returns.
+    # `generate` is synchronous up to 0.1.5 (alongside `a_generate`) and asynchronous from 0.1.6 on. Since 0.1.9,
+    # `run_rollout` and `run_group` run parts of a batch. In 0.1.10, these are the only methods called by the server
+    # that runs the environment for `vf-eval`, and `generate` saves their results before it returns.
     generate, a_generate = _raising("generate"), _raising("a_generate")
     run_rollout, run_group = _raising("run_rollout"), _raising("run_group")
 
@@ -201,13 +202,15 @@ class _AwaitingFunction(_Function):
 
     async def __call__(self, prompt: Any, completion: Any, answer: Any, state: Any, info: Any, parser: Any) -> Any:
         if isinstance(state, dict) and _kept(completion, state, info) is None:
-            # The rubric calls all functions concurrently: the first one starts scoring, and all await the same score.
+            # The rubric calls all functions concurrently. The first one starts scoring, and all of them await the same
+            # score.
             pending = state.get(_PENDING_KEY)
             if pending is None:
                 pending = asyncio.ensure_future(score_extraction_async(extract(completion), info))
                 state[_PENDING_KEY] = pending
-                pending.add_done_callback(lambda _: state.pop(_PENDING_KEY, None))  # even if it failed
-            score = await asyncio.shield(pending)  # cancelling one function must not cancel the score
+                # The entry is removed even if scoring failed.
+                pending.add_done_callback(lambda _: state.pop(_PENDING_KEY, None))
+            score = await asyncio.shield(pending)  # canceling one function must not cancel the score
             rollout_of(prompt, completion, answer, state, info, score)
         value = super().__call__(prompt, completion, answer, state, info, parser)
         return await value if inspect.isawaitable(value) else value
@@ -248,13 +251,13 @@ def usage(state: Mapping[str, Any]) -> tuple[int | None, bool | None]:
     return (tokens if isinstance(tokens, int) else None), (None if reason is None else reason == "length")
 
 
-# Reward errors, which Verifiers would swallow
+# Errors in rewards, which Verifiers would swallow
 
 _WATCHED = "_rg_env_watched"
-_FUNCTIONS = ("reward_funcs", "funcs")  # verifiers up to 0.1.6, and from 0.1.9
+_FUNCTIONS = ("reward_funcs", "funcs")  # its names in Verifiers up to 0.1.6, and from 0.1.9 on
 _GROUP_PARAMETERS = {"states", "prompts", "completions", "answers", "tasks", "infos"}
 _errors: ContextVar[list[RewardError] | None] = ContextVar("reward_errors", default=None)
-"""Errors of watched functions; asyncio tasks and threads inherit the list."""
+"""Errors of watched functions. asyncio tasks and threads inherit the list."""
 
 
 @contextmanager
@@ -325,7 +328,7 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
 
     is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
     wrapper: Any = call_async if is_async else call
-    wrapper.__name__, wrapper.__signature__ = name, signature  # Verifiers inspects both on each call
+    wrapper.__name__, wrapper.__signature__ = name, signature  # Verifiers inspects both of these on each call
     setattr(wrapper, _WATCHED, True)
     return wrapper
 
@@ -344,11 +347,11 @@ def _rollout_in(arguments: Mapping[str, Any]) -> str:
 
 _HOOKS = ("rollout", "setup_state", "is_completed", "env_response", "get_prompt_messages", "get_context_messages",
           "get_model_response", "render_completion")  # fmt: skip
-"""Methods an environment can override to customize rollouts. The trainer would not call them."""
+"""Methods that an environment can override to customize rollouts. The trainer would not call them."""
 _ROW = "verifiers_row"
 """Key of a row that holds the dataset's original row, for the rubric."""
 _MONITORS = ("num_turns",)
-"""Metrics that later releases compute themselves, with functions of weight 0; always 1 here."""
+"""Metrics that later releases compute themselves, with functions of weight 0. They would always be 1 here."""
 
 
 class VerifiersEnvironment(Environment):
@@ -482,12 +485,12 @@ def _check_single_turn(env: Any) -> None:
 
 
 def _of_rubric(rubric: Any, name: str) -> list[Any]:
-    get = getattr(rubric, f"get_{name}", None) or getattr(rubric, f"_get_{name}")  # renamed after 0.1.6
+    get = getattr(rubric, f"get_{name}", None) or getattr(rubric, f"_get_{name}")  # renamed after Verifiers 0.1.6
     return list(get())
 
 
 def _rows(env: Any, name: str, options: PromptOptions) -> list[dict[str, Any]]:
-    build = getattr(env, f"build_{name}", None)  # later releases build datasets on first use
+    build = getattr(env, f"build_{name}", None)  # later releases build datasets when they are first used
     dataset = build() if build else getattr(env, name)
     return prompted_rows([_row(row) for row in dataset or ()], name, options)
 

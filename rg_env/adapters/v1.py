@@ -1,4 +1,5 @@
-"""The environment for Verifiers' v1 API (0.2.1 to 0.4, and prime-rl): a taskset, its tasks, and a harness.
+"""The environment for Verifiers' v1 API (0.2.1 to 0.4, and prime-rl), which consists of a taskset, its tasks, and a
+harness.
 
     vf-eval rg-env -m MODEL                                     # 0.4; the command is called `eval` in 0.2 and 0.3
     vf-eval rg-env -m MODEL --env.taskset.gym chain_sum --env.taskset.level 1
@@ -10,7 +11,7 @@
     async with env.serving():
         episodes = [await env.run_episode(task, context) for task in env.taskset]
 
-Rows, prompts, graders and rewards are the same as in the v0 environment: the same options yield the same questions and
+Rows, prompts, graders and rewards are the same as in the v0 environment. The same options yield the same questions and
 scores with every release of Verifiers. Rows are built, or read from the cache, when the taskset is iterated over.
 Differences between releases of the v1 API are handled by duck typing, not by version checks.
 
@@ -55,13 +56,13 @@ class ReasoningGymTaskData(vf.TaskData):
     question: str = ""
     """The question alone, without instructions for the answer format."""
     answer: str = ""
-    """The gold answer; empty if the library does not store one."""
+    """The gold answer, or "" if the library does not store one."""
     info: dict[str, str] = Field(default_factory=dict)
     """Data for scoring: task, options and the library's entry as JSON, and the grading."""
 
 
 class ReasoningGymTaskConfig(vf.TaskConfig):
-    """Task config without options: rewards are set on the taskset, which passes them on."""
+    """Task config without any options, because rewards are set on the taskset, which passes them on."""
 
     _rubric: str | Rubric = PrivateAttr('{"gym": "leg_counting"}')
     """The rubric as JSON (see `_parsed`), because a config may be pickled for other processes, which import the user's
@@ -80,7 +81,7 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
     async def rubric(self, trace: vf.Trace) -> dict[str, float]:
         """Compute all rewards and the environment's metrics, then record them, each reward with its own weight.
 
-        Raises `RewardError` if a reward fails; Verifiers stores it as the trace's error.
+        Raises `RewardError` if a reward fails. Verifiers stores it as the trace's error.
         """
         rubric = _rubric_of(self.config._rubric)
         rollout = await self._rollout(trace)
@@ -93,10 +94,10 @@ class ReasoningGymTask(vf.Task[ReasoningGymTaskData, vf.State, ReasoningGymTaskC
         return {}
 
     async def validate(self, runtime: vf.Runtime) -> bool | None:
-        """Whether the gold answer is correct; None if the library does not store one."""
+        """Whether the gold answer is correct, or None if the library does not store one."""
         if not self.data.answer:
             return None
-        _rubric_of(self.config._rubric)  # imports the user's own tasks
+        _rubric_of(self.config._rubric)  # this also imports the user's own tasks
         gold = extract(f"<answer>{self.data.answer}</answer>")
         return (await score_extraction_async(gold, self.data.info)).status == "correct"
 
@@ -117,10 +118,10 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
 
     task: ReasoningGymTaskConfig = ReasoningGymTaskConfig()
     gym: str | dict[str, Any] | list[Any] = "leg_counting"
-    """A task, or a mixture: a list whose items are names or mappings with name, weight, config, level and levels. On
-    the command line, pass it as JSON."""
+    """A task, or a mixture in the form of a list whose items are names or mappings with name, weight, config, level and
+    levels. On the command line, pass it as JSON."""
     split: Literal["train", "eval"] = "eval"
-    """Split of the questions; use `train` for training. A problem is never in both splits, regardless of the seeds."""
+    """Split of the questions. Use `train` for training. A problem is never in both splits, regardless of the seeds."""
     num_train_examples: int = Field(2000, ge=0)
     num_eval_examples: int = Field(200, ge=0)
     seed: int = 0
@@ -132,11 +133,13 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
     level: int | None = None
     """Difficulty level of all tasks in `gym` that do not set one."""
     rewards: str | dict[str, Any] | list[Any] | None = None
-    """A reward name, or names with weights. On the command line, pass it as JSON. None: correctness 1, format 0.1."""
+    """A reward name, or names with weights. On the command line, pass it as JSON. Default: correctness 1, format 0.1.
+    """
     grading: str = "hardened"
     """`hardened` (right or wrong), `partial` (partial credit) or `upstream` (the library's own formulas)."""
     instruction: str | None = SYSTEM_PROMPT
-    """Text of the system prompt. (`system_prompt` is Verifiers' own option: a file that overrides this text.)"""
+    """Text of the system prompt. (`system_prompt` is an option of Verifiers' own, for a file that overrides this text.)
+    """
     prompt_placement: Placement = "system"
     """Position of `instruction`: in a system message, or in the user turn before or after the question."""
     preamble: str | None = None
@@ -182,7 +185,7 @@ class ReasoningGymTasksetConfig(vf.TasksetConfig):
 
     @property
     def _prompt_options(self) -> PromptOptions:
-        grading = cast("Grading", self.grading)  # PromptOptions checks it
+        grading = cast("Grading", self.grading)  # PromptOptions checks this value
         return PromptOptions(self.instruction, self.prompt_placement, self.preamble, grading=grading)
 
     @property
@@ -198,7 +201,7 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig
     """One split's questions."""
 
     def load(self) -> Iterator[ReasoningGymTask]:
-        """The tasks in order; equal configs yield equal tasks. Raises the same errors as `build_rows`."""
+        """The tasks in order. Equal configs yield equal tasks. Raises the same errors as `build_rows`."""
         config = self.config
         mixture, _ = _parsed(str(config.task._rubric))
         rows = build_rows(mixture, config.split, config._count, config._seed, split_by=config.split_by)
@@ -206,7 +209,7 @@ class ReasoningGymTaskset(vf.Taskset[ReasoningGymTask, ReasoningGymTasksetConfig
 
 
 def tasks_of(rows: Iterable[Mapping[str, Any]], config: ReasoningGymTaskConfig) -> Iterator[ReasoningGymTask]:
-    """Yield a task for each row, in order; each row must already have a prompt."""
+    """Yield a task for each row, in order. Each row must already have a prompt."""
     for index, row in enumerate(rows):
         messages = list(row["prompt"])
         system = messages.pop(0)["content"] if messages[0]["role"] == "system" else None
@@ -250,7 +253,7 @@ class SingleTurnHarnessConfig(vf.HarnessConfig):
     """Options of `SingleTurnHarness`."""
 
     request_timeout: float | None = Field(3600.0, gt=0, allow_inf_nan=False)
-    """Maximum time for one completion, in seconds; None: unlimited."""
+    """Maximum time for one completion, in seconds. None means unlimited."""
     max_retries: int = Field(2, ge=0)
     """Maximum number of retries by the `openai` client after a temporary failure."""
 
@@ -272,8 +275,9 @@ class SingleTurnHarness(vf.Harness[SingleTurnHarnessConfig]):
         mcp_urls: dict[str, str],
         data: vf.TaskData | None = None,
     ) -> vf.ProgramResult:
-        """Send the request. A failed request is reported like a failed program; Verifiers records the cause."""
-        system, prompt = self.resolve_prompt(trace.task.data if data is None else data)  # 0.2 does not pass `data`
+        """Send the request. A failed request is reported like a failed program, and Verifiers records the cause."""
+        # Verifiers 0.2 does not pass `data`.
+        system, prompt = self.resolve_prompt(trace.task.data if data is None else data)
         messages: Any = chat_of(system, prompt)
         try:
             async with httpx.AsyncClient(verify=_certificates(), timeout=self.config.request_timeout) as transport:
@@ -314,13 +318,13 @@ def _certificates() -> ssl.SSLContext:
     return httpx.create_ssl_context()
 
 
-if hasattr(vf, "SingleAgentEnv"):  # missing in 0.2, where the harness has its own runtime
+if hasattr(vf, "SingleAgentEnv"):  # this class is missing in 0.2, where the harness has its own runtime
 
     class SingleTurnEnvConfig(vf.SingleAgentEnvConfig):
         """Config of an environment whose only agent runs in this process."""
 
         agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
-        """Agent runtime. Verifiers' default would rent a sandbox, which needs a login; here, nothing is executed."""
+        """Agent runtime. Verifiers' default would rent a sandbox, which needs a login, but nothing is executed here."""
 
     class SingleTurnEnv(vf.SingleAgentEnv, vf.Env[SingleTurnEnvConfig]):
         """The environment in which Verifiers evaluates the taskset when the taskset is loaded by id."""
@@ -332,7 +336,7 @@ if hasattr(vf, "SingleAgentEnv"):  # missing in 0.2, where the harness has its o
         functions.
 
         Args:
-            split: the split in `taskset`: "eval" or "train".
+            split: the split in `taskset`, "eval" or "train".
             gym, num_train_examples, num_eval_examples and all others: the same as for `ReasoningGym`.
 
         Attributes:
@@ -369,8 +373,8 @@ if hasattr(vf, "SingleAgentEnv"):  # missing in 0.2, where the harness has its o
             return self.environment.to_examples(rows)
 
     load_environment = ReasoningGymEnv
-    """The environment for the installed Verifiers release, with the arguments of `ReasoningGymEnv`: a v1 `Env` from 0.4
-    on, a v0 `SingleTurnEnv` up to 0.3.1."""
+    """The environment for the installed Verifiers release, with the arguments of `ReasoningGymEnv`. It is a v1 `Env`
+    from 0.4 on, and a v0 `SingleTurnEnv` up to 0.3.1."""
 
 
 class _RowsTaskset(ReasoningGymTaskset):

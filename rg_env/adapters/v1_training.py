@@ -1,11 +1,11 @@
-"""Adapter that lets `GRPOTrainer` train on any Verifiers v1 taskset, with its tasks scored as in Verifiers.
+"""Adapter that lets `GRPOTrainer` train on any Verifiers v1 taskset, whose tasks are scored as in Verifiers.
 
     env = TasksetEnvironment(train_taskset, eval_taskset.take(200))
     trainer = GRPOTrainer(model, env, args, tokenizer)
 
-`Task.score` receives a trace with the prompt and the sampled completion: text, token ids, log-probabilities, usage and
-finish reason. The trainer samples only single turns, so tasks that need more are rejected with an error that names
-them.
+`Task.score` receives a trace with the prompt and the sampled completion, including its text, token ids,
+log-probabilities, usage and finish reason. The trainer samples only single turns, so tasks that need more are rejected
+with an error that names them.
 """
 
 import copy
@@ -70,7 +70,7 @@ class TasksetEnvironment(Environment):
     def score(self, rollouts: Sequence[Rollout]) -> list[Scored]:
         found = run_each(_score, rollouts)
         names = dict.fromkeys(name for scored in found for name in scored.rewards)
-        # Tasks may have different rewards; a missing reward adds nothing to the sum.
+        # Tasks may have different rewards. A missing reward does not add anything to the sum.
         return [each._replace(rewards={name: each.rewards.get(name, 0.0) for name in names}) for each in found]
 
     def _rows(self, taskset: vf.Taskset | None) -> list[dict[str, Any]]:
@@ -132,7 +132,7 @@ def environment_of(env: Any) -> TasksetEnvironment:
         _refuse(name, "is not a SingleAgentEnv: it may have several agents or turns")
     if own := [hook for hook in ("run", "setup", "finalize") if getattr(type(env), hook) is not getattr(base, hook)]:
         _refuse(name, f"overrides {', '.join(own)}")
-    harness = env.config.agent.harness  # None: use Verifiers' default, whose tools the trainer ignores
+    harness = env.config.agent.harness  # if None, Verifiers uses its default, whose tools the trainer ignores
     if harness is not None and vf.load_harness(harness).EXECUTES_CODE:
         _refuse(name, f"has a harness with tools ({harness.id})")
     return TasksetEnvironment(env.taskset)
@@ -192,7 +192,7 @@ def _watched(task: vf.Task, where: str) -> vf.Task:
 
 
 def _checked(function: Callable[..., Any], name: str, where: str) -> Callable[..., Any]:
-    @functools.wraps(function)  # keeps name, signature and weight, which Verifiers reads
+    @functools.wraps(function)  # keeps the name, signature and weight, which Verifiers reads
     async def call(*args: Any, **kwargs: Any) -> Any:
         try:
             value = await function(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Options of `rg-env doctor`, implemented in `rg_env.jobs.doctor`."""
+"""Options of `rg-env doctor`, which is implemented in `rg_env.jobs.doctor`."""
 
 import argparse
 from typing import Any
@@ -11,7 +11,7 @@ def add(commands: Any) -> None:
     """Add `rg-env doctor` to the subcommands. Options that replace a config are named after its keys."""
     doctor = commands.add_parser(
         "doctor",
-        help="check that a training run can start on this machine; print a fix for each problem",
+        help="check that a training run can start on this machine, and print a fix for each problem",
         usage="rg-env doctor [CONFIG [section.key=value ...]] [options]",
         examples=[
             "rg-env doctor configs/train/leg_counting_qwen7b.yaml engine.kind=vllm --processes 3",
@@ -19,7 +19,7 @@ def add(commands: Any) -> None:
         ],
     )
     key, number = doctor.key, doctor.number
-    doctor.config("training config; alternatively, describe the run with options", required=False)
+    doctor.config("training config (alternatively, describe the run with options)", required=False)
     key("--model", "model.name", "MODEL", "model folder, name on the Hub, or 'tiny'; default: depends on the machine")
     doctor.names("--tasks", metavar="TASK", help="Reasoning Gym tasks; default: leg_counting")
     engines = ["embedded", "vllm"]

@@ -1,4 +1,5 @@
-"""The `rg-env` command. The modules here parse the arguments of its subcommands; the layers below implement them.
+"""The `rg-env` command. The modules in this folder parse the arguments of its subcommands, which the layers below
+implement.
 
 rg-env tasks [NAME] [--json]         list the tasks, or show one task's options and examples
 rg-env tasks --audit                 show the audit of the tasks' graders
@@ -11,7 +12,7 @@ rg-env report RUN_OR_RESULTS         write an HTML report of a run or an evaluat
 rg-env export CHECKPOINT             export a checkpoint as a Hugging Face model folder and verify it
 rg-env push RUN --repo-id USER/NAME  publish a trained model on the Hugging Face Hub with a generated model card
 rg-env serve --model DIR [--port N]  serve a model with the embedded engine and an OpenAI-compatible API
-rg-env doctor [CONFIG] [...]         check that a training run can start here; print a fix for each problem
+rg-env doctor [CONFIG] [...]         check that a training run can start here, and print a fix for each problem
 rg-env vllm MODEL [...]              start a vLLM server that accepts weights from a training run
 rg-env launch CONFIG|SCRIPT [...]    start a vLLM server and a training run that uses it
 rg-env slurm CONFIG --gpus N [...]   write an sbatch script for a training or evaluation config
@@ -36,7 +37,7 @@ _EXAMPLES = (
 
 def main() -> None:
     """Entry point of the `rg-env` command."""
-    if sys.platform == "win32":  # imports of POSIX modules would fail with tracebacks
+    if sys.platform == "win32":  # otherwise, imports of POSIX modules would fail with tracebacks
         sys.exit("error: rg-env requires Linux or macOS; on Windows, install it in WSL 2")
     run_command(lambda: run(sys.argv[1:]))
 
@@ -57,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
     argparse.
 
     Raises:
-        InputError: the command or option does not exist; the message suggests a similar one.
+        InputError: the command or option does not exist. The message suggests a similar one.
     """
     parser, commands = make_parser()
     first = next(iter(arguments), "")

@@ -34,13 +34,13 @@ _OTHER_NAMES = {
     "CONFIG": ("--config", "--config-file", "--config-name", "--config-path"),
     "CHECKPOINT": ("--checkpoint", "--checkpoint-dir", "--checkpoint-path", "--model-path"),
 }
-"""Option or positional argument -> its earlier names, and its names in other tools."""
+"""Earlier names of an option or positional argument, and its names in other tools."""
 _ELSEWHERE = {
     "--processes": "`rg-env launch` and `accelerate launch` start several processes",
     "--gpus": "`rg-env launch` takes --gpus; otherwise set CUDA_VISIBLE_DEVICES",
     "--nodes": "`rg-env slurm --nodes N` writes a job for several nodes",
 }
-"""Option that `train` or `launch` does not have -> what to use instead."""
+"""Options that `train` or `launch` does not have, each with what to use instead."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -48,7 +48,7 @@ class CommandParser(argparse.ArgumentParser):
 
     Args:
         examples: commands shown at the end of `--help`.
-        advice: what to do about an unknown option if no name is similar; default: see `--help`.
+        advice: what to do about an unknown option if no name is similar; by default, see `--help`.
     """
 
     def __init__(self, *given: Any, examples: Sequence[str] = (), advice: str = "", **options: Any):
@@ -75,7 +75,7 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument(*names, action=Names, nargs="+", help=help, metavar=metavar, **options)
 
     def config(self, help: str, *, required: bool = True) -> None:
-        """Add a config and its overrides, which may be anywhere on the command line."""
+        """Add a config and its overrides, which may appear anywhere on the command line."""
         self.add_argument("config", metavar="CONFIG", nargs=None if required else "?", help=help)
         override = {"nargs": "*", "default": [], "metavar": "section.key=value"}
         self.add_argument("overrides", help="config overrides", **override)  # type: ignore[arg-type]
@@ -87,14 +87,14 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._arguments = list(sys.argv[1:] if args is None else args)
         options, rest = super().parse_known_args(args, namespace)
-        if self._has("overrides"):  # argparse accepts them only directly after the first positional argument
+        if self._has("overrides"):  # argparse accepts overrides only directly after the first positional argument
             options.overrides = [*options.overrides, *(word for word in rest if not word.startswith("-"))]
             rest = [word for word in rest if word.startswith("-")]
         return options, rest
 
     def error(self, message: str) -> NoReturn:
-        """If an option is misnamed, suggest the right name, because a required option may be missing only for this
-        reason; otherwise report argparse's error on one line."""
+        """If an option is misnamed, suggest the right name, because this may be why a required option is missing.
+        Otherwise, report argparse's error on one line."""
         for argument in self._arguments:
             if argument.startswith("--") and self._called(argument.partition("=")[0]):
                 raise self.unknown(argument)
@@ -123,7 +123,7 @@ class CommandParser(argparse.ArgumentParser):
         return any(action.dest == dest for action in self._actions)
 
     def _called(self, flag: str) -> str | None:
-        """This command's equivalent of an unknown option, if any."""
+        """The equivalent of an unknown option in this command, if there is one."""
         known = [*self._option_string_actions, *(action.metavar for action in self._get_positional_actions())]
         return None if flag in known else next((name for name in _names_of(flag) if name in known), None)
 
@@ -149,7 +149,7 @@ def _names_of(flag: str) -> list[str]:
 
 
 def request_of(kind: type[T], options: argparse.Namespace) -> T:
-    """Build the dataclass `kind` from the options with the names of its fields; lists become tuples."""
+    """Build the dataclass `kind` from the options with the names of its fields. Lists become tuples."""
     given = {each.name: getattr(options, each.name) for each in fields(kind) if hasattr(options, each.name)}  # type: ignore[arg-type]
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 

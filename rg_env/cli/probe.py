@@ -1,4 +1,4 @@
-"""Options of `rg-env probe`, implemented in `rg_env.evaluation.probe`."""
+"""Options of `rg-env probe`, which is implemented in `rg_env.evaluation.probe`."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ def add(commands: Any) -> None:
     parser = commands.add_parser(
         "probe",
         help="find tasks and levels a model can learn from",
-        epilog="Checkpoints are prompted as in training. Writes the same files as an evaluation, and "
+        epilog="Checkpoints are prompted as in training. The command writes the same files as an evaluation, and "
         "mixture.yaml, which a training config can extend.",
         examples=["rg-env probe --model Qwen/Qwen2.5-1.5B-Instruct --tasks chain_sum,leg_counting --levels 0 1 2"],
     )
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     if options.output_dir or not options.resume:
         given["output.dir"] = options.output_dir or str(free_folder(None, f"probe-{'+'.join(options.tasks[:3])}"))
     given |= {"sampling.max_tokens": options.max_tokens} if options.max_tokens else {}
-    for package in ("scipy", "matplotlib"):  # before anything is generated
+    for package in ("scipy", "matplotlib"):  # check this before anything is generated
         require(package, "eval")
     config, _ = as_trained(eval_config_of([f"{key}={json.dumps(value)}" for key, value in given.items()]))
     if options.num_examples < LEAST_QUESTIONS:

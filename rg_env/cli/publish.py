@@ -1,4 +1,4 @@
-"""Options of `rg-env export` and `rg-env push`, implemented in `rg_env.publish`."""
+"""Options of `rg-env export` and `rg-env push`, which are implemented in `rg_env.publish`."""
 
 import argparse
 from pathlib import Path
@@ -49,7 +49,7 @@ def add(commands: Any) -> None:
     text = "optimizer state to upload, which is needed to resume training; default: none"
     option("--optimizer-state", choices=["none", "full"], default="none", help=text)
     option("--revision", metavar="BRANCH", help="branch, created if missing; default: main")
-    push.flag("--dry-run", help="list the files, print the card, check the export; upload nothing")
+    push.flag("--dry-run", help="list the files, print the card and check the export, but do not upload anything")
     push.set_defaults(run=_push)
 
 
@@ -66,7 +66,8 @@ def _export(options: argparse.Namespace) -> int:
     require("torch", "train")
     from rg_env.publish.checkpoint import find_checkpoint
 
-    find_checkpoint(options.path, best=options.best, base=options.base)  # fails before torch is imported
+    # Report a missing or incomplete checkpoint before torch is imported.
+    find_checkpoint(options.path, best=options.best, base=options.base)
     from rg_env.publish.export import ExportRequest, export
 
     with end_signals_as_ctrl_c():

@@ -1,4 +1,4 @@
-"""Options of `rg-env plot` and `rg-env report`, implemented in `rg_env.evaluation`."""
+"""Options of `rg-env plot` and `rg-env report`, which are implemented in `rg_env.evaluation`."""
 
 import argparse
 import sys
@@ -14,9 +14,9 @@ def add(commands: Any) -> None:
         "plot",
         help="plot results files or learning curves",
         usage="rg-env plot FILE... [--title T] [--rename A=B ...] [--rename-file m.json] [--output f.png|svg|pdf]",
-        epilog="A FILE has evaluation results (results_*.json) or the metrics of a run (metrics.jsonl), or is the "
-        "folder of either. Several are drawn in one plot: results on the same questions, or the curves of several "
-        "runs. All intervals are 95%.",
+        epilog="A FILE contains evaluation results (results_*.json) or the metrics of a run (metrics.jsonl), or is a "
+        "folder with such a file. Several files are drawn in one plot: results on the same questions, or the curves "
+        "of several runs. All intervals are 95% intervals.",
         examples=["rg-env plot outputs/EVAL/results_*.json", "rg-env plot outputs/*/metrics.jsonl --output curves.svg"],
     )
     option = plot.add_argument

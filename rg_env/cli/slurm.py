@@ -1,4 +1,4 @@
-"""Options of `rg-env slurm`, implemented in `rg_env.jobs.slurm`."""
+"""Options of `rg-env slurm`, which is implemented in `rg_env.jobs.slurm`."""
 
 import argparse
 import shlex
@@ -61,6 +61,7 @@ def run(options: argparse.Namespace) -> int:
     file = options.output or Path(f"{job.name}.sbatch")
     write_script(script, file, force=options.force)
     print(f"submit it with: sbatch {shlex.quote(str(file))}")
-    for line in script.partition("\n#SBATCH")[0].splitlines()[2:]:  # the plan and the compare command
+    # The run's plan, and the command that compares a sweep's runs.
+    for line in script.partition("\n#SBATCH")[0].splitlines()[2:]:
         print(line.removeprefix("# "))
     return 0

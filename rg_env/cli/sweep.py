@@ -21,7 +21,7 @@ def add_option(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="key=a,b",
         help="train once for each combination of values, for example training.learning_rate=1e-6,2e-6 seed=0,1,2; "
-        "a key with a single value applies to all runs, whether before or after --sweep",
+        "a key with a single value applies to all runs, whether it is before or after --sweep",
     )
 
 
@@ -31,9 +31,9 @@ def add(commands: Any) -> None:
         "compare",
         help="compare the finished runs of a sweep in a table and plots",
         usage="rg-env compare FOLDER",
-        epilog="Prints the table and writes comparison.md, comparison.json, comparison.png and curves.png to FOLDER. "
-        "For runs that are not from one sweep, `rg-env plot RUN RUN` draws the curves, and `rg-env eval --models RUN "
-        "RUN` compares the models.",
+        epilog="The command prints the table and writes comparison.md, comparison.json, comparison.png and curves.png "
+        "to FOLDER. For runs that are not from one sweep, `rg-env plot RUN RUN` draws the curves, and `rg-env eval "
+        "--models RUN RUN` compares the models.",
     )
     compare.add_argument("folder", metavar="FOLDER", type=Path, help="sweep folder")
     compare.set_defaults(run=lambda options: compare_runs(options.folder))
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print("\n".join(plan_lines(sweep, folder)))
         return 0
-    for package in ("psutil", *_COMPARING):  # needed only after the runs
+    for package in ("psutil", *_COMPARING):  # the comparison needs these packages only after the runs
         require(package, "train")
     print("\n".join([plan_lines(sweep, folder)[0], *notes(sweep)]), flush=True)
     code = run_sweep(sweep, folder, again=_again(options, folder))
@@ -72,7 +72,7 @@ def compare_runs(folder: Path) -> int:
     from rg_env.jobs.comparison import compare, print_comparison, write_comparison
 
     comparison = compare(folder)
-    try:  # files first: the table's reader may close the pipe (`| head`)
+    try:  # written before the table is printed, because its reader may close the pipe (`| head`)
         names = write_comparison(comparison)
     finally:
         print_comparison(comparison)

@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def records(category: str | None = None, sort: str = "category") -> list[dict[str, Any]]:
-    """One record per task, in one category or in all of them, sorted by the field `sort`.
+    """One record per task, in one category or in all categories, sorted by the field `sort`.
 
     Raises:
         UnknownNameError: `category` does not exist.

@@ -1,4 +1,5 @@
-"""Code that runs inside a child process started by `core.processes`. Standard library only, to keep startup fast.
+"""Code that runs inside a child process started by `core.processes`. It uses only the standard library, so that startup
+is fast.
 
 - `ParentPipe`: the child's end of a `JsonProcess`.
 - `python child_main.py PARENT_PID COMMAND ...` replaces itself with the command, which receives SIGTERM when its
@@ -21,7 +22,7 @@ class ParentPipe:
     """Exchanges JSON lines with the parent. Takes over standard input and output, so anything printed is discarded."""
 
     def __init__(self) -> None:
-        self._requests, self._replies = os.dup(0), os.dup(1)  # not inherited by children
+        self._requests, self._replies = os.dup(0), os.dup(1)  # children do not inherit these descriptors
         nowhere = os.open(os.devnull, os.O_RDWR)
         os.dup2(nowhere, 0)
         os.dup2(nowhere, 1)
@@ -29,7 +30,8 @@ class ParentPipe:
         self._rest = b""
 
     def receive(self) -> Any:
-        """The next value. End of input means the parent has exited: this process and its group are then killed."""
+        """The next value. The end of the input means that the parent has exited. This process and its group are then
+        killed."""
         chunks = [self._rest]
         while b"\n" not in chunks[-1]:
             chunks.append(os.read(self._requests, 1 << 20))
@@ -40,7 +42,8 @@ class ParentPipe:
 
     def send(self, value: Any) -> None:
         """Send a value. Raises `TypeError`, `ValueError` or `RecursionError` if JSON cannot represent it."""
-        data = memoryview(json.dumps(value).encode() + b"\n")  # ASCII without line breaks; lone surrogates survive
+        # ASCII without line breaks, in which lone surrogates survive.
+        data = memoryview(json.dumps(value).encode() + b"\n")
         try:
             while data:
                 data = data[os.write(self._replies, data) :]
@@ -58,7 +61,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs inherit an ignored SIGINT
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # the parent died before the line above
+        if os.getppid() != parent:  # the parent may have died before the line above
             sys.exit(1)
     try:
         os.execvp(command[0], command)

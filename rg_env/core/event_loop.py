@@ -14,7 +14,7 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 AT_ONCE = 64
-"""Maximum number of concurrent calls in `run_each`; each call may query a judge model."""
+"""Maximum number of concurrent calls in `run_each`. Each call may query a judge model."""
 _lock = threading.Lock()
 _loops: dict[int, asyncio.AbstractEventLoop] = {}
 """Event loops by process id, because a forked child does not inherit its parent's threads."""
@@ -58,15 +58,15 @@ def run_async(work: Awaitable[T]) -> T:
 
 
 def _run_forever(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop, even after a KeyboardInterrupt or SystemExit in a coroutine: asyncio passes both to the caller of
-    the coroutine, and also ends the loop."""
+    """Run the loop, and keep running it after a KeyboardInterrupt or SystemExit in a coroutine. asyncio passes both to
+    the caller of the coroutine, but also ends the loop."""
     while True:
         with suppress(BaseException):
             loop.run_forever()
 
 
 def is_canceled() -> bool:
-    """Whether the task that runs this has been canceled from outside; False if there is no event loop."""
+    """Whether the task that runs this code has been canceled from outside. False if there is no event loop."""
     try:
         task = asyncio.current_task()
     except RuntimeError:

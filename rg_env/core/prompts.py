@@ -1,4 +1,4 @@
-"""The answer format, and the chat messages built from a question and a system prompt.
+"""The answer format, and chat messages built from a question and a system prompt.
 
 Tokenizers are duck-typed (`apply_chat_template`, `chat_template`), so this module does not import transformers.
 """
@@ -25,9 +25,9 @@ def build_messages(
     """Build the chat messages for `question`.
 
     Args:
-        system_prompt: goes into the system message, or into the user turn before or after the question. If None or
+        system_prompt: text for the system message, or for the user turn before or after the question. If it is None or
             empty, the user turn is just the question.
-        preamble: always goes into the system message, before any system prompt there.
+        preamble: text for the system message, before any system prompt there.
 
     Raises:
         UnknownNameError: `placement` is unknown.
@@ -45,7 +45,8 @@ def build_messages(
 
 
 def fold_system(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A copy of `messages` with the system text moved to the start of the first user turn, followed by a blank line."""
+    """Return a copy of `messages` with the system text moved to the start of the first user turn, followed by a blank
+    line."""
     system = "\n\n".join(message["content"] for message in messages if message["role"] == "system")
     folded = [dict(message) for message in messages if message["role"] != "system"]
     if not system:

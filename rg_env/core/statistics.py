@@ -9,9 +9,9 @@
     pass_at_k(n=4, c=3, k=2)                                      # 1.0: of four answers, three were right
     with_interval(0.5, (0.4, 0.6))                                # "0.500 [0.400, 0.600]"
 
-All intervals that rg_env reports are computed here. They are 95% confidence intervals; those of proportions lie within
-[0, 1]. Proportions are shown as fractions, and differences are later minus earlier (trained minus base). Intervals and
-tests need scipy (installed by the extras "eval" and "train"); the rest needs only the standard library.
+All intervals that rg_env reports are computed here. They are 95% confidence intervals, and those of proportions are
+within [0, 1]. Proportions are shown as fractions, and differences are later minus earlier (trained minus base).
+Intervals and tests need scipy, which the extras "eval" and "train" install. The rest needs only the standard library.
 """
 
 import math
@@ -55,9 +55,10 @@ def mean_and_error(values_by_problem: Sequence[Sequence[float]]) -> tuple[float,
 
 
 def mean_interval(values_by_problem: Sequence[Sequence[float]]) -> Interval | None:
-    """Confidence interval for a mean of arbitrary values, clustered by problem: Student's t times the standard error.
+    """Confidence interval for a mean of arbitrary values, clustered by problem. Its half-width is Student's t times the
+    standard error.
 
-    None for a single problem, because the variation between problems is unknown.
+    The result is None for a single problem, because the variation between problems is unknown.
 
     Raises:
         InputError: there are no values.
@@ -78,11 +79,10 @@ def t_critical(degrees: int) -> float:
 def share_interval(values_by_problem: Sequence[Sequence[float]]) -> tuple[float, float]:
     """Confidence interval, within [0, 1], for a mean of values in [0, 1], clustered by problem.
 
-    Wilson's (1927) score interval with Korn and Graubard's (1998) effective sample size for clustered samples:
-    `mean (1 - mean) / error^2`, corrected for the degrees of freedom. The effective size is smaller than the number of
-    answers if answers to the same problem resemble each other; it is never larger. If all answers are right, or all are
-    wrong, the number of problems is used instead, because ten right answers to one problem reveal little about other
-    problems.
+    Wilson's (1927) score interval with Korn and Graubard's (1998) effective sample size for clustered samples: `mean (1
+    - mean) / error^2`, corrected for the degrees of freedom. The effective size is smaller than the number of answers
+    if answers to the same problem resemble each other, and is never larger. If all answers are right, or all are wrong,
+    the number of problems is used instead, because ten right answers to one problem reveal little about other problems.
 
     Raises:
         InputError: there are no values, or some are outside [0, 1].
@@ -97,9 +97,9 @@ def share_interval(values_by_problem: Sequence[Sequence[float]]) -> tuple[float,
 def runs_interval(shares: Sequence[float], questions: int) -> Interval:
     """Confidence interval, within [0, 1], for the mean share over several runs, such as accuracies per seed.
 
-    Uses the method of `share_interval`, with runs as the clusters: differences between runs determine the width, and
-    the interval is never narrower than Wilson's interval for all answers combined. If all runs agree, the sample
-    size is one run's number of questions, because all runs use the same questions.
+    The method is that of `share_interval`, with runs as the clusters. Differences between runs determine the width, and
+    the interval is never narrower than Wilson's interval for all answers combined. If all runs agree, the sample size
+    is one run's number of questions, because all runs use the same questions.
 
     Args:
         shares: one share per run.
@@ -112,8 +112,8 @@ def runs_interval(shares: Sequence[float], questions: int) -> Interval:
 
 
 def _clustered_share(values: Sequence[Sequence[float]], most: float, without_error: float) -> Interval:
-    """Wilson's interval with the effective sample size, or with `without_error` if the error is 0; both are capped at
-    `most`."""
+    """Wilson's interval with the effective sample size, or with `without_error` if the error is 0. Both sizes are
+    capped at `most`."""
     mean, error = mean_and_error(values)
     if any(not 0 <= value <= 1 for of_problem in values for value in of_problem):
         raise InputError("a confidence interval for proportions requires values between 0 and 1")
@@ -138,10 +138,10 @@ def wilson_interval(share: float, n: float) -> Interval:
 
 
 def error_interval(value: float, error: float | None, n: int) -> Interval | None:
-    """The 95% interval for a mean of `n` values, computed from its standard error; None if the error is unknown.
+    """The 95% interval for a mean of `n` values, computed from its standard error, or None if the error is unknown.
 
-    A mean from 0 to 1 is treated as a proportion: its interval is the Wilson interval for the sample
-    size that would give this standard error.
+    A mean from 0 to 1 is treated as a proportion. Its interval is the Wilson interval for the sample size that would
+    give this standard error.
     """
     if error is None or (not error and not 0 <= value <= 1):
         return None
@@ -154,8 +154,8 @@ def error_interval(value: float, error: float | None, n: int) -> Interval | None
 def mean_of(means: Sequence[float], intervals: Sequence[Interval]) -> tuple[float, Interval]:
     """The unweighted mean of independent means (a macro average), with an interval derived from theirs.
 
-    Uses the method of variance estimates recovery (Zou and Donner, 2008): it adds the squared distances from the means
-    to their bounds, which preserves the asymmetry of their intervals.
+    This is the method of variance estimates recovery (Zou and Donner, 2008), which adds the squared distances from the
+    means to their bounds and thus preserves the asymmetry of their intervals.
 
     Raises:
         InputError: `means` is empty.
@@ -180,8 +180,8 @@ def difference_of(
 
 
 def guess_adjusted(accuracy: float, floor: float) -> float | None:
-    """`(accuracy - floor) / (1 - floor)`: 0 for the best constant answer, 1 if all answers are right; None if the floor
-    is 1."""
+    """`(accuracy - floor) / (1 - floor)`, which is 0 for the best constant answer and 1 if all answers are right. None
+    if the floor is 1."""
     return (accuracy - floor) / (1 - floor) if floor < 1 else None
 
 
@@ -203,7 +203,7 @@ def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -
     The interval is Newcombe's for paired shares (1998, Statistics in Medicine 17, 2635, method 10). It is derived from
     the models' own intervals (`share_interval`) and the correlation between their results, with Newcombe's continuity
     correction. Results for several tasks are combined by `mean_of`. The p-value comes from a two-sided permutation test
-    that swaps the models' answers problem by problem. The test is exact if there are few problems; otherwise it uses
+    that swaps the models' answers problem by problem. The test is exact if there are few problems. Otherwise, it uses
     `RESAMPLES` random permutations, drawn with `seed`.
 
     Raises:
@@ -232,7 +232,7 @@ def paired_difference(tasks: Sequence[tuple[Answers, Answers]], seed: int = 0) -
         x, y, weight = np.array(differing).T
         test = _stats().permutation_test(
             (x, y),
-            lambda x, y, axis: np.round(np.sum(weight * (x - y), axis=axis), 12),  # keeps ties exact
+            lambda x, y, axis: np.round(np.sum(weight * (x - y), axis=axis), 12),  # rounding keeps ties exact
             permutation_type="samples",
             vectorized=True,
             n_resamples=RESAMPLES,
@@ -287,6 +287,7 @@ def pass_at_k(n: int, c: int, k: int) -> float:
 
 
 def with_interval(value: float, interval: Interval | None, digits: int = 3, *, sign: bool = False) -> str:
-    """A value with its interval, as in all tables: "0.500 [0.400, 0.600]"; with `sign`, "+0.100 [-0.020, +0.220]"."""
+    """Format a value with its interval, as in all tables: "0.500 [0.400, 0.600]", or "+0.100 [-0.020, +0.220]" with
+    `sign`."""
     form = f"{'+' if sign else ''}.{digits}f"
     return f"{value:{form}}" + ("" if interval is None else f" [{interval[0]:{form}}, {interval[1]:{form}}]")

@@ -2,11 +2,11 @@
 
     import_user_code(["my_package.rewards", "tasks/robots.py"], base=Path("configs/train"))
 
-A config lists them under `imports:`; a script calls `import_user_code` itself. No other user code is ever imported. A
-hash of each imported source is recorded, so that worker processes import the same code (`import_same`) and cached rows
-are not reused after the source has changed (`core.data.row_cache`).
+A config lists them under `imports:`, and a script calls `import_user_code` itself. No other user code is ever imported.
+A hash of each imported source is recorded, so that worker processes import the same code (`import_same`) and cached
+rows are not reused after the source has changed (`core.data.row_cache`).
 
-A .py file is imported as a module named after the file. Its folder is not added to `sys.path`: to share code between
+A .py file is imported as a module named after the file. Its folder is not added to `sys.path`. To share code between
 files, put it in an installed package or on PYTHONPATH. A file that is already loaded, such as the running script, is
 not loaded again.
 
@@ -18,7 +18,7 @@ Such a task needs
 
 - a config dataclass with the fields `seed` and `size`, and with a default for every field;
 - items that depend only on (config, seed + index), so that the same spec yields the same rows on every machine.
-  Generate each item on demand, because datasets are created with a `size` of 20,000;
+  Generate each item on demand, because datasets are created with a `size` of 20,000; and
 - a `score_answer(answer, entry)` method that accepts the entry after a round trip through JSON, in which tuples become
   lists and keys become strings. It runs in a worker process with a time limit of `core.grading.scoring.UPSTREAM_WALL_S`
   seconds; on the first call, the limit includes the dataset's `__init__`.
@@ -47,7 +47,7 @@ from rg_env.errors import InputError
 CATEGORY = "user"
 
 _sources: dict[str, str] = {}
-"""Absolute path or module name -> source hash."""
+"""Source hash of each imported file (by absolute path) or module (by name)."""
 
 
 def import_user_code(names: Sequence[str], base: str | Path = ".") -> None:
@@ -70,7 +70,7 @@ def import_user_code(names: Sequence[str], base: str | Path = ".") -> None:
 
 
 def sources() -> dict[str, str]:
-    """SHA-256 of the source of each imported module or file: of the file itself, or of all files in the package."""
+    """SHA-256 of the source of each imported module or file. For a package, it covers all files in the package."""
     return dict(_sources)
 
 
@@ -97,7 +97,7 @@ def _imported(name: str) -> ModuleType:
         return _from_file(name) if is_file else importlib.import_module(name)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # SystemExit, or a user-defined BaseException
+    except BaseException as error:  # includes SystemExit and user-defined BaseExceptions
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise InputError(
                 f"imports: there is no module {name!r}: install it, put its folder on PYTHONPATH, or name its .py file"
@@ -114,9 +114,11 @@ def _from_file(path: str) -> ModuleType:
             return loaded
     module = ModuleType(_free_name(path))
     module.__file__ = path
-    sys.modules[module.__name__] = module  # before the module runs, because dataclasses and pickle look it up there
+    # Registered before the module runs, because dataclasses and pickle look it up there.
+    sys.modules[module.__name__] = module
     try:
-        # No bytecode file is written: its timestamp is accurate only to a second, and it would clutter the folder.
+        # No bytecode file is written, because its timestamp is accurate only to a second, and it would clutter the
+        # folder.
         exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), vars(module))
     except BaseException:
         del sys.modules[module.__name__]
@@ -125,7 +127,7 @@ def _from_file(path: str) -> ModuleType:
 
 
 def _free_name(path: str) -> str:
-    """A module name for the file: its stem, unless another module has that name."""
+    """A module name for the file, which is its stem unless another module has that name."""
     stem = re.sub(r"\W", "_", Path(path).stem)
     if stem in sys.modules or importlib.util.find_spec(stem) is not None:
         return f"{stem}_{hashlib.sha256(path.encode()).hexdigest()[:8]}"
@@ -133,8 +135,8 @@ def _free_name(path: str) -> str:
 
 
 def _hash_of(module: ModuleType) -> str:
-    """Hash of all .py files in the module's top-level package, or of the module's own file; if it has no file, the hash
-    of empty input."""
+    """Hash of all .py files in the module's top-level package, or of the module's own file. A module without a file has
+    the hash of empty input."""
     outermost = sys.modules.get(module.__name__.partition(".")[0], module)
     folders = [Path(folder) for folder in getattr(outermost, "__path__", ())]
     files = [file for folder in folders for file in sorted(folder.rglob("*.py")) if file.is_file()]
@@ -190,7 +192,7 @@ def checked_entry(task: str, entry: object) -> dict[str, Any]:
     metadata.
 
     Raises:
-        InputError: the item is invalid; the message names the task and its class.
+        InputError: the item is invalid. The message names the task and its class.
     """
     cls = library.dataset_class(task)[0]
     where = f"task {task!r} ({cls.__module__}.{cls.__qualname__}): an item"

@@ -1,4 +1,4 @@
-"""Resources of this machine: GPUs, vLLM, programs and ports. This module runs no programs other than `nvidia-smi`."""
+"""Resources of this machine: GPUs, vLLM, programs and ports. `nvidia-smi` is the only program that this module runs."""
 
 import errno
 import os
@@ -24,15 +24,16 @@ class Machine:
     gpus: tuple[str, ...]
     """Usable GPUs."""
     vllm: str | None
-    """Version of the installed vLLM; None: not installed."""
+    """Version of the installed vLLM, or None if it is not installed."""
     programs: Path
     """Folder with the Python environment's executables."""
     misfit: str | None = None
-    """Reason why the installed transformers does not work with the installed vLLM; None if it does."""
+    """Reason why the installed transformers does not work with the installed vLLM, or None if it does."""
 
     @classmethod
     def here(cls) -> "Machine":
-        programs = Path(sys.executable).parent  # not resolved: python is a symbolic link in a virtual environment
+        # Not resolved, because python is a symbolic link in a virtual environment.
+        programs = Path(sys.executable).parent
         if programs.is_relative_to(Path.cwd()):
             programs = programs.relative_to(Path.cwd())
         package = _vllm_package()
@@ -59,7 +60,7 @@ class Machine:
 
 
 def visible_gpus() -> tuple[str, ...]:
-    """GPUs named by `CUDA_VISIBLE_DEVICES`; if it is not set, all GPUs in this machine."""
+    """GPUs named by `CUDA_VISIBLE_DEVICES`, or all GPUs in this machine if it is not set."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         return machine_gpus()
@@ -73,7 +74,7 @@ def machine_gpus() -> tuple[str, ...]:
 
 
 def port_problem(port: int) -> str | None:
-    """Reason why this machine cannot listen on `port`; None if it can."""
+    """Reason why this machine cannot listen on `port`, or None if it can."""
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
@@ -88,7 +89,7 @@ def _vllm_package() -> str | None:
 
 
 def transformers_misfit() -> str | None:
-    """Reason why the installed transformers violates vLLM's requirements; None if it does not."""
+    """Reason why the installed transformers violates vLLM's requirements, or None if it does not."""
     from packaging.requirements import Requirement
 
     package = _vllm_package()

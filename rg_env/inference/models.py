@@ -1,4 +1,4 @@
-"""Load models: the user's, the machine's default, or the tiny policy. Also provides accelerate's process state."""
+"""Load models (the user's, the machine's default, or the tiny policy), and provide accelerate's process state."""
 
 import importlib
 import os
@@ -45,11 +45,12 @@ def load_policy(model: str | None = None, *, attention: Attention = "auto", dtyp
     print its name.
 
     Args:
-        attention: "auto" uses flash-attn if possible (see `flash_attention_problem`), otherwise PyTorch's SDPA.
+        attention: attention implementation. "auto" uses flash-attn if possible (see `flash_attention_problem`), and
+            PyTorch's SDPA otherwise.
         dtype: dtype of the weights. "auto" is float32, so that AdamW's small updates are not rounded away (with the
-            training argument `bf16=True`, computation is still in bfloat16); under ZeRO-3 with bf16, it is bfloat16,
-            because ZeRO keeps float32 copies itself. "bfloat16" is for LoRA only: frozen weights take half the memory,
-            and PEFT keeps the adapters in float32.
+            training argument `bf16=True`, computation is still in bfloat16). With ZeRO-3 and bf16, it is bfloat16,
+            because ZeRO keeps float32 copies itself. "bfloat16" is for LoRA only. Frozen weights then take half the
+            memory, and PEFT keeps the adapters in float32.
 
     Raises:
         InputError: the model cannot be loaded, or does not work with these options.
@@ -85,7 +86,8 @@ def _options(attention: Attention, dtype: Dtype) -> dict[str, Any]:
     for name, value, choices in (("attention", attention, get_args(Attention)), ("dtype", dtype, get_args(Dtype))):
         if value not in choices:
             raise InputError(f"{name}={value!r} is invalid: use one of {', '.join(choices)}")
-    # Read from accelerate's environment variables: transformers detects ZeRO-3 only once training arguments exist.
+    # Read from accelerate's environment variables, because transformers detects ZeRO-3 only once training arguments
+    # exist.
     half = _is_zero3() and os.environ.get("ACCELERATE_MIXED_PRECISION") == "bf16"
     weights = getattr(torch, ("bfloat16" if half else "float32") if dtype == "auto" else dtype)
     used: str = attention
@@ -102,7 +104,7 @@ def _is_zero3() -> bool:
 
 
 def flash_attention_problem(dtype: torch.dtype) -> str | None:
-    """Reason why flash-attn cannot be used with weights of `dtype`; None if it can."""
+    """Reason why flash-attn cannot be used with weights of `dtype`, or None if it can."""
     if dtype not in (torch.bfloat16, torch.float16):
         return f"flash-attn requires half precision, but the weights are {str(dtype).removeprefix('torch.')}"
     if not torch.cuda.is_available():
@@ -122,7 +124,8 @@ def _load(name: str, chosen: dict[str, Any]) -> Policy:
     sharding = _shard_while_loading() if _is_zero3() else None
     verbosity = logging.get_verbosity()
     try:
-        # Mismatched weights are reported by name below; the error from transformers only refers to a table in its log.
+        # Mismatched weights are reported by name below, because the error from transformers only refers to a table in
+        # its log.
         logging.set_verbosity_error()
         loaded, info = AutoModelForCausalLM.from_pretrained(
             name, output_loading_info=True, ignore_mismatched_sizes=True, **options
@@ -138,7 +141,7 @@ def _load(name: str, chosen: dict[str, Any]) -> Policy:
 
 
 def _shard_while_loading() -> Any:
-    """Return an object that, as long as it exists, makes transformers shard models while building them; otherwise, each
+    """Return an object that, as long as it exists, makes transformers shard models while building them. Otherwise, each
     process would hold the whole model.
 
     Returns None if the accelerate config does not request this (`zero3_init_flag`).
@@ -185,7 +188,7 @@ def describe_model(name: str) -> ModelDescription:
         config = AutoConfig.from_pretrained(name, **options)
         part = "tokenizer files"
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
-    except Exception as error:  # as above
+    except Exception as error:  # as with weights, the files may be damaged
         raise _cannot_load(name, part, error, options) from None
     return ModelDescription(config, tokenizer, options)
 
@@ -198,8 +201,8 @@ def _cannot_load(name: str, part: str, error: Exception, options: dict[str, Any]
 
 
 def _require_weights(name: str, model: PreTrainedModel, info: dict[str, Any]) -> None:
-    """Raise `InputError` if layers were initialized randomly for lack of matching weights; tied layers need no
-    weights of their own."""
+    """Raise `InputError` if layers were initialized randomly for lack of matching weights. Tied layers need no weights
+    of their own."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     missing = set(info["missing_keys"])
     loaded = {id(parameter) for key, parameter in parameters.items() if key not in missing}
@@ -218,14 +221,14 @@ def best_device() -> str:
 
 
 TIMEOUT = timedelta(hours=12)
-"""Timeout of collective operations. All processes wait while the main one samples, grades or evaluates; the launcher,
-not this timeout, detects a process that has died."""
+"""Timeout of collective operations. All processes wait while the main one samples, grades or evaluates. It is the
+launcher, not this timeout, that detects a process that has died."""
 
 
 def processes(*, cpu: bool | None = None) -> PartialState:
-    """Return accelerate's process state; `cpu` selects the CPU, which is the default if there is no GPU.
+    """Return accelerate's process state. `cpu` selects the CPU, which is the default if there is no GPU.
 
-    accelerate keeps the arguments of the first call; without `cpu`, it would treat each process of a CPU run as a
+    accelerate keeps the arguments of the first call. Without `cpu`, it would treat each process of a CPU run as a
     separate run. Therefore, no other module may create a `PartialState`.
     """
     return PartialState(cpu=not torch.cuda.is_available() if cpu is None else cpu, timeout=TIMEOUT)

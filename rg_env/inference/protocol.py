@@ -18,17 +18,17 @@ class Sampling:
     """Sampling settings. The defaults sample from the model's own distribution."""
 
     temperature: float = 1.0
-    """Temperature; below 1e-5, sampling is greedy."""
+    """Temperature. Below 1e-5, sampling is greedy."""
     top_p: float = 1.0
     top_k: int = 0
-    """Number of most likely tokens to sample from; 0 or less: no limit."""
+    """Number of most likely tokens to sample from. 0 or less means no limit."""
     min_p: float = 0.0
     """Tokens with less than this fraction of the most likely token's probability are excluded."""
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     max_tokens: int | None = None
-    """Maximum number of new tokens; None: up to the context length."""
+    """Maximum number of new tokens. None means up to the context length."""
 
     @property
     def is_plain(self) -> bool:
@@ -58,8 +58,8 @@ class Engine(ABC):
     max_context: int
     """Maximum number of tokens in prompt plus completion."""
     max_batch_size: int = 2048
-    """Maximum number of prompts that an evaluation passes to one `generate` call; progress is reported between
-    calls."""
+    """Maximum number of prompts that an evaluation passes to one `generate` call. Progress is reported between calls.
+    """
     end_ids: frozenset[int]
     """Ids of the tokens that end a completion."""
 
@@ -75,7 +75,7 @@ class Engine(ABC):
         """Allow generation again after `cancel`."""
 
     def sync(self) -> None:
-        """Update the engine's weights to match the trainer's. A collective operation."""
+        """Update the engine's weights to match the trainer's. This is a collective operation."""
 
     def check_parity(self, difference: float) -> None:
         """Raise `TrainingError` if the engine's log-probabilities differ from the trainer's by more than rounding can
@@ -86,7 +86,7 @@ class Engine(ABC):
         """
 
     def random_state(self) -> Any:
-        """The sampler's random state, a tensor; None if the sampler is in another process."""
+        """The sampler's random state as a tensor, or None if the sampler is in another process."""
 
     def set_random_state(self, state: Any) -> None:
         """Restore a state returned by `random_state`."""
@@ -106,7 +106,7 @@ class Engine(ABC):
 class PromptEncoder:
     """Encodes prompts with a model's tokenizer and chat template, and caches the results.
 
-    Chat messages are rendered with the chat template; text is encoded unchanged. If the template does not support
+    Chat messages are rendered with the chat template, and text is encoded unchanged. If the template does not support
     system messages, their text is prepended to the user's turn.
     """
 
@@ -148,6 +148,6 @@ class PromptEncoder:
 
 
 def prompt_lengths(env: Environment, encoder: PromptEncoder) -> dict[str, list[int]]:
-    """Number of tokens in each prompt, by split ("training", "evaluation"); empty splits are left out."""
+    """Number of tokens in each prompt, by split ("training", "evaluation"). Empty splits are left out."""
     splits = (("training", env.train_rows), ("evaluation", env.eval_rows))
     return {split: [len(encoder(row["prompt"])) for row in rows] for split, rows in splits if rows}

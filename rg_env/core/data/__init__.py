@@ -1,1 +1,1 @@
-"""Rows: generation, selection, splits, cache, manifest."""
+"""Rows: their generation, selection, splits, cache and manifest."""

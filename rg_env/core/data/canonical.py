@@ -7,13 +7,13 @@ does not matter, or a `Name` (only its occurrences matter, not the name itself):
 
 Names are distinguished by where they occur, as in the Weisfeiler-Leman test for graphs. Forms that differ only by
 renaming and by the order in bags always become the same text. The converse holds except for highly regular forms (such
-as two triangles and one hexagon), which may become the same text; for splits, this errs on the safe side.
+as two triangles and one hexagon), which may become the same text. For splits, this errs on the safe side.
 
 This module also builds the forms of arithmetic and algebraic expressions in the library's notation (Python syntax):
 
     expression("2*x - 1", "x")      # the same form as for "-1 + x*2", and for "2*y - 1" with "y"
 
-Sums and products are unordered, a sign belongs to its term, and variable names do not matter. Nothing is computed:
+Sums and products are unordered, a sign belongs to its term, and variable names do not matter. Nothing is computed, so
 `2 + 2` and `4` are different problems.
 """
 
@@ -23,11 +23,11 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 _ROUNDS = 8
-"""Maximum number of refinement rounds: a name is distinguished by its surroundings up to this many steps away."""
+"""Maximum number of refinement rounds. A name is distinguished by its surroundings up to this many steps away."""
 
 
 class Name(str):
-    """A placeholder: replacing it consistently with another name does not change the meaning."""
+    """A placeholder. Replacing it consistently with another name does not change the meaning."""
 
     __slots__ = ()
 
@@ -60,7 +60,7 @@ def _labels(form: Any) -> dict[str, str]:
                 labels[name] = label
         seen = {name: json.dumps([labels[name], sorted(found)]) for name, found in places.items()}
         ranks = {text: f"n{rank}" for rank, text in enumerate(sorted(set(seen.values())))}
-        if len(ranks) == classes:  # no further refinement
+        if len(ranks) == classes:  # the labels cannot be refined further
             break
         labels, classes = {name: ranks[text] for name, text in seen.items()}, len(ranks)
     return labels
@@ -96,7 +96,7 @@ def _text(form: Any, labels: Mapping[str, str]) -> str:
 
 
 def expression(text: str, variables: Collection[str] = ()) -> Any:
-    """An expression's form; the text itself if it is not an expression."""
+    """An expression's form, or the text itself if it is not an expression."""
     try:
         return _value(ast.parse(text.strip(), mode="eval").body, frozenset(variables))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -104,7 +104,7 @@ def expression(text: str, variables: Collection[str] = ()) -> Any:
 
 
 def equation(text: str, variables: Collection[str] = ()) -> Any:
-    """An equation's form; its sides are unordered."""
+    """An equation's form, in which the sides are unordered."""
     return Bag(expression(side, variables) for side in text.split("="))
 
 

@@ -1,9 +1,9 @@
-"""Rows: questions with everything needed to score an answer, split into training and evaluation.
+"""Rows, which are questions with everything needed to score an answer, split into training and evaluation.
 
 A row is `{"question": str, "answer": str, "info": {"rg_task", "config", "entry", "problem", "share"}}`. All values of
-`info` are text: `entry` is the whole library entry as JSON, so scoring does not need to generate it again; `problem` is
-the problem's key (`core.data.problem_keys`); `share` is the task's share of the rows, such as "37/200". The task's name
-is under `rg_task` because verifiers 0.3 reads `info["task"]` itself and expects something else there.
+`info` are text. `entry` is the whole library entry as JSON, so scoring does not need to generate it again. `problem` is
+the problem's key (`core.data.problem_keys`), and `share` is the task's share of the rows, such as "37/200". The task's
+name is under `rg_task` because verifiers 0.3 reads `info["task"]` itself and expects something else there.
 
 A row's problem decides its split (`core.data.splits`), so training and evaluation rows never share a problem,
 regardless of the seeds. Within a split, rows have distinct questions. The seed determines the first item of a task.
@@ -50,8 +50,8 @@ def build_rows(
         mixture: anything that `Mixture.parse` accepts.
         split_by: "problem" or "question". With "question", the two splits may contain the same problem in
             different wordings or orders.
-        cache: read the rows from disk if available, and store them there.
-        processes: maximum number of generation processes; default: one per core.
+        cache: whether to read the rows from disk if they are there, and to store them otherwise.
+        processes: maximum number of generation processes; by default, one per core.
 
     Raises:
         InputError: the library rejects the options, or a task does not have enough distinct questions.
@@ -79,7 +79,7 @@ def build_splits(
     from that run's, `InputError` is raised. The other arguments and errors are the same as for `build_rows`.
     """
     mixture = Mixture.parse(gym)
-    expected = None if manifest is None else read_manifest(manifest)  # before rows are drawn
+    expected = None if manifest is None else read_manifest(manifest)  # checked before rows are drawn
     parts: list[_Part] = [("train", num_train, seed), ("eval", num_eval, eval_seed)]
     train, evaluation = _build(mixture, parts, split_by, cache, processes)
     described = make_manifest(mixture, {"train": (train, seed), "eval": (evaluation, eval_seed)}, split_by)
@@ -106,7 +106,7 @@ _Part = tuple[Split, int, int]
 
 
 def _build(mixture: Mixture, parts: list[_Part], by: SplitBy, cache: bool, processes: int | None) -> list[list[Row]]:
-    """The rows of each part, from disk if available; missing parts are generated together."""
+    """The rows of each part. Parts that are not on disk are generated together."""
     for part in parts:
         check_request(mixture, *part, by)
     folder = row_cache.folder() if cache else None
@@ -114,7 +114,8 @@ def _build(mixture: Mixture, parts: list[_Part], by: SplitBy, cache: bool, proce
     built = _load(files)
     if len(built) < len(parts):
         with row_cache.building(path for part, path in files.items() if part not in built):
-            built |= _load({part: path for part, path in files.items() if part not in built})  # by another process
+            # Another process may have built it in the meantime.
+            built |= _load({part: path for part, path in files.items() if part not in built})
             missing = [part for part in parts if part not in built]
             built |= _generate(mixture, missing, by, processes)
             for part in missing:

@@ -42,7 +42,7 @@ only one split."""
 WHOLE: dict[str, str] = _TABLES["whole"]
 """Tasks that use the whole question as the key, with the reason."""
 KEPT: dict[str, str] = _TABLES["kept"]
-"""Details a task's key could ignore but keeps, with the reason."""
+"""Details that a task's key could ignore but keeps, with the reason."""
 DIGITS = 32
 """Length of a key in hexadecimal digits: 128 bits."""
 
@@ -71,14 +71,15 @@ def problem_key(task: str, entry: Entry) -> str:
     """
     try:
         form = KEYS[task].form(entry)
-    except (KeyError, IndexError, TypeError, ValueError):  # no form, or an entry from a later release
+    except (KeyError, IndexError, TypeError, ValueError):  # the task has no form, or the entry is from a later release
         return question_hash(entry["question"])[:DIGITS]
     text = f"{ALIKE.get(task, task)}:{canonical(form)}"
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
 
 
 def parts(pattern: str, text: str) -> list[Any]:
-    """All matches of the pattern; if none, the whole text, so that problems in an unknown format stay distinct."""
+    """All matches of the pattern. If it does not match, the whole text is returned, so that problems in an unknown
+    format stay distinct."""
     return re.findall(pattern, text, re.MULTILINE) or [text.strip()]
 
 
@@ -91,7 +92,7 @@ def numbered(text: Iterable[str]) -> list[int]:
 def _fields(entry: Entry, paths: str) -> tuple[Any, ...]:
     """The form of the metadata fields in `paths` (separated by spaces), in that order.
 
-    A dot selects a nested field (`puzzle.target`); a trailing `*` means that the order of the items does not matter
+    A dot selects a nested field (`puzzle.target`). A trailing `*` means that the order of the items does not matter
     (`numbers*`).
     """
     found = []
@@ -115,7 +116,7 @@ def _expression(entry: Entry, field: str) -> Any:
 
 def advanced_geometry(entry: Entry) -> Any:
     """The corners in any order, and the quantity asked for, ignoring wording."""
-    # If an angle is asked for, it is the one at B; otherwise the corners are interchangeable.
+    # If the question is about an angle, it is the one at B. Otherwise, the corners are interchangeable.
     metadata = entry["metadata"]
     ends = Bag([metadata["A"], metadata["C"]])
     triangle = (ends, metadata["B"]) if metadata["task_type"] == "angle_measure" else Bag([*ends, metadata["B"]])
@@ -148,7 +149,7 @@ def dice(entry: Entry) -> Any:
 
 def gsm_symbolic(entry: Entry) -> Any:
     """The story's numbers and their meaning, ignoring the names of people and things."""
-    # A template is identified by the names of its variables; text values are names of people and things.
+    # A template is identified by the names of its variables. Text values are names of people and things.
     variables, answer = _fields(entry, "variables answer_value")
     listed = {name: value if isinstance(value, list) else [value] for name, value in variables.items()}
     numbers = {name: [each for each in values if isinstance(each, int | float)] for name, values in listed.items()}
@@ -199,7 +200,7 @@ def aiw(entry: Entry) -> Any:
 
 def circuit_logic(entry: Entry) -> Any:
     """The gates and their input values in any order, ignoring names."""
-    # An input is identified by its value and its gates; unconnected inputs do not matter.
+    # An input is identified by its value and its gates. Unconnected inputs do not matter.
     metadata = entry["metadata"]
     gates, used = [], set()
     for term in metadata["term_strings"]:
@@ -337,7 +338,8 @@ def boxnet(entry: Entry) -> Any:
 def game_of_life(entry: Entry) -> Any:
     """The board and the number of steps."""
     question = entry["question"]
-    board = question[question.rindex("[[") :].rstrip(". \n")  # the last board, because the first is an empty example
+    # The last board counts, because the first is an empty example.
+    board = question[question.rindex("[[") :].rstrip(". \n")
     return (board.split(), entry["metadata"]["simulation_steps"])
 
 
@@ -360,7 +362,7 @@ def _shifted(rows: Sequence[Sequence[bool]]) -> list[list[int]]:
         near = range(-2, 3)
         return [rows[(y + down) % height][(x + right) % width] for down in near for right in near]
 
-    lowest = min((around(y, x) for y, x in cells), default=[])  # only cells with this neighborhood are tried
+    lowest = min((around(y, x) for y, x in cells), default=[])  # only cells with this neighborhood are candidates
     return min((seen_from(y, x) for y, x in cells if around(y, x) == lowest), default=[])
 
 
@@ -443,7 +445,7 @@ def ab(entry: Entry) -> Any:
 
 def binary_alternation(entry: Entry) -> Any:
     """The string, up to reversal and swapping 0 and 1."""
-    # Neither changes the number of swaps in the answer.
+    # Neither of the two changes the number of swaps in the answer.
     string = entry["metadata"]["string"]
     exchanged = string.translate(str.maketrans("01", "10"))
     return min(string, exchanged, string[::-1], exchanged[::-1])

@@ -1,11 +1,11 @@
-"""A disk cache of rows: building the same rows again takes milliseconds and does not import the library.
+"""A disk cache of rows, with which building the same rows again takes milliseconds and does not import the library.
 
 The cache has one gzipped JSON file for each combination of tasks, split, number of rows and seed. The file name is a
 hash of everything the rows depend on, including this package's code and the library and Python versions. A damaged file
 is rebuilt, with a one-line warning. Errors in the cache never prevent rows from being built.
 
 The folder is `rows` in `RG_ENV_CACHE` ("" disables the cache) or, if that is not set, `rg-env/rows` in
-`XDG_CACHE_HOME`, `~/Library/Caches` (macOS) or `~/.cache`. It is readable only by its owner; a folder that others own
+`XDG_CACHE_HOME`, `~/Library/Caches` (macOS) or `~/.cache`. It is readable only by its owner. A folder that others own
 or can write to is not used. If the files exceed `MAX_BYTES` in total, the least recently used ones are removed.
 """
 
@@ -29,13 +29,13 @@ from rg_env.core.text import reason_of
 
 MAX_BYTES = 1 << 30
 """Maximum total size of the cache in bytes."""
-_SOURCES = ("data", "grading", "tasks")  # gold answers come from graders
+_SOURCES = ("data", "grading", "tasks")  # gold answers depend on the graders' code
 
 _logger = logging.getLogger(__name__)
 
 
 def folder() -> Path | None:
-    """The cache folder, which is created if needed; None if the cache is disabled or cannot be used."""
+    """The cache folder, which is created if needed, or None if the cache is disabled or cannot be used."""
     try:
         if (chosen := os.environ.get("RG_ENV_CACHE")) is not None:
             where = Path(chosen).expanduser() / "rows" if chosen else None
@@ -46,14 +46,14 @@ def folder() -> Path | None:
             where.mkdir(mode=0o700, parents=True, exist_ok=True)
             if where.stat().st_uid != os.getuid() or where.stat().st_mode & 0o022:
                 raise PermissionError(f"other users can write to {where}")
-    except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home folder
+    except (OSError, RuntimeError) as error:  # a missing home folder causes a RuntimeError
         _logger.warning("rows are not cached: %s", error)
         return None
     return where
 
 
 def path_of(where: Path, what: Mapping[str, Any]) -> Path:
-    """The file for the rows described by `what` (JSON values): its name is a hash of everything they depend on."""
+    """The file for the rows described by `what` (JSON values). Its name is a hash of everything that they depend on."""
     key = {
         "what": what,
         "versions": [version(name) for name in ("rg-env", "reasoning-gym", "numpy", "sympy")],
@@ -64,10 +64,10 @@ def path_of(where: Path, what: Mapping[str, Any]) -> Path:
 
 
 def load(path: Path) -> list[Row] | None:
-    """The cached rows; None if they are missing or damaged."""
+    """The cached rows, or None if they are missing or damaged."""
     try:
         rows: list[Row] = json.loads(gzip.decompress(path.read_bytes()))
-        os.utime(path)  # mark as recently used
+        os.utime(path)  # marks the file as recently used
         return rows
     except FileNotFoundError:
         return None
@@ -96,8 +96,9 @@ def building(paths: Iterable[Path]) -> Iterator[None]:
         for path in paths:
             with contextlib.suppress(OSError):
                 file = held.enter_context(path.with_suffix(".lock").open("a"))
-                fcntl.flock(file, fcntl.LOCK_EX)  # released by the system if the process dies
-                held.callback(path.with_suffix(".lock").unlink, missing_ok=True)  # waiting processes then find the rows
+                fcntl.flock(file, fcntl.LOCK_EX)  # the system releases the lock if the process dies
+                # Processes that have waited then find the rows.
+                held.callback(path.with_suffix(".lock").unlink, missing_ok=True)
         yield
 
 
@@ -115,7 +116,7 @@ def _sources() -> str:
 def _prune(where: Path, max_bytes: int) -> None:
     """Remove the least recently used files beyond `max_bytes`, including the remains of killed builds."""
     total = 0
-    with contextlib.suppress(FileNotFoundError):  # another build is pruning too
+    with contextlib.suppress(FileNotFoundError):  # another build may also be pruning
         files = [(path.stat(), path) for path in where.iterdir() if path.suffix in (".gz", ".tmp", ".lock")]
         for status, path in sorted(files, key=lambda each: each[0].st_mtime, reverse=True):
             total += status.st_size

@@ -1,1 +1,1 @@
-"""Grading: from a completion to a score."""
+"""Grading, which turns a completion into a score."""

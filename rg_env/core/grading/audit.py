@@ -29,7 +29,7 @@ class Audit:
     problem_keys: int = 0
     """Number of distinct problems among `items`, ignoring irrelevant wording, names and order."""
     left_out: int = 0
-    """Number of excluded draws, such as questions with two answers; `library_fixes.LEFT_OUT` lists the reasons."""
+    """Number of excluded draws, such as questions with two answers. `library_fixes.LEFT_OUT` lists the reasons."""
     corrected: int = 0
     """Number of questions with a wrong stored answer, which `graders.gold.corrected` replaces."""
     without_gold: int = 0
@@ -65,7 +65,7 @@ class Audit:
     solution: float = 0.0
     """Accuracy of the best reply that can be produced by copying from the question's text or calculating with it."""
     solution_reply: str = ""
-    """Description of the `solution` reply, and why it solves the task; empty if no such reply was found."""
+    """Description of the `solution` reply, and why it solves the task. Empty if no such reply was found."""
     draw_ms: float = 0.0
     """Mean time to draw a question, in milliseconds."""
     grade_us: float = 0.0

@@ -1,16 +1,16 @@
 """Extraction of the answer from a completion.
 
-The answer is the last well-formed `<answer>...</answer>` outside any thinking section. Well-formed means an opening tag
-and the next closing tag, with no `<answer>` between them, so the innermost of several opening tags counts. A thinking
-section is
+The answer is the last well-formed `<answer>...</answer>` outside any thinking section. A well-formed answer consists of
+an opening tag and the next closing tag, with no `<answer>` between them, so the innermost of several opening tags
+counts. A thinking section is either
 
-- everything after a `<think>`, up to the next `</think>`, or to the end of a truncated completion;
+- everything after a `<think>`, up to the next `</think>`, or to the end of a truncated completion, or
 - everything before a `</think>` that no `<think>` precedes, because many chat templates put the opening tag into the
   prompt.
 
 A `<think>` inside an answer is part of the answer's text. Nothing else in the completion counts as an answer. The four
-tags have no alternative spellings: `<thinking>`, `<THINK>` and `<answer >` are plain text. A single pass over the tags
-takes linear time for any text.
+tags have no alternative spellings, so `<thinking>`, `<THINK>` and `<answer >` are plain text. A single pass over the
+tags takes linear time for any text.
 
 Limitation: if `<think>` is in the prompt and the completion is truncated while the model is still thinking, the
 completion has no thinking tag at all, so an `<answer>` in the thinking section counts. A server with a reasoning parser
@@ -27,7 +27,7 @@ _TAG = re.compile(r"</?(?:answer|think)>")
 
 @dataclass(frozen=True)
 class Extraction:
-    """Result of an extraction. `answer` is the stripped text between the tags; None unless `status` is "ok"."""
+    """Result of an extraction. `answer` is the stripped text between the tags, or None if `status` is not "ok"."""
 
     status: Literal["ok", "no_answer"]
     answer: str | None
@@ -58,7 +58,8 @@ def extract(completion: object) -> Extraction:
 
 
 def completion_text(completion: object) -> str:
-    """A completion's text: the string, a message's content, or the content of a list's last assistant message.
+    """A completion's text, which is the string itself, a message's content, or the content of a list's last assistant
+    message.
 
     Messages are mappings or objects with `role` and `content`. Content is text, None or a list of parts with `text`.
     Returns "" for None, or if no message is from the assistant.

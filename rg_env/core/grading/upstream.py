@@ -67,7 +67,7 @@ def _listed(right: Callable[[Mapping[str, Any]], list[str]], as_text: Callable[[
             return 1.0
         try:
             return share if as_text(literal(answer)) in texts else 0.0
-        except TypeError:  # another kind of literal
+        except TypeError:  # the answer is another kind of literal
             return 0.0
 
     return formula

@@ -1,7 +1,8 @@
 """Access to reasoning_gym: importing it, building its datasets, and converting values to JSON and back.
 
-Only this module imports `reasoning_gym`, and only when called, because the import takes about 2.5 s. If a user's
-options cause an error in the library, the caller gets an `InputError` that names the task and its options.
+Only this module imports `reasoning_gym`, and only when one of its functions is called, because the import takes about
+2.5 s. If a user's options cause an error in the library, the caller gets an `InputError` that names the task and its
+options.
 """
 
 import contextlib
@@ -21,13 +22,14 @@ from rg_env.core.text import reason_of, user_error
 from rg_env.errors import InputError
 
 NOT_A_TASK = "composite"
-"""The library's own mixture, registered like a task. `Mixture` replaces it."""
+"""The library's own mixture, which is registered like a task. `Mixture` replaces it."""
 
 
 def factory() -> ModuleType:
     """`reasoning_gym.factory`, with every task registered."""
     with warnings.catch_warnings():
-        # cellpylib, a dependency of game_of_life, causes warnings: invalid escapes, and literals compared with `is`.
+        # cellpylib, a dependency of game_of_life, causes warnings about invalid escapes and about literals compared
+        # with `is`.
         warnings.simplefilter("ignore", SyntaxWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
         import reasoning_gym.factory
@@ -38,8 +40,8 @@ def import_only(task: str, module: str) -> None:
     """Import only the `module` for `task`, in a few tenths of a second instead of 2.5 s.
 
     matplotlib (a dependency of one task) and sympy account for most of the full import time. Use this function only in
-    child processes that generate rows or check options: it creates the packages without running their `__init__`, which
-    would import everything. If that fails, the whole library is imported.
+    child processes that generate rows or check options, because it creates the packages without running their
+    `__init__`, which would import everything. If that fails, the whole library is imported.
     """
     try:
         for depth in (1, 2):  # reasoning_gym and reasoning_gym.<category>
@@ -81,7 +83,7 @@ def dataset_class(task: str) -> tuple[type[Any], type[Any]]:
 
 
 def curriculum_levels(task: str) -> dict[str, list[dict[str, Any]]]:
-    """For each attribute of the task's curriculum, the options that each level sets; empty if the task has no
+    """For each attribute of the task's curriculum, the options that each level sets. Empty if the task does not have a
     curriculum."""
     module = factory()
     if not module.has_curriculum(task):
@@ -114,8 +116,8 @@ def create(task: str, config: Mapping[str, Any], *, seed: int, size: int) -> Any
 
 
 def task_config(task: str, config: Mapping[str, Any], **rows: int) -> Any:
-    """Create the library's config object for `task`. `rows`: its `seed` and `size`; default: the library's own. Raises
-    `InputError` if the library rejects the options."""
+    """Create the library's config object for `task`. `rows` contains its `seed` and `size`, which default to the
+    library's own. Raises `InputError` if the library rejects the options."""
     config_cls = dataset_class(task)[1]
     try:
         defaults = config_cls()
@@ -140,8 +142,8 @@ def bad_options(task: str, config: Mapping[str, Any], error: BaseException) -> I
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress the library's side effects: printing (codeio), and changes to the global random states (list_functions
-    draws from Python's, pool_matrix seeds numpy's)."""
+    """Suppress the library's side effects, which are printing (codeio) and changes to the global random states
+    (list_functions draws from Python's, and pool_matrix seeds numpy's)."""
     state = random.getstate()
     numpy_random = sys.modules["numpy"].random if "numpy" in sys.modules else None
     numpy_state = numpy_random.get_state() if numpy_random else None
@@ -155,7 +157,7 @@ def quiet() -> Iterator[None]:
 
 
 def to_plain(value: Any) -> Any:
-    """The `default` hook of `json.dumps`: the JSON form of dates, sets, dataclasses and numpy values."""
+    """The `default` hook of `json.dumps`, which returns the JSON form of dates, sets, dataclasses and numpy values."""
     if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
     if isinstance(value, set | frozenset):

@@ -3,14 +3,14 @@
 - codeio executes code snippets. Snippets that read the clock, files, entropy, memory addresses or the process's state
   are excluded. So are items whose snippet failed (for these, the library stores `{}` as the question and the answer).
 - number_sequence squares numbers until they have millions of digits, and then rejects the sequence. Five draws in a
-  thousand would take seconds, and some of these would take hours. Here a sequence is rejected as soon as a number is
+  thousand would take seconds, and some of these would take hours. Here, a sequence is rejected as soon as a number is
   huge, which yields the same items.
 - basic_arithmetic tries every possible divisor of numbers with up to 24 digits, which can take days. Here the
   numbers are factored, which yields the same items.
-- time_intervals completes partial dates with today's date; here, a fixed date is used.
+- time_intervals completes partial dates with today's date. Here, a fixed date is used.
 - Questions with no right answer, with several, or with only a trivial one are excluded (see `LEFT_OUT`):
-  - propositional_logic: in 20% of the questions, the premises contradict each other, so any conclusion follows; in more
-    than half, they imply nothing new.
+  - propositional_logic: in 20% of the questions, the premises contradict each other, so any conclusion follows, and in
+    more than half of the questions, they imply nothing new.
   - syllogism: in one question in six, the answer depends on existential import.
   - quantum_lock: 4% of the questions have a shorter solution if every press of a button toggles the light.
   - tsumego: in 24% of the questions, no move captures a stone.
@@ -45,7 +45,7 @@ _UNREPEATABLE = re.compile(
     # files, other processes, the machine
     r"|\bopen\(|\.open\(|\bos\.(?!path\.(?:join|basename|splitext))|subprocess|socket|requests|tempfile|shutil|pathlib"
     r"|\bglob\b|getpass|platform\.|psutil|sys\.stdin|\binput\(|\bexit\(|sys\.exit|signal|thread|multiprocess"
-    # memory addresses and state that outlives the snippet
+    # memory addresses, and state that outlives the snippet
     r"|\bid\(|gc\.|getcontext|setrecursionlimit|set_printoptions|seterr|setlocale"
 )
 _UNREPEATABLE_SNIPPETS = {  # found by running all other snippets in two processes, in opposite orders
@@ -53,7 +53,7 @@ _UNREPEATABLE_SNIPPETS = {  # found by running all other snippets in two process
     "2e21bffd7df3",
     "dc1220c90670",
     "ed02255ea49c",
-    "2a8106c4fd7c",  # takes seconds for some inputs
+    "2a8106c4fd7c",  # this snippet takes seconds for some inputs
 }
 _FIXED = "_fixed_by_rg_env"
 _HUGE = 10**100
@@ -95,11 +95,11 @@ LEFT_OUT: dict[str, tuple[str, Callable[[Mapping[str, Any]], bool]]] = {
     ),
     "tsumego": ("no move captures a white stone", lambda entry: not captures(entry["metadata"]["board"])),
 }
-"""By task, the reason some of the library's entries are excluded, and the function that finds them."""
+"""For each task, the reason why some of the library's entries are excluded, and the function that finds them."""
 
 
 def left_out(task: str, entry: Mapping[str, Any]) -> str:
-    """The reason `entry` is excluded (see `LEFT_OUT`); empty if it is kept."""
+    """The reason why `entry` is excluded (see `LEFT_OUT`), or "" if it is kept."""
     reason, fails = LEFT_OUT.get(task, ("", bool))
     return reason if fails(entry) else ""
 

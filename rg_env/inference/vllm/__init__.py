@@ -1,1 +1,1 @@
-"""vLLM server: client, plugin and weight transfer."""
+"""The vLLM server: its client, plugin and weight transfer."""

@@ -1,4 +1,4 @@
-"""Client for a vLLM server: the command that starts the server, and the trainer's HTTP requests to it."""
+"""Client for a vLLM server, with the command that starts the server and the trainer's HTTP requests to it."""
 
 import contextlib
 import json
@@ -60,7 +60,7 @@ def vllm_command(model: str, options: Sequence[str], gpus: int) -> tuple[dict[st
     """Environment and arguments that `rg-env vllm` uses to start vLLM on a machine with `gpus` GPUs.
 
     `--logprobs-mode processed_logprobs` makes the server report the log-probabilities of the distribution that it
-    samples from; `--generation-config vllm` keeps the model's generation config from changing that distribution.
+    samples from. `--generation-config vllm` keeps the model's generation config from changing that distribution.
     Weights are sent with NCCL if there are several GPUs, and through shared memory otherwise. `options` come last and
     override the rest.
     """
@@ -69,7 +69,7 @@ def vllm_command(model: str, options: Sequence[str], gpus: int) -> tuple[dict[st
     arguments += ["--weight-transfer-config", json.dumps({"backend": "nccl" if gpus > 1 else BACKEND})]
     arguments += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm", *options]
     environment = {"VLLM_SERVER_DEV_MODE": "1"}
-    if not gpus:  # make torch use huge pages, because each weight update reallocates all layers
+    if not gpus:  # makes torch use huge pages, because each weight update reallocates all layers
         environment["THP_MEM_ALLOC_ENABLE"] = "1"
     return environment, arguments
 
@@ -85,7 +85,7 @@ class ServerInfo:
 
 
 class VllmServer:
-    """HTTP client for a vLLM server. Every request has a timeout; every failure raises `ServerError`."""
+    """HTTP client for a vLLM server. Every request has a timeout, and every failure raises `ServerError`."""
 
     def __init__(self, host: str, port: int):
         self.host, self.port = host, port
@@ -94,7 +94,7 @@ class VllmServer:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def wait(self, timeout_s: float, still_wanted: Callable[[], bool] = lambda: True) -> None:
-        """Wait until `/health` succeeds; try at least once, then keep trying only while `still_wanted()` is true.
+        """Wait until `/health` succeeds. It is tried at least once, and then again as long as `still_wanted()` is true.
 
         Raises:
             ServerError: the server did not become healthy in time.
@@ -112,11 +112,11 @@ class VllmServer:
             time.sleep(min(POLL_S, max(0.05, deadline - time.monotonic())))
 
     def health_problem(self, timeout_s: float) -> str | None:
-        """Reason why the server is not healthy; None if it is."""
+        """Reason why the server is not healthy, or None if it is."""
         import httpx  # imported here, because the embedded engine does not need an HTTP client
 
         try:
-            # Streamed, to avoid reading an endless body from another program.
+            # The response is streamed, to avoid reading an endless body from another program.
             with httpx.stream("GET", f"http://{self}/health", timeout=timeout_s, **_DIRECT) as response:
                 status = response.status_code
         except httpx.TimeoutException:
@@ -133,7 +133,7 @@ class VllmServer:
         """Query the server properties that a trainer needs.
 
         Raises:
-            ServerError: the server is not vLLM, or does not accept weights; the message gives the command that starts a
+            ServerError: the server is not vLLM, or does not accept weights. The message gives the command that starts a
                 suitable server.
         """
         start = start_hint(port=self.port)
@@ -156,9 +156,9 @@ class VllmServer:
         """Raise `ServerError` unless the server reports log-probabilities of the distribution that it samples from.
 
         Call this after setting up weight transfer, which first finishes any update that a killed trainer left
-        incomplete; until then, the server's model may be unusable.
+        incomplete. Until then, the server's model may be unusable.
         """
-        # With top_k=1, the sampled distribution gives log-probability 0, unlike the model's own.
+        # With top_k=1, the log-probability is 0 in the sampled distribution, but not in the model's own.
         (probe,) = self.complete(model, [[1]], Sampling(top_k=1, max_tokens=1), REQUEST_S)
         if probe.logprobs[0] != 0:
             raise ServerError(
@@ -167,7 +167,7 @@ class VllmServer:
             )
 
     def address_here(self) -> str:
-        """This machine's address as seen from the server. Sends no packet."""
+        """This machine's address as seen from the server. No packet is sent."""
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
             probe.connect((self.host, 9))
             return str(probe.getsockname()[0])
@@ -243,14 +243,15 @@ class VllmServer:
             raise ServerError(f"the server at {self} did not answer {path} within {timeout_s:g} s") from error
         except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
             raise ServerError(f"the server at {self} is gone: nothing answers {path}") from error
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # ValueError: an invalid host
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # an invalid host causes a ValueError
             raise ServerError(f"the service at {self} {complaint}: {error}") from error
         if not response.is_success:
             kind = RefusedError if response.is_client_error else ServerError
             raise kind(f"the service at {self} {complaint}: {path} returns {_reason(response)}")
         try:
             return read(response.json())
-        except (KeyError, IndexError, TypeError, ValueError) as error:  # ValueError also if it is not JSON
+        # A body that is not JSON also causes a ValueError.
+        except (KeyError, IndexError, TypeError, ValueError) as error:
             shown = shortened(response.text)
             raise ServerError(f"the service at {self} {complaint}: unexpected answer to {path}: {shown}") from error
 

@@ -1,4 +1,4 @@
-"""vLLM plugin in the entry point group `vllm.general_plugins`; vLLM calls it in each process.
+"""vLLM plugin in the entry point group `vllm.general_plugins`, which vLLM calls in each process.
 
 It only registers the weight-transfer backend `rg_env_shm`. Servers without `--weight-transfer-config` and vLLM releases
 without weight transfer are not affected.
@@ -11,7 +11,7 @@ def register() -> None:
     """Register the backend. vLLM calls this more than once in some processes."""
     try:
         from vllm.distributed.weight_transfer import WeightTransferEngineFactory
-    except ImportError:  # a vLLM older than 0.32
+    except ImportError:  # this vLLM is older than 0.32
         return
     try:
         WeightTransferEngineFactory.register_engine(BACKEND, "rg_env.inference.vllm.backend", "SharedMemoryEngine")

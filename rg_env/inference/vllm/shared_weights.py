@@ -1,4 +1,4 @@
-"""Tensors in memory shared by two processes on one machine: layout and backing file.
+"""Layout and backing file of tensors in memory that two processes on one machine share.
 
 The file is in `/dev/shm` and is unlinked as soon as both sides have mapped it, so that it never outlives the processes.
 """
@@ -42,7 +42,7 @@ class Entry:
 
 
 def entry(name: str, tensor: torch.Tensor, widest: torch.dtype) -> Entry:
-    """Make the entry for a tensor; floating-point values wider than `widest` are rounded to it."""
+    """Make the entry for a tensor. Floating-point values wider than `widest` are rounded to it."""
     narrow = tensor.is_floating_point() and tensor.dtype.itemsize > widest.itemsize
     return Entry(name, str(widest if narrow else tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
 
@@ -74,7 +74,7 @@ def reserve(name: str, num_bytes: int) -> Path:
     path = MEMORY / f"{PREFIX}{name}"
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
-        os.posix_fallocate(descriptor, 0, num_bytes)  # otherwise, a lack of memory would cause a bus error later
+        os.posix_fallocate(descriptor, 0, num_bytes)  # without this, a lack of memory would cause a bus error later
     except OSError:
         path.unlink()
         raise
