@@ -6,7 +6,7 @@
     │   ├── TooFewQuestionsError               a task has fewer distinct questions than requested; reports how many
     │   ├── ConfigError                        invalid keys or values in a config; lists all of them, one per line
     │   └── OutputFolderError (OSError)        the output folder is not writable, or contains another run
-    ├── RewardError         (RuntimeError)     a reward function failed or returned a non-finite value; exit code 2
+    ├── RewardError         (RuntimeError)     a reward function failed or returned a non-finite value
     ├── GenerationError     (RuntimeError)     rows cannot be generated: one took too long, or a process died
     ├── EngineError         (RuntimeError)     generation failed inside the embedded engine
     ├── ServerError         (ConnectionError)  the inference server is unreachable or misconfigured; exit code 2
@@ -17,8 +17,8 @@
     │   └── StoppedTogether                    the main process failed; raised in all processes at the same point
     └── MissingExtraError   (ImportError)      an optional dependency is missing; shows how to install it; exit code 2
 
-A message is one line (in `ConfigError`, one line per mistake) that states the problem, its location and a fix. Commands
-print it and exit with `exit_code`.
+A message is one line that states the problem, its location and a fix; several mistakes in a config or a data file have
+one line each. Commands print it and exit with `exit_code`.
 """
 
 import difflib
@@ -67,8 +67,6 @@ class OutputFolderError(InputError, OSError):
 
 class RewardError(RGEnvError, RuntimeError):
     """A reward function raised an exception, or returned something other than a finite number."""
-
-    exit_code = 2
 
 
 class GenerationError(RGEnvError, RuntimeError):

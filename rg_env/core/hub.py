@@ -1,4 +1,5 @@
-"""Requests to publish on the Hugging Face Hub, checks of repository and branch names, and whether the Hub answers.
+"""Requests to publish on the Hugging Face Hub, checks of model, repository and branch names, and whether the Hub
+answers.
 
 Importing this module does not import huggingface_hub, because configs import it.
 """
@@ -10,6 +11,8 @@ from shlex import join
 from typing import Literal
 
 from rg_env.core.processes import entered
+from rg_env.core.text import one_line, reason_of
+from rg_env.errors import InputError
 
 _PART = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 _BRANCH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.-]+)*")
@@ -67,6 +70,29 @@ def hub_answers() -> bool:
     except (OSError, ValueError):
         return False
     return True
+
+
+def note_on_model(name: str) -> str | None:
+    """A note that a model on the Hub could not be checked; None if it exists, in the cache or on the Hub.
+
+    Raises:
+        InputError: the Hub does not have the model, or does not grant access to it.
+    """
+    from huggingface_hub import model_info, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+
+    shown = repr(one_line(name))
+    try:
+        if isinstance(try_to_load_from_cache(name, "config.json"), str):
+            return None
+        if not hub_answers():
+            return f"the model {shown} was not checked: it is not in the cache, and the Hub cannot be reached"
+        model_info(name, timeout=5)
+    except (RepositoryNotFoundError, HFValidationError):
+        raise InputError(f"there is no folder and no model {shown} on the Hub, or it is private: {LOGIN}") from None
+    except (HfHubHTTPError, OSError) as error:
+        return f"the model {shown} was not checked: {reason_of(error)}"
+    return None
 
 
 def repo_problem(repo_id: str) -> str | None:

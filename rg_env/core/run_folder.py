@@ -71,25 +71,31 @@ class RunFolder:
         return run.metrics_file.is_file() or run.results_file.is_file() or run.evaluations.is_dir()
 
     @staticmethod
-    def choose(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:
+    def choose(
+        output_dir: str | Path | None,
+        name: str,
+        resume: str | Path | None = None,
+        remedy: str = "choose another output folder",
+    ) -> Path:
         """The output folder of a run, checked but not yet created.
 
         Args:
             output_dir: the folder; if None, a new one under `outputs/`.
             resume: the checkpoint to resume from, or "auto". `output_dir` may then be that run's folder, which is
                 the default if a checkpoint is given; any other folder must be valid for a new run.
+            remedy: advice for the error message.
 
         Raises:
             OutputFolderError: the folder is not empty or not writable, or `resume` is "auto" without `output_dir`.
         """
         if resume is None:
-            return free_folder(output_dir, name)
+            return free_folder(output_dir, name, remedy=remedy)
         own = None if str(resume) == "auto" else Path(resume).parent
         output_dir = own if output_dir is None else output_dir
         if output_dir is None:
             raise OutputFolderError("--resume auto needs the output folder of the run to resume")
         same = own is None or Path(output_dir).absolute() == own.absolute()
-        return free_folder(output_dir, name, may_have_files=same)
+        return free_folder(output_dir, name, may_have_files=same, remedy=remedy)
 
     @classmethod
     def create(cls, path: str | Path) -> "RunFolder":

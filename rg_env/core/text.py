@@ -139,6 +139,13 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
+def gigabytes(size: float) -> str:
+    """Format bytes in decimal units (1 GB is 10^9 bytes), as GPU and disk vendors do."""
+    if size < 9.5e8:
+        return f"{size / 1e6:.0f} MB"
+    return f"{size / 1e9:.1f} GB" if size < 9.95e9 else f"{size / 1e9:.0f} GB"
+
+
 def counted(number: int, noun: str) -> str:
     """A number with its noun: "1 question", "1,024 questions", "2 processes"."""
     plural = "es" if noun.endswith(("s", "ch")) else "s"

@@ -492,6 +492,8 @@ def _names(config: EvalConfig) -> Iterator[Problem]:
     """Check for unknown names and options, after importing the user's code."""
     failed = [*parsing.problem_of(("imports",), lambda: import_user_code(config.imports))]
     yield from failed or (*_tasks(config), *_rewards(config))
+    if config.data is not None:
+        yield from parsing.problem_of(("data", "path"), config.data.check_exists)
 
 
 def _models(config: EvalConfig) -> Iterator[Problem]:

@@ -73,11 +73,14 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
         stack.enter_context(removed_on_error(folder))
         folder.mkdir(parents=True, exist_ok=True)
         stack.enter_context(locked(folder, f"another evaluation is writing to {folder}: wait for it, or stop it"))
-        stack.enter_context(_removed_if_unanswered(folder))
+        asked: list[Work] = [*works]
+        stack.enter_context(_removed_if_unanswered(folder, asked))
         write_aside(folder / CONFIG_FILE, yaml12.to_yaml(config.model_dump(mode="json")))
         harness = stack.enter_context(external.Harness(config, folder)) if config.external.tasks else None
         benchmarks = harness.prepare() if harness else []
-        run = _ask(config, folder, [*works, *benchmarks])
+        asked += benchmarks
+        with Bars(asked) as bars:
+            run = asyncio.run(ask_all(config, folder, asked, bars.show))
         stack.callback(_print_notes, run)  # after writing the files, because standard output may be closed
         _check_complete(run)
         results = results_of(
@@ -146,20 +149,25 @@ def _drawn(config: EvalConfig) -> Iterator[Questions]:
 
 
 @contextmanager
-def _removed_if_unanswered(folder: Path) -> Iterator[None]:
-    """On an error before the first answer, remove the new files, so that the corrected command can use the folder.
+def _removed_if_unanswered(folder: Path, works: Sequence[Work]) -> Iterator[None]:
+    """On an error or Ctrl-C before the first answer, remove the new files, so that the corrected command can use the
+    folder.
 
     Nothing is removed if the folder contained files beforehand, or if anything else was written to it since, such as a
-    server's log.
+    server's log. After Ctrl-C, the command that resumes the evaluation is then printed.
     """
     had_files = any(folder.iterdir())
     try:
         yield
-    except Exception:
+    except BaseException as error:
         written = {file for file in folder.rglob("*") if file.is_file() and file.stat().st_size}
         if not had_files and written <= {folder / name for name in (CONFIG_FILE, external.LOG, external.REQUESTS)}:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True, exist_ok=True)
+        if isinstance(error, KeyboardInterrupt) and any(folder.iterdir()):
+            made, total = sum(len(work.answers) for work in works), sum(len(work.keys) for work in works)
+            found = f"{made:,} of {total:,} rollouts are" if made else "an unfinished evaluation is"
+            print(f"{found} in {folder}: resume with {resume_words(folder)}", flush=True)
         raise
 
 
@@ -208,16 +216,6 @@ def _batches(model: LocalModel, works: Sequence[Work]) -> Iterator[dict[Work, di
             work, key = calls[number]
             by_work.setdefault(work, {})[key] = reply
         yield by_work
-
-
-def _ask(config: EvalConfig, folder: Path, works: Sequence[Work]) -> "Run":
-    try:
-        with Bars(works) as bars:
-            return asyncio.run(ask_all(config, folder, works, bars.show))
-    except KeyboardInterrupt:
-        made, total = (sum(map(len, each)) for each in zip(*((work.answers, work.keys) for work in works), strict=True))
-        print(f"{made:,} of {total:,} rollouts are in {folder}: resume with {resume_words(folder)}", flush=True)
-        raise
 
 
 async def ask_all(

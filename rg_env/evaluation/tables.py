@@ -64,8 +64,10 @@ def tables_of(results: Results, limit: int | None = None) -> list[Table]:
         left_out = f" {ABOUT_LEFT_OUT}" if results.overlap_is_known else ""
         about = _ABOUT_PARTS if _parts(results) else f"{_ABOUT_ACCURACIES}{left_out}"
         notes = [about, *([] if limit else results.notes)]
-        heads = ["task", "n", "constant", *results.models]
-        tables.append(Table("", heads, _accuracies(results, limit), notes))
+        table = [["task", "n", "constant", *results.models], *_accuracies(results, limit)]
+        if all(task.floor is None for task in results.tasks.values()):  # as in training runs
+            table = [[*row[:2], *row[3:]] for row in table]
+        tables.append(Table("", table[0], table[1:], notes))
     if differences := _differences(results):
         heads = ["task", "models", "n", "difference", "p-value"]
         rows = _shortened(differences, limit)

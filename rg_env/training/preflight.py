@@ -14,7 +14,7 @@ from typing import Any
 
 from rg_env.core.data.manifest import read_manifest
 from rg_env.core.data.user_rows import split_rows
-from rg_env.core.hub import LOGIN
+from rg_env.core.hub import LOGIN, note_on_model
 from rg_env.core.run_folder import RunFolder, model_path_problem, run_name
 from rg_env.core.tasks.mixture import check_options
 from rg_env.core.text import counted, one_line
@@ -56,7 +56,7 @@ def check_start(
         resume: checkpoint to resume from, or "auto".
         checkpoint: checkpoint to evaluate.
         wait: whether to wait up to `engine.connect_timeout` seconds for a vLLM server, and to download data. If False,
-            an unreachable server is only reported in `notes`.
+            an unreachable server is only reported in `notes`, and the model is looked up on the Hub.
 
     Raises:
         InputError: the output folder, the model folder, a checkpoint, the manifest, the data or a task's options are
@@ -67,7 +67,8 @@ def check_start(
     read_data = data is not None and (wait or data.is_file)
     if os.environ.get("RANK", "0") != "0":
         return Start(rows=own_rows(config) if read_data else None)
-    folder = RunFolder.choose(config.output.dir, run_name(config.trained_on, Path(config.model.name).name), resume)
+    name = run_name(config.trained_on, Path(config.model.name).name)
+    folder = RunFolder.choose(config.output.dir, name, resume, "set output.dir to another folder")
     is_loaded = checkpoint is None or not (Path(checkpoint) / "config.json").is_file()
     if is_loaded and config.model.name != TINY and (problem := model_path_problem(config.model.name)):
         raise InputError(f"model.name: {problem}")
@@ -92,7 +93,9 @@ def check_start(
         if wait:
             server.wait(config.engine.connect_timeout)
         elif problem := server.health_problem(timeout_s=2.0):
-            notes = [f"a vLLM server must answer at {server} when the run starts (now: {problem})"]
+            notes.append(f"a vLLM server must answer at {server} when the run starts (now: {problem})")
+    if not wait and is_loaded and not os.path.exists(config.model.name) and config.model.name != TINY:
+        notes += filter(None, [note_on_model(config.model.name)])
     return Start(folder, rows, notes)
 
 

@@ -212,6 +212,8 @@ def train(
     new_folders = [folder.path / name for name in FOLDERS if not (folder.path / name).exists()]
     if checkpoint is not None:
         fixed_evaluation.check_same_questions(on_main(trainer.accelerator, lambda: read_evaluations(folder, first)))
+    if main and (problem := trainer.checkpoints.room_problem()):
+        print(problem, flush=True)
     interruption = _Interruption(trainer)
     logging = logging or LoggingConfig()
     recorder = Recorder(trainer, folder, fixed_evaluation, logging, interruption, resumed=checkpoint is not None)
@@ -256,9 +258,8 @@ def train(
         raise failure or KeyboardInterrupt
     if interruption.happened and not savable:
         raise KeyboardInterrupt
-    with _noting_with(failure):
-        if savable and moved:
-            trainer.save_checkpoint()
+    if savable and moved:
+        failure = _after_saving(trainer.save_checkpoint, failure)
     results: dict[str, Any] = {}
     if main:
         before, after = recorder.before_and_after(first)
@@ -275,12 +276,15 @@ def train(
             "eval_before": before.summary() if before else None,
             "eval_after": after.summary() if after else None,
         }
-        with _noting_with(failure):
+
+        def record() -> None:
             folder.write_results(results)
             plot_run(folder.path)
             print_summary(folder.path, results, before, after)
-            if interruption.happened:
-                print(f"Resume with: {_resume_command(folder.path, config, settings or {})}", flush=True)
+
+        failure = _after_saving(record, failure)
+        if interruption.happened or (failure and folder.last_checkpoint()):
+            print(f"Resume with: {_resume_command(folder.path, config, settings or {})}", flush=True)
         uploads.finish(complete=failure is None and not interruption.happened and not watch.stopped_by)
     if failure:
         if together:
@@ -289,16 +293,16 @@ def train(
     return results
 
 
-@contextmanager
-def _noting_with(failure: Exception | None) -> Iterator[None]:
-    """Context manager for saving results. If `failure` has ended the run, an error while saving is added to it as a
-    note instead of being raised."""
+def _after_saving(save: Callable[[], Any], failure: Exception | None) -> Exception | None:
+    """Call `save`, and return the error that ends the run: `failure`, or else an error from `save`. If both fail, the
+    second error becomes a note on the first."""
     try:
-        yield
+        save()
     except Exception as error:
         if failure is None:
-            raise
+            return error
         failure.add_note(f"in addition, not everything could be saved: {type(error).__name__}: {error}")
+    return failure
 
 
 def _resume_command(folder: Path, config: TrainConfig | None, settings: dict[str, Any]) -> str:

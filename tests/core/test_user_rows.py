@@ -84,6 +84,25 @@ def test_a_defect_is_reported_with_its_place(tmp_path: Path, name: str, text: st
     assert "\n" not in str(caught.value)
 
 
+def test_all_defects_are_reported_at_once(tmp_path: Path) -> None:
+    """Of every kind, each with its line, the first ten; similar ones are counted."""
+    lines = ['{"question": "cut', as_lines({"question": "", "answer": 1}).strip(), "7", *["{}"] * 3]
+    lines += [json.dumps({"question": "1 + 1", "answer": answer}) for answer in (2, 3)]
+    (file := tmp_path / "a.jsonl").write_text("\n".join(lines))
+    with pytest.raises(InputError) as caught:
+        load_rows(str(file))
+    head, *found = str(caught.value).splitlines()
+    assert head == f"{file}: 7 defects"
+    places = [line.strip().removeprefix(f"{file}: ") for line in found]
+    assert [place[:10] for place in places] == [f"line {n} {word}" for n, word in ((1, "is"), (3, "is"))] or places
+    assert [place.split(" ")[1].rstrip(":") for place in places] == ["1", "2", "3", "4", "8"]
+    assert places[3].endswith("(and 2 more like it)")
+
+    file.write_text("\n".join(f"{number}" for number in range(15)))
+    with pytest.raises(InputError, match=r"15 defects(?s:.*)but 9\n  and 5 more$"):
+        load_rows(str(file))
+
+
 def test_equal_answers_are_repeats() -> None:
     """Whatever the grader accepts as equal; a question kept twice could be in both splits."""
     rows = [{"question": "1 + 0", "answer": answer} for answer in ("1.0", 1, " $1$ ", "2/2")]

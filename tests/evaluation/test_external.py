@@ -248,6 +248,22 @@ def test_answers_that_cannot_be_graded_are_kept(tasks: Path, offline: None, chat
     assert not list(folder.glob("results*"))
 
 
+@pytest.mark.slow
+def test_ctrl_c_before_the_first_answer_leaves_nothing(
+    tasks: Path, chat: ChatServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: Harness) -> None:
+        (self._folder / external.LOG).write_text("loading\n")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Harness, "prepare", interrupted)
+    chat.reset(str)
+    with pytest.raises(KeyboardInterrupt):
+        run(["eval", "--models", f"m@{chat.url}", "--external", "legs_odd", f"external.include={tasks}",
+             f"output.dir={tmp_path / 'new/e'}"])  # fmt: skip
+    assert not (tmp_path / "new").exists()
+
+
 def _external(model: str, value: float, *, stderr: float | None = 0.05, failed: int = 0) -> ExternalResult:
     scores = [
         {"task": task, "metric": "exact_match", "filter": "strict|match", "value": value, "stderr": stderr, "n": n,

@@ -78,8 +78,8 @@ MISTAKES = [
     ("evaluation.tasks=[{task: maze}]", "mappings with a name: [a, {name: b, num_examples: 20}]"),
     ("logging.report_to=wanddb", "must be one of 'tensorboard', 'wandb' or 'trackio'"),
     ("engine=vlm", "engine = 'vlm' @ command line: kind must be one of 'embedded' or 'vllm'"),
-    ("data=problems.jsonl", "cannot be used with tasks: remove one of the two, for example with tasks=null"),
-    (["tasks=null", "data=d.csv", "splits.manifest=m.json"], "cannot be used with data, which provides its own"),
+    ("data=me/problems", "cannot be used with tasks: remove one of the two, for example with tasks=null"),
+    (["tasks=null", "data=me/d", "splits.manifest=m.json"], "cannot be used with data, which provides its own"),
     # ranges
     ("seed=4294967296", "must be below 4294967296"),
     ("training.learning_rate=0", "must be above 0"),
@@ -100,7 +100,7 @@ MISTAKES = [
     ("evaluation.tasks.easy.task=mase", "evaluation.tasks.easy.task = 'mase' @ command line: unknown task 'mase'"),
     ("evaluation.tasks.easy={task: maze, config: {min_grid: 3}}", "unknown option 'min_grid' of task 'maze'"),
     ("rewards.correctnes=1", "unknown reward 'correctnes': did you mean 'correctness'"),
-    ("model.name=./nowhere", "the folder does not exist"),
+    ("model.name=./nowhere", "is not an existing folder"),
     ("monitors.stop_on=[reward_hack]", "unknown monitor 'reward_hack': did you mean 'reward_hacking'"),
     ("monitors.kl_spikes=3", "unknown key 'kl_spikes': did you mean 'kl_spike'"),
     # combinations
@@ -372,13 +372,13 @@ def test_a_batch_that_does_not_fit_is_reported_with_other_mistakes(base: Path) -
 def test_a_section_given_as_plain_text_is_changed_by_key(base: Path) -> None:
     engine = load_train_config(base, ["engine=vllm", "engine.port=8001"]).engine
     assert (engine.kind, engine.port) == ("vllm", 8001)
-    config = load_train_config(base, ["tasks=null", "data=d.csv", "data.question_column=q", "data.path=e.csv"])
+    config = load_train_config(base, ["tasks=null", "data=me/d", "data.question_column=q", "data.path=me/e"])
     assert (config.data and (config.data.path, config.data.question_column), config.trained_on) == (
-        ("e.csv", "q"),
+        ("me/e", "q"),
         ["e"],
     )
     with pytest.raises(InputError, match=r"data\.file = 'e.csv' @ command line: use path"):
-        load_train_config(base, ["tasks=null", "data=d.csv", "data.file=e.csv"])
+        load_train_config(base, ["tasks=null", "data=me/d", "data.file=e.csv"])
     sections = {name: field.annotation for name, field in TrainConfig.model_fields.items()}
     shorts = {name: short for name, kind in sections.items() if (short := _short(kind))}
     assert shorts == SHORT_FORMS

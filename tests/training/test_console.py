@@ -231,7 +231,7 @@ def test_before_and_after_stand_side_by_side() -> None:
     """Each task with its part, then the training tasks and the held-out ones as a whole, then paired differences."""
     lines = printed(*(evaluation(step, ["maze", "chain_sum"], ["sudoku"], ["hard"]) for step in (0, 20)))
     heads = [line.split(" [")[0].rpartition(" ")[0] for line in lines]
-    order = ["maze 6 –", "chain_sum 6 –", "sudoku (held out) 6 –", "hard 6 –", "training tasks, accuracy",
+    order = ["maze 6", "chain_sum 6", "sudoku (held out) 6", "hard 6", "training tasks, accuracy",
              "held-out tasks, accuracy"]  # fmt: skip
     assert [head for head in heads if head in order] == order
     assert "training tasks, questions 12 12" in lines
@@ -278,7 +278,7 @@ def test_an_environment_without_accuracy_is_shown_by_reward() -> None:
         "reward 0.50 [0.50, 0.50]  on 12 problems  held out: reward 0.50 [0.50, 0.50]  on 6 problems"
     )
     text = "\n".join(line for line in printed(found) if not line.startswith("Accuracies"))
-    assert "a 6 – reward 0.500" in text
+    assert "a 6 reward 0.500" in text
     assert "pass@" not in text
 
 

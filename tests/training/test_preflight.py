@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hub_server import HubServer
 
 from rg_env.errors import InputError
 from rg_env.tiny import POLICY_DIR
@@ -60,7 +61,7 @@ def train(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]
         (["model=outputs/none/checkpoint-5"], "model.name: the folder outputs/none/checkpoint-5 does not exist"),
         (["model=old"], "model.name: old is a run: pass old/checkpoint-5\n"),
         (["model=empty"], "model.name: empty is not a model folder: config.json and safetensors files are required"),
-        (["output.dir=old"], "old is not empty: it may contain another run"),
+        (["output.dir=old"], "old is not empty: it may contain another run; set output.dir to another folder"),
         (["--eval-only", "--checkpoint", "./nope"], "checkpoint: the folder ./nope does not exist"),
         (["--eval-only", "--checkpoint", "old"], "checkpoint: old is a run: pass old/checkpoint-5"),
         (["tasks.chain_sum.config={min_terms: 9}"],
@@ -70,8 +71,9 @@ def train(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]
         (["splits.manifest=nope.json"], "nope.json' cannot be read: No such file"),
         (["hub.enabled=true", "hub.repo_id=me/x"], "hub.enabled: no Hugging Face token found"),
         (["tasks=null", "data=missing.csv"],
-         "cannot read 'missing.csv': no such file; relative paths start at the working directory\n"),
-        (["tasks=null", "data=dat.jsonl"], "'dat.jsonl': no such file; did you mean data.jsonl?\n"),
+         "data = 'missing.csv' @ command line: path is not an existing file; relative paths start"),
+        (["tasks=null", "data=dat.jsonl"],
+         "data = 'dat.jsonl' @ command line: path is not an existing file; did you mean data.jsonl?\n"),
         (["tasks=null", "data=cut.jsonl"], "cut.jsonl: line 1 is not JSON"),
         (["tasks=null", "data=data.jsonl"], "200 evaluation questions would leave nothing to train on"),
         (["tasks=null", "data=data.jsonl", "splits.num_eval_examples=30"], "10 questions left for training, fewer"),
@@ -101,6 +103,20 @@ def test_other_commands_refuse_what_is_no_model_as_early(here: Path, arguments: 
     assert done.returncode == 2, done.stdout + done.stderr
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_dry_run_looks_the_model_up_on_the_hub(here: Path) -> None:
+    """A misspelt name is an error; without a connection, a note says that it was not checked."""
+    with HubServer() as hub:
+        hub.add("me/legs", {"config.json": b"{}"})
+        online = {**hub.environment, "HF_HUB_OFFLINE": "0", "HF_HOME": str(here / "hf")}
+        assert "note" not in (done := train("model=me/legs", "--dry-run", **online)).stdout
+        assert done.returncode == 0, done.stderr
+        done = train("model=me/legz", "--dry-run", **online)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "there is no folder and no model 'me/legz' on the Hub, or it is private" in done.stderr
+    done = train("model=me/legs", "--dry-run", HF_HUB_OFFLINE="1")
+    assert "#   note        the model 'me/legs' was not checked: it is not in the cache, and" in done.stdout
 
 
 def test_prompts_are_measured_before_weights_are_loaded(here: Path) -> None:

@@ -1,7 +1,10 @@
 """How runs end by an error or an interrupt, and which files they leave."""
 
 import errno
+import re
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,8 +34,9 @@ def test_an_error_in_mid_run_loses_nothing(make_trainer: Any, make_env: Any, tmp
 
     trainer = make_trainer(env=plain_env(make_env, moody), max_steps=5)
     trainer.add_callback(At(2, lambda: state.update(fail=True)))
-    with pytest.raises(RewardError, match="moody"):
+    with pytest.raises(RewardError, match="moody") as caught:
         train(trainer, evaluation=EvaluationPlan(every=10))
+    assert caught.value.exit_code == 1
     run = tmp_path / "run"
     results = results_of(run)
     assert results["steps"] == 2
@@ -54,6 +58,29 @@ def test_what_cannot_be_saved_does_not_hide_why_the_run_failed(make_trainer: Any
         train(trainer, evaluation=EvaluationPlan(every=10))
     assert "No space left" in caught.value.__notes__[0]
     assert results_of(tmp_path / "run")["steps"] == 1
+
+
+def test_a_full_disk_at_the_end(
+    make_trainer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A warning before training; then one line without torch's words, and the command that resumes the run."""
+
+    def fails(part: Path) -> None:
+        raise RuntimeError("[enforce fail at inline_container.cc:858] . PytorchStreamWriter failed writing file data/0")
+
+    trainer = make_trainer(max_steps=3, save_steps=2)
+    trainer.add_callback(At(2, lambda: setattr(trainer.strategy, "save", fails)))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2_000_000))
+    with pytest.raises(TrainingError) as caught:
+        train(trainer, evaluation=EvaluationPlan(every=10, after=False))
+    assert str(caught.value) == (
+        f"cannot save checkpoint-3 in {tmp_path / 'run'}: the disk is full, or a quota or a file size limit was "
+        "reached; earlier checkpoints are unchanged"
+    )
+    output = capsys.readouterr().out
+    assert re.search(r"^warning: a checkpoint needs about \d+ MB, but .*run has 2 MB free: free some space", output)
+    assert "Resume with: " in output.splitlines()[-1]
+    assert results_of(tmp_path / "run")["error"] == str(caught.value)
 
 
 def interrupt() -> None:

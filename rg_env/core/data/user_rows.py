@@ -36,8 +36,11 @@ OWN_TASK = "own_task"
 """Key in a row's `info` for the data's name."""
 _TAKEN = ("all_tasks", "held_out", "status")
 """Names with another meaning in results."""
+_RELATIVE = "relative paths start at the working directory"
+_DEFECTS_SHOWN = 10
 _Located = tuple[str, Any]
-"""A row with its location: "line 3" in a text file, otherwise "row 3"."""
+"""A row with its location: "line 3" in a text file, otherwise "row 3". If the row cannot be parsed, an `InputError` is
+in its place."""
 
 
 class DataConfig(Section):
@@ -71,6 +74,12 @@ class DataConfig(Section):
     def is_file(self) -> bool:
         """Whether the data is a local file (existing or not), rather than a dataset on the Hub."""
         return os.path.exists(self.path) or self.path.lower().endswith(FILES)
+
+    def check_exists(self) -> None:
+        """Raise `InputError` if the file is missing; datasets on the Hub are not checked."""
+        file = Path(self.path).expanduser()
+        if self.is_file and not file.exists():
+            raise InputError(f"is not an existing file; {similar_file(file) or _RELATIVE}")
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows, with the name of the data. An unchanged file is read only once. Raises the same errors as
@@ -107,34 +116,45 @@ def load_rows(
 
     Raises:
         InputError: the source cannot be read, a question or an answer is missing or not text, or a question has two
-            different answers. The message names the line or row, counted from 1.
+            different answers. The message names the line or row, counted from 1. If there are several defects, it lists
+            the first ten, one per line.
     """
     name = shortened(source).strip("'\"") if isinstance(source, str) else "the rows"
     read = _read(source, config, split) if isinstance(source, str) else _numbered(source)
 
-    def located() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    def checked(row: Any, where: str) -> dict[str, str]:
+        if isinstance(row, InputError):
+            raise row
+        if not isinstance(row, Mapping):
+            raise InputError(f"{where} is not a mapping of columns, but {shortened(row)}")
+        for column in (question_column, answer_column):
+            if column not in row:
+                columns = ", ".join(map(repr, row)) or "nothing"
+                hint = "set question_column and answer_column to the names of the columns"
+                raise InputError(f"{where} has no column {column!r}; it has {columns} ({hint})")
+        question = own_text(row[question_column], f"{where}: {question_column}")
+        answer = own_text(row[answer_column], f"{where}: {answer_column}", numbers=True)
+        if answer_after:
+            before, marker, answer = answer.rpartition(answer_after)
+            if not answer.strip() or not marker:
+                shown = shortened(before or answer)
+                raise InputError(f"{where}: {answer_column} has no text after {answer_after!r}: {shown}")
+        if "<answer>" in answer or "</answer>" in answer:
+            raise InputError(
+                f"{where}: {answer_column} contains the tag <answer> or </answer>, so it cannot match any reply: "
+                f"keep only the text between the tags: {shortened(answer)}"
+            )
+        return {"question": question, "answer": answer.strip()}
+
+    def located() -> Iterator[tuple[str, str, dict[str, Any] | InputError]]:
         for place, row in read:
             where = f"{name}: {place}"
-            if not isinstance(row, Mapping):
-                raise InputError(f"{where} is not a mapping of columns, but {shortened(row)}")
-            for column in (question_column, answer_column):
-                if column not in row:
-                    columns = ", ".join(map(repr, row)) or "nothing"
-                    hint = "set question_column and answer_column to the names of the columns"
-                    raise InputError(f"{where} has no column {column!r}; it has {columns} ({hint})")
-            question = own_text(row[question_column], f"{where}: {question_column}")
-            answer = own_text(row[answer_column], f"{where}: {answer_column}", numbers=True)
-            if answer_after:
-                before, marker, answer = answer.rpartition(answer_after)
-                if not answer.strip() or not marker:
-                    shown = shortened(before or answer)
-                    raise InputError(f"{where}: {answer_column} has no text after {answer_after!r}: {shown}")
-            if "<answer>" in answer or "</answer>" in answer:
-                raise InputError(
-                    f"{where}: {answer_column} contains the tag <answer> or </answer>, so it cannot match any reply: "
-                    f"keep only the text between the tags: {shortened(answer)}"
-                )
-            yield where, question, {"question": question, "answer": answer.strip()}
+            try:
+                good = checked(row, where)
+            except InputError as error:
+                yield where, "", error
+            else:
+                yield where, good["question"], good
 
     if not (found := distinct(located(), name)):
         raise InputError(f"{name}: there are no rows")
@@ -180,30 +200,49 @@ def own_text(value: object, where: str, *, numbers: bool = False) -> str:
     return value
 
 
-def distinct(rows: Iterable[tuple[str, str, dict[str, Any]]], name: str) -> list[dict[str, Any]]:
+def distinct(rows: Iterable[tuple[str, str, dict[str, Any] | InputError]], name: str) -> list[dict[str, Any]]:
     """The user's own rows without repeats, which may have equal answers in another form (`1` and `1.0`); prints the
     number of repeats.
 
     Args:
-        rows: for each row, its location (for messages), its question, and the row itself.
+        rows: for each row, its location (for messages), its question, and the row itself or the defect in it.
 
     Raises:
-        InputError: a question has two different answers.
+        InputError: rows have defects, or a question has two different answers.
     """
     known: dict[str, tuple[str, str]] = {}
     kept: dict[tuple[str, str], dict[str, Any]] = {}
-    rows = list(rows)
-    for where, question, row in rows:
+    defects: dict[str, list[str]] = {}
+    """Messages by their text after the location, because one mistake often affects all rows."""
+    count = 0
+    for count, (where, question, row) in enumerate(rows, 1):  # noqa: B007
+        if isinstance(row, InputError):
+            defects.setdefault(str(row).removeprefix(where), []).append(str(row))
+            continue
         earlier, first = known.setdefault(question, (row["answer"], where))
         if earlier != row["answer"] and not same_value(row["answer"], earlier):
-            raise InputError(
+            text = (
                 f"{where} asks the same question as {first.removeprefix(f'{name}: ')} but has a different "
                 f"answer ({shortened(row['answer'])} and {shortened(earlier)}): remove one of them"
             )
+            defects.setdefault(text, []).append(text)
+            continue
         kept.setdefault((question, repr({**row, "answer": earlier, "example_id": None})), row)
-    if repeated := len(rows) - len(kept):
-        print_once(f"{name}: {repeated} of {counted(len(rows), 'row')} left out: repeated questions")
+    if defects:
+        raise InputError(_summary(name, list(defects.values())))
+    if repeated := count - len(kept):
+        print_once(f"{name}: {repeated} of {counted(count, 'row')} left out: repeated questions")
     return list(kept.values())
+
+
+def _summary(name: str, defects: list[list[str]]) -> str:
+    """One message for all defects, in groups of similar ones."""
+    lines = [f"{first}{f' (and {len(more)} more like it)' if more else ''}" for first, *more in defects]
+    if len(lines) == 1:
+        return lines[0]
+    hidden = len(lines) - _DEFECTS_SHOWN
+    rest = [f"and {hidden} more"] if hidden > 0 else []
+    return "\n  ".join([f"{name}: {sum(map(len, defects))} defects", *lines[:_DEFECTS_SHOWN], *rest])
 
 
 def check_text(name: str, text: object) -> None:
@@ -231,7 +270,7 @@ def _read(name: str, config: str | None, split: str) -> Iterable[_Located]:
             return _numbered(parquet.read_table(file).to_pylist())
         data = file.read_bytes()
     except FileNotFoundError as error:
-        hint = similar_file(file) or "relative paths start at the working directory"
+        hint = similar_file(file) or _RELATIVE
         raise InputError(f"cannot read {shortened(name)}: no such file; {hint}") from error
     except Exception as error:  # pyarrow's parser raises various errors
         raise InputError(f"cannot read {shortened(name)}: {reason_of(error)}") from error
@@ -262,12 +301,15 @@ def _csv_rows(lines: list[str], name: str) -> Iterator[_Located]:
         read = reader.line_num
         for row in reader:
             read = reader.line_num
+            place = f"line {read}"
             if None in row or None in row.values():
                 counts = f"more or fewer columns than the header, which has {len(header)}"
-                raise InputError(f"{name}: line {read} has {counts}: quote text that contains commas")
-            yield f"line {read}", row
+                yield place, InputError(f"{name}: {place} has {counts}: quote text that contains commas")
+            else:
+                yield place, row
     except csv.Error as error:  # a quote may be left open for many lines
-        raise InputError(f"{name}: line {read + 1} starts a row that is not CSV: {error}") from error
+        place = f"line {read + 1}"
+        yield place, InputError(f"{name}: {place} starts a row that is not CSV: {error}")
 
 
 def _json_rows(lines: list[str], name: str) -> Iterable[_Located]:
@@ -277,7 +319,14 @@ def _json_rows(lines: list[str], name: str) -> Iterable[_Located]:
         return _numbered(_json("".join(lines), name, 1))
     # If the line break were kept, an error at the end of a line would be reported on the next line.
     filled = ((number, line.rstrip()) for number, line in enumerate(lines, 1) if line.strip())
-    return ((f"line {number}", _json(line, name, number)) for number, line in filled)
+    return ((f"line {number}", _json_row(line, name, number)) for number, line in filled)
+
+
+def _json_row(line: str, name: str, number: int) -> Any:
+    try:
+        return _json(line, name, number)
+    except InputError as error:
+        return error
 
 
 def _json(text: str, name: str, line: int) -> Any:

@@ -26,7 +26,7 @@ from rg_env.core.config.parsing import parse_config
 from rg_env.core.hub import LOGIN
 from rg_env.core.processes import run, run_python
 from rg_env.core.run_folder import OUTPUTS, RunFolder
-from rg_env.core.text import counted
+from rg_env.core.text import counted, gigabytes
 from rg_env.errors import InputError, OutputFolderError, ServerError, how_to_install, installed_version
 from rg_env.inference.machine import port_problem, transformers_misfit
 from rg_env.inference.vllm.client import NOT_LISTENING, VllmServer, start_hint
@@ -133,13 +133,6 @@ def closing_line(checks: Sequence[Check]) -> str:
 
 def as_json(checks: Iterable[Check]) -> str:
     return json.dumps([asdict(check) for check in checks], indent=1, ensure_ascii=False)
-
-
-def gigabytes(size: float) -> str:
-    """Format bytes in decimal units (1 GB is 10^9 bytes), as GPU and disk vendors do."""
-    if size < 9.5e8:
-        return f"{size / 1e6:.0f} MB"
-    return f"{size / 1e9:.1f} GB" if size < 9.95e9 else f"{size / 1e9:.0f} GB"
 
 
 # Checks

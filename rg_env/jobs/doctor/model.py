@@ -16,11 +16,11 @@ from transformers import AutoModelForCausalLM
 from rg_env.core.config.files import read_config
 from rg_env.core.environment import Environment, ReasoningGym
 from rg_env.core.prompts import require_chat_template
-from rg_env.core.text import counted
+from rg_env.core.text import counted, gigabytes
 from rg_env.errors import InputError, RGEnvError
 from rg_env.inference.models import describe_model
 from rg_env.inference.protocol import PromptEncoder, prompt_lengths
-from rg_env.jobs.doctor.machine import Check, PlannedRun, gigabytes, nearest_folder
+from rg_env.jobs.doctor.machine import Check, PlannedRun, nearest_folder
 from rg_env.tiny import POLICY_DIR, TINY
 from rg_env.training.checkpointing.files import WEIGHTS, weight_files, weights_damage, weights_problem
 from rg_env.training.config.grpo import batch_problems

@@ -18,6 +18,7 @@ never executed. Pickles are read with torch's restricted unpickler (`weights_onl
 torch.distributed.checkpoint load without it are first checked for unexpected classes.
 """
 
+import math
 import random
 import shutil
 from collections.abc import Callable
@@ -34,10 +35,10 @@ from transformers import TrainerState
 from rg_env.core.data.manifest import check_manifest, hash_of_rows
 from rg_env.core.environment import Environment
 from rg_env.core.run_folder import RunFolder, checkpoint_step, damaged
-from rg_env.core.text import counted, reason_of
+from rg_env.core.text import counted, gigabytes, reason_of
 from rg_env.errors import InputError, TrainingError
 from rg_env.training.algorithms.policy import finite_weights, weights_file
-from rg_env.training.checkpointing.files import saved_step, weights_problem
+from rg_env.training.checkpointing.files import full_shape, saved_step, stored_parameters, weights_problem
 from rg_env.training.checkpointing.pickles import DEEPSPEED_TYPES, non_tensors
 from rg_env.training.collectives import agree
 from rg_env.training.curriculum import CurriculumState
@@ -53,6 +54,14 @@ _READ_TOO = (CURRICULUM, "latest", ".metadata", "model.safetensors.index.json")
 """Suffixes and names of the files that a resumed run reads and whose sizes are checked. The tokenizer, the scripts
 added by DeepSpeed and `STATE` (whose size depends on the clock) are not included."""
 ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def checkpoint_size(model: Any) -> int:
+    """Approximate size of a checkpoint in bytes: the saved weights, and AdamW's two moments of each trained weight."""
+    saved = {id(each): each for each in stored_parameters(model).values()}.values()
+    trained = [each for each in model.parameters() if each.requires_grad]
+    moments = sum(8 * math.prod(full_shape(each)) for each in trained)
+    return moments + sum(each.element_size() * math.prod(full_shape(each)) for each in saved)
 
 
 def state_file(process: int) -> str:
@@ -175,6 +184,17 @@ class Checkpoints:
         if checkpoint.parent.resolve() == self.folder.resolve():
             self.saved_at = trainer.state.global_step
 
+    def room_problem(self) -> str | None:
+        """A warning if the disk has no room for a checkpoint; None if it has."""
+        model = self._trainer.accelerator.unwrap_model(self._trainer.model)
+        size, free = checkpoint_size(model), shutil.disk_usage(self.folder).free
+        if size <= free:
+            return None
+        return (
+            f"warning: a checkpoint needs about {gigabytes(size)}, but {self.folder} has {gigabytes(free)} free: free "
+            "some space, or choose another output folder"
+        )
+
     def _begin(self, part: Path) -> None:
         shutil.rmtree(part.parent, ignore_errors=True)  # left by a run that was killed
         part.mkdir(parents=True)
@@ -218,8 +238,9 @@ class Checkpoints:
             act()
         except (OSError, SafetensorError, RuntimeError) as error:  # torch's writer raises RuntimeError
             reason, cause = reason_of(error), error
-            if not isinstance(error, OSError | TrainingError) and shutil.disk_usage(self.folder).free < 1 << 20:
-                reason = f"No space left on device ({reason})"
+            is_full = not isinstance(error, TrainingError) and shutil.disk_usage(self.folder).free < 1 << 20
+            if is_full or "PytorchStreamWriter" in reason:
+                reason = "the disk is full, or a quota or a file size limit was reached"
             problem = f"cannot save {final.name} in {self.folder}: {reason}; earlier checkpoints are unchanged"
         agree(self._trainer.accelerator, problem, cause)
 

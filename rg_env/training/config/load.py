@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from rg_env.core.config.files import Document, Keys
-from rg_env.core.config.parsing import Problem, config_error, label_problem, parse_config, problems_within, read_config
+from rg_env.core.config.parsing import (
+    Problem,
+    config_error,
+    label_problem,
+    parse_config,
+    problem_of,
+    problems_within,
+    read_config,
+)
 from rg_env.core.processes import world_size
 from rg_env.core.rewards import resolve_rewards
 from rg_env.core.tasks.mixture import Mixture
@@ -67,6 +75,8 @@ def _names(config: TrainConfig) -> Iterator[Problem]:
         yield from problems_within(("tasks", spec["name"]), spec, Mixture.parse)
     for spec in config.reward_specs:
         yield from problems_within(("rewards", spec["name"]), spec, lambda spec: resolve_rewards([spec]))
+    if config.data is not None:
+        yield from problem_of(("data", "path"), config.data.check_exists)
     yield from _evaluation_tasks(config)
 
 
@@ -106,7 +116,7 @@ def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
             "training.optim=adamw_offload, which accumulates updates in float32",
         )
     if model.name.startswith(("/", "./", "../", "~")) and not os.path.isdir(model.name):
-        yield _at("model.name", "the folder does not exist")
+        yield _at("model.name", "is not an existing folder")
     yield from contradictions(training, config.engine, config.curriculum)
     if config.curriculum is not None:
         yield from curriculum_problems(config.curriculum, config.tasks)
