@@ -252,7 +252,7 @@ def test_a_probe_that_is_interrupted_says_how_it_goes_on(chat: ChatServer, tmp_p
     chat.reset(str, lambda number, body: 0.2)
     command = [PROGRAM, "probe", "--model", f"m@{chat.url}", "--tasks", "gcd", "--levels", "0", "-n", "40", "-r", "4",
                "--output-dir", str(tmp_path / "a probe")]  # fmt: skip
-    process = _started(chat, command, 3)
+    process = _started(chat, command, 100)
     process.terminate()
     *_, told, last = process.communicate(timeout=60)[0].splitlines()
     assert (process.returncode, last) == (130, "interrupted")
