@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from rg_env.core.processes import print_once
 from rg_env.core.run_folder import RunFolder, checkpoint_step, run_name
-from rg_env.errors import InputError
 from rg_env.training.config.plan import plan
 from rg_env.training.config.schema import EvaluationSettings, TrainConfig
 from rg_env.training.preflight import Start, check_start
@@ -26,12 +25,17 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     start = check_start(config, resume=resume)
     shown = config.model_copy(update={"output": config.output.model_copy(update={"dir": str(start.folder)})})
     print_once("\n".join([*plan(shown, own_rows=start.train_rows), f"loading {config.model.name} ..."]))
-    from rg_env.inference.models import load_policy
+    from rg_env.inference.models import describe_model, load_policy
+    from rg_env.inference.protocol import PromptEncoder, prompt_lengths
     from rg_env.training.collectives import choose_folder
     from rg_env.training.run import train
+    from rg_env.training.trainer import check_prompts
 
     given, config = config, config.in_updates(start.train_rows)
-    env = _checked_environment(config, start)
+    encoder = PromptEncoder(describe_model(config.model.name).tokenizer)
+    env = _environment(config, start)
+    # The trainer checks prompts, too, but loading the weights first can take minutes.
+    check_prompts(prompt_lengths(env, encoder), config.training.max_prompt_length)
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
     trainer = make_trainer(config, policy, env, choose_folder(start.folder, "run", resume))
     return train(
@@ -43,36 +47,6 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
         hub=config.hub,
         resume=resume,
     )
-
-
-def _checked_environment(config: TrainConfig, start: Start) -> "Environment":
-    """The environment to train on. Prompt lengths and the evaluation's token limit are checked first, because loading
-    the weights can take minutes. Raises `InputError` if any of them is too large."""
-    from rg_env.inference.models import describe_model
-    from rg_env.inference.protocol import PromptEncoder, prompt_lengths
-    from rg_env.training.trainer import check_prompts
-
-    described = describe_model(config.model.name)
-    _check_context(config, described.config)
-    env = _environment(config, start)
-    check_prompts(prompt_lengths(env, PromptEncoder(described.tokenizer)), config.training.max_prompt_length)
-    return env
-
-
-def _check_context(config: TrainConfig, model_config: Any) -> None:
-    """Raise `InputError` if an evaluation's `max_tokens` leaves no room for the prompt in the model's context. Called
-    before questions are generated."""
-    evaluation = config.evaluation
-    limit = model_config.get_text_config(decoder=True).max_position_embeddings
-    section = "training" if evaluation.max_tokens is None else "evaluation"
-    tokens = evaluation.max_tokens or config.training.max_tokens
-    is_evaluated = evaluation.before or evaluation.after or evaluation.every != 0
-    if config.engine.kind == "embedded" and is_evaluated and tokens >= limit:
-        name = Path(config.model.name).name
-        raise InputError(
-            f"{section}.max_tokens = {tokens}: {name} has a context of {limit} tokens, including the prompt: "
-            "lower max_tokens"
-        )
 
 
 def _environment(config: TrainConfig, start: Start) -> "Environment":
@@ -111,7 +85,6 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     policy = load_policy(name, attention=config.model.attention, dtype=config.model.dtype)
     if adapters:
         policy = with_adapters(policy, adapters)
-    _check_context(config, policy.model.config)
     env, evaluation = _environment(given, start), evaluation_plan(given)
     folder = RunFolder.choose(config.output.dir, run_name(config.trained_on, f"{policy.label}-evaluation"))
     trainer = make_trainer(config, policy, env, folder)

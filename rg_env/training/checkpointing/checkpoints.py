@@ -21,7 +21,8 @@ torch.distributed.checkpoint load without it are first checked for unexpected cl
 import math
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -144,13 +145,22 @@ class Checkpoints:
         trainer.state.num_input_tokens_seen = self._noted["tokens"]  # excludes the tokens of an unfinished step
         part = self.folder / ASIDE / final.name
         try:
-            self._on_main(final, lambda: self._begin(part))
-            self._together(final, self._check_finite)
+            with self._together(final):
+                if not finite_weights(trainer.model):
+                    raise TrainingError("the weights are not finite")
+                if self._is_main:
+                    self._begin(part)
             weights = trainer.strategy.state_dict()  # gathered from all processes; complete only on the main process
-            self._on_main(final, lambda: self._write_model(part, weights))
-            self._together(final, lambda: trainer.strategy.save(part))
-            self._together(final, lambda: self._write_state(part))
-            self._on_main(final, lambda: self._rename(part, final))
+            with self._together(final):
+                if self._is_main:
+                    self._write_model(part, weights)
+            with self._together(final):
+                trainer.strategy.save(part)
+            with self._together(final):
+                self._write_state(part)
+            with self._together(final):
+                if self._is_main:
+                    self._rename(part, final)
         finally:
             if self._is_main:
                 shutil.rmtree(part.parent, ignore_errors=True)
@@ -199,10 +209,6 @@ class Checkpoints:
         shutil.rmtree(part.parent, ignore_errors=True)  # left by a run that was killed
         part.mkdir(parents=True)
 
-    def _check_finite(self) -> None:
-        if not finite_weights(self._trainer.model):
-            raise TrainingError("the weights are not finite")
-
     def _write_model(self, part: Path, weights: dict[str, torch.Tensor]) -> None:
         trainer = self._trainer
         trainer.accelerator.unwrap_model(trainer.model).save_pretrained(part, state_dict=weights)
@@ -231,11 +237,12 @@ class Checkpoints:
             for old in RunFolder(self.folder).checkpoints()[limit:]:
                 shutil.rmtree(old, ignore_errors=True)
 
-    def _together(self, final: Path, act: Callable[[], Any]) -> None:
-        """Call `act()` on this process. A failure on any process raises an error on all of them."""
+    @contextmanager
+    def _together(self, final: Path) -> Iterator[None]:
+        """Context manager in which a failure on any process raises an error on all of them."""
         problem, cause = None, None
         try:
-            act()
+            yield
         except (OSError, SafetensorError, RuntimeError) as error:  # torch's writer raises RuntimeError
             reason, cause = reason_of(error), error
             is_full = not isinstance(error, TrainingError) and shutil.disk_usage(self.folder).free < 1 << 20
@@ -243,9 +250,6 @@ class Checkpoints:
                 reason = "the disk is full, or a quota or a file size limit was reached"
             problem = f"cannot save {final.name} in {self.folder}: {reason}; earlier checkpoints are unchanged"
         agree(self._trainer.accelerator, problem, cause)
-
-    def _on_main(self, final: Path, act: Callable[[], Any]) -> None:
-        self._together(final, act if self._is_main else lambda: None)
 
 
 def _read(kind: type[ModelT], file: Path) -> ModelT:
