@@ -89,8 +89,7 @@ def weights_problem(folder: Path, model: Any) -> str | None:
     for key, parameter in parameters.items():
         if id(parameter) not in present:
             return f"{key} is missing"
-        shape = tuple(getattr(parameter, "ds_shape", parameter.shape))  # unsharded
-        if key in found and found[key] != shape:
+        if key in found and found[key] != (shape := full_shape(parameter)):
             return f"{key} has the shape {found[key]} in {name}, but {shape} in the model"
     return None
 
@@ -98,6 +97,11 @@ def weights_problem(folder: Path, model: Any) -> str | None:
 def weights_name(model: Any) -> str:
     """Name of the file with `model`'s weights in a checkpoint."""
     return WEIGHTS if getattr(model, "peft_config", None) is None else ADAPTER
+
+
+def full_shape(parameter: Any) -> tuple[int, ...]:
+    """The full shape of a parameter, even if it is sharded."""
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def stored_parameters(model: Any) -> dict[str, Any]:
