@@ -188,7 +188,7 @@ def test_what_was_asked_is_known_by_hash(make_trainer: Any, make_env: Any) -> No
         ({"temperature": float("nan")}, "temperature=nan: must be a finite number"),
         ({"temperature": 0.0, "rollouts_per_example": 2, "greedy": False}, "all answers are the same"),
         ({"temperature": 0.0}, "set greedy to false"),
-        ({"evry": 3}, "unknown field 'evry' of EvaluationPlan: did you mean 'every'"),
+        ({"evry": 3}, "unknown field 'evry': did you mean 'every'"),
         ({"held_out": 3}, "held_out=3: must be a list"),
         ({"labelled": {"a b": 3}}, "labelled.a b: .*env must be an rg_env ReasoningGym or Environment"),
         ({"every": -1, "max_tokens": 0}, "every=-1: must be at least 0; .*max_tokens=0: must be at least 1"),
