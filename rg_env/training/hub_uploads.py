@@ -138,7 +138,7 @@ class Uploads(TrainerCallback):
         """Print the command that uploads the run. It never uploads a single checkpoint, because that would replace a
         run that was uploaded in the meantime with an earlier step."""
         command = self._request(self._run.path).command
-        self._say(f"hub: {self._path.name} was not uploaded ({reason}); to upload the run, run: {command}")
+        self._say(f"hub: {self._path.name} was not uploaded ({reason}); upload the run with: {command}")
 
 
 def _link_run(run: RunFolder, checkpoint: Path, copy: Path) -> None:

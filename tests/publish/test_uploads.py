@@ -88,7 +88,7 @@ def test_an_upload_that_fails_is_a_line(hub: HubServer, tmp_path: Path, capsys: 
     line = capsys.readouterr().out.splitlines()[-1]
     assert line.startswith("hub: run was not uploaded (the token may not write to me/legs (403: ")
     command = f"{entered('rg-env')} push {tmp_path / 'run'} --repo-id me/legs"
-    assert line.endswith(f"; to upload the run, run: {command}")
+    assert line.endswith(f"; upload the run with: {command}")
     assert CANARY not in line
     hub.tokens[CANARY] = ("me", True)
     assert rg_env(*command.split()[1:])[0] == 0
@@ -104,7 +104,7 @@ def test_an_upload_that_fails_is_not_to_be_finished_after_the_last(hub: HubServe
     wait(made)
     made.finish(complete=True)
     assert made.lines == [
-        "hub: checkpoint-2 was not uploaded (the Hub responded with an error (500)); to upload the run, run: "
+        "hub: checkpoint-2 was not uploaded (the Hub responded with an error (500)); upload the run with: "
         f"{entered('rg-env')} push {run} --repo-id me/legs",
         "hub: uploading the run to me/legs; this can take a while",
         f"hub: {run.name} uploaded to {hub.url}/me/legs",
@@ -143,7 +143,7 @@ def test_a_run_waits_but_not_for_ever(hub: HubServer, uploads: Any, run: Path, m
     with hub.lock:
         made.finish(complete=True)
     assert made.lines[1:] == [
-        f"hub: {run.name} was not uploaded (it took more than 0.5 s); to upload the run, run: "
+        f"hub: {run.name} was not uploaded (it took more than 0.5 s); upload the run with: "
         f"{entered('rg-env')} push {run} --repo-id me/legs"
     ]
     assert made._process is None
@@ -197,7 +197,7 @@ def test_a_run_that_did_not_come_to_its_end_is_not_published(hub: HubServer, upl
         made.finish(complete=False)
     assert process.code is not None
     assert made.lines == [
-        f"hub: {run.name} was not uploaded (training did not finish); to upload the run, run: "
+        f"hub: {run.name} was not uploaded (training did not finish); upload the run with: "
         f"{entered('rg-env')} push {run} --repo-id me/legs --optimizer-state full"
     ]
     assert not (run / ".hub-upload").exists()
