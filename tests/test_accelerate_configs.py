@@ -87,10 +87,7 @@ def differences(name: str) -> dict[str, Any]:
             {"num_machines": 2, "num_processes": 14, "main_process_ip": "10.0.0.1", "main_process_port": 29500},
         ),
         ("ddp.yaml", {"distributed_type": "MULTI_GPU", "deepspeed_config": None}),
-        (
-            "fsdp2.yaml",
-            {"distributed_type": "FSDP", "deepspeed_config": None, "fsdp_config": {"fsdp_version": 2}},
-        ),
+        ("fsdp2.yaml", {"distributed_type": "FSDP", "deepspeed_config": None, "fsdp_config": {"fsdp_version": 2}}),
         (
             "fsdp2_cpu.yaml",
             {

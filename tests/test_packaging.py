@@ -1,6 +1,5 @@
 """The wheel and the source distribution, built by the real backend, offline."""
 
-import os
 import re
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from run_code import run_code
 
 REPOSITORY = Path(__file__).parents[1]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
@@ -20,14 +20,8 @@ BENCHMARKS = [*(REPOSITORY / "configs" / "lm_eval").iterdir()]
 
 
 def build(kind: str, folder: Path) -> Path:
-    # hatchling itself and not `uv build`, which would fetch the backend.
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", folder],
-        cwd=REPOSITORY,
-        check=True,
-        capture_output=True,
-        timeout=120,
-    )
+    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", folder]  # offline
+    subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, timeout=120)
     (path,) = folder.iterdir()
     return path
 
@@ -83,14 +77,7 @@ try:
 except SystemExit as ended:
     assert not ended.code
 """
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(site), "RG_ENV_CACHE": ""},
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    done = run_code(code, cwd=tmp_path, check=False, PYTHONPATH=str(site), RG_ENV_CACHE="")
     assert done.returncode == 0, done.stderr
     files, *rest = done.stdout.splitlines()
     assert all(Path(file).is_relative_to(site) for file in files.split())
@@ -111,14 +98,7 @@ def test_benchmarks_of_the_repository_are_found_without_a_clone(wheel: zipfile.Z
     own = tmp_path / "cwd" / "configs" / "lm_eval"
     own.mkdir(parents=True)
     code = "from rg_env.evaluation.external import include_folders; print(*include_folders(None))"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path / "cwd",
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    done = run_code(code, cwd=tmp_path / "cwd", PYTHONPATH=str(tmp_path / "site"))
     (folder,) = done.stdout.split()
     assert Path(folder).is_relative_to(tmp_path / "site")
     assert {file.name: file.read_bytes() for file in Path(folder).iterdir()} == {

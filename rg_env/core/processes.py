@@ -137,7 +137,7 @@ class Finished:
         return lines[-1][:300] if lines else f"exit code {self.code}"
 
 
-def run(command: Sequence[str], deadline_s: float, environment: Mapping[str, str] | None = None) -> Finished:
+def run(command: Sequence[str], deadline_s: float) -> Finished:
     """Run `command` without input. After `deadline_s` seconds, kill its whole process group."""
     try:
         process = subprocess.Popen(
@@ -145,7 +145,6 @@ def run(command: Sequence[str], deadline_s: float, environment: Mapping[str, str
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environment,
             text=True,
             errors="replace",
             start_new_session=True,

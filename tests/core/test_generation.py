@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from drawn_items import Draws
+from run_code import run_code
 from user_code import TASK
 from worker_pools import is_running, until
 
@@ -101,7 +102,7 @@ def test_the_users_process_stays_clean(tmp_path: Path) -> None:
     code += "print('reasoning_gym' in sys.modules)"
     for name in ("random.py", "queue.py", "reasoning_gym.py"):
         (tmp_path / name).write_text("raise SystemExit('shadowed')")
-    run = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    run = run_code(code, cwd=tmp_path)
     assert (run.stdout, run.stderr) == ("False\n", "")
 
 
@@ -175,7 +176,7 @@ assert not hasattr(sys.modules["reasoning_gym"], "__version__")
 library.import_only("gcd", "reasoning_gym.arithmetic.gone")
 assert len(library.task_names()) == 105 and sys.modules["reasoning_gym"].__version__
 """
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+    run_code(code)
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGKILL])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from run_code import run_code
 from user_code import runs
 
 from rg_env.core.rewards import resolve_rewards
@@ -62,14 +63,8 @@ def test_modules_are_imported_by_name(write: Write) -> None:
     hashes = []
     for text in ("x = 1", "x = 2"):
         helper.write_text(text)
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(helper.parents[1]), *sys.path])},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        hashes.append(done.stdout.strip())
+        path = os.pathsep.join([str(helper.parents[1]), *sys.path])
+        hashes.append(run_code(code, PYTHONPATH=path).stdout.strip())
     assert hashes[0] == str(sources()) != hashes[1]
 
 
@@ -80,12 +75,9 @@ def test_the_running_script_is_not_run_again(write: Write) -> None:
         "if __name__ == '__main__':\n    rg_env.import_user_code([__file__])\n    print([*sources()] == [__file__])\n"
     )
     path = write("script.py", text)
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True, env=_environment())
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.splitlines() == ["read __main__", "True"]
-
-
-def _environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def test_another_process_refuses_an_edited_source(write: Write) -> None:

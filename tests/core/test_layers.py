@@ -1,13 +1,12 @@
 """The layer rule, and what importing costs."""
 
 import ast
-import subprocess
-import sys
 from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from run_code import run_code
 
 import rg_env
 
@@ -19,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def _run(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    return run_code(code).stdout.strip()
 
 
 def _layer_of(name: str) -> str:

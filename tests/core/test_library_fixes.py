@@ -1,13 +1,8 @@
 """Fixes to the library for generation; tested in separate processes, because fixes are permanent."""
 
-import subprocess
-import sys
+from run_code import run_code
 
 from rg_env.core.tasks.library_fixes import left_out
-
-
-def _run(code: str) -> None:
-    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
 
 
 def test_number_sequences_stay_the_same_without_the_slow_ones() -> None:
@@ -24,7 +19,7 @@ start = time.monotonic()
 dataset[705]
 assert time.monotonic() - start < 1
 """
-    _run(code)
+    run_code(code)
 
 
 def test_divisors_are_found_by_factoring() -> None:
@@ -44,7 +39,7 @@ start = time.monotonic()
 assert len(module.find_common_divisors(7811 * 8636 * 9459 * 2892 * 9973, 0)) > 100
 assert time.monotonic() - start < 10
 """
-    _run(code)
+    run_code(code)
 
 
 def test_time_intervals_do_not_know_the_day() -> None:
@@ -61,7 +56,7 @@ library_fixes.fix_library("time_intervals")
 assert not any(today in str(entry) for entry in dataset)
 assert all("2024-01-0" in entry["metadata"]["start_time"] for entry in dataset)
 """
-    _run(code)
+    run_code(code)
 
 
 def test_codeio_leaves_out_what_cannot_be_repeated() -> None:
@@ -80,7 +75,7 @@ assert not any(word in text for word in ("datetime.now", "import secrets", "uran
 assert library_fixes.left_out("codeio", {"metadata": {"input_data": {}, "output_data": {}}})
 assert not library_fixes.left_out("maze", {"metadata": {}})
 """
-    _run(code)
+    run_code(code)
 
 
 def test_questions_without_a_new_conclusion_are_left_out() -> None:

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
+from run_code import run_code
 from worker_pools import is_running, until
 
 import rg_env
@@ -75,13 +75,12 @@ def test_programs_that_end() -> None:
     assert run(["no-such-program"], 30).reason == "No such file or directory"
 
 
-def test_programs_that_do_not_end() -> None:
+def test_programs_that_do_not_end(tmp_path: Path) -> None:
     """They are killed at the deadline, together with their child processes."""
-    before = set(psutil.Process().children())
-    finished = run([sys.executable, "-c", SPAWNS + "time.sleep(60)"], 2)
-    assert (finished.code, finished.timed_out, finished.reason) == (None, True, "no answer within 2 s")
-    assert set(psutil.Process().children()) <= before
-    assert not [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", "60"]]
+    code = SPAWNS + f"open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid)); time.sleep(60)"
+    finished = run([sys.executable, "-c", code], 3)
+    assert (finished.code, finished.timed_out, finished.reason) == (None, True, "no answer within 3 s")
+    assert not is_running(int((tmp_path / "pid").read_text()))
 
 
 ENVIRONMENTS = """
@@ -94,8 +93,8 @@ print(json.dumps([environment_without("MY_KEY", gpus=False), bare_environment()]
 def test_environments() -> None:
     """Without launcher variables, named secrets and GPUs; or with next to nothing."""
     launcher = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "ACCELERATE_USE_FSDP", "MY_KEY", "LC_TIME")
-    own = {**os.environ, **dict.fromkeys(launcher, "hidden"), "OTHER": "kept", "PYTHONHASHSEED": "12"}
-    environment, bare = json.loads(run([sys.executable, "-c", ENVIRONMENTS], 30, own).output)
+    own = {**dict.fromkeys(launcher, "hidden"), "OTHER": "kept", "PYTHONHASHSEED": "12"}
+    environment, bare = json.loads(run_code(ENVIRONMENTS, **own).stdout)
     assert [name for name, value in environment.items() if value == "hidden"] == ["LC_TIME"]
     assert (environment["OTHER"], environment["CUDA_VISIBLE_DEVICES"]) == ("kept", "")
     assert "OTHER" not in bare

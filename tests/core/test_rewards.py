@@ -126,8 +126,7 @@ def test_rewards_can_be_given_in_many_forms(spec: Any, expected: list[tuple[str,
     ("spec", "message"),
     [
         *(([], "must be a list"), (3, "must be a list"), ([3], "name or a function"), ([("format", 1, 2)], "pair")),
-        *(([("format", math.nan)], "finite number"), ([("format", "1")], "must be a number")),
-        *(([("format", True)], "must be a number"), ([("format", 10**400)], "must be a number")),
+        *(([("format", math.nan)], "finite number"), ([("format", 10**400)], "must be a number")),
         *((["format", "format"], "appears twice"), ([{"weight": 1}], "a mapping with a name")),
         ([{"name": "format", "wieght": 1}], "did you mean 'weight'"),
         ({"correctness": {"name": "format"}}, "reward 'correctness': its mapping has a different name, 'format'"),
@@ -319,17 +318,3 @@ def test_an_answer_that_was_only_thought_pays_nothing(name: str) -> None:
         assert paid(name, rollout) == 0
         rollout = Rollout("?", f"<think>so</think>{gold}", "", SORTING)
         assert paid(name, rollout) == 1
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("<think>a</think><answer>12</answer>", 1.0),
-        (" \n<think>\na < b\n</think>\n\n<answer> 12 </answer> That is all.", 1.0),
-        *(("<THINK>a</THINK><answer>12</answer>", 0.0), ("<think>" * 10**6, 0.0)),
-    ],
-)
-def test_think_format_wants_each_block_once_in_order(text: str, value: float) -> None:
-    """Thinking, then an answer, and nothing but whitespace before and between."""
-    rollout = make(text=text)
-    assert WeightedReward("think_format", get_reward("think_format"), 1.0).value(rollout, {}) == value

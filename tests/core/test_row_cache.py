@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_code import run_code
 
 from rg_env.core.data import row_cache
 from rg_env.core.data.dataset import build_rows, build_splits
@@ -97,7 +98,7 @@ rows = [{{"question": str(i), "answer": "", "info": {{}}}} for i in range(1000)]
 row_cache.store(row_cache.path_of(row_cache.folder(), {WHAT!r}), rows)
 print("went on")
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = run_code(code)
     assert run.stdout == "went on\n"
     assert len(run.stderr.splitlines()) == 1
     assert "cannot cache rows in" in run.stderr
@@ -182,7 +183,7 @@ def test_a_lock_that_a_killed_process_held_is_free(cache: Path) -> None:
     program = "import os, pathlib, sys\nfrom rg_env.core.data.row_cache import building\n"
     program += "with building([pathlib.Path(sys.argv[1])]):\n    os._exit(9)"
     cache.mkdir(parents=True)
-    assert subprocess.run([sys.executable, "-c", program, path], check=False, timeout=30).returncode == 9
+    assert run_code(program, path, check=False).returncode == 9
     for each in (path, cache / "missing" / "rows.json.gz"):
         with row_cache.building([each]):
             pass

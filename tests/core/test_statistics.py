@@ -101,16 +101,6 @@ def test_t_is_that_of_the_printed_tables(degrees: int, t95: float) -> None:
     assert mean_interval(values[:1]) is None
 
 
-@given(Values, st.sampled_from([1e300, -1e300, 5e-324, 2.0**-40]))
-def test_no_size_of_values_overflows(values: list[list[float]], size: float) -> None:
-    """Rewards may have any weight: means and errors scale with the values."""
-    mean, error = mean_and_error([[value * size for value in each] for each in values])
-    expected, expected_error = mean_and_error(values)
-    if abs(size) > 1e-300:
-        assert mean / size == pytest.approx(expected, abs=1e-9)
-        assert error / abs(size) == pytest.approx(expected_error, abs=1e-9)
-
-
 @given(st.lists(st.integers(0, 50).map(lambda right: right / 50), min_size=1, max_size=6))
 def test_the_interval_of_runs_is_of_a_share(shares: list[float]) -> None:
     """Within [0, 1], around the mean, and never narrower than that of all answers together."""

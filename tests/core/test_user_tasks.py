@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_code import run_code
 from user_code import TASK
 
 from rg_env.core.data.dataset import build_rows, build_splits
@@ -85,8 +86,7 @@ def test_an_edited_source_gives_new_rows(write: Write, tmp_path: Path) -> None:
     times = path.stat()
 
     def rows(*arguments: str) -> str:
-        command = [sys.executable, "-c", PRINT_ROWS, str(path), *arguments]
-        return subprocess.run(command, env={**os.environ, **own}, capture_output=True, text=True, check=True).stdout
+        return run_code(PRINT_ROWS, path, *arguments, **own).stdout
 
     first = rows()
     assert rows("kept") == first

@@ -80,11 +80,11 @@ def test_large_arguments() -> None:
             pool.call("length", "x" * MAX_REQUEST_BYTES)
 
 
-@pytest.mark.parametrize("argument", [{1, 2}, object(), b"bytes", [10**5000]])
-def test_arguments_must_be_json(pool: WorkerPool, argument: Any) -> None:
+def test_arguments_must_be_json(pool: WorkerPool) -> None:
     """An error of the caller, so no outcome."""
-    with pytest.raises(InputError, match="arguments for worker_targets:do cannot be encoded as JSON"):
-        pool.call("echo", argument)
+    for argument in ({1, 2}, object(), b"bytes", [10**5000]):
+        with pytest.raises(InputError, match="arguments for worker_targets:do cannot be encoded as JSON"):
+            pool.call("echo", argument)
 
 
 # What targets are kept from

@@ -26,7 +26,6 @@ OTHER_NAMES: dict[str, dict[str, str]] = yaml12.load(Path(__file__).with_name("o
 SHORT_FORMS = {"model": "name", "data": "path", "engine": "kind", "output": "dir"}
 """Section that may be given as plain text -> the key that the text sets (`Section.short`)."""
 SUFFIXES = (".yaml", ".yml")
-_MAX_CHARS = 1_000_000
 _MAY_START_WITH_HASH = {("data", "answer_after"), ("prompt", "system_prompt")}
 """Keys whose unquoted value is easily mistaken for a comment by YAML, such as gsm8k's marker, "####"."""
 
@@ -209,10 +208,7 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
     """The mapping in a YAML file, and the line number of each key."""
     name = shortened(str(file))
     try:
-        with file.open(encoding="utf-8") as stream:
-            text = stream.read(_MAX_CHARS + 1)
-        if len(text) > _MAX_CHARS:
-            raise ValueError(f"it has more than {_MAX_CHARS:,} characters")
+        text = file.read_text(encoding="utf-8")
         values, lines = yaml12.load_with_lines(text)
     except UnicodeDecodeError as error:
         raise InputError(f"cannot read the config {name}: it is not UTF-8 text") from error

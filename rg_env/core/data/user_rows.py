@@ -40,7 +40,7 @@ _RELATIVE = "relative paths start at the working directory"
 _DEFECTS_SHOWN = 10
 _Located = tuple[str, Any]
 """A row with its location: "line 3" in a text file, otherwise "row 3". If the row cannot be parsed, an `InputError` is
-in its place."""
+instead."""
 
 
 class DataConfig(Section):

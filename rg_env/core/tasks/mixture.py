@@ -24,6 +24,7 @@ from rg_env.core.processes import JsonProcess, bare_environment
 from rg_env.core.tasks import library
 from rg_env.core.tasks.task_table import SET_BY_ROWS, is_user_task, load_table, resolve_levels
 from rg_env.core.text import counted, shortened
+from rg_env.core.user_code import import_same, sources
 from rg_env.errors import InputError, unknown_name
 
 
@@ -153,36 +154,34 @@ def check_options(specs: Mapping[str, TaskSpec]) -> None:
 
     Options that are rejected only while questions are drawn are not detected.
     """
-    changed = {key: spec for key, spec in specs.items() if spec.config}
-    shipped = {key: (spec.name, spec.config) for key, spec in changed.items() if not is_user_task(spec.name)}
-    problems = {key: _problem(spec.name, spec.config) for key, spec in changed.items() if key not in shipped}
-    if shipped:
-        process = JsonProcess(_OPTION_CHECK, bare_environment())
-        try:
-            process.send([*shipped.values()])
-            problems |= zip(shipped, process.receive(time.monotonic() + _CHECK_TIMEOUT_S), strict=True)
-        except (EOFError, TimeoutError):
-            pass  # checked again when questions are drawn
-        finally:
-            process.kill()
-    if found := [f"{key}.config: {problem}" for key, problem in problems.items() if problem]:
+    changed = {key: [spec.name, spec.config] for key, spec in specs.items() if spec.config}
+    if not changed:
+        return
+    process = JsonProcess(_OPTION_CHECK, bare_environment())
+    try:
+        process.send([sources(), *changed.values()])
+        problems = process.receive(time.monotonic() + _CHECK_TIMEOUT_S)
+    except (EOFError, TimeoutError):
+        return  # checked again when questions are drawn
+    finally:
+        process.kill()
+    if found := [f"{key}.config: {problem}" for key, problem in zip(changed, problems, strict=True) if problem]:
         raise InputError("; ".join(found))
 
 
 def serve_option_check() -> None:
-    """The main function of the child process. It receives one list of tasks with their options, and replies with the
-    problem of each task, or ""."""
+    """The main function of the child process. It receives one list with the sources of the user's code, and the tasks
+    with their options. It replies with the problem of each task, or ""."""
     parent = ParentPipe()
+    own, *tasks = parent.receive()
+    import_same(own)
     problems = []
-    for task, config in parent.receive():
-        library.import_only(task, load_table()[task]["module"])
-        problems.append(_problem(task, config))
+    for task, config in tasks:
+        if not is_user_task(task):
+            library.import_only(task, load_table()[task]["module"])
+        try:
+            library.task_config(task, config)
+            problems.append("")
+        except InputError as error:
+            problems.append(str(error))
     parent.send(problems)
-
-
-def _problem(task: str, config: Mapping[str, Any]) -> str:
-    try:
-        library.task_config(task, config)
-    except InputError as error:
-        return str(error)
-    return ""

@@ -1,0 +1,16 @@
+"""Runs Python code in a process of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def run_code(
+    code: str, *arguments: object, cwd: Path | None = None, check: bool = True, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run `code` with these arguments; its environment is this process's own plus `environment`."""
+    command = [sys.executable, "-P", "-W", "ignore", "-c", code, *map(str, arguments)]
+    options: dict[str, Any] = {"cwd": cwd, "env": {**os.environ, **environment}, "check": check}
+    return subprocess.run(command, capture_output=True, text=True, **options)
