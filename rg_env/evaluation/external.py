@@ -66,7 +66,7 @@ def check_tasks(config: EvalConfig) -> None:
     for name in config.external.tasks:
         # The name may also be a tag, or a task in a group's list.
         mention = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])")
-        if name in known or mention.search(text):
+        if name in known or (name not in _SIMILAR and mention.search(text)):
             continue
         near = _SIMILAR.get(name) or " or ".join(nearest(name, known))
         hint = f"did you mean {near}?" if near else "`lm-eval ls tasks` lists those of lm-eval"

@@ -321,7 +321,7 @@ def test_the_fields_that_other_sections_hold_are_pythons_alone(base: Path) -> No
 
 def test_mistakes_of_all_kinds_are_shown_together(base: Path) -> None:
     """First types, keys and names; then incompatible values."""
-    names = ["tasks.mase={}", "rewards.lenth=1"]
+    names = ["training.output_dir=x", "tasks.mase={}", "rewards.lenth=1"]
     for mistakes in (["seed=x", "training.max_steps=0", "model.nam=1", *names], ["training.warmup_steps=500", *names]):
         with pytest.raises(ConfigError) as caught:
             load_train_config(base, mistakes)

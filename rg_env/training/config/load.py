@@ -77,6 +77,8 @@ def _names(config: TrainConfig) -> Iterator[Problem]:
         yield from problems_within(("rewards", spec["name"]), spec, lambda spec: resolve_rewards([spec]))
     if config.data is not None:
         yield from problem_of(("data", "path"), config.data.check_exists)
+    for key in OWNED_ELSEWHERE.keys() & config.training.model_fields_set:
+        yield _at(f"training.{key}", f"is set in another section: use {OWNED_ELSEWHERE[key]}")
     yield from _evaluation_tasks(config)
 
 
@@ -98,8 +100,6 @@ def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
     elif hub.enabled and hub.every and updates.hub.every % updates.output.save_every:
         least = math.ceil(hub.every / save_every) * save_every
         yield _at("hub.every", f"must be a multiple of output.save_every ({save_every}); try {least}")
-    for key in OWNED_ELSEWHERE.keys() & training.model_fields_set:
-        yield _at(f"training.{key}", f"is set in another section: use {OWNED_ELSEWHERE[key]}")
     steps, has_warmup = updates.training.max_steps, training.lr_scheduler_type != "constant"
     if has_warmup and updates.training.warmup_steps > steps:
         yield _at("training.warmup_steps", f"more than the run's {counted(steps, 'step')}")
