@@ -140,14 +140,15 @@ def seed(text: str) -> int:
     return int(text)
 
 
-def require(package: str, extra: str) -> None:
-    """Check early that `package`, which the extra `extra` installs, is available.
+def require(*packages: str, extra: str) -> None:
+    """Check early that `packages`, which the extra `extra` installs, are available.
 
     Raises:
-        MissingExtraError: it is not installed; the message contains the install command.
+        MissingExtraError: one is not installed; the message contains the install command.
     """
-    if find_spec(package) is None:
-        raise MissingExtraError(f"{package} is required but not installed: {how_to_install(extra)}")
+    for package in packages:
+        if find_spec(package) is None:
+            raise MissingExtraError(f"{package} is required but not installed: {how_to_install(extra)}")
 
 
 def load_keys() -> None:

@@ -80,8 +80,7 @@ def run(options: argparse.Namespace) -> int:
         plan = [*config.plan(), f"output      {folder}", *notes]
         print(to_yaml(config.model_dump(mode="json")), "# The plan", *(f"#   {line}" for line in plan), sep="\n")
         return 0
-    for package in ("scipy", "matplotlib"):  # before any model call
-        require(package, "eval")
+    require("scipy", "matplotlib", extra="eval")  # before any model call
     from rg_env.evaluation.tables import print_results
 
     with end_signals_as_ctrl_c():

@@ -81,7 +81,7 @@ def gpus(text: str) -> tuple[str, ...]:
 
 def run(options: argparse.Namespace) -> int:
     """Run `rg-env launch` and return the exit code."""
-    require("psutil", "train")
+    require("psutil", extra="train")
     from rg_env.jobs.launch import LaunchOptions, dry_run, launch
 
     wanted = request_of(LaunchOptions, options)

@@ -52,8 +52,7 @@ def run(options: argparse.Namespace) -> int:
     if options.output_dir or not options.resume:
         given["output.dir"] = options.output_dir or str(free_folder(None, f"probe-{'+'.join(options.tasks[:3])}"))
     given |= {"sampling.max_tokens": options.max_tokens} if options.max_tokens else {}
-    for package in ("scipy", "matplotlib"):  # check this before anything is generated
-        require(package, "eval")
+    require("scipy", "matplotlib", extra="eval")  # check this before anything is generated
     config, _ = as_trained(eval_config_of([f"{key}={json.dumps(value)}" for key, value in given.items()]))
     if options.num_examples < LEAST_QUESTIONS:
         print(

@@ -63,7 +63,7 @@ def _add_checkpoint(parser: CommandParser) -> None:
 
 
 def _export(options: argparse.Namespace) -> int:
-    require("torch", "train")
+    require("torch", extra="train")
     from rg_env.publish.checkpoint import find_checkpoint
 
     # Report a missing or incomplete checkpoint before torch is imported.
@@ -76,8 +76,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _push(options: argparse.Namespace) -> int:
-    for package in ("huggingface_hub", "safetensors", "scipy"):
-        require(package, "train")
+    require("huggingface_hub", "safetensors", "scipy", extra="train")
     from rg_env.core.hub import PushRequest
     from rg_env.publish.push import preview, push
 

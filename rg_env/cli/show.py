@@ -45,7 +45,7 @@ def add(commands: Any) -> None:
 
 
 def _plot(options: argparse.Namespace) -> int:
-    require("matplotlib", "eval")
+    require("matplotlib", extra="eval")
     from rg_env.evaluation.plots.files import plot_files
 
     return _print(*plot_files(options.files, options.output, options.title, options.rename, options.rename_file))

@@ -47,7 +47,7 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run `rg-env slurm` and return the exit code."""
-    require("jinja2", "train")
+    require("jinja2", extra="train")
     from rg_env.jobs.slurm import SlurmJob, sbatch_script, write_script
     from rg_env.jobs.sweep import fixed_and_swept
 

@@ -8,9 +8,6 @@ from typing import Any
 from rg_env.commands import require
 from rg_env.errors import InputError
 
-_COMPARING = ("matplotlib", "rich")
-"""Packages required by a comparison."""
-
 
 def add_option(parser: argparse.ArgumentParser) -> None:
     """Add `--sweep` to a subcommand."""
@@ -56,8 +53,7 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print("\n".join(plan_lines(sweep, folder)))
         return 0
-    for package in ("psutil", *_COMPARING):  # the comparison needs these packages only after the runs
-        require(package, "train")
+    require("psutil", "matplotlib", "rich", extra="train")  # the comparison needs these packages only after the runs
     print("\n".join([plan_lines(sweep, folder)[0], *notes(sweep)]), flush=True)
     code = run_sweep(sweep, folder, again=_again(options, folder))
     if code <= 1:
@@ -67,8 +63,7 @@ def run(options: argparse.Namespace) -> int:
 
 def compare_runs(folder: Path) -> int:
     """Write and print the comparison for the sweep in `folder`, and return the exit code."""
-    for package in _COMPARING:
-        require(package, "eval")
+    require("matplotlib", "rich", extra="eval")
     from rg_env.jobs.comparison import compare, print_comparison, write_comparison
 
     comparison = compare(folder)

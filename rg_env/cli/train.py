@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         start = check_start(config, resume=options.resume, checkpoint=options.checkpoint, wait=False)
         print("\n".join([describe(config, start.train_rows), *(f"#   note        {note}" for note in start.notes)]))
         return 0
-    require("torch", "train")
+    require("torch", extra="train")
     from rg_env.training import evaluate_config, run_config
 
     if options.eval_only:

@@ -69,15 +69,11 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         (["models=tiny", "external.tasks=[a, a]"], "external.tasks = ['a', 'a'] @ command line: names a task twice"),
         (["models=tiny", "external={tasks: [a], include: no/such}"], "external.include = 'no/such' @ command line: is"),
         (["models=tiny", "data=x.csv", "tasks.x={task: maze}"], "tasks.x = {'task': 'maze'} @ command line: is the"),
-        (["models=tiny", "data={path: x.csv, seed: 3}"], "data.seed = 3 @ command line: use seed or splits"),
         (["tasks=maze"], "models: is required"),
-        (["models={}", "tasks=maze"], "models = {} @ command line: is empty: list at least 1"),
         (["models=[a/b, a/b]", "tasks=maze"], "two models would have the same name"),
         (["models=[{model: x}]", "tasks=maze"], "a list of models can contain only names and folders"),
         ([*LEAST, "eval_repeats=3"], "use rollouts_per_example"),
         (["models=tiny", "categories=[]"], "this is a config for Reasoning Gym's own evaluation: configs/eval/"),
-        (["models.a={modle: x}", "tasks=maze"], "unknown key 'modle': did you mean 'model'?"),
-        (["models.a={model: x, url: ftp://x}", "tasks=maze"], "url = 'ftp://x' @ command line: is not the address"),
         (['models.a={model: x, url: "http://x/v1\\nHost: y"}', "tasks=maze"], "is not the address of an endpoint"),
         (["models=tiny@127.0.0.1:8011", "tasks=maze"], "pass the whole URL: NAME@http://127.0.0.1:8011"),
         (["models=tiny", f"tasks.{'語' * 80}={{task: maze}}"], "at most 80 of them (200 bytes)"),
@@ -87,7 +83,6 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
         (["models.a={model: x, key_variable: K}", "tasks=maze"], "is only for endpoints: set url"),
         (['models={" a": {model: x}}', "tasks=maze"], "or a leading space"),
         (["models=tiny", "tasks=mase"], "did you mean 'maze'?; your own label needs task: NAME"),
-        (["models=tiny", "tasks=[maze, maze]"], "appears twice"),
         (["models=tiny", "tasks.a/b={task: maze}"], "a label may contain only letters"),
         (["models=tiny", "tasks.x={task: mase}"], "tasks.x.task = 'mase'"),
         (["models=tiny", "tasks.maze={config: {min_grid: 3}}"], "tasks.maze.config.min_grid = 3"),
@@ -143,12 +138,10 @@ print(code, sorted({"torch", "reasoning_gym", "verifiers", "transformers", "open
 
 def test_a_category_means_all_its_tasks() -> None:
     """With its options; an entry of a task itself overrides them, and a label may have the name of a category."""
-    config = eval_config_of(["models=other", "tasks=[games, gcd]"])
     names = [name for name, entry in load_table().items() if entry["category"] == "games"]
+    config = eval_config_of(["models=other", "tasks={games: {num_examples: 5}, maze: {num_examples: 3}, gcd: {}}"])
     assert sorted(config.tasks) == sorted([*names, "gcd"])
-    config = eval_config_of(["models=other", "tasks={games: {num_examples: 5}, maze: {num_examples: 3}}"])
-    assert {config.count(name) for name in names if name != "maze"} == {5}
-    assert config.count("maze") == 3
+    assert {name: config.count(name) for name in names} == {**dict.fromkeys(names, 5), "maze": 3}
     assert list(eval_config_of(["models=other", "tasks={games: {task: maze}}"]).tasks) == ["games"]
 
 
@@ -175,7 +168,6 @@ def test_published_accuracies_of_models_that_are_left_out_are_too() -> None:
     file = REPOSITORY / "configs" / "eval" / "paper_tables_trained.yaml"
     fewer = load_eval_config(file, ["models.games=null"]).published["intra_domain"].rows
     assert fewer["games"].accuracy == {"base": 0.0}
-    assert [*load_eval_config(file, ["models=tiny"]).published] == []
     with pytest.raises(ConfigError, match="unknown model 'gone'"):
         load_eval_config(file, ["models=tiny", "published.intra_domain.rows.games.accuracy={gone: 0.1}"])
 

@@ -17,6 +17,7 @@ from starlette.responses import JSONResponse
 
 from rg_env.cli.main import run
 from rg_env.core.data.dataset import build_rows
+from rg_env.core.run_folder import json_lines
 from rg_env.core.statistics import error_interval, wilson_interval
 from rg_env.errors import InputError, RGEnvError, ServerError
 from rg_env.evaluation import external
@@ -24,7 +25,7 @@ from rg_env.evaluation.config import eval_config_of
 from rg_env.evaluation.external import Harness
 from rg_env.evaluation.plots.files import plot_files
 from rg_env.evaluation.report.content import results_page
-from rg_env.evaluation.results import ExternalResult, Results, read_results
+from rg_env.evaluation.results import ExternalResult, Results, read_results, results_files
 from rg_env.evaluation.tables import markdown, print_results
 from rg_env.tiny import SYSTEM_PROMPT, TASKS
 
@@ -104,9 +105,7 @@ def _right(question: str) -> str:
 
 
 def _results(folder: Path) -> Results:
-    results = read_results(max(folder.glob("results_all_tasks_*.json")))
-    assert isinstance(results, Results)
-    return results
+    return read_results(results_files(folder)[0])
 
 
 def _of(results: Results, model: str) -> ExternalResult:
@@ -171,10 +170,10 @@ def test_benchmarks_are_asked_graded_and_taken_up_again(
         "prompt_tokens": done * 10, "completion_tokens": done * 5, "cost": pytest.approx(done * 20 / 1e6)}  # fmt: skip
 
     # The tiny policy's are counted from its answers, without lm-eval.
-    answers = [json.loads(line) for line in (folder / "external" / "answers.jsonl").read_text().splitlines()]
+    answers = list(json_lines(folder / "external" / "answers.jsonl"))
     assert Counter(each["model"] for each in answers) == {"tiny": 50, "api": 50}
     texts = {each["key"]: each["text"] for each in answers if each["model"] == "tiny"}
-    samples = [json.loads(line) for line in (folder / "external" / "legs_tiny_samples.jsonl").read_text().splitlines()]
+    samples = json_lines(folder / "external" / "legs_tiny_samples.jsonl")
     strict = [each for each in samples if each["filter"] == "strict-match"]
     assert Counter(each["resps"][0][0] for each in strict) == Counter(t.split("</answer>")[0] for t in texts.values())
     tiny = {each.task: each for each in _of(results, "tiny").scores if each.filter == "strict-match"}
@@ -206,7 +205,7 @@ def test_benchmarks_are_asked_graded_and_taken_up_again(
 
 @pytest.mark.slow
 def test_benchmarks_stand_beside_our_tasks(tasks: Path, offline: None, chat: ChatServer, tmp_path: Path) -> None:
-    """In one evaluation, of as many questions as are asked for; a benchmark of which all calls fail has no result."""
+    """In one evaluation, of as many questions as are asked for."""
     model = f"models.m={{model: m, url: '{chat.url}', key_variable: EXTERNAL_KEY}}"
     chat.reset(lambda question: f"<answer>{GOLD[question.strip()]}</answer>")
     sizes = json.dumps(TASKS["leg_counting"])
@@ -222,30 +221,25 @@ def test_benchmarks_stand_beside_our_tasks(tasks: Path, offline: None, chat: Cha
     assert "External benchmarks" in [table.title for table in page.tables]
     assert page.rollouts.found == 4
 
-    gone = tmp_path / "gone"
-    chat.reset(str, trouble=lambda number, body: JSONResponse({"error": {"message": "too long"}}, 400))
-    with pytest.raises(ServerError, match=r"^m, legs_zero: all calls failed \(4\), .*; external/answers.jsonl"):
-        run(["eval", model, "--external", "legs_zero", "-n", "4", f"external.include={tasks}", f"output.dir={gone}"])
-    lines = (gone / "external" / "answers.jsonl").read_text().splitlines()
-    assert [json.loads(line)["error"] for line in lines] == ["HTTP 400: too long"] * 4
-    assert not list(gone.glob("results*"))
-
 
 @pytest.mark.slow
-def test_answers_that_cannot_be_graded_are_kept(tasks: Path, offline: None, chat: ChatServer, tmp_path: Path) -> None:
-    """In one line, with the traceback in the log."""
-    model = f"models.m={{model: m, url: '{chat.url}', key_variable: EXTERNAL_KEY}}"
+def test_answers_that_fail_or_cannot_be_graded(tasks: Path, offline: None, chat: ChatServer, tmp_path: Path) -> None:
+    """A benchmark of which all calls fail has no result. Answers that lm-eval cannot grade are kept: one line, with the
+    traceback in the log."""
+    command = ["eval", f"models.m={{model: m, url: '{chat.url}', key_variable: EXTERNAL_KEY}}", "--external",
+               "legs_odd", "-n", "2", f"external.include={tasks}", f"output.dir={tmp_path}"]  # fmt: skip
+    chat.reset(str, trouble=lambda number, body: JSONResponse({"error": {"message": "too long"}}, 400))
+    with pytest.raises(ServerError, match=r"^m, legs_odd: all calls failed \(2\), .*; external/answers.jsonl"):
+        run(command)
     chat.reset(str)
-    folder = tmp_path / "e"
-    told = (
-        rf"^legs_odd, m: lm-eval cannot grade the answers: by nought\. The answers .* --output-dir {folder} --resume$"
-    )
+    told = rf"^legs_odd, m: lm-eval cannot grade the answers: by nought\. .* --output-dir {tmp_path} --resume$"
     with pytest.raises(RGEnvError, match=told) as caught:
-        run(["eval", model, "--external", "legs_odd", "-n", "2", f"external.include={tasks}", f"output.dir={folder}"])
+        run([*command, "--resume"])
     assert caught.value.exit_code == 1
-    assert len((folder / "external" / "answers.jsonl").read_text().splitlines()) == 2
-    assert "ZeroDivisionError: by nought" in (folder / "external" / "lm_eval.log").read_text()
-    assert not list(folder.glob("results*"))
+    errors = [each["error"] for each in json_lines(tmp_path / "external" / "answers.jsonl")]
+    assert errors == ["HTTP 400: too long"] * 2 + [None] * 2
+    assert "ZeroDivisionError: by nought" in (tmp_path / "external" / "lm_eval.log").read_text()
+    assert not list(tmp_path.glob("results*"))
 
 
 @pytest.mark.slow

@@ -11,11 +11,11 @@ from user_code import nothing_left
 from rg_env.cli.main import run as command
 from rg_env.core.config import yaml12
 from rg_env.core.data.dataset import build_splits
-from rg_env.core.run_folder import RunFolder
+from rg_env.core.run_folder import RunFolder, json_lines
 from rg_env.errors import InputError
 from rg_env.evaluation.config import EvalConfig, eval_config_of, load_eval_config
 from rg_env.evaluation.questions import draw
-from rg_env.evaluation.results import Results, read_results
+from rg_env.evaluation.results import Results, read_results, results_files
 from rg_env.evaluation.runner import run_evaluation
 from rg_env.evaluation.trained import as_trained, trained_on
 from rg_env.training.config.load import load_train_config
@@ -45,7 +45,7 @@ def _config(folder: Path, models: dict[str, Any], *overrides: str) -> EvalConfig
 
 
 def _all(folder: Path) -> Results:
-    return read_results(max(folder.glob("results_all_tasks_*.json")))
+    return read_results(results_files(folder)[0])
 
 
 @pytest.mark.slow
@@ -59,7 +59,7 @@ def test_without_options_the_figures_are_the_runs_own(run: Path, tmp_path: Path)
         assert own.correct.keys() == recorded.correct.keys()
         assert own.scores.model_copy(update={"guess_adjusted": None}) == recorded.scores
         assert {*map(str, own.correct.items())} == {*map(str, recorded.correct.items())}
-    answers = [json.loads(line) for line in (tmp_path / "e" / "rollouts.jsonl").read_text().splitlines()]
+    answers = list(json_lines(tmp_path / "e" / "rollouts.jsonl"))
     key = ("task", "draw", "row", "rollout", "completion", "reward")
     assert {tuple(each[k] for k in key) for each in answers} == {tuple(e[k] for k in key) for e in theirs.rollouts}
 
