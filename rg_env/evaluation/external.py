@@ -172,16 +172,12 @@ class Harness:
         Raises:
             RGEnvError: lm-eval failed, or took too long.
         """
-        # If several model names would result in the same file name, the model's index is added.
-        names = [file_part(name) for name in self._config.models]
-        number = list(self._config.models).index(benchmark.model)
-        model = names[number] if names.count(names[number]) == 1 else f"{number}_{names[number]}"
         made, label = benchmark.answers, benchmark.label
         call = {
             "benchmark": label,
             "system_prompt": benchmark.system_prompt,
             "answers": {key: answer.text for key, answer in made.items()},
-            "output": str((self._folder / FOLDER / f"{file_part(label)}_{model}").absolute()),
+            "output": str((self._folder / FOLDER / f"{file_part(label)}_{file_part(benchmark.model)}").absolute()),
         }
         try:
             reply = self._call(call, _SCORING_S * (1 + len(made) / 1000))

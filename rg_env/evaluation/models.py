@@ -11,9 +11,9 @@ an unknown model makes all calls fail. Replies are validated, and the endpoint's
 
 import asyncio
 import json
-import math
 import os
 import random
+import re
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -203,11 +203,8 @@ def _message_in(value: Any) -> str:
 
 def _requested_pause(response: httpx.Response) -> float | None:
     """Pause requested by the server, in seconds; None if it does not request one."""
-    try:
-        seconds = float(response.headers.get("retry-after", ""))
-    except ValueError:
-        return None
-    return None if math.isnan(seconds) else min(max(seconds, 0.0), _LONGEST_PAUSE_S)
+    text = response.headers.get("retry-after", "")
+    return min(float(text), _LONGEST_PAUSE_S) if re.fullmatch(r"\d+(\.\d+)?", text) else None
 
 
 def _is_here(url: str) -> bool:
@@ -225,13 +222,15 @@ def key_of(model: EvalModel) -> str:
         return ""
     key = os.environ.get(variable, "")
     if not key:
-        problem = (
-            f"the environment variable {variable} is not set: set it to the endpoint's key, or use another variable "
+        raise InputError(
+            f"{url}: the environment variable {variable} is not set: set it to the endpoint's key, or name another one "
+            "in key_variable"
         )
-        raise InputError(f"{url}: {problem}in key_variable")
     if not (key.isascii() and key.isprintable() and key == key.strip()):  # httpx's error would contain the key
-        problem = f"the key in {variable} has spaces around it, a line break or invalid characters"
-        raise InputError(f"{url}: {problem}: set the variable to the bare key")
+        raise InputError(
+            f"{url}: the key in {variable} has spaces around it, a line break or invalid characters: set the variable "
+            "to the bare key"
+        )
     return key
 
 
