@@ -33,11 +33,11 @@ class RGEnvError(Exception):
 
 
 class InputError(RGEnvError, ValueError):
-    """Invalid user input; nothing was started or written."""
+    """Invalid user input. Nothing was started or written."""
 
     exit_code = 2
     keys: tuple[str, ...] = ()
-    """Config keys that lead to the invalid value, outermost first; empty if the error concerns the whole input."""
+    """Config keys that lead to the invalid value, outermost first. Empty if the error concerns the whole input."""
 
     def at(self, *keys: str) -> Self:
         """Set the keys that lead to the invalid value, and return the error."""
@@ -58,7 +58,7 @@ class TooFewQuestionsError(InputError):
 
 
 class ConfigError(InputError):
-    """Invalid keys or values in a config; the message has one line for each."""
+    """Invalid keys or values in a config. The message has one line for each of them."""
 
 
 class OutputFolderError(InputError, OSError):
@@ -84,7 +84,7 @@ class ServerError(RGEnvError, ConnectionError):
 
 
 class RefusedError(ServerError):
-    """The server rejected a request (HTTP 4xx); a retry would fail too."""
+    """The server rejected a request (HTTP 4xx). A retry would fail, too."""
 
 
 class ExportError(RGEnvError, RuntimeError):
@@ -92,7 +92,7 @@ class ExportError(RGEnvError, RuntimeError):
 
 
 class HubError(RGEnvError, ConnectionError):
-    """An upload to the Hugging Face Hub did not finish; the same command resumes it."""
+    """An upload to the Hugging Face Hub did not finish. The same command resumes it."""
 
 
 class TrainingError(RGEnvError, RuntimeError):
@@ -128,7 +128,7 @@ def from_interrupt(error: BaseException) -> bool:
 
 
 def installed_version(package: str) -> str:
-    """Version of `package`; "" if it is not installed."""
+    """Version of `package`, or "" if it is not installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -148,7 +148,7 @@ def install_command(extra: str) -> str:
 
     try:
         origin = json.loads(distribution("rg-env").read_text("direct_url.json") or "{}")
-    except PackageNotFoundError:  # a source folder on PYTHONPATH
+    except PackageNotFoundError:  # the package is in a source folder on PYTHONPATH
         origin = {"url": Path(__file__).parents[1].as_uri()}
     address = origin.get("url", "")
     if address.startswith("file:") and "vcs_info" not in origin:
@@ -165,7 +165,7 @@ def repository_command(extra: str) -> str:
 
     try:
         urls = metadata("rg-env").get_all("Project-URL") or []
-    except PackageNotFoundError:  # run from source, not installed
+    except PackageNotFoundError:  # the package is run from source and is not installed
         urls = []
     address = next((url.partition(", ")[2] for url in urls if url.startswith("Repository,")), "REPOSITORY")
     return f"pip install 'rg-env[{extra}] @ git+{address}'"
@@ -181,8 +181,8 @@ _ALMOST_THE_SAME = 0.9
 
 
 def nearest(name: object, known: Iterable[str], cutoff: float = 0.65) -> list[str]:
-    """Up to three of the `known` names that are similar to `name`, most similar first; if some are almost identical
-    to it, only those.
+    """Up to three of the `known` names that are similar to `name`, most similar first. If some are almost identical to
+    it, only those are returned.
 
     If none are similar, names that contain `name` as a word are returned, such as `batch_size` for `batch`.
     """

@@ -33,9 +33,9 @@ class PushRequest:
     optimizer_state: OptimizerState = "none"
     """"full" uploads everything needed to resume training, regardless of which trainer wrote it."""
     revision: str | None = None
-    """Branch to upload to; default: the main branch."""
+    """Branch to upload to. Default: the main branch."""
     base: str | None = None
-    """Base model (a folder, or a name on the Hub); only needed if the checkpoint does not record it."""
+    """Base model (a folder, or a name on the Hub). Needed only if the checkpoint does not record it."""
 
     @property
     def full(self) -> bool:
@@ -55,7 +55,8 @@ class PushRequest:
 
 
 def hub_answers() -> bool:
-    """Whether the Hub can be reached. Libraries would retry each file and take almost a minute to fail."""
+    """Whether the Hub can be reached. Without this check, libraries would retry each file and take almost a minute to
+    fail."""
     from urllib.error import HTTPError
     from urllib.request import Request, urlopen
 
@@ -66,7 +67,7 @@ def hub_answers() -> bool:
     try:
         urlopen(Request(ENDPOINT, method="HEAD"), timeout=5).close()
     except HTTPError:
-        return True  # any HTTP response will do
+        return True  # any HTTP response means that the Hub can be reached
     except (OSError, ValueError):
         return False
     return True
@@ -96,7 +97,7 @@ def note_on_model(name: str) -> str | None:
 
 
 def repo_problem(repo_id: str) -> str | None:
-    """The reason `repo_id` is not a valid repository name; None if it is valid."""
+    """The reason why `repo_id` is not a valid repository name, or None if it is valid."""
     parts = repo_id.split("/")
     is_plain = len(parts) == 2 and all(map(_PART.fullmatch, parts)) and len(repo_id) <= _MOST
     if is_plain and "--" not in repo_id and ".." not in repo_id and not repo_id.endswith(".git"):
@@ -108,7 +109,7 @@ def repo_problem(repo_id: str) -> str | None:
 
 
 def revision_problem(revision: str) -> str | None:
-    """The reason `revision` does not name a writable branch; None if it does."""
+    """The reason why `revision` does not name a writable branch, or None if it does."""
     if not _BRANCH.fullmatch(revision) or ".." in revision or revision.endswith((".", ".lock")):
         return "is not a branch name: use letters, digits, '-', '_', '.' and '/'"
     if re.fullmatch(r"[0-9a-f]{40}", revision) or revision.startswith("refs/"):

@@ -1,4 +1,4 @@
-"""Start, limit, watch and end child processes. Every child process of rg_env is started here.
+"""Start, limit, watch and end child processes. This module starts every child process of rg_env.
 
     run(["nvidia-smi"], deadline_s=10)                                # wait for it: exit code and output
 
@@ -11,8 +11,8 @@
     child.receive(deadline)                                           # or TimeoutError, or ProcessEndedError
     child.kill()
 
-Every child runs in its own session: Ctrl-C in the terminal does not reach it, and its whole process group can be ended.
-Background children also end if this process is killed: a `ProcessGroup` receives SIGTERM (on Linux), and a
+Every child runs in its own session, so Ctrl-C in the terminal does not reach it, and its whole process group can be
+ended. Background children also end if this process is killed: a `ProcessGroup` receives SIGTERM (on Linux), and a
 `JsonProcess` sees the end of its standard input. Use `bare_environment` for code that needs nothing from the user's
 environment, and `environment_without` for programs. `core.child_main` contains the code that runs in the child.
 """
@@ -51,11 +51,11 @@ _LAUNCHER_PREFIXES = ("RANK", "LOCAL_", "WORLD_SIZE", "MASTER_", "ACCELERATE_", 
 _BARE = ("PATH", "HOME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH")
 
 
-# Distributed training, according to the launcher's environment variables; does not need torch
+# Distributed training, according to the launcher's environment variables (without torch)
 
 
 def world_size() -> int:
-    """The number of training processes; 1 without a launcher.
+    """The number of training processes, which is 1 without a launcher.
 
     Raises:
         InputError: an environment variable set by the launcher is not a valid number.
@@ -79,13 +79,14 @@ def print_once(line: str) -> None:
 
 
 def entered(program: str) -> str:
-    """How to call a program ("python", "rg-env") from this installation: its name if it is on PATH, else its path."""
+    """How to call a program ("python", "rg-env") of this installation: by its name if it is on PATH, or else by its
+    path."""
     path = Path(sys.executable).with_name(program)
     return program if str(path) == shutil.which(program) else str(path)
 
 
 def resume_words(folder: Path) -> str:
-    """How to resume the evaluation in `folder`: the whole command if `rg-env` is running, otherwise its options."""
+    """How to resume the evaluation in `folder`: the whole command if `rg-env` is running, or else only its options."""
     own = []
     if Path(sys.argv[0]).name == "rg-env":
         own = [entered("rg-env"), *(word for word in sys.argv[1:] if word != "--resume")]
@@ -122,7 +123,7 @@ class Finished:
     """A program's result."""
 
     code: int | None
-    """Exit code; -N after signal N; None if it could not start or did not end in time."""
+    """Exit code, which is -N after signal N, or None if the program could not start or did not end in time."""
     output: str = ""
     errors: str = ""
     timed_out: bool = False
@@ -174,7 +175,7 @@ def _end(code: int) -> str:
 
 
 def _signal_group(process: subprocess.Popen[Any]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: EPERM for a zombie
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS raises EPERM for a zombie
         os.killpg(process.pid, signal.SIGKILL)
 
 
@@ -200,9 +201,10 @@ class ProcessGroup:
     """A running `command` that writes its output directly to the file `log`, so it never blocks on a reader.
 
     Args:
-        environment: base environment, to which the command's own variables are added; default: this process's own.
+        environment: base environment, to which the command's own variables are added; by default, that of this process.
 
-    Create a `ProcessGroup` in a thread that outlives the program: the kernel signals the program when that thread ends.
+    Create a `ProcessGroup` in a thread that outlives the program, because the kernel signals the program when that
+    thread ends.
     """
 
     def __init__(self, command: Command, log: Path, *, environment: Mapping[str, str] | None = None):
@@ -210,7 +212,7 @@ class ProcessGroup:
 
         self.command, self.log = command, log
         with log.open("ab") as output:
-            self._begin = self._read = output.tell()  # earlier output belongs to another program
+            self._begin = self._read = output.tell()  # earlier output in the file is from another program
             base = os.environ if environment is None else environment
             self._process = psutil.Popen(
                 [sys.executable, "-I", "-S", child_main.__file__, str(os.getpid()), *command.arguments],
@@ -230,7 +232,7 @@ class ProcessGroup:
         return 128 - code if code is not None and code < 0 else code
 
     def wait(self, timeout_s: float) -> int | None:
-        """Wait for the program and return its exit code; None if it is still running after `timeout_s` seconds."""
+        """Wait for the program and return its exit code, or None if it is still running after `timeout_s` seconds."""
         import psutil
 
         with contextlib.suppress(psutil.TimeoutExpired):
@@ -240,8 +242,8 @@ class ProcessGroup:
     def interrupt(self) -> None:
         """Send SIGINT to each worker, but only once per worker, even if this is called repeatedly.
 
-        The launcher does not receive a signal: torch's launcher would kill the workers 30 seconds later, possibly
-        during a large save.
+        The launcher does not receive a signal, because torch's launcher would kill the workers 30 seconds later,
+        possibly during a large save.
         """
         if self.code is not None:
             return
@@ -262,10 +264,10 @@ class ProcessGroup:
         family = descendants(self._process)
         end_all(lambda: [self._process], grace_s)
         end_all(lambda: family, grace_s)
-        self.wait(timeout_s=5)  # longer only if it is stuck in the kernel
+        self.wait(timeout_s=5)  # takes longer only if the process is stuck in the kernel
 
     def new_lines(self) -> list[str]:
-        """Lines of output written since the last call; each update of a progress bar counts as a line."""
+        """Lines of output written since the last call. Each update of a progress bar counts as a line."""
         fresh = self._log_from(self._read)
         self._read += len(fresh)
         *lines, self._rest = re.split(rb"[\r\n]+", self._rest + fresh)
@@ -279,14 +281,14 @@ class ProcessGroup:
         return [line for line in lines if line.strip()][-count:]
 
     def _log_from(self, start: int) -> bytes:
-        with contextlib.suppress(OSError), self.log.open("rb") as file:  # a removed log must not end the run
+        with contextlib.suppress(OSError), self.log.open("rb") as file:  # the run continues even if the log was removed
             file.seek(start)
             return file.read()
         return b""
 
 
 def alive(process: "psutil.Process") -> bool:
-    """Whether `process` is running; a zombie counts as not running."""
+    """Whether `process` is running. A zombie does not count as running."""
     import psutil
 
     try:
@@ -321,7 +323,7 @@ def end_all(find: "Callable[[], Iterable[psutil.Process]]", grace_s: Callable[[]
 
 @contextlib.contextmanager
 def stop_signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """Within the block, `handler` handles the signals that ask a program to stop: Ctrl-C, SIGTERM and SIGHUP."""
+    """Within the block, `handler` handles the signals that request a stop: SIGINT (Ctrl-C), SIGTERM and SIGHUP."""
     # Closing a terminal sends SIGHUP. Under nohup, it is ignored and must remain ignored.
     kinds = [signal.SIGINT, signal.SIGTERM]
     kinds += [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else []
@@ -334,7 +336,7 @@ def stop_signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
 
 
 def adopt_orphans() -> None:
-    """From now on, orphaned descendants become children of this process (Linux only)."""
+    """Make orphaned descendants children of this process from now on (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
@@ -362,7 +364,7 @@ def _signal(processes: "Iterable[psutil.Process]", number: signal.Signals) -> No
 
 
 class ProcessEndedError(EOFError):
-    """A `JsonProcess` has ended; it has been reaped, and its group has been killed."""
+    """A `JsonProcess` has ended. It has been reaped, and its group has been killed."""
 
     def __init__(self, code: int, last_error: str) -> None:
         self.code = code
@@ -377,8 +379,8 @@ class ProcessEndedError(EOFError):
 class JsonProcess:
     """A fresh interpreter that runs `main` ("module:function") and exchanges JSON lines with this process.
 
-    This process, which may have threads and use a GPU, is not forked, and its script does not need the guard
-    `if __name__ == "__main__"`. Pickle is never used: a child's message may be wrong but cannot run code here. `main`
+    This process, which may have threads and use a GPU, is not forked, and its script does not need the guard `if
+    __name__ == "__main__"`. Pickle is never used, so a child's message may be wrong but cannot run code here. `main`
     uses `core.child_main.ParentPipe`. The module search path is that of this process, but files in the working
     directory cannot shadow other modules. Only one thread at a time may use a `JsonProcess`, except that any thread may
     call `signal_kill`.
@@ -422,7 +424,7 @@ class JsonProcess:
 
     @property
     def code(self) -> int | None:
-        """The exit code, or -N after signal N; None before `kill`."""
+        """The exit code, which is -N after signal N, or None before `kill`."""
         return self._process.returncode
 
     def send(self, value: Any, deadline: float = math.inf) -> None:
@@ -475,11 +477,11 @@ class JsonProcess:
     def signal_kill(self) -> None:
         """Send SIGKILL to the process and its group, without waiting for them to end."""
         with self._lock:
-            if not self._reaped:  # until it is reaped, its id cannot be reused
+            if not self._reaped:  # the process's id cannot be reused until the process is reaped
                 _signal_group(self._process)
 
     def kill(self) -> None:
-        """Kill the process and its group, wait for it and close the pipes. Idempotent."""
+        """Kill the process and its group, wait for it, and close the pipes. This function is idempotent."""
         self.signal_kill()
         with self._lock:
             self._process.wait()
@@ -501,10 +503,10 @@ class JsonProcess:
                 pipe.close()
 
     def _abandon(self) -> None:
-        """Release the process in a forked child: only the child's parent may kill the process, and the process must see
-        end of file when that parent ends."""
+        """Release the process in a forked child. Only the child's parent may kill the process, and the process must see
+        the end of its input when that parent ends."""
         self._close_pipes()
-        self._process.returncode = 0  # otherwise Popen warns that it is still running
+        self._process.returncode = 0  # otherwise, Popen would warn that the process is still running
 
 
 def _wait(descriptor: int, event: int, deadline: float) -> None:

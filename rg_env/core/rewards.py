@@ -1,4 +1,5 @@
-"""Reward functions: registration, weights, gates and calls; rubrics, which combine them; and the built-in rewards.
+"""Reward functions (their registration, weights, gates and calls), the rubrics that combine them, and the built-in
+rewards.
 
     @reward                       # or @reward("short_name")
     def ends_well(rollout):
@@ -10,7 +11,7 @@
 Rewards are weighted and summed. A reward is a named function of a rollout. It requests its inputs by parameter name:
 `rollout` (the whole `Rollout`, extracted and scored), or the names that Verifiers uses: prompt, completion, answer (the
 gold answer), state, task, info, parser. Other parameters must have defaults, and can be set with `options`. A reward
-returns a finite number, by convention in [0, 1]. It may be async; the rollouts of a batch are then scored concurrently,
+returns a finite number, by convention in [0, 1]. It may be async. The rollouts of a batch are then scored concurrently,
 in an event loop on a background thread, which also works in a notebook and keeps connections to judge models open.
 
 A rubric contains an environment's rewards and its metrics: accuracy, accuracy per task, and answer statuses. It grades
@@ -49,15 +50,15 @@ RewardFunction = Callable[..., Any]
 _F = TypeVar("_F", bound=RewardFunction)
 
 PARAMETERS = ("rollout", "prompt", "completion", "answer", "state", "task", "info", "parser")
-"""Parameter names a reward function can use."""
+"""Parameter names that a reward function can use."""
 OFFERED = ("rollout", "prompt", "completion", "answer", "task", "info")
-"""Parameter names that every environment provides; only Verifiers' v0 API also provides `state` and `parser`."""
+"""Parameter names that every environment provides. Only Verifiers' v0 API also provides `state` and `parser`."""
 GATES: dict[str, Callable[[Rollout], bool]] = {
     "answered": lambda rollout: rollout.extraction.status == "ok",
     "correct": lambda rollout: rollout.score.status == "correct",
     "not_correct": lambda rollout: rollout.score.status != "correct",
 }
-"""Conditions by name; a gated reward is 0 for rollouts that do not meet its condition."""
+"""Conditions by name. A gated reward is 0 for rollouts that do not meet its condition."""
 _MAX_VALUE = 1e100
 _AT_LEAST_0 = ("max_tokens", "margin", "ngram")
 
@@ -72,12 +73,12 @@ class WeightedReward(NamedTuple):
 
     @property
     def is_async(self) -> bool:
-        """Whether the function is async; if so, `value` blocks until it has finished."""
+        """Whether the function is async. If so, `value` blocks until it has finished."""
         function = self.function
         return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
     def value(self, rollout: Rollout, available: Mapping[str, Any]) -> float:
-        """The unweighted reward; 0.0 if the rollout does not meet the condition `when`.
+        """The unweighted reward, which is 0.0 if the rollout does not meet the condition `when`.
 
         `available` contains the other arguments, keyed by their names in `PARAMETERS`. Raises `RewardError`, which
         names the reward and the rollout, if the function raises an exception or does not return a finite number.
@@ -124,7 +125,7 @@ def reward(name: Any) -> Any:
 def _register(name: str, function: _F) -> _F:
     check_signature(name, function)
     known = _REGISTRY.get(name)
-    # Running the same source again (such as a notebook cell) replaces a reward; another function is an error.
+    # Running the same source again (such as a notebook cell) replaces a reward. Any other function is an error.
     if known is not None and _origin(known) != _origin(function):
         raise InputError(f"reward {name!r} is already registered by {_origin(known)}: choose another name")
     _REGISTRY[name] = function
@@ -154,11 +155,11 @@ def check_signature(name: str, function: RewardFunction) -> None:
 
 
 def resolve_rewards(spec: object = None) -> list[WeightedReward]:
-    """Resolve `spec` to weighted rewards; None means `DEFAULT_REWARDS`. Raises `InputError` if it is invalid.
+    """Resolve `spec` to weighted rewards. None means `DEFAULT_REWARDS`. Raises `InputError` if `spec` is invalid.
 
     `spec` is a list of names, functions, (name or function, weight) pairs and mappings, or a mapping from name to
-    weight or to such a mapping. Keys of a mapping: `name`; `weight` (default 1; 0 makes the reward a metric only);
-    `when`, a key of `GATES`; `options`, values for the function's own parameters.
+    weight or to such a mapping. A mapping can have the keys `name`, `weight` (1 by default; 0 makes the reward a metric
+    only), `when` (a key of `GATES`) and `options` (values for the function's own parameters).
     """
     if spec is None:
         spec = DEFAULT_REWARDS
@@ -257,7 +258,7 @@ def _failing(name: str, rollout: Rollout) -> Iterator[str]:
         raise RewardError(f"reward {name!r}: {error}; {where}") from error
     except (Exception, SystemExit, asyncio.CancelledError) as error:
         if isinstance(error, asyncio.CancelledError) and is_canceled():
-            raise  # the caller has canceled the scoring
+            raise  # the caller canceled the scoring
         raise RewardError(f"reward {name!r} raised {user_error(error)}; {where}") from error
 
 
@@ -268,7 +269,8 @@ def checked_value(name: str, value: object, where: str, function: object = None)
     The message contains the file and line of `function`, if it is the user's own.
     """
     try:
-        number = value.item() if hasattr(value, "item") else value  # numpy, torch; raises if not scalar
+        # numpy and torch values; raises an error if not scalar.
+        number = value.item() if hasattr(value, "item") else value
         if isinstance(number, numbers.Real) and abs(float(number)) <= _MAX_VALUE:
             return float(number)
     except (ValueError, RuntimeError, OverflowError):
@@ -304,16 +306,16 @@ class Metric:
     task: str | None = None
 
     def of(self, rollout: Rollout) -> float | None:
-        """0 or 1; None for a rollout of another task."""
+        """0 or 1, or None for a rollout of another task."""
         return None if self.task not in (None, rollout.task) else float(rollout.score.status == self.status)
 
     def value(self, rollout: Rollout) -> float:
         """The metric's value for frameworks that average every metric over all rollouts, including those of other
         tasks.
 
-        NaN for rollouts of other tasks would make the weighted sums NaN, because 0 * NaN is NaN. These rollouts
-        therefore count as 0, and a correct rollout of the task counts as 1 divided by the task's share of rows. The
-        mean over a whole dataset is exact. Over a batch, the mean is unbiased and may exceed 1.
+        Rollouts of other tasks cannot have NaN as their value, because 0 * NaN is NaN and the weighted sums would be
+        NaN, too. They therefore count as 0, and a correct rollout of the task counts as 1 divided by the task's share
+        of rows. The mean over a whole dataset is then exact. Over a batch, the mean is unbiased and may exceed 1.
         """
         if not self.of(rollout):
             return 0.0
@@ -328,17 +330,18 @@ class Scored(NamedTuple):
     rewards: dict[str, float]
     """Unweighted rewards by name."""
     metrics: dict[str, float]
-    """`accuracy`, `accuracy/<task>` and `status/<status>`: 0 or 1; missing if they do not apply to the rollout."""
+    """`accuracy`, `accuracy/<task>` and `status/<status>`, each 0 or 1. Those that do not apply to the rollout are
+    missing."""
 
 
 @dataclass(frozen=True)
 class Rubric:
-    """Scores rollouts. Picklable if its rewards are."""
+    """Scores rollouts. A rubric is picklable if its rewards are."""
 
     rewards: Sequence[WeightedReward]
     metrics: Sequence[Metric]
     in_workers: bool = False
-    """Whether worker processes grade answers; if so, `grade` uses them in parallel."""
+    """Whether worker processes grade answers. If so, `grade` uses them in parallel."""
 
     def __post_init__(self) -> None:
         names = {metric.name for metric in self.metrics}
@@ -375,7 +378,7 @@ class Rubric:
         try:
             for future in pending:
                 future.result()
-        finally:  # also after Ctrl-C: pending calls are dropped, and running ones take at most a second
+        finally:  # Ctrl-C also leads here; pending calls are dropped, and running ones take at most a second
             for future in pending:
                 future.cancel()
         for rollout in rollouts:
@@ -385,7 +388,7 @@ class Rubric:
         """Score rollouts; the results are in the same order.
 
         Raises:
-            RewardError: a reward raised an exception or did not return a finite number; the message names the reward
+            RewardError: a reward raised an exception or did not return a finite number. The message names the reward
                 and the rollout.
             InputError: a rollout's `info` is invalid.
         """
@@ -406,7 +409,7 @@ class Rubric:
 
 
 def offered(rollout: Rollout, completion: Any = None) -> dict[str, Any]:
-    """Arguments for rewards, keyed by name (`OFFERED`). If given, `completion` replaces the message made from the
+    """Arguments for rewards, keyed by name (`OFFERED`). If `completion` is given, it replaces the message made from the
     rollout's text."""
     return {
         "prompt": rollout.prompt,
@@ -427,7 +430,8 @@ _THINK_THEN_ANSWER = ["<think>", "</think>", "<answer>", "</answer>"]
 
 @reward
 def correctness(rollout: Rollout) -> float:
-    """The grade: 1 if correct, else 0; with `grading="partial"`, partial credit in [0, 1]."""
+    """The grade, which is 1 if the answer is correct and 0 otherwise. With `grading="partial"`, it is partial credit in
+    [0, 1]."""
     return rollout.score.value
 
 
@@ -444,18 +448,18 @@ def partial(rollout: Rollout) -> float:
 
 @reward("format")
 def answer_format(rollout: Rollout) -> float:
-    """1 for a completion with a well-formed, non-blank answer, else 0."""
+    """1 for a completion with a well-formed, non-blank answer, and 0 otherwise."""
     return float(rollout.extraction.status == "ok")
 
 
 @reward
 def think_format(rollout: Rollout, *, opened: bool = False) -> float:
-    """1 for one <think> block followed by one non-blank <answer> block, else 0.
+    """1 for one <think> block followed by one non-blank <answer> block, and 0 otherwise.
 
     Only whitespace may precede or separate the blocks. Text may follow, but it must not contain any of these tags.
 
-    `opened`: the chat template ends the prompt with <think>, as it does for R1-style models, so the completion starts
-    inside the block.
+    Set `opened` if the chat template ends the prompt with <think>, as it does for R1-style models, so that the
+    completion starts inside the block.
     """
     text = f"<think>{rollout.text}" if opened else rollout.text
     tags = list(_TAG.finditer(text))
@@ -467,7 +471,7 @@ def think_format(rollout: Rollout, *, opened: bool = False) -> float:
 
 @reward
 def tag_count(rollout: Rollout, *, opened: bool = False) -> float:
-    """0.25 for each of <think>, </think>, <answer> and </answer> that occurs exactly once, at any position.
+    """0.25 for each of the tags <think>, </think>, <answer> and </answer> that occurs exactly once, at any position.
 
     `opened` has the same meaning as in `think_format`.
     """
@@ -477,7 +481,7 @@ def tag_count(rollout: Rollout, *, opened: bool = False) -> float:
 
 @reward
 def brevity(rollout: Rollout) -> float:
-    """For a correct answer, falls linearly from 1 at 0 tokens to 0 at `BREVITY_TOKENS`; 0 for any other answer.
+    """Falls linearly from 1 at 0 tokens to 0 at `BREVITY_TOKENS` for a correct answer, and is 0 for any other answer.
 
     Raises `RewardError` if the server did not report the number of completion tokens.
     """
@@ -492,7 +496,7 @@ def brevity(rollout: Rollout) -> float:
 def length(rollout: Rollout, *, max_tokens: float = 512) -> float:
     """Falls linearly from 1 at 0 tokens to 0 at `max_tokens`, for any completion.
 
-    Rewards guessing without reasoning unless gated by `when: correct`.
+    This reward encourages guessing without reasoning, unless it is gated by `when: correct`.
     """
     return 1.0 - _used(rollout, max_tokens)
 
@@ -510,13 +514,13 @@ def cosine(
 ) -> float:
     """Follows half a cosine wave from the `short` value at 0 tokens to the `long` value at `max_tokens`.
 
-    Correct and wrong completions have separate values: by default, a short completion scores higher than a long one if
+    Correct and wrong completions have separate values. By default, a short completion scores higher than a long one if
     it is correct, and lower if it is wrong. At `max_tokens` and above, the value is `exceeded`, or the `long` value if
     `exceeded` is None.
 
     Source: Yeo et al., 2025, arXiv:2502.03373, where the five values are r_0^c, r_L^c, r_0^w, r_L^w and r_e. The paper
-    uses 2, 1, -10, 0 and -10. Only the last of these is also the default here; the other defaults are within [-1, 1],
-    like other rewards.
+    uses 2, 1, -10, 0 and -10. Only the last of these is also the default here. The other defaults are within [-1, 1],
+    as for other rewards.
     """
     used = _used(rollout, max_tokens)
     if used == 1.0 and exceeded is not None:
@@ -537,9 +541,9 @@ def repetition_penalty(rollout: Rollout, *, ngram: float = 4) -> float:
 
 @reward
 def overlong_penalty(rollout: Rollout, *, max_tokens: float = 512, margin: float = 128) -> float:
-    """0 up to `max_tokens - margin`, then falling linearly to -1 at `max_tokens`.
+    """0 up to `max_tokens - margin`, and then falls linearly to -1 at `max_tokens`.
 
-    Soft overlong punishment from DAPO (Yu et al., 2025, arXiv:2503.14476).
+    This is the soft overlong punishment from DAPO (Yu et al., 2025, arXiv:2503.14476).
     """
     over = _length(rollout) - (max_tokens - margin)
     return -min(1.0, max(0.0, over / margin)) if margin > 0 else -float(over > 0)

@@ -15,8 +15,8 @@ train_results.json    results before and after training
 reward_curve.png      the learning curve
 
 Files other than .jsonl are first written under a temporary name and then renamed, so they are never incomplete. A
-missing optional file is read as None or as empty; a damaged file raises an `InputError` that names it. If a run was
-killed, the last line of a .jsonl file may be incomplete; such a line is ignored.
+missing optional file is read as None or as empty. A damaged file raises an `InputError` that names it. If a run was
+killed, the last line of a .jsonl file may be incomplete. Such a line is ignored.
 
 Commands that write other folders (evaluations, sweeps, reports) share `free_folder`, `locked` and `write_aside`.
 """
@@ -80,9 +80,9 @@ class RunFolder:
         """The output folder of a run, checked but not yet created.
 
         Args:
-            output_dir: the folder; if None, a new one under `outputs/`.
-            resume: the checkpoint to resume from, or "auto". `output_dir` may then be that run's folder, which is
-                the default if a checkpoint is given; any other folder must be valid for a new run.
+            output_dir: the folder, or None for a new one under `outputs/`.
+            resume: the checkpoint to resume from, or "auto". `output_dir` may then be that run's folder, which is the
+                default if a checkpoint is given. Any other folder must be valid for a new run.
             remedy: advice for the error message.
 
         Raises:
@@ -113,14 +113,14 @@ class RunFolder:
     def checkpoint(self, step: int) -> Path:
         return self.path / f"checkpoint-{step}"
 
-    # Reading; every method raises `InputError` for a damaged or unreadable file.
+    # Reading. Every method raises `InputError` for a damaged or unreadable file.
 
     def config(self) -> dict[str, Any]:
         """config.yaml, which every run has."""
         return read_yaml(self.config_file)
 
     def arguments(self) -> dict[str, Any]:
-        """arguments.yaml; for a run without a config, config.yaml, which then has the same sections."""
+        """arguments.yaml, or config.yaml for a run without a config, which then has the same sections."""
         return read_yaml(self.arguments_file) if self.arguments_file.is_file() else self.config()
 
     def manifest(self) -> dict[str, Any]:
@@ -132,11 +132,11 @@ class RunFolder:
         return read_json(self.results_file) if self.results_file.is_file() else None
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl, each with its step; empty if missing."""
+        """The lines of metrics.jsonl, each with its step. Empty if the file is missing."""
         return list(_steps_in(self.metrics_file))
 
     def rollouts(self) -> Iterator[dict[str, Any]]:
-        """Training rollouts from rollouts.jsonl, each with its step; empty if missing."""
+        """Training rollouts from rollouts.jsonl, each with its step. Empty if the file is missing."""
         return _steps_in(self.rollouts_file)
 
     def evaluation_steps(self) -> list[int]:
@@ -165,7 +165,8 @@ class RunFolder:
     def write_config(
         self, config: dict[str, Any], arguments: dict[str, Any] | None = None, from_step: int | None = None
     ) -> None:
-        """Write config.yaml, and arguments.yaml if given. `from_step`: the step a resumed run continues from."""
+        """Write config.yaml, and arguments.yaml if it is given. `from_step` is the step from which a resumed run
+        continues."""
         suffix = "" if from_step is None else f"_from_step_{from_step}"
         for file, values in ((self.config_file, config), (self.arguments_file, arguments)):
             if values is not None:
@@ -217,7 +218,7 @@ class RunFolder:
         _append(self.rollouts_file, [{"step": step, **record} for record in records])
 
     def cut_after(self, step: int) -> None:
-        """Remove records after `step`, and a finished run's totals; a resumed run writes them again."""
+        """Remove records after `step`, and a finished run's totals. A resumed run writes them again."""
         for file in (self.metrics_file, self.rollouts_file):
             if file.exists():
                 kept = [each for each in _steps_in(file) if each["step"] <= step and "train_runtime" not in each]
@@ -238,7 +239,7 @@ class RunFolder:
 
 @lru_cache(maxsize=1)
 def installed_commit() -> str | None:
-    """The Git commit of this code, if it was installed from Git or is a checkout; None if unknown."""
+    """The Git commit of this code if it was installed from Git or is a checkout, or None if the commit is unknown."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         source = json.loads(metadata.distribution("rg-env").read_text("direct_url.json") or "{}")
         if "vcs_info" in source:
@@ -255,8 +256,8 @@ def is_missing_folder(model: str) -> bool:
 
 
 def model_path_problem(model: str, *, adapters: bool = False) -> str | None:
-    """Why no model can be loaded from a path: the folder does not exist, or it contains no model (with `adapters`,
-    neither a model nor LoRA adapters). None for names on the Hub."""
+    """The reason why no model can be loaded from a path: the folder does not exist, or does not contain a model (or,
+    with `adapters`, LoRA adapters). None for names on the Hub."""
     if is_missing_folder(model):
         return f"the folder {model} does not exist"
     files = ("config.json", "adapter_config.json") if adapters else ("config.json",)
@@ -271,7 +272,7 @@ def model_path_problem(model: str, *, adapters: bool = False) -> str | None:
 
 
 def checkpoint_step(folder: Path) -> int | None:
-    """The N in checkpoint-N; None for any other name."""
+    """The N in checkpoint-N, or None for any other name."""
     match = re.fullmatch(r"checkpoint-(\d+)", folder.name)
     return int(match[1]) if match else None
 
@@ -299,7 +300,8 @@ def json_lines(file: Path) -> Iterator[dict[str, Any]]:
         InputError: the file is damaged or unreadable.
     """
     try:
-        with file.open("rb") as lines:  # bytes: model text may contain characters that str.splitlines() splits at
+        # Read as bytes, because str.splitlines() would also split at characters in the model's text.
+        with file.open("rb") as lines:
             for number, line in enumerate(lines, 1):
                 if not line.strip():
                     continue
@@ -358,7 +360,8 @@ def free_folder(
 
 @contextmanager
 def locked(folder: Path, busy: str) -> Iterator[None]:
-    """Hold a lock on `folder`; the system releases it if the process dies. Does nothing on file systems without locks.
+    """Hold a lock on `folder`, which the system releases if the process dies. Does nothing on file systems without
+    locks.
 
     Raises:
         OutputFolderError: another process holds the lock (the message is `busy`), or the folder cannot be opened.
@@ -400,7 +403,7 @@ def written_aside(file: Path) -> Iterator[Path]:
     try:
         yield aside
         aside.replace(file)
-    except OSError:  # a full disk
+    except OSError:  # the disk may be full
         aside.unlink(missing_ok=True)
         raise
 

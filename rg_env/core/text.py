@@ -1,4 +1,4 @@
-"""Human-readable text: one-line errors, untrusted text made safe for terminals, short forms of values and names.
+"""Human-readable text: one-line errors, untrusted text made safe for terminals, and short forms of values and names.
 
     raise InputError(f"cannot load {name}: {reason_of(error)}")       # another library's error on one line
     print(without_controls(completion))                               # control characters as escapes
@@ -20,11 +20,11 @@ from typing import Any, TypeGuard
 
 from rg_env.errors import RGEnvError, nearest
 
-_JOINERS = "\u200c\u200d"  # used in Indic and Persian scripts and in emoji; they neither reorder nor hide text
+_JOINERS = "\u200c\u200d"  # joiners in Indic and Persian scripts and in emoji, which neither reorder nor hide text
 
 
 def similar_file(missing: Path) -> str:
-    """A question that suggests similar names of files in the folder of a missing file; "" if none are similar."""
+    """A question that suggests similar names of files in the folder of a missing file, or "" if none are similar."""
     folder = missing.parent
     names = [file.name for file in folder.iterdir() if file.is_file()] if folder.is_dir() else []
     found = " or ".join(one_line(folder / name) for name in nearest(missing.name, names))
@@ -35,7 +35,8 @@ def similar_file(missing: Path) -> str:
 
 
 def one_line(what: object, most: int = 200) -> str:
-    """Untrusted text for a terminal or a log: one line of printable characters, cut to `most` characters plus "..."."""
+    """Make untrusted text safe for a terminal or a log: one line of printable characters, cut to `most` characters plus
+    "..."."""
     text = " ".join("".join(each if each.isprintable() else " " for each in str(what)).split())
     return text if len(text) <= most else f"{text[:most]}..."
 
@@ -65,7 +66,7 @@ def visible_line(text: str) -> str:
 def reason_of(error: BaseException, most: int = 300) -> str:
     """The message of another library's error, shortened to one line, or the error's class if the message is empty.
 
-    For an `OSError`, only the reason, because the surrounding message names the file.
+    For an `OSError`, only the reason is returned, because the surrounding message names the file.
     """
     reason = error.strerror if isinstance(error, OSError) and error.strerror else error
     return one_line(reason, most) or type(error).__name__
@@ -75,7 +76,7 @@ def json_problem(error: ValueError | RecursionError) -> str:
     """The problem that `json.loads` raised an error for, as a predicate: "is not JSON: ..."."""
     if isinstance(error, RecursionError):
         return "is nested too deeply"
-    if type(error) is ValueError:  # its subclasses report syntax and encoding
+    if type(error) is ValueError:  # its subclasses are for syntax and encoding errors
         return f"has a number with more than {sys.get_int_max_str_digits():,} digits"
     return f"is not JSON: {one_line(error)}"
 
@@ -84,10 +85,10 @@ def user_error(error: BaseException) -> str:
     """An error from the user's code on one line: "TYPE: MESSAGE (FILE, line N)"."""
     try:
         text = error.msg if isinstance(error, SyntaxError) else str(error)
-    except Exception:  # str() of a user-defined exception may fail, too
+    except Exception:  # str() of a user-defined exception may also fail
         text = ""
     what = one_line(text, 300)
-    if not isinstance(error, RGEnvError):  # our own messages do not need the type
+    if not isinstance(error, RGEnvError):  # rg_env's own messages do not need the type
         what = f"{type(error).__name__}: {what}".rstrip(": ")
     if isinstance(error, SyntaxError) and error.filename:
         return f"{what} ({error.filename}, line {error.lineno})"
@@ -135,7 +136,7 @@ def shortened(value: object) -> str:
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:
-    """The first `most` names, and how many more there are: "a, b, c and 2 more"."""
+    """List the first `most` names and how many more there are, as in "a, b, c and 2 more"."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
@@ -147,13 +148,13 @@ def gigabytes(size: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun: "1 question", "1,024 questions", "2 processes"."""
+    """Format a number with its noun, as in "1 question", "1,024 questions" or "2 processes"."""
     plural = "es" if noun.endswith(("s", "ch")) else "s"
     return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
 def cut_bytes(text: str, most: int = 80) -> str:
-    """The start of `text`, cut to `most` bytes, for folder names: file systems allow 255 bytes."""
+    """The start of `text`, cut to `most` bytes, for folder names, because file systems allow 255 bytes."""
     return text.encode()[:most].decode(errors="ignore")
 
 
@@ -163,7 +164,7 @@ def file_part(name: str) -> str:
 
 
 def short_keys(keys: Iterable[str], separator: str = ".") -> dict[str, str]:
-    """A unique short form of each dotted key: its last part, or more parts if needed."""
+    """A unique short form of each dotted key, which is its last part, or more parts if needed."""
     keys = list(keys)
 
     def end(key: str, count: int) -> str:
@@ -188,5 +189,5 @@ def shown(value: object) -> str:
 
 
 def described(values: dict[str, Any]) -> str:
-    """`values` as key=value pairs on one line: "learning_rate=1e-06 max_tokens=64"."""
+    """Format `values` as key=value pairs on one line, such as "learning_rate=1e-06 max_tokens=64"."""
     return " ".join(f"{label}={shown(values[key])}" for key, label in short_keys(values).items())

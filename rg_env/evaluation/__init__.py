@@ -17,11 +17,11 @@ def evaluate(
     """Evaluate models on tasks, like `rg-env eval`, and return the results and the output folder.
 
     Args:
-        models, tasks: lists of names, or mappings by name, as in an evaluation config.
+        models, tasks: lists of names, or mappings keyed by name, as in an evaluation config.
         sections: other keys of the config, such as `num_examples=50` and `sampling={"max_tokens": 512}`.
 
     Raises:
-        ConfigError: keys or values are invalid; all of them are reported at once. For other errors, see
+        ConfigError: keys or values are invalid. All of them are reported at once. For other errors, see
             `runner.run_evaluation`.
     """
     from rg_env.core.config.files import Document

@@ -4,7 +4,7 @@
     config = eval_config_of(["models=tiny", "tasks=leg_counting"])
 
 Everything that can be validated without a model is validated here, without importing torch or reasoning_gym. Values
-missing from a config may come from a training run: see `evaluation.trained`.
+missing from a config may come from a training run (see `evaluation.trained`).
 """
 
 import contextlib
@@ -48,7 +48,7 @@ class SamplingConfig(Section):
     """How answers are sampled."""
 
     temperature: parsing.From0 = 1.0
-    """Sampling temperature; 0: greedy."""
+    """Sampling temperature. 0 means greedy decoding."""
     top_p: TopP = 1.0
     """Nucleus sampling: tokens are sampled from the smallest set of most likely tokens whose total probability is at
     least this value."""
@@ -77,8 +77,8 @@ class RequestsConfig(Section):
     tries: Positive = 6
     """Maximum number of attempts per call. Temporary errors (429, 5xx), timeouts and malformed replies are retried."""
     pause_s: parsing.Above0 = 0.5
-    """Seconds to wait before the second attempt; doubles after each further attempt, up to 60. If the server requests a
-    pause, that pause is used instead."""
+    """Seconds to wait before the second attempt. The pause doubles after each further attempt, up to 60 seconds. If the
+    server requests a pause, that pause is used instead."""
     give_up_after: Positive = 32
     """A model's evaluation stops after this many consecutive failed calls."""
 
@@ -87,10 +87,10 @@ class ServingConfig(Section):
     """How models without a `url` are served."""
 
     kind: Literal["auto", "embedded", "vllm"] = "auto"
-    """"vllm": a vLLM server for each model, one per GPU; "embedded": transformers, in this process; "auto": vLLM if it
-    is installed and there is a GPU."""
+    """"vllm" uses a vLLM server for each model, one per GPU. "embedded" uses transformers in this process. "auto" uses
+    vLLM if it is installed and there is a GPU, and the embedded engine otherwise."""
     gpus: list[parsing.Count] | None = None
-    """GPUs to use; default: all. Each GPU serves one model at a time."""
+    """GPUs to use. Each GPU serves one model at a time. Default: all GPUs."""
     vllm_args: list[Text] = Field(default_factory=list)
     """Additional arguments for vLLM's server."""
     start_timeout_s: parsing.Above0 = 900.0
@@ -106,27 +106,28 @@ class ExternalConfig(Section):
     include: Text | None = None
     """Folder with additional task files in lm-eval's format. Code that they refer to (`!function`) is executed."""
     num_examples: Positive | None = None
-    """Number of examples per benchmark task, starting with the first; default: all."""
+    """Number of examples per benchmark task, starting with the first. Default: all examples."""
     temperature: parsing.From0 | None = None
-    """Sampling temperature; default: the task's own setting, otherwise 0 (greedy)."""
+    """Sampling temperature. Default: the task's own setting if it has one, otherwise 0 (greedy)."""
     top_p: TopP | None = None
-    """Nucleus sampling, like `sampling.top_p`; default: the task's own setting, otherwise 1."""
+    """Nucleus sampling, like `sampling.top_p`. Default: the task's own setting if it has one, otherwise 1."""
     max_tokens: Positive | None = None
-    """Maximum number of new tokens per answer; default: the task's own setting, otherwise `sampling.max_tokens`."""
+    """Maximum number of new tokens per answer. Default: the task's own setting if it has one, otherwise
+    `sampling.max_tokens`."""
 
 
 class EvalOutputConfig(Section):
     """Output files."""
 
     dir: Text | None = None
-    """Output folder; default: a new folder under outputs/."""
+    """Output folder. Default: a new folder under outputs/."""
 
 
 _NAME = re.compile(r"[^\s/\\\x00-\x1f][^\\\x00-\x1f]{0,119}")
 _ALL_TASKS = "all_tasks"
 """Label in the names of files about all tasks."""
 _MOST_ANSWERS = 10_000_000
-"""Maximum number of answers per model and task; this many take several hundred megabytes of memory."""
+"""Maximum number of answers per model and task. This many answers take several hundred megabytes of memory."""
 SECRET = "contains a password or a query: put the key in an environment variable and name it in key_variable"
 
 
@@ -137,7 +138,8 @@ def split_address(text: str) -> dict[str, str]:
 
 
 def name_of(text: str) -> str:
-    """A model's default name: the name of its folder (for a checkpoint, RUN/CHECKPOINT), or the model as given."""
+    """A model's default name, which is the name of its folder (for a checkpoint, RUN/CHECKPOINT), or the model as
+    given."""
     model = split_address(text)["model"]
     parts = Path(model).parts
     if len(parts) > 1 and checkpoint_step(Path(parts[-1])) is not None:
@@ -146,8 +148,8 @@ def name_of(text: str) -> str:
 
 
 def run_of(model: str) -> RunFolder | None:
-    """The training run that a model folder belongs to: the folder itself, its parent, or `run/` in a model that `rg-env
-    push` published; None for other models."""
+    """The training run that a model folder belongs to, which is the folder itself, its parent, or `run/` in a model
+    that `rg-env push` published. None for other models."""
     folder = Path(model)
     if not os.path.isdir(model) or not (
         RunFolder.is_run(folder) or any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
@@ -158,8 +160,8 @@ def run_of(model: str) -> RunFolder | None:
 
 
 def _url_problem(url: str) -> str | None:
-    """The reason why `url` is not a valid endpoint; None if it is."""
-    if {"@", "?", "#"} & set(url):  # possibly part of a secret, which would be written to all output files
+    """The reason why `url` is not a valid endpoint, or None if it is."""
+    if {"@", "?", "#"} & set(url):  # this may be part of a secret, which would be written to all output files
         return SECRET
     try:
         parts = urlsplit(url)
@@ -184,15 +186,15 @@ class EvalModel(Section):
     """A model's key is its name in tables and plots."""
 
     model: Text
-    """Folder of a model, checkpoint or LoRA adapter; name on the Hugging Face Hub; "tiny"; or the model's name at
+    """Folder of a model, checkpoint or LoRA adapter, a name on the Hugging Face Hub, "tiny", or the model's name at
     `url`."""
     url: Text | None = None
-    """URL of an OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1; default: the model runs on this
-    machine."""
+    """URL of an OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1. Default: the model runs on this machine.
+    """
     key_variable: Text | None = None
-    """Environment variable with the endpoint's API key; default: OPENAI_API_KEY, or no key for local endpoints."""
+    """Environment variable with the endpoint's API key. Default: OPENAI_API_KEY, or no key for local endpoints."""
     system_prompt: str | None = None
-    """System prompt for this model, instead of `prompt.system_prompt`; empty: no system prompt."""
+    """System prompt for this model, which replaces `prompt.system_prompt`. An empty text means no system prompt."""
     price: Price | None = None
     """Token prices, used to compute costs."""
 
@@ -203,7 +205,7 @@ class EvalTask(parsing.TaskOptions):
     task: Text | None = None
     """Name of the task, if the key is a label."""
     num_examples: Positive | None = None
-    """Number of distinct questions; default: the evaluation's `num_examples`."""
+    """Number of distinct questions. Default: the evaluation's `num_examples`."""
     sampling: TaskSampling = TaskSampling()
     """Settings that override `sampling` for this task."""
 
@@ -212,25 +214,25 @@ class PublishedRow(Section):
     """A row has the models' accuracies on one task, or their means over several tasks."""
 
     tasks: Annotated[list[Text], Field(min_length=1)] | None = None
-    """Tasks or labels to average the accuracies over; default: the task or label with the same name as the row."""
+    """Tasks or labels to average the accuracies over. Default: the task or label with the same name as the row."""
     accuracy: Annotated[dict[str, parsing.Share], Field(min_length=1)]
     """Accuracy of each model, between 0 and 1."""
 
     def names(self, row: str) -> list[str]:
-        """Names of the tasks to average the accuracies over; `row` is the row's name."""
+        """Names of the tasks to average the accuracies over. `row` is the row's name."""
         return self.tasks or [row]
 
 
 class PublishedTable(Section):
-    """Each table contains the accuracies from a single source; its tasks and models must be part of the evaluation."""
+    """Each table contains the accuracies from a single source. Its tasks and models must be part of the evaluation."""
 
     source: Text
     """Where the accuracies were published, such as a paper's title or URL."""
     tolerance: parsing.Share
-    """Maximum difference between two accuracies that count as equal; 0.05 is five percentage points."""
+    """Maximum difference between two accuracies that count as equal. 0.05 is five percentage points."""
     num_examples: Positive | None = None
-    """Number of distinct questions per task behind each accuracy; default: unknown, so accuracies are treated as
-    exact."""
+    """Number of distinct questions per task behind each accuracy. By default, it is unknown and accuracies are treated
+    as exact."""
     rows: Annotated[dict[str, PublishedRow], Field(min_length=1)]
     """Published accuracies, by task or by a name of your choice."""
 
@@ -239,7 +241,7 @@ _BY_NAME = named("{name: b, num_examples: 20}", "give the second one a label: {n
 
 
 def _without_categories(tasks: Any) -> Any:
-    """Replace each entry named after a category with entries for its tasks; a task's own entry takes precedence."""
+    """Replace each entry named after a category with entries for its tasks. A task's own entry takes precedence."""
     if not isinstance(tasks, Mapping):
         return tasks
     found: dict[str, Any] = {}
@@ -272,37 +274,37 @@ class EvalConfig(Section):
     }
 
     imports: list[Text] = Field(default_factory=list)
-    """Modules or .py files that register custom tasks or rewards; file paths are relative to this config."""
+    """Modules or .py files that register custom tasks or rewards. File paths are relative to this config."""
     models: Annotated[dict[str, EvalModel], Field(min_length=1)]
     """Models to evaluate."""
     tasks: dict[str, EvalTask] = Field(default_factory=dict)
-    """Tasks to evaluate on; naming a category selects all of its tasks. Default: no tasks if there are external
-    benchmarks or `data`, otherwise the evaluation tasks and data from a model's training run, with the run's number of
-    questions and sampling settings."""
+    """Tasks to evaluate on. The name of a category selects all of its tasks. Default: no tasks if there are external
+    benchmarks or `data`. Otherwise, the evaluation tasks and data of a model's training run are used, with the run's
+    number of questions and sampling settings."""
     data: DataConfig | None = None
     """Your own questions and answers, in addition to tasks or instead of them. `eval_seed` selects `num_examples` of
     the rows, as in training. Rows a checkpoint was trained on are skipped for that checkpoint."""
     num_examples: Positive = 100
-    """Number of distinct questions for each task and for `data`; a task can set its own `num_examples`."""
+    """Number of distinct questions for each task and for `data`. A task can set its own `num_examples`."""
     rollouts_per_example: Positive = 1
-    """Number of sampled answers per question; if it is above 1, pass@k is reported."""
+    """Number of sampled answers per question. If it is above 1, pass@k is reported."""
     greedy: bool = False
-    """Also generate one greedy answer per question."""
+    """Whether to also generate one greedy answer per question."""
     eval_seed: parsing.Seed = 0
-    """Seed that determines the questions, including the rows selected from `data`; default: the seed in a model's
-    training run, otherwise 0."""
+    """Seed that determines the questions, including the rows selected from `data`. Default: the seed of a model's
+    training run if there is one, otherwise 0."""
     split_by: SplitBy = "problem"
-    """Rule that assigns questions to the evaluation split, like `splits.by` in training; default: the rule in a model's
+    """Rule that assigns questions to the evaluation split, like `splits.by` in training. Default: the rule of a model's
     training run. Problems (or questions) that a checkpoint was trained on are skipped for that checkpoint, and their
     number is reported."""
     seed: parsing.Seed = 0
-    """Sampling seed for models served by the embedded engine; default: the seed in a model's training run."""
+    """Sampling seed for models served by the embedded engine. Default: the seed of a model's training run."""
     grading: Literal["hardened", "partial", "upstream"] = "hardened"
-    """How answers to tasks are graded, as in training; default: the setting in a model's training run, otherwise
-    "hardened"."""
+    """How answers to tasks are graded, as in training. Default: the setting of a model's training run if there is one,
+    otherwise "hardened"."""
     prompt: parsing.PromptConfig = parsing.PromptConfig()
     rewards: parsing.Rewards = Field(default_factory=parsing.default_rewards)
-    """Rewards by name; the reported reward is their weighted sum."""
+    """Rewards by name. The reported reward is their weighted sum."""
     sampling: SamplingConfig = SamplingConfig()
     external: ExternalConfig = ExternalConfig()
     requests: RequestsConfig = RequestsConfig()
@@ -344,7 +346,7 @@ class EvalConfig(Section):
 
     @property
     def data_name(self) -> str | None:
-        """Name of `data` in results. None without data."""
+        """Name of `data` in results, or None without data."""
         return self.data.name if self.data else None
 
     @property
@@ -353,7 +355,7 @@ class EvalConfig(Section):
         return [*self.tasks, *([self.data_name] if self.data_name else [])]
 
     def count(self, name: str) -> int:
-        """Number of questions for the task `name`; for `data`, the maximum number."""
+        """Number of questions for the task `name`, or the maximum number for `data`."""
         return (name in self.tasks and self.tasks[name].num_examples) or self.num_examples
 
     def sampling_of(self, name: str) -> SamplingConfig:
@@ -392,7 +394,7 @@ def load_eval_config(file: str | Path, overrides: Sequence[str] = ()) -> EvalCon
 
     Raises:
         InputError: a file cannot be read.
-        ConfigError: keys, types, ranges, names or combinations are invalid; all of them are reported at once.
+        ConfigError: keys, types, ranges, names or combinations are invalid. All of them are reported at once.
     """
     document, file_alone = read_config(file, overrides), read_config(file)
     _take_held_out(file_alone)
@@ -406,7 +408,7 @@ def eval_config_of(overrides: Sequence[str]) -> EvalConfig:
 
 
 def checked_eval_config(document: Document, file_alone: Document | None = None) -> EvalConfig:
-    """Make a config from `document`; `file_alone` is the document without the command line's overrides. Raises the same
+    """Make a config from `document`. `file_alone` is the document without the command line's overrides. Raises the same
     errors as `load_eval_config`."""
     _take_held_out(document)
     config = parse_config(document, EvalConfig, _names)
@@ -479,10 +481,10 @@ def _without_unmeasured(config: EvalConfig) -> EvalConfig:
 
 
 def _known(file_alone: Document) -> tuple[set[str], set[str]]:
-    """Names of the models and of the tasks in a config file, with those that it sets to null."""
+    """Names of the models and of the tasks in a config file, including those that it sets to null."""
     models, tasks = ({path[1] for path in file_alone.nulls if path[:-1] == (key,)} for key in ("models", "tasks"))
     given = {key: value for key in ("models", "tasks", "data") if (value := file_alone.get((key,))) is not None}
-    with contextlib.suppress(ConfigError):  # the command line may replace an invalid section
+    with contextlib.suppress(ConfigError):  # a section may be invalid, because the command line may replace it
         alone = parse_config(Document({"models": {"": TINY}, **given}, file_alone.file), EvalConfig)
         return models | {*alone.models}, tasks | {*alone.names}
     return models, tasks
@@ -513,7 +515,7 @@ def _models(config: EvalConfig) -> Iterator[Problem]:
 
 
 def path_problems(models: Iterable[EvalModel]) -> Iterator[str]:
-    """Why models on this machine cannot be loaded from their paths."""
+    """The reasons why models on this machine cannot be loaded from their paths."""
     for model in models:
         if not model.url and model.model != TINY and (problem := model_path_problem(model.model, adapters=True)):
             yield problem
@@ -569,8 +571,8 @@ def _external(config: EvalConfig) -> Iterator[Problem]:
 
 
 def _published(config: EvalConfig, document: Document, file_alone: Document) -> Iterator[Problem]:
-    """Check for published accuracies of unknown tasks or models. Those that the config file has but the command line
-    leaves out are fine, unless the accuracies are from the command line, too."""
+    """Check for published accuracies of unknown tasks or models. Tasks and models that are in the config file but left
+    out by the command line are allowed, unless the accuracies themselves are from the command line."""
     known_models, known_tasks = _known(file_alone)
     for table, each in config.published.items():
         for row, figures in each.rows.items():

@@ -1,7 +1,7 @@
-"""External benchmarks: tasks from lm-evaluation-harness, sent to the models like rg_env's own tasks.
+"""External benchmarks, which are tasks from lm-evaluation-harness that are sent to the models like rg_env's own tasks.
 
     with Harness(config, folder) as harness:
-        benchmarks = harness.prepare()                # lm-eval's requests; this needs no model
+        benchmarks = harness.prepare()                # lm-eval's requests, which do not need a model
         ...                                           # `runner.ask_all` sends them to the models
         results = [harness.score(each) for each in benchmarks]
 
@@ -39,8 +39,8 @@ FOLDER = "external"
 LOG, REQUESTS = f"{FOLDER}/lm_eval.log", f"{FOLDER}/requests.jsonl"
 _SHIPPED = Path("configs") / "lm_eval"
 _SCORING_S = 600.0
-"""Time limit in seconds for grading one model's answers, plus the same again for every 1,000 answers. Simplifying a
-mathematical answer may never end."""
+"""Time limit in seconds for grading one model's answers, plus as many seconds for every 1,000 answers. A limit is
+needed because simplifying a mathematical answer may never end."""
 
 
 _SIMILAR = {"gsm8k_cot_rg": "gsm8k_rg", "llama_math": "math_rg", "llama_math_algebra": "math_rg"}
@@ -96,7 +96,7 @@ class Benchmark(Work):
         return record["key"]
 
     def records(self, replies: Mapping[Any, Reply], rollouts: Mapping[Any, Rollout]) -> Iterator[Record]:
-        """The replies' records; lm-eval grades the answers at the end."""
+        """The replies' records. lm-eval grades the answers at the end."""
         for key, reply in replies.items():
             usage = {"completion_tokens": reply.completion_tokens, "truncated": reply.truncated}
             yield {"benchmark": self.label, "key": key, "text": reply.text, **usage}
@@ -158,7 +158,7 @@ class Harness:
         ]
 
     def _descriptions(self) -> dict[str, str]:
-        """The configured prompt, for each benchmark that rg_env ships; empty if no prompt is configured, because the
+        """The configured prompt, for each benchmark that rg_env ships. Empty if no prompt is configured, because the
         benchmarks then use the prompt from the Reasoning Gym paper's training runs."""
         prompt = self._config.prompt
         if "system_prompt" not in prompt.model_fields_set:
@@ -222,7 +222,7 @@ class _Refused(Exception):
 
 
 def sampling_of(config: EvalConfig, of_task: dict[str, Any]) -> Sampling:
-    """The task's own sampling settings, overridden by those in the config; greedy by default."""
+    """The task's own sampling settings, overridden by those in the config. The default is greedy decoding."""
     external = config.external
     lengths = [of_task[each] for each in ("max_gen_toks", "max_tokens", "max_new_tokens") if each in of_task]
     temperature = 0.0 if of_task.get("do_sample") is False else of_task.get("temperature", 0.0)
@@ -234,9 +234,9 @@ def sampling_of(config: EvalConfig, of_task: dict[str, Any]) -> Sampling:
 
 
 def include_folders(given: str | None) -> list[Path]:
-    """Folders of task files in addition to lm-eval's own: those that rg_env ships, and `given`."""
+    """Folders of task files in addition to lm-eval's own, which are those that rg_env ships, and `given`."""
     package = Path(rg_env.__file__).parent
-    shipped = package / _SHIPPED  # in a wheel
+    shipped = package / _SHIPPED  # its place in a wheel
     if not shipped.is_dir():
-        shipped = package.parent / _SHIPPED  # in a clone
+        shipped = package.parent / _SHIPPED  # its place in a clone
     return [folder.absolute() for folder in (shipped, Path(given) if given else None) if folder is not None]

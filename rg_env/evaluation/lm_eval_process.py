@@ -10,7 +10,7 @@ The process exchanges JSON values with `external`, which calls the models. No ot
     -> {"scores": [{"task", "metric", "filter", "value", "stderr", "n", "num_fewshot", "version"}]}
     -> {"error": one line} instead of either
 
-lm-eval's evaluation runs twice: the first run is stopped when it calls the model; in the second run, that call returns
+lm-eval's evaluation runs twice. The first run is stopped when it calls the model. In the second run, that call returns
 the answers. This process does not have API keys, and does not run code written by models (lm-eval rejects such tasks).
 """
 
@@ -43,15 +43,15 @@ Loaded = dict[str, dict[str, Any]]
 
 
 class Refused(Exception):
-    """The user's input is invalid; the message is shown to the user."""
+    """The user's input is invalid. The message is shown to the user."""
 
 
 class _Requests(Exception):
-    """Raised to stop lm-eval's first run; contains the requests from that run."""
+    """Raised to stop lm-eval's first run. It contains the requests from that run."""
 
 
 class _Model(LM):
-    """Stand-in for any model: returns the answers, or stops lm-eval if there are no answers yet."""
+    """Stand-in for any model. It returns the answers, or stops lm-eval if there are no answers yet."""
 
     tokenizer_name = "chat"
 
@@ -77,7 +77,7 @@ class _Model(LM):
             postprocess_generated_text(self._answers[key], settings.get("until"), None) for key, _, settings in asked
         ]
 
-    # These methods are abstract in `LM`; `_load` rejects tasks that call them.
+    # These methods are abstract in `LM`, and `_load` rejects tasks that call them.
     def loglikelihood(self, requests: list[Any]) -> NoReturn:
         raise Refused("chat endpoints report no likelihoods")
 
@@ -110,7 +110,8 @@ def load(manager: TaskManager, names: list[str], descriptions: dict[str, str]) -
     loaded = {name: _load(manager, name) for name in names}
     for name in descriptions.keys() & loaded.keys():
         for task in loaded[name]["tasks"].values():
-            task.set_config("description", f"{{% raw %}}{descriptions[name]}{{% endraw %}}")  # it is a template
+            # The description may be a template.
+            task.set_config("description", f"{{% raw %}}{descriptions[name]}{{% endraw %}}")
     return loaded
 
 
@@ -140,7 +141,7 @@ def ask(loaded: Loaded, limit: int | None, system_prompts: list[str | None], fil
 def score(
     loaded: Loaded, limit: int | None, benchmark: str, system_prompt: str | None, answers: dict[str, str], output: str
 ) -> dict[str, Any]:
-    """Grade the answers; lm-eval's own results and its verdict on each answer are written to files."""
+    """Grade the answers. lm-eval's own results and its verdict on each answer are written to files."""
     results = _evaluate(loaded, limit, system_prompt, _Model(benchmark, answers))
     samples = results.pop("samples")
     _write(Path(f"{output}.json"), [results], indent=1)

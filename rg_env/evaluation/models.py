@@ -5,8 +5,8 @@
     async with embedded("tiny", config) as model: model.replies(requests)
 
 Calls to endpoints are retried with exponential backoff after temporary errors (429, 5xx), timeouts, broken connections
-and malformed replies. Permanent errors are not retried: an overlong prompt makes only its own call fail; a wrong key or
-an unknown model makes all calls fail. Replies are validated, and the endpoint's API key is masked in them.
+and malformed replies. Permanent errors are not retried. An overlong prompt makes only its own call fail, whereas a
+wrong key or an unknown model makes all calls fail. Replies are validated, and the endpoint's API key is masked in them.
 """
 
 import asyncio
@@ -46,9 +46,9 @@ _LONGEST_PAUSE_S = 60.0
 _FOR_NOW = (408, 409, 425, 429)
 _FOR_ALL = (401, 402, 403, 404, 405)
 _SHORTEST_KEY = 8
-"""Minimum length of a secret key; shorter ones are placeholders such as "none"."""
+"""Minimum length of a secret key. Shorter ones are placeholders such as "none"."""
 _MOST_TOKENS = 2**40
-"""Maximum plausible number of tokens; larger numbers in replies are ignored."""
+"""Maximum plausible number of tokens. Larger numbers in replies are ignored."""
 _GRACE_S = 15.0
 _LORA_RANKS = (16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM's `--max-lora-rank` accepts, starting with its default."""
@@ -101,7 +101,7 @@ class Endpoint:
         for number in range(1, tries + 1):
             pause = min(self.config.pause_s * 2 ** (number - 1), _LONGEST_PAUSE_S)
             try:
-                # httpx's timeout does not stop a server that sends a byte a minute
+                # httpx's timeout does not stop a server that sends one byte per minute
                 async with asyncio.timeout(timeout_s):
                     response = await self.client.post("chat/completions", json=body)
                 value = self._json(response)
@@ -122,7 +122,7 @@ class Endpoint:
             except _Damaged as error:
                 problem = f"no chat completion came back: {error}"
             if number < tries:
-                await asyncio.sleep(pause * (0.75 + random.random() / 2))  # jitter, which spreads out the retries
+                await asyncio.sleep(pause * (0.75 + random.random() / 2))  # the random factor spreads out the retries
         return Reply(error=f"{problem} ({tries} tries)" if tries > 1 else problem)
 
     async def check_served(self) -> None:
@@ -137,7 +137,7 @@ class Endpoint:
             raise InputError(f"{address} rejects the key: HTTP 401")
         try:
             names = [each["id"] for each in self._json(response)["data"] if isinstance(each["id"], str)]
-        except (_Damaged, LookupError, TypeError):  # no usable list; if the name is wrong, the first call fails
+        except (_Damaged, LookupError, TypeError):  # without a usable list, a wrong name makes the first call fail
             return
         # Some servers list "models/NAME" but accept NAME.
         if names and not any(each == self.served_name or each.endswith(f"/{self.served_name}") for each in names):
@@ -145,7 +145,7 @@ class Endpoint:
             raise InputError(f"{address} does not serve {self.served_name!r}: it serves {served}")
 
     def _json(self, response: httpx.Response) -> Any:
-        """The parsed JSON body; None for an error response whose body is not JSON. The API key, which some endpoints
+        """The parsed JSON body, or None for an error response whose body is not JSON. The API key, which some endpoints
         include in error messages, is masked."""
         text = response.text
         if len(self.key) >= _SHORTEST_KEY:
@@ -164,7 +164,7 @@ class _Damaged(Exception):
 
 def _reply_in(value: Any) -> Reply:
     choices = value.get("choices") if isinstance(value, dict) else None
-    if not isinstance(choices, list) or not choices:  # some services report errors with status 200
+    if not isinstance(choices, list) or not choices:  # some services report errors with the status 200
         error = _message_in(value)
         raise _Damaged(f"the reply has no choice{f': {error}' if error else ''}")
     choice = choices[0] if isinstance(choices[0], dict) else {}
@@ -172,7 +172,7 @@ def _reply_in(value: Any) -> Reply:
     if not isinstance(message, dict) or not isinstance(message.get("content"), str | None):
         raise _Damaged("the reply's choice has no message")
     usage = value["usage"] if isinstance(value.get("usage"), dict) else {}
-    # vLLM and others return the reasoning separately, under one of these names.
+    # vLLM and other servers return the reasoning separately, under one of these names.
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     return Reply(
         text=message.get("content") or "",
@@ -202,7 +202,7 @@ def _message_in(value: Any) -> str:
 
 
 def _requested_pause(response: httpx.Response) -> float | None:
-    """Pause requested by the server, in seconds; None if it does not request one."""
+    """Pause requested by the server, in seconds, or None if it does not request one."""
     text = response.headers.get("retry-after", "")
     return min(float(text), _LONGEST_PAUSE_S) if re.fullmatch(r"\d+(\.\d+)?", text) else None
 
@@ -212,7 +212,7 @@ def _is_here(url: str) -> bool:
 
 
 def key_of(model: EvalModel) -> str:
-    """The API key of an endpoint, from the environment; empty for an endpoint on this machine without `key_variable`.
+    """The API key of an endpoint, from the environment. Empty for an endpoint on this machine without `key_variable`.
 
     Raises:
         InputError: the key is missing or malformed.
@@ -226,7 +226,8 @@ def key_of(model: EvalModel) -> str:
             f"{url}: the environment variable {variable} is not set: set it to the endpoint's key, or name another one "
             "in key_variable"
         )
-    if not (key.isascii() and key.isprintable() and key == key.strip()):  # httpx's error would contain the key
+    # Checked here, because httpx's error would contain the key.
+    if not (key.isascii() and key.isprintable() and key == key.strip()):
         raise InputError(
             f"{url}: the key in {variable} has spaces around it, a line break or invalid characters: set the variable "
             "to the bare key"
@@ -249,7 +250,7 @@ async def endpoint(model: EvalModel, config: EvalConfig, *, folds: bool = False)
         headers={"Authorization": f"Bearer {key}"} if key else {},
         timeout=config.requests.timeout_s,
         follow_redirects=True,
-        trust_env=not here,  # no proxy for local addresses
+        trust_env=not here,  # local addresses are not reached through a proxy
         verify=httpx.create_ssl_context(),
     )
     ready = Endpoint(url, model.model, config.requests, key, folds, new_client)
@@ -327,7 +328,7 @@ class LocalModel:
 
 @asynccontextmanager
 async def embedded(name: str, config: EvalConfig) -> AsyncIterator[LocalModel]:
-    """Load a local model into the embedded engine, and stop generation on exit.
+    """Load a local model into the embedded engine, and stop generating on exit.
 
     Raises:
         InputError: the model cannot be loaded.
@@ -358,7 +359,7 @@ def require_torch() -> None:
 
 
 def base_model(name: str) -> str | None:
-    """The base model of the LoRA adapters in the folder `name`; None if the folder has no adapters.
+    """The base model of the LoRA adapters in the folder `name`, or None if the folder does not contain adapters.
 
     Raises:
         InputError: the adapters do not name their base model.
@@ -389,8 +390,8 @@ def folds_system(name: str) -> bool:
 
 
 def local_engine(config: EvalConfig) -> Literal["embedded", "vllm"]:
-    """Engine for models without a URL; "auto" means vLLM if it is installed and there is a GPU, otherwise the embedded
-    engine."""
+    """Engine for models without a URL. "auto" means vLLM if it is installed and there is a GPU, and the embedded engine
+    otherwise."""
     if config.serving.kind != "auto":
         return config.serving.kind
     machine = Machine.here()
@@ -399,12 +400,13 @@ def local_engine(config: EvalConfig) -> Literal["embedded", "vllm"]:
 
 @asynccontextmanager
 async def serving(name: str, gpu: str | None, folder: Path, config: EvalConfig) -> AsyncIterator[tuple[str, str]]:
-    """Run a vLLM server for the model `name` on `gpu` (None: CPU), and yield its URL and the model's name in requests.
+    """Run a vLLM server for the model `name` on `gpu` (or on the CPU if it is None), and yield its URL and the model's
+    name in requests.
 
     LoRA adapters are served with their base model.
 
     Raises:
-        ServerError: the server does not start; its log is in `folder`.
+        ServerError: the server does not start. Its log is in `folder`.
         MissingExtraError: vLLM is not installed.
     """
     Machine.here().check_installed()
@@ -422,7 +424,7 @@ async def serving(name: str, gpu: str | None, folder: Path, config: EvalConfig) 
             raise ServerError(f"vLLM for {name} {what}: see {log}") from error
         yield f"http://{HOST}:{port}/v1", served
     finally:
-        # Not run in a thread, so that Ctrl-C does not interrupt it.
+        # This does not run in a thread, so that Ctrl-C does not interrupt it.
         group.end(lambda: _GRACE_S)
 
 

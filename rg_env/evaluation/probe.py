@@ -1,12 +1,12 @@
-"""Find tasks and levels a model can learn from, before training.
+"""Find tasks and levels that a model can learn from, before training.
 
     found = judge(results, "tiny")            # from an evaluation of tasks at levels, with several answers per question
     starts(found)["maze"].level               # level to start with
 
-GRPO learns from groups with both right and wrong answers (groups that teach). A task that is always or never solved has
-no such groups. If a constant answer is right just as often as the model's answers, the model may learn to give only
-that answer. Of the levels that are solved 10 to 80% of the time, and more often than by the best constant answer, the
-one with the most groups that teach is the level to start with.
+GRPO learns from groups with both right and wrong answers ("groups that teach"). A task that is always or never solved
+does not have such groups. If a constant answer is right just as often as the model's answers, the model may learn to
+give only that answer. Of the levels that are solved 10 to 80% of the time, and more often than by the best constant
+answer, the one with the most groups that teach is the level to start with.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ LEAST_QUESTIONS = 16
 """Minimum number of questions for a verdict. If ten of ten questions are unsolved, the true solve rate may still be up
 to 28%."""
 SOLVED = (0.1, 0.8)
-"""Share of right answers at trainable levels: lower and upper bound."""
+"""Lower and upper bound of the share of right answers at trainable levels."""
 LEAST_INFORMATIVE = 0.15
-"""Minimum fraction of groups with right and wrong answers; below it, most rollouts have no learning signal."""
+"""Minimum fraction of groups with right and wrong answers. Below it, most rollouts do not provide a learning signal."""
 FLOOR = 0.2
 """If a constant answer's accuracy is above this, a policy might learn that answer."""
 _LABEL = "-level"
@@ -51,25 +51,25 @@ class Probed:
 
     task: str
     level: int | None
-    """Level; None if the task has no levels."""
+    """Level, or None if the task does not have levels."""
     questions: int
     solved: float
     """Fraction of right answers."""
     informative: float
-    """Fraction of groups that teach: questions with both right and wrong answers."""
+    """Fraction of groups that teach, which are questions with both right and wrong answers."""
     truncated: float | None
     """Fraction of answers cut off by the token limit."""
     answered: float
     """Fraction of answers in the required form."""
     floor: float | None
-    """Accuracy of the best constant answer to the task; None if unknown."""
+    """Accuracy of the best constant answer to the task, or None if it is unknown."""
     verdict: Verdict
     rollouts: float | None
-    """Rollouts per group that teaches; None if there are no such groups."""
+    """Rollouts per group that teaches, or None if there are no such groups."""
 
 
 def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, Any]]:
-    """Entries for `tasks` in an evaluation config: each task at each of the `levels` that it has.
+    """Entries for `tasks` in an evaluation config, one for each task at each of the `levels` that it has.
 
     Raises:
         UnknownNameError: a task is unknown.
@@ -92,7 +92,7 @@ def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, A
 
 
 def fitted(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
-    """The config without tasks whose prompts are too long for the model's context, and a line about each omitted task.
+    """The config without tasks whose prompts are too long for the model's context, and a line for each omitted task.
 
     The token limit defaults to 1024 or, for a local model, to half the context length if that is less. If the model is
     an endpoint, the longest prompt of each task is sent once, to see whether it is accepted.
@@ -194,8 +194,8 @@ def _verdict(questions: int, solved: float, interval: tuple[float, float], infor
 
 
 def starts(found: Iterable[Probed]) -> dict[str, Probed]:
-    """Level to start with, by task: the trainable level with the most groups that teach; of several such levels, the
-    hardest."""
+    """Level to start with, by task. This is the trainable level with the most groups that teach, or the hardest of
+    several such levels."""
     best: dict[str, Probed] = {}
     for each in found:
         if each.verdict == "trainable" and each.informative >= getattr(best.get(each.task), "informative", 0.0):
@@ -204,7 +204,7 @@ def starts(found: Iterable[Probed]) -> dict[str, Probed]:
 
 
 def mixture(found: Sequence[Probed]) -> dict[str, Any]:
-    """The `tasks` section of a training config: the trainable tasks, each at the level to start with.
+    """The `tasks` section of a training config, with the trainable tasks, each at the level to start with.
 
     Raises:
         InputError: no task is trainable, or there are too few questions to judge.

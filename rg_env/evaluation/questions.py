@@ -47,7 +47,7 @@ ROLLOUTS = "rollouts.jsonl"
 FAILED = "failed"
 """Status of a failed call."""
 _CONSTANTS = 3
-"""Number of gold answers, most frequent first, to try as the constant answer."""
+"""Number of gold answers to try as the constant answer, most frequent first."""
 Record = dict[str, Any]
 
 
@@ -57,13 +57,13 @@ class Questions:
 
     env: Environment
     part: Part | None = None
-    """The questions' role in a training run; None outside a training run."""
+    """The questions' role in a training run, or None outside a training run."""
     label: str | None = None
-    """Name for reports; None: each row is reported under its task."""
+    """Name for reports, or None if each row is reported under its task."""
     floor: float | None = None
-    """Accuracy of the best constant answer; None if not measured."""
+    """Accuracy of the best constant answer, or None if it was not measured."""
     task: str | None = None
-    """Task to include; None: all rows."""
+    """Task to include, or None for all rows."""
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -105,7 +105,7 @@ class Questions:
         )
 
     def prompt(self, number: int, system_prompt: str | None = None) -> Any:
-        """Prompt of a row; `system_prompt` replaces the environment's."""
+        """Prompt of a row. `system_prompt` replaces the environment's."""
         row = self.rows[number]
         if system_prompt is None:
             return row["prompt"]
@@ -124,15 +124,15 @@ class Questions:
 
 
 def question_of(row: Row) -> str:
-    """Text of a row's question; if the row has no question, the last message of its prompt."""
+    """Text of a row's question, or the last message of its prompt if it does not have a question."""
     prompt = row["prompt"]
     found = row.get("question")
     return str(found if found is not None else prompt if isinstance(prompt, str) else prompt[-1]["content"])
 
 
 def own_rows(env: Environment) -> dict[str, list[str]] | None:
-    """Hashes of the user's own rows, for a run's manifest: of each training question, and of each evaluation question
-    with its answer, in order. None for generated rows, whose manifest has the hashes."""
+    """Hashes of the user's own rows for a run's manifest: one for each training question, and one for each evaluation
+    question with its answer, in order. None for generated rows, whose own manifest has the hashes."""
     if env.manifest is not None:
         return None
     train = [question_hash(question_of(row)) for row in env.train_rows]
@@ -167,8 +167,8 @@ def record_of(rollout: Rollout, scored: Scored) -> Record:
 
 
 def draw(config: EvalConfig, name: str) -> Questions:
-    """Questions for the entry `name` in `tasks`, or from `data` if `name` is its name; they are the same on every
-    machine.
+    """Questions for the entry `name` in `tasks`, or from `data` if `name` is the data's name. They are the same on
+    every machine.
 
     Raises:
         InputError: Reasoning Gym rejects the options, the task has too few questions, or the data cannot be read.
@@ -219,7 +219,7 @@ class Answer(NamedTuple):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     text: str | None = None
-    """The answer's text; only for external benchmarks, which are graded at the end."""
+    """The answer's text, only for external benchmarks, which are graded at the end."""
     error: str | None = None
     """Reason why the call failed."""
 
@@ -245,20 +245,20 @@ class Reply:
     reasoning: str | None = None
     """Reasoning, if the server separates it from the answer."""
     truncated: bool | None = None
-    """Whether the token limit cut off the answer; None if the server does not report it."""
+    """Whether the token limit cut off the answer, or None if the server does not report this."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     refusal: str | None = None
     model: str | None = None
     """Name of the model, as reported by the server."""
     token_ids: Sequence[int] = ()
-    """IDs of the sampled tokens; only for models in this process."""
+    """Ids of the sampled tokens, only for models in this process."""
     logprobs: Sequence[float] = ()
     """Log-probabilities of the sampled tokens."""
     error: str | None = None
-    """Reason why the call failed permanently or on every attempt; None if there is an answer."""
+    """Reason why the call failed permanently or on every attempt, or None if there is an answer."""
     seconds: float | None = field(default=None, compare=False)
-    """Duration of the call in seconds; None for calls in a batch."""
+    """Duration of the call in seconds, or None for calls in a batch."""
 
 
 class Work(ABC):
@@ -287,7 +287,7 @@ class Work(ABC):
         """The request for an answer."""
 
     def rollouts(self, replies: Mapping[Any, Reply]) -> dict[Any, Rollout]:
-        """Rollouts made from the successful replies, for `take`; empty for external benchmarks."""
+        """Rollouts made from the successful replies, for `take`. Empty for external benchmarks."""
         return {}
 
     def take(self, replies: Mapping[Any, Reply], rollouts: Mapping[Any, Rollout]) -> None:
@@ -350,11 +350,11 @@ class TaskWork(Work):
         return len(self.questions.numbers) - len(self.numbers)
 
     def of(self, number: int, draw: str = "sampled") -> list[Answer]:
-        """Answers to a question, in order; empty if the question is skipped."""
+        """Answers to a question, in order. Empty if the question is skipped."""
         return [self.answers[draw, number, k] for k in range(self.times) if (draw, number, k) in self.answers]
 
     def key(self, record: Record) -> Any:
-        """The key of the answer in a record; None if the record is for a different question."""
+        """The key of the answer in a record, or None if the record is for a different question."""
         key = record["draw"], record["problem"], record["rollout"]
         return key if key in self.keys and self.questions.hashes[key[1]] == record["row"] else None
 
@@ -418,7 +418,7 @@ def record_file(path: Path, works: Sequence[Work]) -> Iterator[int]:
         text = json.dumps(record, ensure_ascii=False, allow_nan=False)
         try:
             file.write(text.encode("utf-8", "backslashreplace") + b"\n")
-            file.flush()  # if the write is interrupted, the partial line is dropped when the file is opened again
+            file.flush()  # if the write is interrupted, the partial line will be dropped when the file is opened again
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(path)) from error
         if not os.fstat(file.fileno()).st_nlink:
@@ -443,5 +443,5 @@ def record_file(path: Path, works: Sequence[Work]) -> Iterator[int]:
             each.keep = append
         yield strangers
     finally:
-        with contextlib.suppress(OSError):  # do not hide the error that ended the evaluation
+        with contextlib.suppress(OSError):  # an error here must not hide the error that ended the evaluation
             file.close()

@@ -1,4 +1,4 @@
-"""Evaluation results: typed records, and the format of results files.
+"""Evaluation results as typed records, and the format of results files.
 
     results = read_results("outputs/eval/results_all_tasks_20250101-120000.json")
     results = read_results("outputs/RUN/eval_results/eval_step_25.json")
@@ -30,9 +30,10 @@ from rg_env.errors import InputError
 from rg_env.inference import protocol
 
 Interval = Annotated[tuple[float, float], Strict(False)]
-"""Lower and upper end of a 95% confidence interval. Not strict, because JSON has it as a list."""
+"""Lower and upper end of a 95% confidence interval. The type is not strict, because JSON has the interval as a list."""
 Part = Literal["training", "held_out", "labelled"]
-"""Role of a task in a training run: trained on, held out, or reported under a label outside all overall figures."""
+"""Role of a task in a training run: trained on, held out, or reported under a label and excluded from all overall
+figures."""
 SUFFIXES = {"held_out": " (held out)", "labelled": " (label)"}
 """Suffixes of task names in plots and reports, by the task's part."""
 
@@ -53,12 +54,12 @@ class Record(Section):
 
 
 class Questions(Record):
-    """The questions, the same for all models."""
+    """The questions, which are the same for all models."""
 
     n: int
     """Number of questions."""
     seed: int | None
-    """Seed of the evaluation split; None for rows that rg_env did not generate."""
+    """Seed of the evaluation split, or None for rows that rg_env did not generate."""
     manifest_sha256: str | None
     """Hash of the environment's manifest (`core.data.manifest.split_hash`)."""
     prompts_sha256: str
@@ -94,10 +95,10 @@ class Accuracy(Record):
     """The mean accuracy, with confidence intervals for it and for other means."""
 
     accuracy: Share | None
-    """Mean accuracy; None if the environment has no accuracy metric."""
+    """Mean accuracy, or None if the environment does not have an accuracy metric."""
     intervals: dict[str, Interval]
-    """Intervals of the means, by name. Means that are None have no interval. For a single question, mean rewards and
-    token counts also have no interval."""
+    """Intervals of the means, by name. Means that are None do not have an interval. For a single question, mean rewards
+    and token counts do not have one, either."""
 
     @property
     def measured(self) -> tuple[float, Interval]:
@@ -110,8 +111,8 @@ class Accuracy(Record):
 class Scores(Accuracy):
     """Means over all answers to `n` questions, with standard errors and intervals clustered by question.
 
-    A call that failed permanently counts as a wrong answer. A mean without values is None: for example, if the
-    environment has no accuracy metric, there are no greedy answers, or the server does not report tokens.
+    A call that failed permanently counts as a wrong answer. A mean without values is None, for example if the
+    environment does not have an accuracy metric, there are no greedy answers, or the server does not report tokens.
     """
 
     n: int
@@ -119,20 +120,20 @@ class Scores(Accuracy):
     answers: int
     """Number of sampled answers, including failed calls."""
     guess_adjusted: float | None
-    """(accuracy - floor) / (1 - floor), where floor is the best constant answer's accuracy; 0 means no better than
+    """(accuracy - floor) / (1 - floor), where floor is the best constant answer's accuracy. 0 means no better than
     guessing."""
     greedy_accuracy: Share | None
     reward: float | None
     greedy_reward: float | None
     pass_at_k: dict[str, float]
-    """pass@1, pass@2, pass@4, ... up to the number of answers per question; empty if there is only one answer."""
+    """pass@1, pass@2, pass@4, ... up to the number of answers per question. Empty if there is only one answer."""
     mean_completion_tokens: float | None
     truncated: Share | None
     """Fraction of answers cut off by `max_tokens`."""
     errors: dict[str, float]
-    """Standard errors of the means, by name as in `figures`; 0 for a single question."""
+    """Standard errors of the means, by name as in `figures`. They are 0 for a single question."""
     status: dict[str, float]
-    """Fraction of answers by status (`core.grading.scoring.Status`, or "failed"); empty for rows that rg_env did not
+    """Fraction of answers by status (`core.grading.scoring.Status`, or "failed"). Empty for rows that rg_env did not
     generate."""
     failed: int
     """Number of calls that failed after all attempts."""
@@ -146,12 +147,12 @@ class Scores(Accuracy):
 
 
 class Usage(Record):
-    """Number of tokens, and their cost."""
+    """Number of tokens and their cost."""
 
     prompt_tokens: int | None
     completion_tokens: int | None
     cost: float | None
-    """Cost in the currency of the configured prices; None without prices or token counts."""
+    """Cost in the currency of the configured prices, or None without prices or token counts."""
 
 
 class ModelResult(Record):
@@ -162,7 +163,7 @@ class ModelResult(Record):
     kind: Literal["endpoint", "hub", "folder", "adapter", "tiny"]
     engine: Literal["endpoint", "embedded", "vllm"]
     system_prompt: str | None
-    """The model's own system prompt; None: the task's."""
+    """The model's own system prompt, or None if it is the task's."""
     scores: Scores
     usage: Usage
     correct: dict[str, list[bool]]
@@ -171,7 +172,8 @@ class ModelResult(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Paired(Difference):
-    """Paired comparison of two models on the same questions: accuracy of `a`, the later model, minus that of `b`."""
+    """Paired comparison of two models on the same questions, as the accuracy of `a`, the later model, minus that of
+    `b`."""
 
     a: str
     b: str
@@ -192,7 +194,7 @@ class PublishedFigure(Record):
     model: str
     published: Share
     published_n: int | None
-    """Number of distinct questions behind the published accuracy; None if unknown."""
+    """Number of distinct questions behind the published accuracy, or None if it is unknown."""
     ours: Share
     interval: Interval
     """Interval of our accuracy."""
@@ -214,16 +216,16 @@ class TaskResults(Record):
     task: str
     """Name or label of the task."""
     part: Part | None = None
-    """Role in the training run; None outside a training run."""
+    """Role in the training run, or None outside a training run."""
     spec: dict[str, Any] | None
-    """Name, config and levels, as accepted by `Mixture.parse`; None for rows that rg_env did not generate."""
+    """Name, config and levels, as accepted by `Mixture.parse`, or None for rows that rg_env did not generate."""
     category: str | None
     questions: Questions
     sampling: Sampling
     system_prompt: str | None
     grading: Literal["hardened", "partial", "upstream"]
     floor: Share | None
-    """Accuracy of the best constant answer to these questions; None if not measured."""
+    """Accuracy of the best constant answer to these questions, or None if it was not measured."""
     models: Annotated[dict[str, ModelResult], Field(min_length=1)]
     """Models by name, in config order."""
     comparisons: list[Paired]
@@ -231,7 +233,7 @@ class TaskResults(Record):
 
     @property
     def scores(self) -> Scores:
-        """Scores of the first model (in a training run, the only one)."""
+        """Scores of the first model, which is the only one in a training run."""
         return next(iter(self.models.values())).scores
 
     @property
@@ -251,8 +253,8 @@ class BenchmarkScore(Record):
     value: float
     stderr: float | None
     interval: Interval | None
-    """Interval derived from `stderr`: a Wilson interval for shares (`core.statistics.error_interval`); None without
-    `stderr`."""
+    """Interval derived from `stderr`, which is a Wilson interval for shares (`core.statistics.error_interval`). None
+    without `stderr`."""
     n: int
     """Number of documents."""
     num_fewshot: int | None
@@ -267,7 +269,7 @@ class ExternalResult(Record):
     benchmark: str
     answers: int
     failed: int
-    """Number of calls that failed after all attempts; they are graded as empty answers."""
+    """Number of calls that failed after all attempts. They are graded as empty answers."""
     truncated: Share | None
     usage: Usage
     scores: list[BenchmarkScore]
@@ -275,43 +277,44 @@ class ExternalResult(Record):
 
 
 class ModelSummary(Accuracy):
-    """Macro average of a model's accuracies over all tasks; for a training run, it excludes held-out tasks and tasks
+    """Macro average of a model's accuracies over all tasks. For a training run, it excludes held-out tasks and tasks
     under a label."""
 
     guess_adjusted: float | None
-    """Mean of the tasks' `guess_adjusted`, over those that have a floor."""
+    """Mean of `guess_adjusted` over the tasks that have a floor."""
     categories: dict[str, Share]
     """Macro average by category."""
     usage: Usage
     failed: int
     parts: dict[Part, Scores] = Field(default_factory=dict)
-    """Training run only: scores over all questions from the training tasks, and over those from the held-out tasks."""
+    """Scores over all questions from the training tasks and over those from the held-out tasks, only for a training
+    run."""
 
 
 class Results(Record):
-    """Results of an evaluation: all models on all tasks."""
+    """Results of an evaluation, with all models on all tasks."""
 
     format: Literal["rg_env.evaluation/2"] = "rg_env.evaluation/2"
     created: str
     """Time of creation, ISO 8601 in UTC."""
     versions: dict[str, str]
     step: int | None = None
-    """Training run only: number of optimizer steps before this evaluation."""
+    """Number of optimizer steps before this evaluation, only for a training run."""
     environments: list[Environment] = Field(default_factory=list)
     """Environments that provided the questions."""
     notes: list[str] = Field(default_factory=list)
     """Notes about settings taken from training runs, and about models trained with other settings."""
     tasks: dict[str, TaskResults]
-    """Results by task; empty, like `models` and `comparisons`, if there are only external benchmarks."""
+    """Results by task. Like `models` and `comparisons`, it is empty if there are only external benchmarks."""
     models: dict[str, ModelSummary]
     comparisons: list[Paired]
-    """Comparisons between all pairs of models by macro average; `n` is the number of questions."""
+    """Comparisons between all pairs of models by macro average, where `n` is the number of questions."""
     published: list[PublishedFigure] = Field(default_factory=list)
     """Published accuracies in the config, compared with ours."""
     external: list[ExternalResult] = Field(default_factory=list)
     """Results of all models on all external benchmarks."""
     rollouts: list[dict[str, Any]] = Field(default_factory=list)
-    """Training run only: records of the answers; other evaluations store them in rollouts.jsonl."""
+    """Records of the answers, only for a training run. Other evaluations store them in rollouts.jsonl."""
 
     @property
     def overlap_is_known(self) -> bool:
@@ -327,7 +330,7 @@ class Results(Record):
 
     @property
     def title(self) -> str:
-        """Title with the models and tasks; for a training run, only the tasks that it trains on."""
+        """Title with the models and tasks. For a training run, it names only the tasks that the run trains on."""
         if self.step is None:
             models = list(self.models) or list(dict.fromkeys(each.model for each in self.external))
         else:
@@ -343,7 +346,7 @@ class Results(Record):
         return next(iter(self.tasks.values())).sampling
 
     def overall(self, part: Part = "training") -> Scores | None:
-        """A training run's scores over all tasks in `part`; None if there are no such tasks."""
+        """A training run's scores over all tasks in `part`, or None if there are no such tasks."""
         return next(iter(self.models.values())).parts.get(part)
 
     def scores(self, part: Part) -> dict[str, Scores]:
@@ -354,7 +357,7 @@ class Results(Record):
         """A training run's evaluation metrics, in the format of `train_results.json`.
 
         The overall metrics cover the training tasks. Metrics for each task are under `tasks`, `held_out` and
-        `labelled`; `held_out` also has its own overall metrics, and is None if there are no held-out tasks.
+        `labelled`. `held_out` also has its own overall metrics, and is None if there are no held-out tasks.
         """
 
         def plain(scores: Scores | None) -> dict[str, Any]:
@@ -440,11 +443,11 @@ def merged(files: Mapping[str, Results]) -> Results:
     """Merge the models and tasks of the files.
 
     Raises:
-        InputError: a file has no answers; models were evaluated on different tasks or in different ways; or two files
+        InputError: a file has no answers, models were evaluated on different tasks or in different ways, or two files
             have different results under the same model name.
     """
     tasks: dict[str, TaskResults] = {}
-    first: dict[str, str] = {}  # file of each task
+    first: dict[str, str] = {}  # the file that each task is from
     for file, results in files.items():
         if not any(model.scores.n for task in results.tasks.values() for model in task.models.values()):
             only = " except to external benchmarks, which cannot be plotted" if results.external else ""

@@ -54,14 +54,14 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
     """Evaluate all models, write all files, and return the results and the output folder.
 
     Args:
-        resume: continue the evaluation in `config.output.dir`; failed calls are repeated.
+        resume: whether to continue the evaluation in `config.output.dir`. Failed calls are then repeated.
 
     Raises:
         InputError: a model or task cannot be evaluated as configured.
         MissingExtraError: external benchmarks need lm-eval, which is not installed.
         OutputFolderError: the folder already contains files, or is not writable.
-        RGEnvError: lm-eval cannot grade the answers; they are kept for `resume`.
-        ServerError: a model could not be evaluated completely; the answers so far are kept for `resume`.
+        RGEnvError: lm-eval cannot grade the answers. They are kept for `resume`.
+        ServerError: a model could not be evaluated completely. The answers so far are kept for `resume`.
     """
     config, notes, folder = prepared(config, resume=resume)
     _say(*config.plan(), *notes, f"files in {folder}")
@@ -81,7 +81,7 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
         asked += benchmarks
         with Bars(asked) as bars:
             run = asyncio.run(ask_all(config, folder, asked, bars.show))
-        stack.callback(_print_notes, run)  # after writing the files, because standard output may be closed
+        stack.callback(_print_notes, run)  # printed after the files are written, because standard output may be closed
         _check_complete(run)
         results = results_of(
             works,
@@ -136,7 +136,7 @@ def make_works(config: EvalConfig, drawn: Iterable[Questions]) -> list[TaskWork]
 
 
 def _drawn(config: EvalConfig) -> Iterator[Questions]:
-    """Yield the questions for each task, printing progress occasionally, because generating them can take minutes."""
+    """Yield the questions for each task. Progress is printed occasionally, because generating them can take minutes."""
     last = time.monotonic()
     for number, name in enumerate(config.names):
         if time.monotonic() - last >= _LINE_EVERY_S:
@@ -153,8 +153,8 @@ def _removed_if_unanswered(folder: Path, works: Sequence[Work]) -> Iterator[None
     """On an error or Ctrl-C before the first answer, remove the new files, so that the corrected command can use the
     folder.
 
-    Nothing is removed if the folder contained files beforehand, or if anything else was written to it since, such as a
-    server's log. After Ctrl-C, the command that resumes the evaluation is then printed.
+    Nothing is removed if the folder contained files beforehand, or if anything else was written to it in the meantime,
+    such as a server's log. After Ctrl-C, the command that resumes the evaluation is then printed.
     """
     had_files = any(folder.iterdir())
     try:
@@ -221,7 +221,7 @@ def _batches(model: LocalModel, works: Sequence[Work]) -> Iterator[dict[Work, di
 async def ask_all(
     config: EvalConfig, folder: Path, works: Sequence[Work], watch: Callable[[], Any] = lambda: None
 ) -> "Run":
-    """Generate all missing answers; new ones are appended to the works' files in `folder`.
+    """Generate all missing answers. New answers are appended to the works' files in `folder`.
 
     Args:
         watch: called after each answer.
@@ -238,7 +238,7 @@ async def ask_all(
             run.strangers[file] = stack.enter_context(record_file(folder / file, of_file))
         try:
             await run.all()
-        except BaseExceptionGroup as group:  # several asyncio tasks failed; one of the errors is reported
+        except BaseExceptionGroup as group:  # if several asyncio tasks failed, one of the errors is reported
             raise _first(group) from group
     return run
 
@@ -304,7 +304,8 @@ class Run:
 
     async def _take(self, work: Work, replies: Mapping[Any, Reply]) -> None:
         rollouts = work.rollouts(replies)
-        if isinstance(work, TaskWork) and work.questions.env.rubric.in_workers:  # without blocking the event loop
+        # Joined without blocking the event loop.
+        if isinstance(work, TaskWork) and work.questions.env.rubric.in_workers:
             await asyncio.to_thread(work.questions.env.rubric.grade, list(rollouts.values()))
         work.take(replies, rollouts)
         self.watch()
@@ -331,7 +332,8 @@ class Run:
             if waiting:
                 name = waiting.pop(0)
             elif left and max(left.values()) > self.config.requests.concurrency:
-                name = max(left, key=left.__getitem__)  # if fewer calls are left, its first server has started them all
+                # If fewer calls are left, the model's first server has already started all of them.
+                name = max(left, key=left.__getitem__)
             else:
                 return
             await self._guarded(name, self._served(name, gpu, folds[name]))
@@ -406,12 +408,12 @@ def _draw(results: Results, files: dict[str, Path]) -> None:
 
 
 class Bars(Progress):
-    """Progress of an evaluation: one bar per model on a terminal, otherwise an occasional line."""
+    """Progress of an evaluation, shown as one bar per model on a terminal and as an occasional line otherwise."""
 
     def __init__(self, works: Iterable[Work]) -> None:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
         is_terminal = sys.stdout.isatty()
-        # Without a terminal, the bars are not shown; they are only used to estimate the remaining time.
+        # Without a terminal, the bars are not shown, but only used to estimate the remaining time.
         more: Any = {"console": Console(highlight=False, quiet=not is_terminal), "disable": not is_terminal}
         super().__init__(*columns, TimeRemainingColumn(), speed_estimate_period=600, **more)
         self._works: dict[str, list[Work]] = {}
@@ -443,5 +445,5 @@ class Bars(Progress):
 
 
 def _say(*lines: str) -> None:
-    with contextlib.suppress(OSError):  # closed output or a full disk is reported after the results
+    with contextlib.suppress(OSError):  # closed output and a full disk are reported after the results
         print(*lines, sep="\n", flush=True)

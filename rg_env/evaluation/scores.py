@@ -1,7 +1,7 @@
 """Compute an evaluation's results from the answers, and write them to files.
 
     results = results_of(works, {"base": Source("tiny", "tiny", "embedded")})
-    together({"before": first, "after": last})      # compare a training run's evaluations as if they were models
+    together({"before": first, "after": last})      # compares a training run's evaluations as if they were models
 
 results_<task>_<time>.json        one task, all models
 results_all_tasks_<time>.json     all tasks, with macro averages
@@ -148,7 +148,7 @@ def scores_from(
     floor: float | None = None,
     left_out: int = 0,
 ) -> Scores:
-    """Compute scores from the sampled and the greedy answers, each grouped by question."""
+    """Compute scores from the sampled and the greedy answers, both grouped by question."""
     statuses = Counter(answer.status for answers in questions for answer in answers)
     count, right = sum(map(len, questions)), _values(questions, "correct")
     means: dict[str, Any] = dict.fromkeys(schema.MEANS)
@@ -196,13 +196,13 @@ def usage_of(answers: Iterable[Answer], price: Price | None) -> Usage:
 
 
 def _total(counts: Sequence[int | None]) -> int | None:
-    """The sum of the known counts; None if none is known."""
+    """The sum of the known counts, or None if no count is known."""
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
 
 
 def _correct(works: Sequence[TaskWork]) -> dict[str, list[bool]]:
-    """Whether each answer is correct, by question hash; a suffix distinguishes the keys of repeated questions."""
+    """Whether each answer is correct, by question hash. A suffix distinguishes the keys of repeated questions."""
     found: dict[str, list[bool]] = {}
     for work in works:
         for number in work.numbers:
@@ -255,7 +255,7 @@ def compare(published: Mapping[str, PublishedTable], tasks: Mapping[str, TaskRes
     The published questions differ from ours, so the two samples are treated as independent. Accuracies within the
     tolerance count as equal, regardless of their intervals. A larger difference may be due to chance if its interval,
     which accounts for the sizes of both samples, contains 0. The interval of a published accuracy depends only on the
-    number of questions: several answers to one question do not narrow it, because they may all be the same.
+    number of questions. Several answers to one question do not narrow it, because they may all be the same.
     """
     found = []
     for table, each in published.items():
@@ -292,7 +292,7 @@ def _verdict(difference: float, interval: tuple[float, float], tolerance: float)
 
 
 def write_results(results: Results, folder: Path) -> dict[str, Path]:
-    """Write the results files. Returns their paths by task; the key "" is for the file with all tasks."""
+    """Write the results files. Returns their paths by task. The key "" is for the file with all tasks."""
     time = datetime.fromisoformat(results.created).strftime("%Y%m%d-%H%M%S")
     files = {name: folder / f"results_{file_part(name)}_{time}.json" for name in results.tasks}
     for name, file in files.items():

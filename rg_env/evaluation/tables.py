@@ -41,10 +41,10 @@ Rows = list[list[str]]
 
 
 class TableConsole(Console):
-    """A console that raises `BrokenPipeError`, as `print` does."""
+    """A console that raises `BrokenPipeError`, like `print`."""
 
     def on_broken_pipe(self) -> None:
-        raise  # re-raise: rich would exit here, but commands have their own exit code for a broken pipe
+        raise  # raised again, because rich would exit here, but commands have their own exit code for a broken pipe
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def print_results(results: Results, console: Console | None = None) -> None:
 
 
 def print_table(console: Console, heads: list[str], rows: Rows) -> None:
-    """Print a table without truncating cells; the console is widened if necessary."""
+    """Print a table without truncating cells. The console is widened if necessary."""
     shown = RichTable(box=box.SIMPLE)
     for number, head in enumerate(heads):
         shown.add_column(escape(head), justify="left" if number == 0 else "right", no_wrap=True)
@@ -168,7 +168,7 @@ def _external_table(results: Results) -> tuple[list[str], Rows]:
 
 
 def _parts(results: Results) -> dict[str, list[Scores]]:
-    """Each model's scores over the training tasks and over the held-out tasks; empty outside training runs."""
+    """Each model's scores over the training tasks and over the held-out tasks. Empty outside training runs."""
     titles: dict[Part, str] = {"training": "training tasks", "held_out": "held-out tasks"}
     parts = {title: [each.parts.get(part) for each in results.models.values()] for part, title in titles.items()}
     return {title: [each for each in found if each] for title, found in parts.items() if None not in found}
@@ -185,7 +185,7 @@ def _accuracies(results: Results, limit: int | None) -> Rows:
 
 
 def _over_tasks(results: Results) -> Iterator[tuple[str, list[str]]]:
-    """Rows with means and sums over the tasks: a name, and a cell for each model."""
+    """Rows with means and sums over the tasks. Each row has a name, and a cell for each model."""
     if parts := _parts(results):
         for title, of_part in parts.items():
             names, figures = columns_of(list(map(figures_of, of_part)))

@@ -1,6 +1,6 @@
 """Settings and training questions that an evaluation takes from a checkpoint's training run.
 
-    config, notes = as_trained(config)               # sets missing values from the training run of the first model
+    config, notes = as_trained(config)               # takes missing values from the training run of the first model
     questions.among(trained_on(model))               # questions to skip
     notes += changes_since_training(config, drawn)   # the user's own data may have changed
 
@@ -30,7 +30,7 @@ from rg_env.evaluation.results import OVERLAP_UNKNOWN
 
 _OPTIONS = ("config", "level", "levels")
 _OF_TRAINING = ("prompt.", "grading", "rewards.", "sampling.max_tokens", "tasks.")
-"""Keys of training settings; other keys are about the evaluations in the run."""
+"""Keys of training settings. Other keys are about the evaluations in the run."""
 
 
 def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
@@ -107,7 +107,7 @@ def _checkpoint(model: EvalModel) -> str:
 
 
 def _settings(run: RunFolder) -> dict[str, Any]:
-    """Read values for an `EvalConfig` from a run; `options` maps each task to its options, as in `tasks`."""
+    """Read values for an `EvalConfig` from a run. `options` maps each task to its options, as in `tasks`."""
     if not run.config_file.is_file() or not (environment := run.arguments().get("environment")):
         return {}
     arguments, config = run.arguments(), run.config()
@@ -151,8 +151,8 @@ def _unknown(rewards: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _tasks(rows: Mapping[str, Any]) -> list[tuple[str, dict[str, Any], int]]:
-    """For each task in an environment's manifest: name or label, entry for a config's `tasks`, and number of evaluation
-    questions."""
+    """The name or label, the entry for a config's `tasks`, and the number of evaluation questions of each task in an
+    environment's manifest."""
     read_manifest(rows)
     mixture = Mixture.parse(rows["tasks"])
     counts = mixture.counts(rows["splits"]["eval"]["size"])
@@ -193,11 +193,12 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 def trained_on(model: str) -> frozenset[str]:
-    """The questions that a checkpoint was trained on, from its run's manifest: their hashes, and keys of the problems
-    that they pose (a reworded question has the same key; the user's own data has no keys). Empty for other models.
+    """The questions that a checkpoint was trained on, from its run's manifest, as hashes and as keys of the problems
+    that they pose. A reworded question has the same key, and the user's own data does not have keys. The result is
+    empty for other models.
 
-    By construction, none of them is an evaluation question of a task, unless the evaluation's `split_by` differs from
-    the run's.
+    By construction, none of these questions is an evaluation question of a task, unless the evaluation's `split_by`
+    differs from the run's.
 
     Raises:
         InputError: the manifest is damaged.
@@ -207,7 +208,7 @@ def trained_on(model: str) -> frozenset[str]:
 
 
 def _trained(run: RunFolder) -> frozenset[str] | None:
-    """Hashes and keys of the questions used for training in a run; None if the run did not record them."""
+    """Hashes and keys of the questions used for training in a run, or None if the run did not record them."""
     rows = run.manifest().get("rows", "")
     if rows is None:
         train = _own_rows(run).get("train")
@@ -231,7 +232,7 @@ def _own_rows(run: RunFolder) -> dict[str, list[str]]:
 
 def changes_since_training(config: EvalConfig, drawn: Iterable[Questions]) -> list[str]:
     """Notes about models that were trained on the config's data and evaluated on the same part of it, if the questions
-    or gold answers there have changed since."""
+    or gold answers in that part have changed since then."""
     found = next((questions for questions in drawn if config.data and questions.name == config.data_name), None)
     if not config.data or not found:
         return []

@@ -1,4 +1,4 @@
-"""Compare the runs of a sweep in a table and plots: their metrics, and means over seeds with intervals.
+"""Compare the runs of a sweep in a table and plots, with their metrics, and with means and intervals over seeds.
 
     comparison = compare(Path("outputs/tiny-sweep-20250101-120000"))
     comparison.groups[0].figures["accuracy_after"]      # Figure(mean=0.97, interval=(0.94, 0.99))
@@ -33,13 +33,13 @@ _METRICS = {
     "tokens_after": ("tokens after", "eval_after", "mean_completion_tokens"),
     "seconds": ("seconds",),
 }
-"""Metric -> (heading, path in train_results.json)."""
+"""The heading and the path in train_results.json of each metric."""
 _NO_SHARES = ("reward_after", "tokens_after", "seconds")
 _MOST_VALUE = 40
-"""Maximum number of characters of a value in the table; comparison.json has the full value."""
+"""Maximum number of characters of a value in the table. comparison.json has the full value."""
 _LEGEND = "Means over finished runs with 95% intervals: over seeds, or over a single run's questions."
 _LEAST_SEEDS = 3
-"""Minimum number of seeds for an interval: two reveal almost nothing about the standard deviation (t = 12.7)."""
+"""Minimum number of seeds for an interval. Two seeds reveal almost nothing about the standard deviation (t = 12.7)."""
 _TWO_SEEDS = "Two seeds are too few for an interval: (a to b) shows their two values."
 
 
@@ -62,15 +62,15 @@ class Run:
     name: str
     """Folder name."""
     values: dict[str, Any]
-    """Swept key -> value."""
+    """Values by swept key."""
     status: str
     reason: str
-    """Why the run failed or was stopped, or its progress; may be empty."""
+    """The reason why the run failed or was stopped, or its progress. May be empty."""
     figures: dict[str, Figure] = field(default_factory=dict)
     """Metrics by name. `seconds` covers all steps and evaluations, even those before an interruption."""
     questions: int = 0
-    """Number of questions in the last evaluation, from training tasks if it included any, otherwise from held-out
-    tasks."""
+    """Number of questions in the last evaluation, from training tasks if it included any, and from held-out tasks
+    otherwise."""
     evaluated: tuple[str, str] = ("", "")
     """The last evaluation's questions and sampling settings, as text."""
 
@@ -80,7 +80,7 @@ class Group:
     """Runs that differ only in their seed."""
 
     values: dict[str, Any]
-    """Swept key -> value, without the seed."""
+    """Values by swept key, without the seed."""
     runs: list[Run]
 
     @property
@@ -94,7 +94,7 @@ class Group:
 
     @property
     def over(self) -> str:
-        """What the intervals are computed over: several seeds, or a single run's questions."""
+        """What the intervals are computed over, which is either several seeds or a single run's questions."""
         if len(done := self.finished) < 2:
             return counted(done[0].questions, "question") if done else ""
         return f"{len(done)} seeds{' (too few)' if self.has_too_few else ''}"
@@ -159,7 +159,7 @@ def _run(folder: Path, number: int, name: str, values: dict[str, Any]) -> Run:
         for part in path[:-1]:
             scores = (scores or {}).get(part)
         if path and scores and scores.get(path[-1]) is not None:
-            ends = scores["intervals"].get(path[-1])  # over the questions
+            ends = scores["intervals"].get(path[-1])  # the interval is computed over the questions
             figures[metric] = Figure(scores[path[-1]], (ends[0], ends[1]) if ends else None)
     last = results.get("eval_after") or results.get("eval_before") or {}
     hashes = [each["manifest_sha256"] or each["prompts_sha256"] for each in last.get("questions", [])]
@@ -169,8 +169,8 @@ def _run(folder: Path, number: int, name: str, values: dict[str, Any]) -> Run:
 
 
 def _over_seeds(name: str, runs: Sequence[Run]) -> Figure:
-    """Mean over several runs, with `runs_interval` for proportions and Student's t-interval otherwise; two runs
-    get no interval."""
+    """Mean over several runs, with `runs_interval` for proportions and Student's t-interval otherwise. Two runs do not
+    get an interval."""
     means = [run.figures[name].mean for run in runs]
     if len(means) < _LEAST_SEEDS:
         return Figure(fmean(means), None, (min(means), max(means)))
@@ -234,7 +234,8 @@ def _cells(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
 
 
 def _swept(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Labels of the swept keys, and each group's values; they are shortened, but different values remain distinct."""
+    """Labels of the swept keys, and each group's values. The values are shortened, but different values remain
+    distinct."""
     labels, columns = short_keys(comparison.groups[0].values), []
     for key in labels:
         values = [group.values[key] for group in comparison.groups]
@@ -255,8 +256,8 @@ def _cell(figure: Figure | None, digits: int) -> str:
 
 @style.styled
 def _plot(comparison: Comparison, output: Path) -> bool:
-    """Plot each group's accuracy before and after training, with intervals and individual runs; if no run has an
-    accuracy, plot rewards instead. Returns False if there is nothing to plot."""
+    """Plot each group's accuracy before and after training, with intervals and individual runs. If no run has an
+    accuracy, rewards are plotted instead. Returns False if there is nothing to plot."""
     keys, swept = _swept(comparison)
     labels = [" ".join(map("=".join, zip(keys, values, strict=True))) or "all runs" for values in swept]
     rows = list(zip(style.short_names(labels).values(), comparison.groups, strict=True))

@@ -1,13 +1,13 @@
-"""Supervise programs that belong together: show their output, and let them save when the run is interrupted.
+"""Supervise programs that belong together. Their output is shown, and they can save when the run is interrupted.
 
     supervisor = Supervisor(save_timeout_s=300)
     with supervisor.noting_signals(), supervisor.ending_programs():
         program = supervisor.start(Command(("train",)), Path("train.log"), "[train] {}".format)
-        if not supervisor.wait_until(lambda: program.code is not None):      # interrupted by a signal
+        if not supervisor.wait_until(lambda: program.code is not None):      # a signal came first
             supervisor.let_save(program, "interrupted: the trainer", interrupt=True)
 
-The first Ctrl-C, SIGTERM or SIGHUP requests a stop; later ones shorten the grace period. Handlers only record signals,
-so that no signal interrupts cleanup.
+The first Ctrl-C, SIGTERM or SIGHUP requests a stop. Later signals shorten the grace period. Handlers only record
+signals, so that no signal interrupts cleanup.
 """
 
 import contextlib
@@ -26,7 +26,8 @@ GRACE_S = 15.0
 HURRY_S = 2.0
 """Seconds between SIGTERM and SIGKILL after a second signal."""
 TOGETHER_S = 1.0
-"""Seconds within which different signals count as one request: a closed terminal or a scheduler may send two."""
+"""Seconds within which different signals count as a single request, because a closed terminal or a scheduler may send
+two."""
 
 
 class Supervisor:
@@ -87,7 +88,7 @@ class Supervisor:
 
         Args:
             what: start of the console message, which names the event and the program.
-            interrupt: whether to send SIGINT; False if the program detects the event itself.
+            interrupt: whether to send SIGINT. False if the program detects the event itself.
         """
         self._patience = len(self.signals)
         self.say(f"{what} has {self._save_timeout_s:g} s to save and exit (Ctrl-C to stop it now)")
@@ -97,11 +98,11 @@ class Supervisor:
                 self.say(f"the program did not exit within {self._save_timeout_s:g} s; stopping it")
                 return
             if interrupt:
-                program.interrupt()  # repeatedly, because a launcher may have just started another worker
+                program.interrupt()  # sent repeatedly, because a launcher may have just started another worker
             self._tick()
 
     def say(self, line: str) -> None:
-        """Print a line. If the pipe or terminal is closed, the run continues; its logs are on disk."""
+        """Print a line. If the pipe or terminal is closed, the run continues, because its logs are on disk."""
         try:
             print(line, flush=True)
         except OSError:

@@ -1,4 +1,4 @@
-"""Sweeps: a grid of validated configs, which are run one after another, each in its own process.
+"""Sweeps, which run a grid of validated configs one after another, each in its own process.
 
     sweep = load_sweep("configs/train/tiny.yaml", [], ["training.learning_rate=1e-6,2e-6", "seed=0,1,2"])
     folder = sweep_folder(sweep, "tiny", resume=False)
@@ -11,11 +11,11 @@ config.yaml         resolved config shared by all points, from which the runs ar
 sweep.yaml          swept values and points
 NAME/               run of a point (see `RunFolder`)
 logs/NAME.log       output of the run
-logs/NAME.failed    reason, if it failed
-comparison.*        comparison: a table as .json and .md, a plot as .png (see `jobs.comparison`)
+logs/NAME.failed    reason, if the run failed
+comparison.*        comparison as tables (.json, .md) and a plot (.png) (see `jobs.comparison`)
 
-The sweep continues if a point fails or is stopped by a monitor; a stopped point is not rerun when the sweep is resumed.
-Ctrl-C, SIGTERM and SIGHUP let the current run save, then end the sweep.
+The sweep continues if a point fails or is stopped by a monitor. A stopped point is not rerun when the sweep is resumed.
+Ctrl-C, SIGTERM and SIGHUP let the current run save, and then end the sweep.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ from rg_env.training.config.schema import TrainConfig
 SWEEP_FILE, CONFIG_FILE, LOGS = "sweep.yaml", "config.yaml", "logs"
 SEED = "seed"
 MOST_POINTS = 1000
-"""Maximum number of points: the size of a Slurm array with the default MaxArraySize."""
+"""Maximum number of points, which is the size of a Slurm array with the default MaxArraySize."""
 MOST_CHARACTERS = 80
 """Maximum length of a point's name."""
 _FREE = ("output", "logging", "hub", "engine.host", "engine.port")
@@ -54,7 +54,7 @@ _FREE = ("output", "logging", "hub", "engine.host", "engine.port")
 
 
 Axes = dict[str, list[Any]]
-"""Swept key -> its values, in the order of the grid."""
+"""Values of each swept key, in the order of the grid."""
 Status = Literal["finished", "stopped", "failed", "not finished", "not started"]
 
 
@@ -65,7 +65,7 @@ class Point:
     number: int
     """Position in the grid, counting from 1."""
     name: str
-    """Folder name: at most `MOST_CHARACTERS` ASCII letters, digits and any of . _ = + -"""
+    """Folder name, with at most `MOST_CHARACTERS` ASCII letters, digits and any of . _ = + -"""
     values: dict[str, Any]
     """Swept key -> value."""
     overrides: tuple[str, ...]
@@ -89,7 +89,7 @@ class Sweep:
         return values
 
     def described(self) -> dict[str, Any]:
-        """Contents of sweep.yaml as plain values: the values of each swept key, and the points."""
+        """Contents of sweep.yaml as plain values, which are the values of each swept key and the points."""
         return {"swept": self.axes, "points": {point.name: point.values for point in self.points}}
 
 
@@ -99,9 +99,9 @@ def load_sweep(
     """Load the config in `file` with `overrides` and sweep it over `words` ("key=value,value").
 
     Raises:
-        InputError: a file cannot be read; a word is not "key=value,value"; a value is repeated; a key is both swept
-            and overridden; there are too many points; two points would be published to the same repository.
-        ConfigError: the configs of some points are invalid; the message has one line per mistake.
+        InputError: a file cannot be read, a word is not "key=value,value", a value is repeated, a key is both swept and
+            overridden, there are too many points, or two points would be published to the same repository.
+        ConfigError: the configs of some points are invalid. The message has one line per mistake.
     """
     axes = parse_axes(words)
     document = read_config(file, overrides)
@@ -116,7 +116,7 @@ def load_sweep(
             configs.append(checked_config(overridden(document, point.overrides), processes=processes))
         except InputError as error:
             lines = str(error).splitlines()
-            for line in lines[1:] or lines:  # the first of several lines is only a count
+            for line in lines[1:] or lines:  # the first of several lines has only the number of mistakes
                 mistakes.setdefault(line.strip(), []).append(point.name)
     if mistakes:
         lines = [f"{some_of(names, len(points))}: {line}" for line, names in mistakes.items()]
@@ -136,8 +136,8 @@ def load_sweep(
 
 
 def parse_axes(words: Sequence[str]) -> Axes:
-    """Parse the swept keys in grid order: as given, with the seed last. Raises `InputError` if a word is invalid, a
-    key is swept twice, or there are too many points."""
+    """Parse the swept keys in grid order, which is as given but with the seed last. Raises `InputError` if a word is
+    invalid, a key is swept twice, or there are too many points."""
     axes: Axes = {}
     for key, values in map(_axis, words):
         if other := next((each for each in axes if _overlap(each.split("."), key.split("."))), None):
@@ -150,7 +150,7 @@ def parse_axes(words: Sequence[str]) -> Axes:
 
 
 def fixed_and_swept(overrides: Sequence[str], words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Separate the words after `--sweep`: a key with one value is an override, as if it came before `--sweep`.
+    """Separate the words after `--sweep`. A key with a single value is an override, as if it came before `--sweep`.
 
     Returns:
         All overrides, and the words to sweep.
@@ -177,7 +177,7 @@ def grid(axes: Axes) -> tuple[Point, ...]:
 
 
 def override(key: str, value: Any) -> str:
-    """Format the config override "key=value"; text is quoted only if YAML would read it as another type."""
+    """Format the config override "key=value". Text is quoted only if YAML would read it as another type."""
     with contextlib.suppress(yaml.YAMLError, ValueError):
         if isinstance(value, str) and yaml12.load(value) == value:
             return f"{key}={value}"
@@ -185,9 +185,10 @@ def override(key: str, value: Any) -> str:
 
 
 def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """Describe the differences between two configs (`Sweep.base`) or two `swept` sections; empty if they are equal.
+    """Describe the differences between two configs (`Sweep.base`) or two `swept` sections. Returns "" if they are
+    equal.
 
-    Ignores the sections `output`, `logging` and `hub`, and the server's address.
+    The sections `output`, `logging` and `hub` and the server's address are ignored.
     """
     one, other = dict(leaves(there)), dict(leaves(here))
     paths = [path for path in {**one, **other} if one.get(path) != other.get(path)]
@@ -200,7 +201,7 @@ def difference(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 
 
 def some_of(names: Sequence[str], points: int) -> str:
-    """Format the names of some points as a short phrase; `points` is the total number of points."""
+    """Format the names of some points as a short phrase. `points` is the total number of points."""
     return "every point" if 1 < len(names) == points else listed(names, 1)
 
 
@@ -215,7 +216,7 @@ def _axis(word: str) -> tuple[str, list[Any]]:
     if not all(key.split(".")) or not text.strip() or text.rstrip().endswith(","):
         raise InputError(f"{option} is not of the form section.key=value,value (an empty value is '' or null)")
     try:
-        values = yaml12.load_word(f"[{text}\n]")  # a line break, so that a comment does not swallow the bracket
+        values = yaml12.load_word(f"[{text}\n]")  # a line break keeps a comment from swallowing the bracket
     except (ValueError, yaml.YAMLError) as error:
         remedy = "leave no value empty, and quote text"
         raise InputError(f"{option} is not a list of values ({one_line(error)}): {remedy}") from error
@@ -309,7 +310,7 @@ def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
     reason = difference(read_yaml(folder / SWEEP_FILE).get("swept", {}), sweep.axes)
     if not reason and list(points) != [point.name for point in sweep.points]:
         reason = "its swept keys are in a different order"
-    if not reason and (folder / CONFIG_FILE).is_file():  # missing if Slurm's jobs created the folder
+    if not reason and (folder / CONFIG_FILE).is_file():  # the file is missing if Slurm's jobs created the folder
         reason = difference(read_yaml(folder / CONFIG_FILE), sweep.base())
     if reason:
         raise OutputFolderError(f"{folder} contains another sweep: {reason}; use the same values or another output.dir")
@@ -327,7 +328,7 @@ CommandLine = Callable[[Point, Path, bool], list[str]]
 
 
 def train_command(point: Point, folder: Path, resumes: bool) -> list[str]:
-    """Command line that trains a point with this interpreter; `-P` prevents imports from the working directory."""
+    """Command line that trains a point with this interpreter. `-P` prevents imports from the working directory."""
     settings = [str(folder.parent / CONFIG_FILE), *point.overrides, override("output.dir", str(folder))]
     resume = ["--resume", "auto"] if resumes else []
     return [sys.executable, "-P", "-m", "rg_env.cli.main", "train", *settings, *resume]
@@ -341,7 +342,8 @@ def run_sweep(sweep: Sweep, folder: Path, *, again: str, command: CommandLine = 
         again: command that resumes the sweep, shown to the user.
 
     Returns:
-        0 if all points finished; 1 if a point failed or was stopped by a monitor; 128 + N if signal N ended the sweep.
+        0 if all points finished, 1 if a point failed or was stopped by a monitor, or 128 + N if signal N ended the
+        sweep.
     """
     try:
         (folder / LOGS).mkdir(parents=True, exist_ok=True)
@@ -404,7 +406,7 @@ def plan_lines(sweep: Sweep, folder: Path) -> list[str]:
 
 
 def notes(sweep: Sweep) -> list[str]:
-    """Describe keys that have no effect: one line per set of keys, with the affected points."""
+    """Describe keys that have no effect, with one line per set of keys and the affected points."""
     found: dict[str, list[str]] = {}
     for point, config in zip(sweep.points, sweep.configs, strict=True):
         if line := without_effect(config):

@@ -1,9 +1,9 @@
 """Find a checkpoint in a folder, with its weights, run, step and base model.
 
-    checkpoint = find_checkpoint(Path("outputs/RUN"))     # the last one; best=True: the most accurate one
+    checkpoint = find_checkpoint(Path("outputs/RUN"))     # the last one (or, with best=True, the most accurate one)
     checkpoint.kind, checkpoint.step, checkpoint.run, checkpoint.base
 
-This only reads files; it needs neither the network nor torch.
+This module only reads files. It needs neither the network nor torch.
 """
 
 import os
@@ -25,15 +25,15 @@ from rg_env.tiny import POLICY_DIR, TINY
 from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS, read_shapes, saved_step, weight_files
 
 Kind = Literal["adapter", "deepspeed", "dtensor", "distcp", "plain"]
-"""Format: LoRA adapters, DeepSpeed shards, DTensors per process (verl), torch.distributed.checkpoint (FSDP), or whole
-weights."""
+"""Format of a checkpoint: LoRA adapters, DeepSpeed shards, DTensors per process (verl), torch.distributed.checkpoint
+(FSDP), or whole weights."""
 
 BIN = "pytorch_model.bin"
 TOKENIZER = (
     *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json"),
     *("special_tokens_map.json", "added_tokens.json", "merges.txt", "chat_template.jinja", "chat_template.json"),
 )
-"""Tokenizer files; every tokenizer has at least one of the first five."""
+"""Tokenizer files. Every tokenizer has at least one of the first five."""
 _STEP = re.compile(r"checkpoint-(\d+)(?:-.+)?|global_step_?(\d+)")
 """Folder names of checkpoints and their exports."""
 _KINDS = (
@@ -47,7 +47,7 @@ class Base:
     """The model that training started from."""
 
     name: str | None = None
-    """Name shown on the card; None if unknown."""
+    """Name shown on the card, or None if it is unknown."""
     on_hub: bool = False
     """Whether `name` is a repository on the Hub."""
     folder: Path | None = None
@@ -76,19 +76,20 @@ class Checkpoint:
     """A checkpoint's weights, and where they come from."""
 
     folder: Path
-    """Folder of the checkpoint; exports are named after it."""
+    """Folder of the checkpoint, after which exports are named."""
     parts: dict[Kind, Path]
     """Folders with the weights, by format. An export uses the first one."""
     step: int | None
-    """Training step after which the weights were saved; None if unknown."""
+    """Training step after which the weights were saved, or None if it is unknown."""
     run: RunFolder | None
-    """Run that trained the weights; None if unknown."""
+    """Run that trained the weights, or None if it is unknown."""
     near: tuple[Path, ...]
     """Folders that may contain the configuration and the tokenizer, starting with the folder of the weights."""
     state: Path | None
-    """Folder with the optimizer state, needed to resume training; None if the checkpoint has only weights."""
+    """Folder with the optimizer state, which is needed to resume training, or None if the checkpoint has only weights.
+    """
     trained_from: str | None = None
-    """Base model given by the caller, if any; it replaces the recorded one."""
+    """Base model given by the caller, if any. It replaces the recorded one."""
     note: str | None = None
     """Message for the user about the choice of this checkpoint."""
 
@@ -103,7 +104,7 @@ class Checkpoint:
 
     @cached_property
     def adapter(self) -> dict[str, Any]:
-        """Contents of adapter_config.json; empty unless the weights are adapters."""
+        """Contents of adapter_config.json. Empty unless the weights are adapters."""
         file = self.weights / "adapter_config.json"
         return read_json(file) if self.kind == "adapter" and file.is_file() else {}
 
@@ -142,7 +143,7 @@ class Checkpoint:
 
     @property
     def rounded_to(self) -> str | None:
-        """Dtypes that an export rounded the weights to; None if these are the weights that the run evaluated."""
+        """Dtypes that an export rounded the weights to, or None if these are the weights that the run evaluated."""
         if not self.is_ready or (self.folder / "trainer_state.json").is_file():
             return None
         dtypes: set[str] = set()
@@ -152,7 +153,7 @@ class Checkpoint:
         return ", ".join(sorted(dtypes)) if dtypes - {"F32"} else None
 
     def config_folder(self) -> Path | None:
-        """Folder with config.json; None if only the base model on the Hub has one.
+        """Folder with config.json, or None if only the base model on the Hub has one.
 
         Raises:
             InputError: config.json was not found.
@@ -161,7 +162,7 @@ class Checkpoint:
         return self._folder_with(near, ("config.json",), "config.json, which describes the model")
 
     def tokenizer_folder(self) -> Path | None:
-        """Folder with the tokenizer; None if only the base model on the Hub has one. Raises the same errors as
+        """Folder with the tokenizer, or None if only the base model on the Hub has one. Raises the same errors as
         `config_folder`."""
         return self._folder_with(self.near, TOKENIZER[:5], "tokenizer (tokenizer.json, tokenizer.model, ...)")
 
@@ -181,12 +182,12 @@ def find_checkpoint(path: Path, *, best: bool = False, base: str | None = None) 
     recorded accuracy.
 
     Args:
-        base: base model; default: the one recorded by the checkpoint or its run.
+        base: base model; by default, the one recorded by the checkpoint or its run.
 
     Raises:
         InputError: `path` does not contain a checkpoint.
     """
-    if not os.path.isdir(path):  # unlike Path.is_dir, also returns False for names that are too long
+    if not os.path.isdir(path):  # unlike Path.is_dir, this also returns False for names that are too long
         raise InputError(f"{one_line(path)} is not an existing folder; a checkpoint is {_KINDS}")
     try:
         folder, note = _choose(path, best)

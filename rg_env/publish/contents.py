@@ -1,6 +1,6 @@
 """Select the files to publish, and keep secrets and local paths out of them.
 
-README.md, rg_env.json         model card, and the run's marker (see `push`)
+README.md, rg_env.json         the model card, and the run's marker (see `push`)
 config.json, *.safetensors, …  model with its tokenizer, or adapters
 reward_curve.png               learning curve of the run
 run/                           files of the run; if the optimizer state is included, also rollouts.jsonl and the
@@ -27,7 +27,7 @@ from rg_env.tiny import TINY
 
 CURVE = RunFolder(Path()).curve_file.name
 Files = dict[str, Path | bytes]
-"""Path in the repository -> file, or its content."""
+"""Files, or their contents, by path in the repository."""
 
 _MODEL = (
     "config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json",
@@ -56,7 +56,7 @@ _KEYS = re.compile(
 
 
 def published_files(checkpoint: Checkpoint, *, full: bool) -> Files:
-    """Collect all files except the card and the marker; `full` includes the training state.
+    """Collect all files except the card and the marker. `full` includes the training state.
 
     Raises:
         InputError: a file is damaged, or links to a file outside the published folders.
@@ -73,7 +73,8 @@ def published_files(checkpoint: Checkpoint, *, full: bool) -> Files:
         for file in _matching(state, _STATE):
             found[f"{checkpoint.state_path}/{file.relative_to(state).as_posix()}"] = file
     roots = [each.resolve() for each in (folder, state, run and run.path) if each]
-    roots += [root.parents[1] / "blobs" for root in roots if root.parent.name == "snapshots"]  # layout of the Hub cache
+    # Such links are the layout of the Hub cache.
+    roots += [root.parents[1] / "blobs" for root in roots if root.parent.name == "snapshots"]
     for file in found.values():
         if not any(file.resolve().is_relative_to(root) for root in roots):
             raise InputError(
@@ -102,7 +103,7 @@ def _content(checkpoint: Checkpoint, file: Path) -> Path | bytes:
         values = publishable(read_json(file))
     elif file.parent == run.path:
         return file.read_bytes()
-    else:  # an evaluation
+    else:  # the file is an evaluation
         values = read_json(file)
         for model in (model for task in values["tasks"].values() for model in task["models"].values()):
             model["source"] = _without_paths(model["source"])

@@ -1,4 +1,4 @@
-"""A checkpoint's model: its configuration, tokenizer, weights and LoRA adapters."""
+"""The model in a checkpoint, with its configuration, tokenizer, weights and LoRA adapters."""
 
 import json
 import re
@@ -44,7 +44,7 @@ class Companions:
             base = checkpoint.base.source
             try:
                 on_hub = Path(snapshot_download(base, allow_patterns=[_CONFIG, _GENERATION, *TOKENIZER]))
-            except Exception as error:  # network, file or Hub errors
+            except Exception as error:  # these are network, file or Hub errors
                 raise InputError(f"the base model {base!r} cannot be downloaded: {reason_of(error)}") from error
             config, tokenizer = config or on_hub, tokenizer or on_hub
         self._config, self._tokenizer = config, tokenizer
@@ -57,7 +57,7 @@ class Companions:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """Tokenizer. Raises `InputError` if it cannot be read."""
+        """The tokenizer. Raises `InputError` if it cannot be read."""
         logging.disable_progress_bar()
         return _read(AutoTokenizer, self._tokenizer, "tokenizer", trust_remote_code=False)
 
@@ -72,7 +72,7 @@ class Companions:
         """Copy all files to `folder`.
 
         Args:
-            dtype: dtype to record in config.json; None for adapters, which have no config.json.
+            dtype: dtype to record in config.json, or None for adapters, which do not have a config.json.
 
         Raises:
             InputError: the generation settings are damaged.
@@ -192,7 +192,7 @@ def trained_weights(checkpoint: Checkpoint) -> tuple[str, Weights]:
     if shards and not (found and all(value.numel() for value in found.values())):
         described, found = read_weights(*shards)
         described = f"adapters in {described}"
-        found = {  # with PEFT's names in files, which do not contain the name of the adapter
+        found = {  # files use PEFT's names, which do not contain the name of the adapter
             re.sub(r"(\.lora_\w+)\.default(?=\.|$)", r"\1", name.replace(".modules_to_save.default", "")): weight
             for name, weight in found.items()
             if re.search(r"\.lora_|\.modules_to_save\.", name) and ".original_module." not in name
@@ -220,7 +220,7 @@ def adapted(checkpoint: Checkpoint, folder: Path) -> Any:
     try:
         base = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, **described.options).eval()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PEFT only warns about missing adapters; an error is raised below
+            warnings.simplefilter("ignore")  # PEFT only warns about missing adapters, but an error is raised below
             model = PeftModel.from_pretrained(base, str(folder)).eval()
             loaded = get_peft_model_state_dict(model, save_embedding_layers=False).keys()
     except Exception as error:  # damaged files can raise any exception

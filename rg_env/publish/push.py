@@ -1,4 +1,4 @@
-"""Publish a model: find it, export it if necessary, and upload it with its card in one commit.
+"""Publish a model. It is found, exported if necessary, and uploaded with its card in one commit.
 
 push(PushRequest(Path("outputs/RUN"), "me/legs"))       # returns the URL
 preview(PushRequest(Path("outputs/RUN"), "me/legs"))    # lists the files and shows the card
@@ -43,7 +43,7 @@ from rg_env.publish.contents import CURVE, Files, check_secrets, published_files
 Say = Callable[[str], None]
 CARD, MARKER = "README.md", "rg_env.json"
 TIMEOUT_S = 300.0
-"""A request fails after this many seconds without data. huggingface_hub itself would wait forever."""
+"""A request fails after this many seconds without data. Without a limit, huggingface_hub would wait forever."""
 _REFUSALS = {
     401: f"the Hub rejected the token{{because}}: {LOGIN}",
     403: "the token may not write to {repo}{because}: use one with write access (huggingface.co/settings/tokens), or "
@@ -62,7 +62,7 @@ class Marker(BaseModel):
     """Identifier of the run or the weights."""
     step: int | None
     card: str
-    """Git hash of the pushed card; a card with a different hash has been edited on the Hub."""
+    """Git hash of the pushed card. A card with a different hash has been edited on the Hub."""
     files: list[str]
     """Pushed paths."""
     format: Literal["rg_env.pushed/1"] = "rg_env.pushed/1"
@@ -106,7 +106,7 @@ def push(request: PushRequest, say: Say = print) -> str:
         InputError: there is nothing to publish, the token is missing or lacks permission, or the repository has other
             content.
         ExportError: a check of the export failed.
-        HubError: the upload did not finish; the same command resumes it.
+        HubError: the upload did not finish. The same command resumes it.
     """
     checkpoint = _found(request)
     notes, run = _notes(checkpoint), run_id(checkpoint.run) if checkpoint.run else None
@@ -174,7 +174,7 @@ def _exported(checkpoint: Checkpoint, say: Say) -> Iterator[Checkpoint]:
         return
     from rg_env.publish.export import ExportRequest, export
 
-    parent = checkpoint.folder.absolute().parent  # unlike /tmp, this disk should have room for weights
+    parent = checkpoint.folder.absolute().parent  # this disk should have room for weights, unlike that of /tmp
     parent_if_writable = parent if os.access(parent, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix=".rg-env-push-", dir=parent_if_writable) as folder:
         request = ExportRequest(checkpoint.folder, out=Path(folder) / "model", base=checkpoint.trained_from)
@@ -189,7 +189,7 @@ class _Remote:
     private: bool | None = None
     commit: str | None = None
     files: Mapping[str, str | None] = field(default_factory=dict)
-    """Path -> Git hash."""
+    """Git hashes by path."""
     marker: Marker | None = None
     is_copy: bool = False
     """Whether all files are from the main branch, because this branch does not exist yet or has not been pushed to."""
@@ -256,7 +256,7 @@ def _check_remote(request: PushRequest, remote: _Remote, run: str) -> None:
 
 
 def _weights_id(files: Files) -> str:
-    """Identifier for weights without a run: a hash of file names and contents."""
+    """Identifier for weights without a run, which is a hash of file names and contents."""
     digest = hashlib.sha256()
     for path, content in sorted(files.items()):
         if path.endswith(".safetensors") and isinstance(content, Path):
@@ -285,14 +285,14 @@ class _Repository:
             raise InputError(f"no Hugging Face token found, or it contains invalid characters: {LOGIN}")
         if constants.HF_HUB_OFFLINE:
             raise InputError("HF_HUB_OFFLINE is set: unset it to upload")
-        endpoint = constants.ENDPOINT  # HF_ENDPOINT, or the Hub's URL
+        endpoint = constants.ENDPOINT  # the value of HF_ENDPOINT, or the Hub's URL
         if "@" in urlsplit(endpoint).netloc:  # the user name would be sent instead of the token, and printed
             raise InputError("HF_ENDPOINT contains a username (USER@), which would replace the token: remove it")
         self.token: str = token
         self.url = f"{endpoint}/{repo_id}" + (f"/tree/{revision}" if revision else "")
         self.api = HfApi(endpoint=endpoint, token=token, library_name="rg-env")
         self._name, self._branch = repo_id, None if revision == "main" else revision
-        logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # its warnings quote signed URLs
+        logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # warnings of huggingface_hub quote signed URLs
         if not sys.stderr.isatty():
             disable_progress_bars()
         set_client_factory(lambda: httpx2.Client(follow_redirects=True, timeout=TIMEOUT_S))
@@ -315,7 +315,8 @@ class _Repository:
             files = {each.rfilename: each.blob_id for each in found.siblings or () if each.rfilename != _BY_HUB}
             is_copy, marker = self._branch is not None and found.sha == main.sha, None
             if MARKER in files and not is_copy:
-                with tempfile.TemporaryDirectory() as folder, contextlib.suppress(ValidationError):  # another program's
+                # The file was written by another program.
+                with tempfile.TemporaryDirectory() as folder, contextlib.suppress(ValidationError):
                     file = self.api.hf_hub_download(self._name, MARKER, revision=found.sha, local_dir=folder)
                     marker = Marker.model_validate_json(Path(file).read_bytes())
             return _Remote(bool(main.private), found.sha, files, marker, is_copy)
@@ -324,7 +325,7 @@ class _Repository:
         """Create the repository and the branch, a copy of main, if they are missing. Returns the branch's state."""
         if remote.commit is None:
             with self._errors():
-                self.api.create_repo(self._name, private=private or None)  # None: the organization's default
+                self.api.create_repo(self._name, private=private or None)  # None selects the organization's default
             remote = self.read()
         if remote.is_copy:
             with self._errors():

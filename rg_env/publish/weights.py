@@ -1,13 +1,13 @@
 """Read weights by name from a checkpoint in any supported format.
 
 `plain`      safetensors or pytorch_model.bin, one file or several with an index
-`deepspeed`  ZeRO-1, 2 and 3, read with DeepSpeed's `zero_to_fp32`
+`deepspeed`  shards of ZeRO-1, 2 and 3, read with DeepSpeed's `zero_to_fp32`
 `distcp`     torch.distributed.checkpoint, as written by FSDP trainers, read with torch's loader
 `dtensor`    one file of DTensors per process (`model_world_size_N_rank_R.pt`), as written by verl
 `adapter`    LoRA adapters
 
-Whole tensors stay in their memory-mapped files; sharded ones are assembled in memory. Code in a checkpoint is never
-executed: DeepSpeed and torch read files with `weights_only=True`, and `training.checkpointing.pickles` reads the
+Whole tensors stay in their memory-mapped files, and sharded tensors are assembled in memory. Code in a checkpoint is
+never executed. DeepSpeed and torch read files with `weights_only=True`, and `training.checkpointing.pickles` reads the
 metadata of torch.distributed.checkpoint.
 """
 
@@ -82,14 +82,15 @@ def _deepspeed(folder: Path) -> tuple[str, Weights]:
     head = next(iter(models.values()))
     if head.get("mp_world_size", 1) != 1 or any("mp_rank_00" not in name for name in (*models, *optimizers)):
         raise InputError(f"{folder} was saved with tensor parallelism, which is not supported")
-    for files in (models, optimizers):  # comparing shapes would not reveal files from another step
+    for files in (models, optimizers):  # a comparison of shapes would not reveal files from another step
         steps = {name: step for name, content in files.items() if (step := _step(content)) is not None}
         if len(set(steps.values())) > 1:
             named = ", ".join(f"{name} after {counted(step, 'step')}" for name, step in steps.items())
             raise InputError(f"{folder} mixes files from different checkpoints: {named}")
-    if not optimizers:  # the model file has the weights in the compute dtype; with ZeRO-3, they are empty
+    if not optimizers:  # the model file has the weights in the compute dtype, or empty weights with ZeRO-3
         return "DeepSpeed", head["module"]
-    weights_only = patch.dict("os.environ", TORCH_FORCE_WEIGHTS_ONLY_LOAD="1")  # DeepSpeed passes weights_only=False
+    # DeepSpeed itself passes weights_only=False.
+    weights_only = patch.dict("os.environ", TORCH_FORCE_WEIGHTS_ONLY_LOAD="1")
     quiet = io.StringIO()
     with weights_only, torch.serialization.safe_globals(safe_classes()), redirect_stdout(quiet), redirect_stderr(quiet):
         try:
@@ -113,7 +114,7 @@ def _step(content: Any) -> int | None:
 
 
 class _SafeReader(dcp.FileSystemReader):
-    """Reads tensors; reads the metadata without executing code from it."""
+    """Reads tensors, and reads the metadata without executing code in it."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         return read_metadata(Path(self.path))
@@ -131,7 +132,8 @@ def _distcp(folder: Path) -> tuple[str, Weights]:
             raise InputError(f"{folder}: the parts of {name} overlap or are incomplete")
         found[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torch warns about loading in a single process
+        # torch warns about loading in a single process, which is intended here.
+        warnings.simplefilter("ignore", UserWarning)
         try:
             dcp.load(found, storage_reader=_SafeReader(folder), no_dist=True)
         except dcp.CheckpointException as error:  # a BaseException
@@ -159,7 +161,7 @@ def _dtensor(folder: Path) -> tuple[str, Weights]:
 def _joined(name: str, parts: list[Any]) -> torch.Tensor:
     """Assemble a DTensor from the parts of all processes."""
     if not hasattr(parts[0], "_spec"):
-        return parts[0]  # a plain tensor, identical in all processes
+        return parts[0]  # this is a plain tensor, which is identical in all processes
     spec = parts[0]._spec
 
     def part(mesh: torch.Tensor, placements: list[Any]) -> torch.Tensor:

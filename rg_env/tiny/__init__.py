@@ -1,4 +1,4 @@
-"""The tiny policy: a bundled model small enough to learn with GRPO in about a minute on two CPU cores.
+"""The tiny policy, a bundled model that is small enough to learn with GRPO in about a minute on two CPU cores.
 
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from rg_env.tiny import POLICY_DIR
@@ -11,9 +11,9 @@ It has the Llama architecture and fewer than a million parameters, and knows thr
 and is usually wrong. Before training, it mostly guesses. Training has to discover that working step by step earns more
 reward, so the reward curve rises within a dozen steps, and a wrong gradient in a trainer shows up just as quickly.
 
-It is meant for demonstrations and tests, and is not a language model: it was trained only on questions from the
-training split of these tasks, with the single system prompt `SYSTEM_PROMPT`. `README.md` in this folder has the recipe
-and the measurements; `python tools/tiny_build.py --out DIR` rebuilds the policy from scratch.
+It is meant for demonstrations and tests, and is not a general language model, because it was trained only on questions
+from the training split of these tasks, with the single system prompt `SYSTEM_PROMPT`. `README.md` in this folder has
+the recipe and the measurements, and `python tools/tiny_build.py --out DIR` rebuilds the policy from scratch.
 
 This module imports neither torch nor Reasoning Gym.
 """
@@ -28,7 +28,7 @@ TINY = "tiny"
 """Name of the policy in configs and commands."""
 
 POLICY_DIR: Path = Path(__file__).parent / "policy"
-"""Folder of the shipped policy: weights, tokenizer, chat template, generation config."""
+"""Folder of the shipped policy, with weights, tokenizer, chat template and generation config."""
 
 SYSTEM_PROMPT = "Think step by step, then give the final answer as <answer>your answer here</answer>."
 """The only system message the policy was trained with."""
@@ -44,7 +44,7 @@ TASKS: dict[str, dict[str, Any]] = {
         "operators_weights": [0.5, 0.5, 0.0],
     },
 }
-"""Reasoning Gym task → the config the policy was trained on."""
+"""The config that the policy was trained on, for each Reasoning Gym task."""
 
 MAX_NEW_TOKENS = 90
 """Token limit of a completion, enough for every step-by-step solution of `TASKS`."""

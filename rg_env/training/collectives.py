@@ -79,7 +79,7 @@ def choose_folder(output_dir: str | Path | None, name: str, resume: str | Path |
 
 
 STALE_S = 600.0
-"""A lock is stale after this many seconds without a change in its folder. Compiling takes a minute or two."""
+"""A lock counts as stale after this many seconds without a change in its folder. Compiling takes a minute or two."""
 
 
 def clear_stale_locks(root: Path) -> None:

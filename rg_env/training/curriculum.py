@@ -1,4 +1,4 @@
-"""Curriculum: tasks whose difficulty level changes during training.
+"""A curriculum, which changes the difficulty level of tasks during training.
 
     config = CurriculumConfig.model_validate({"tasks": {"chain_sum": {"start": 0, "highest": 4}}})
     curriculum = Curriculum(config, env, seed=0)
@@ -10,15 +10,15 @@ task's share of the prompts, and the evaluation do not change. A level rises by 
 `failure_threshold`. Alternatively, levels follow a `schedule`. Each change of level resets the window.
 
 The available levels are those from 0 to `highest` that work in Reasoning Gym. If a change would lead to a level that
-does not work, the next working level in the same direction is used instead. If a level turns out to have no questions,
-it is dropped together with all levels above it, a message is printed, and the task returns to the level below. If no
-lower level exists, the run ends.
+does not work, the next level in the same direction that works is used instead. If a level turns out to have no
+questions, it is dropped together with all levels above it, a message is printed, and the task returns to the level
+below. If no lower level exists, the run ends.
 
 Task options come from the environment's tasks, the level and `gym` (the user's own options), in order of increasing
 precedence. Without `gym`, all options of the environment's tasks count as the user's own.
 
 All of this happens on the main process. The levels depend only on `state`, which is plain data and is saved with each
-checkpoint, so a resumed run continues as if it had never stopped. A batch keeps the questions chosen for it; accuracy
+checkpoint, so a resumed run continues as if it had never stopped. A batch keeps the questions chosen for it. Accuracy
 on those questions counts only if the task is still at the same level.
 """
 
@@ -40,7 +40,7 @@ from rg_env.training.config.load import curriculum_problems
 from rg_env.training.config.schema import CurriculumConfig
 
 FIRST_ROWS = 128
-"""Initial number of questions: enough for a few steps, and quick to generate for slow tasks."""
+"""Initial number of questions, which is enough for a few steps, and quick to generate even for slow tasks."""
 
 Prepare = Callable[[list[Row]], list[dict[str, Any]]]
 
@@ -68,7 +68,7 @@ class QuestionPool:
         say: Callable[[str], Any] = print,
     ) -> None:
         self.end = end
-        """Number of distinct questions; None until it is known."""
+        """Number of distinct questions, or None until it is known."""
         self._name, self._build, self._prepare, self._say = name, build, prepare, say
         self._known: set[str] = set()
         self._questions: list[dict[str, Any]] = []
@@ -103,7 +103,8 @@ class QuestionPool:
         too_long = f"of {len(new)} questions are longer than max_prompt_length"
         if not self._questions and not fitting:
             raise InputError(f"{self._name}: {len(new)} {too_long}: raise it")
-        if len(fitting) < len(new) and len(self._questions) == len(self._known):  # the first ones that are left out
+        # These are the first questions that are left out.
+        if len(fitting) < len(new) and len(self._questions) == len(self._known):
             self._say(f"{self._name}: {len(new) - len(fitting)} {too_long}, and are left out")
         self._known.update(row["question"] for row in new)
         self._questions += fitting
@@ -134,7 +135,7 @@ class CurriculumState(BaseModel):
     looked: NonNegativeInt = 0
     """Step of the last accuracy check."""
     prompted: dict[NonNegativeInt, list[CurriculumQuestion | None]] = {}
-    """Questions in each pending batch, by batch number; None for prompts of other tasks."""
+    """Questions in each pending batch, by batch number. None for prompts of other tasks."""
 
 
 class Curriculum:
@@ -212,7 +213,7 @@ class Curriculum:
         Raises:
             InputError, GenerationError: a task has no questions at its current level or below.
         """
-        planned = self.state.prompted.get(number)  # chosen before the run was interrupted
+        planned = self.state.prompted.get(number)  # the questions were chosen before the run was interrupted
         if planned is None:
             names = [row["info"]["rg_task"] for row in rows]
             planned = self.state.prompted[number] = [self._next(n) if n in self.state.tasks else None for n in names]

@@ -3,7 +3,7 @@
     unseen = load_environment("chain_sum", num_train_examples=0, num_eval_examples=50)
     plan = EvaluationPlan(every=20, rollouts_per_example=4, held_out=[unseen])
     train(trainer, evaluation=plan)
-    results = evaluate_only(trainer, "outputs/AFTERWARDS", plan)   # evaluates any model without training it
+    results = evaluate_only(trainer, "outputs/AFTERWARDS", plan)   # evaluates a model without training it
 
 A plan's `env` contains questions from the training tasks. Environments in `held_out` contain tasks that are not used
 for training. Environments in `labelled` can contain anything, such as a training task at another difficulty. The
@@ -11,8 +11,8 @@ overall metrics (such as `eval/accuracy`) cover only the training tasks. The hel
 each label have their own metrics (`eval/held_out/accuracy`, `eval/<task>/accuracy`, `eval/<label>/accuracy`).
 
 For every question, `evaluation.runner` samples answers (for `accuracy` and `reward`) and generates a greedy one (for
-`greedy_accuracy`), using the trainer's engine. `evaluate_only` reproduces the greedy answers from an evaluation during
-training and, with the embedded engine and that run's seed, its sampled answers as well.
+`greedy_accuracy`), using the trainer's engine. `evaluate_only` reproduces the greedy answers of an evaluation during
+training and, with the embedded engine and that run's seed, also its sampled answers.
 """
 
 from collections.abc import Callable, Sequence
@@ -111,7 +111,7 @@ class FixedEvaluation:
                 prompts = (row["prompt"] for row in each.rows if task_of(row["info"]) == task)
                 self._model.check_fits(task, prompts, self._sampling.max_tokens)
         self.questions = [each.described().model_dump() for each in self._questions]
-        """Descriptions of the environments, as in `Results.environments`; empty if there is nothing to evaluate."""
+        """Descriptions of the environments, as in `Results.environments`. Empty if there is nothing to evaluate."""
         trained, unseen = (
             {task for entry in self.questions if entry["part"] == part for task in entry["tasks"]}
             for part in ("training", "held_out")
@@ -154,7 +154,7 @@ class FixedEvaluation:
             if progress:
                 progress(len(records), self.answers)
 
-        with self.trainer.engine.aside():  # so that an evaluation does not affect training
+        with self.trainer.engine.aside():  # an evaluation must not affect training
             works = [
                 TaskWork(name, of_task, self._sampling, plan.rollouts_per_example, plan.greedy)
                 for each in self._questions
@@ -174,7 +174,7 @@ def evaluate_only(
 
     Args:
         trainer: trainer with the model and the engine. With a vLLM server, the model's weights are sent to it first.
-        plan: questions and sampling; the schedule is ignored. Default: the default plan of `train`.
+        plan: questions and sampling. The schedule is ignored. Default: the default plan of `train`.
         step: the N in the file name. Default: the step of the checkpoint that the model was loaded from, or 0.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Run a config, as `rg-env train` does: build its trainer, then train or evaluate.
+"""Run a config like `rg-env train`: build its trainer, and then train or evaluate.
 
 Heavy libraries are imported only after `preflight` has checked the config's requirements and the plan has been printed.
 """
@@ -77,7 +77,8 @@ def evaluate_config(config: TrainConfig, checkpoint: str | None = None) -> "Resu
     config = config.model_copy(
         update={
             "model": config.model.model_copy(update={"name": name}),
-            "training": config.training.model_copy(update={"beta": 0.0, "kl_reference": "initial"}),  # no reference
+            # An evaluation does not need a reference model.
+            "training": config.training.model_copy(update={"beta": 0.0, "kl_reference": "initial"}),
             "lora": None,
             "curriculum": None,
         }
@@ -125,7 +126,7 @@ def evaluation_plan(config: TrainConfig) -> "EvaluationPlan":
 
 
 def lora(config: TrainConfig) -> Any:
-    """The `peft.LoraConfig` from the `lora` section; None if all weights are trained."""
+    """The `peft.LoraConfig` from the `lora` section, or None if all weights are trained."""
     if config.lora is None:
         return None
     from peft import LoraConfig

@@ -1,8 +1,8 @@
 """Uploads of a run to the Hugging Face Hub (`hub:` in its config), during and after training.
 
 Each upload runs `rg-env push` in a child process, so that training never waits for the network. A failed upload does
-not end a run: a one-line message gives the command that completes the upload. During training, a hard-linked copy of
-the run is uploaded, because checkpoints may be deleted and metrics appended in the meantime.
+not end a run. Instead, a one-line message gives the command that completes the upload. During training, a hard-linked
+copy of the run is uploaded, because checkpoints may be deleted and metrics appended in the meantime.
 """
 
 import atexit
@@ -25,7 +25,7 @@ from rg_env.training.preflight import check_hub
 FINISH_TIMEOUT_S = 3600.0
 """Timeout of an upload after training, in seconds."""
 _GRACE_S = 10.0
-"""Seconds that a terminated upload has to remove its exported files before it is killed."""
+"""Number of seconds that a terminated upload has to remove its exported files before it is killed."""
 _WORKSPACE = ".hub-upload"
 """Subfolder of the run's folder, for a copy of the run and the output of a running upload."""
 
@@ -36,7 +36,7 @@ class Uploads(TrainerCallback):
 
     Args:
         folder: the run's folder.
-        main: whether this is the main process; other processes do nothing.
+        main: whether this is the main process. Other processes do nothing.
         say: prints a line.
     """
 
@@ -50,7 +50,7 @@ class Uploads(TrainerCallback):
         self._path = folder
         """The run or checkpoint being uploaded."""
         if self._active:
-            shutil.rmtree(self._workspace, ignore_errors=True)  # from a killed run
+            shutil.rmtree(self._workspace, ignore_errors=True)  # left by a run that was killed
             atexit.register(self.stop)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -74,8 +74,8 @@ class Uploads(TrainerCallback):
             self._fail(str(error.strerror or error))
 
     def finish(self, *, complete: bool) -> None:
-        """If training finished (`complete`), wait for a running upload, then upload the whole run. Otherwise, end the
-        running upload and print the command that uploads the run.
+        """If training finished (`complete`), wait for a running upload and then upload the whole run. Otherwise, end
+        the running upload and print the command that uploads the run.
 
         Raises `KeyboardInterrupt` on Ctrl-C, after stopping the upload in progress.
         """
@@ -142,7 +142,8 @@ class Uploads(TrainerCallback):
 
 
 def _link_run(run: RunFolder, checkpoint: Path, copy: Path) -> None:
-    """Make a copy of the run's current state with one checkpoint: growing files are copied, others are hard-linked."""
+    """Make a copy of the run's current state with one checkpoint. Growing files are copied, and others are
+    hard-linked."""
     shutil.copytree(checkpoint, copy / checkpoint.name, copy_function=_link)
     for file in run.files():
         target = copy / file.relative_to(run.path)

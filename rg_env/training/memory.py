@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 STATE_BYTES = 16
-"""Bytes per trained parameter in fp32: weight 4, gradient 4, Adam's two moments 8."""
+"""Bytes per trained parameter in fp32: 4 for the weight, 4 for the gradient and 8 for Adam's two moments."""
 RESTING_BYTES = 12
 """Bytes per trained parameter during generation, when gradients are freed."""
 LOGIT_BYTES = 12
-"""Bytes per logit in the backward pass: the log-softmax, its gradient, and the logit's gradient, each in float32."""
+"""Bytes per logit in the backward pass, for the log-softmax, its gradient, and the logit's gradient, each in float32.
+"""
 LOGITS_PER_CHUNK = 2**27
 """Maximum number of logits in memory at once (`algorithms.logprobs`), enough to keep a GPU busy."""
 HEAD_BYTES = 8
-"""Additional bytes per trained LM head weight: float32 gradients of one chunk and of the previous chunks."""
+"""Additional bytes per trained weight of the LM head, for float32 gradients of one chunk and of the previous chunks."""
 KEPT_PER_LAYER = 17
 """Number of values kept per layer, token and hidden unit for the backward pass without checkpointing, excluding
 attention scores (Korthikanti et al., 2022, arXiv:2205.05198, section 4.1: 34 bytes at 2 bytes each)."""
@@ -54,7 +55,7 @@ class Estimate:
     state: int
     """Weights, gradients, optimizer state, and the reference model if there is one."""
     gathered: int
-    """With ZeRO-3, the gathered bf16 weights of the active layer."""
+    """The gathered bf16 weights of the active layer, with ZeRO-3."""
     logits: int
     """One chunk's logits, and a trained LM head's gradient during accumulation."""
     activations: int
@@ -69,7 +70,7 @@ class Estimate:
 
     @property
     def total(self) -> int:
-        """The larger of two peaks: the backward pass, and the end of generation."""
+        """The larger of two peaks, which are the backward pass and the end of generation."""
         return max(self.state + self.gathered + self.passes, self.resting_state + self.cache)
 
 
@@ -99,10 +100,11 @@ def estimate(
         checkpointing: whether only the layers' inputs are kept and activations are recomputed.
         bf16: whether activations take 2 bytes instead of 4.
         reference: whether there is a second model for the KL term (`beta` above 0).
-        adapter_parameters: number of trained parameters with LoRA, where the weights are frozen; 0 without LoRA.
-        frozen_bytes: bytes per frozen weight: 4 in float32, 2 in bfloat16 (see `load_policy`).
-        offloaded: whether `optim` is `adamw_offload`; each weight then takes `frozen_bytes`, and gradients are float32.
-        cached_tokens: total number of tokens in the rollouts that the embedded engine decodes at once; 0 with a server.
+        adapter_parameters: number of trained parameters with LoRA, where the weights are frozen, or 0 without LoRA.
+        frozen_bytes: bytes per frozen weight, which is 4 in float32 and 2 in bfloat16 (see `load_policy`).
+        offloaded: whether `optim` is `adamw_offload`. Each weight then takes `frozen_bytes`, and gradients are float32.
+        cached_tokens: total number of tokens in the rollouts that the embedded engine decodes at once, or 0 with a
+            server.
     """
     element = 2 if bf16 else 4
     if adapter_parameters:
@@ -126,6 +128,6 @@ def estimate(
 
 
 def largest_that_fits(room: int, largest: int, need: Callable[[int], int]) -> int | None:
-    """The largest proper divisor of `largest` for which a micro-batch of that size fits into `room` bytes; None if none
-    does."""
+    """The largest proper divisor of `largest` for which a micro-batch of that size fits into `room` bytes, or None if
+    there is no such divisor."""
     return next((size for size in range(largest - 1, 0, -1) if largest % size == 0 and need(size) <= room), None)

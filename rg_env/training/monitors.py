@@ -9,7 +9,7 @@
 
 `train` adds a `MonitorCallback` to every run. When a run is resumed, its monitors continue from the metrics logged up
 to the checkpoint, so earlier alarms are not reported again. A rule never fires if its metrics are not logged. Metrics
-are averaged over a window; "noise" is their variation from step to step.
+are averaged over a window. "Noise" is their variation from step to step.
 """
 
 import math
@@ -35,7 +35,7 @@ class History:
     def __init__(self, window: int):
         self.window = window
         self.step = self.records = 0
-        """Step of the last record, and the number of records."""
+        """Step of the last record, and number of records."""
         self.last: dict[str, float] = {}
         """The last record."""
         self.values: dict[str, list[float]] = defaultdict(list)
@@ -50,26 +50,27 @@ class History:
             self.values[name].append(value)
 
     def recent(self, name: str) -> list[float]:
-        """Values in the last window; an empty list until the window is full."""
+        """Values in the last window. The list is empty until the window is full."""
         values = self.values[name]
         return values[-self.window :] if len(values) >= self.window else []
 
     def earlier(self, name: str) -> list[float]:
-        """Values in the window before the last one; an empty list until both windows are full."""
+        """Values in the window before the last one. The list is empty until both windows are full."""
         values = self.values[name][-2 * self.window :]
         return values[: self.window] if len(values) == 2 * self.window else []
 
     def first(self, name: str) -> list[float]:
-        """Values in the first window; an empty list until a second window is full."""
+        """Values in the first window. The list is empty until a second window is full."""
         return self.values[name][: self.window] if self.earlier(name) else []
 
     def mean(self, name: str) -> float | None:
-        """Mean over the last window; None until it is full."""
+        """Mean over the last window, or None until it is full."""
         return fmean(values) if (values := self.recent(name)) else None
 
 
 def rise(old: list[float], new: list[float]) -> float:
-    """The rise in the mean from `old` to `new`, in standard errors of the difference; negative if it falls."""
+    """The rise in the mean from `old` to `new`, in standard errors of the difference. It is negative if the mean
+    falls."""
 
     def error(values: list[float]) -> float:
         return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
@@ -85,11 +86,12 @@ TOO_EASY, TOO_HARD = 0.8, 0.2
 KL_FLOOR, RATIO_FLOOR = 0.1, 10.0
 """Minimum KL (in nats per token) and minimum ratio of a spike, because these metrics start near zero and one."""
 _SURE, _NOISE = 3.0, 1.0
-"""Number of standard errors above which a change in a mean is certain, and number below which the change is noise."""
+"""Number of standard errors above which a change in a mean counts as certain, and number below which it counts as
+noise."""
 _LENGTH, _CUT = "completions/mean_length", "completions/clipped_ratio"
 
 Window = Callable[[str], list[float]]
-"""A metric's values in some window; empty if the window is incomplete."""
+"""A metric's values in a window. Empty if the window is incomplete."""
 
 
 def zero_variance(history: History, threshold: float) -> str | None:
@@ -146,7 +148,7 @@ def truncation(history: History, threshold: float) -> str | None:
 
 
 def length_drift(history: History, factor: float) -> str | None:
-    """The length of completions changes, but accuracy does not rise."""
+    """The length of completions changes without a rise in accuracy."""
     first, now = history.first(_LENGTH), history.mean(_LENGTH)
     before = fmean(first) if first else 0.0
     if not before or now is None or before / factor < now < before * factor or _improved(history, history.first):
@@ -254,8 +256,8 @@ def _improved(history: History, before: Window) -> bool:
 
 
 def _what_rose(history: History, before: Window) -> str | None:
-    """The reward, other than `correctness` and `partial`, that rose the most relative to its noise; None if no reward
-    rose clearly."""
+    """The reward, other than `correctness` and `partial`, that rose the most relative to its noise, or None if no
+    reward rose clearly."""
     rises: dict[str, float] = {}
     for metric in list(history.values):
         name = metric.removeprefix("rewards/").removesuffix("/mean")
@@ -307,9 +309,9 @@ class MonitorCallback(TrainerCallback):
 
     def _start(self) -> None:
         self.alarms: list[Alarm] = []
-        """All alarms of the run, including those before it was resumed; on the main process only."""
+        """All alarms of the run, including those before it was resumed. Only the main process has them."""
         self.stopped_by: str | None = None
-        """The rule that ended the run; on all processes."""
+        """The rule that ended the run, on all processes."""
         self._history = History(self.config.window)
         self._held_at: dict[str, int] = {}
         """Number of the last record in which a rule's condition held, by rule."""

@@ -1,4 +1,4 @@
-"""Check a run's requirements before heavy libraries are imported, for `rg-env train` with and without `--dry-run`.
+"""Checks of a run's requirements before heavy libraries are imported, for `rg-env train` with and without `--dry-run`.
 
     check_start(config, resume="auto")      # raises InputError or ServerError if a check fails
 
@@ -33,16 +33,16 @@ class Start:
     """Result of `check_start`."""
 
     folder: Path | None = None
-    """The output folder; None on all processes except the first."""
+    """The output folder, or None on all processes except the first."""
     rows: tuple[Rows, Rows] | None = None
-    """Training and evaluation rows from the `data` section; None without that section, or if the data has not been
+    """Training and evaluation rows from the `data` section. None without that section, or if the data has not been
     downloaded yet."""
     notes: list[str] = field(default_factory=list)
-    """Messages about requirements that are not met yet, but must be met when the run starts."""
+    """Messages about requirements that are not yet met, but must be met when the run starts."""
 
     @property
     def train_rows(self) -> int | None:
-        """Number of training rows; None if unknown."""
+        """Number of training rows, or None if it is unknown."""
         return len(self.rows[0]) if self.rows else None
 
 
@@ -50,7 +50,7 @@ def check_start(
     config: TrainConfig, *, resume: str | None = None, checkpoint: str | None = None, wait: bool = True
 ) -> Start:
     """Check everything that a run with `config` needs, except the model itself. With several processes, only the first
-    one performs the checks; the others only read the rows.
+    one performs the checks. The others only read the rows.
 
     Args:
         resume: checkpoint to resume from, or "auto".
@@ -132,7 +132,7 @@ def check_logins(config: LoggingConfig) -> None:
         offline = wandb.setup().settings.mode in ("offline", "dryrun", "disabled")
         known = offline or wandb.run or wandb.login(prompt=False, verify=False)
         problem = "" if known else "not logged in"
-    except wandb.Error as error:  # such as a key of the wrong length
+    except wandb.Error as error:  # for example, if the key has the wrong length
         problem = one_line(error).rstrip(".")
     if problem:
         raise InputError(

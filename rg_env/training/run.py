@@ -1,7 +1,7 @@
-"""A whole run: evaluate, train, evaluate again, and write all results to the output folder.
+"""A whole run, which evaluates, trains, evaluates again, and writes all results to the output folder.
 
-    results = train(trainer, settings={"task": "leg_counting"})
-    results = train(trainer, resume="auto")    # the same trainer in a new process: resumes from the newest checkpoint
+    results = train(trainer, settings={"task": "leg_counting"}) results = train(trainer, resume="auto")    # resumes
+    from the newest checkpoint, with the same trainer in a new process
 
 `Recorder` evaluates on the frozen questions, writes the run's files and shows progress. `_Interruption` ends a run on
 Ctrl-C. Monitors, uploads and trackers are callbacks in their own modules.
@@ -48,7 +48,7 @@ class Recorder(TrainerCallback):
     Args:
         evaluation: the evaluation and its schedule.
         logging: settings for examples on the console, and for the number of rollouts in `rollouts.jsonl`.
-        interruption: knows whether the run is ending early, without the last evaluation.
+        interruption: tracks whether the run is ending early, without the last evaluation.
         resumed: whether the run was resumed from a checkpoint.
     """
 
@@ -66,9 +66,9 @@ class Recorder(TrainerCallback):
         self.console = RunConsole(sys.stdout)
         self._examples_at = self._first = 0
         self.evaluations: list[Results] = []
-        """Results of the evaluations so far; on the main process only."""
+        """Results of the evaluations so far. Only the main process has them."""
         self.evaluated = False
-        """Whether this run has made an evaluation; known on all processes."""
+        """Whether this run has made an evaluation. All processes know this."""
         self.alarms: list[str] = []
         """Monitor lines to print after the step's line."""
         self.on_examples: Callable[[int, list[dict[str, Any]]], Any] = lambda step, records: None
@@ -111,7 +111,8 @@ class Recorder(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.evaluation.plan.after and not self._interruption.happened:
             if state.global_step > self._first:
-                self.trainer.save_checkpoint()  # so that a run killed during its last evaluation can be resumed
+                # Saved now, so that a run killed during its last evaluation can be resumed.
+                self.trainer.save_checkpoint()
             self.evaluate(state.global_step)
 
     def _evaluate_if_due(self, state: Any) -> None:
@@ -142,7 +143,7 @@ class Recorder(TrainerCallback):
         return metrics
 
     def before_and_after(self, first: int) -> tuple[Results | None, Results | None]:
-        """The evaluation before step `first + 1` and the last one since, each None if missing."""
+        """The evaluation before step `first + 1` and the last one since then. Either is None if it is missing."""
         made = self.evaluations
         before = made[0] if made and self.evaluation.plan.before and (made[0].step or 0) <= first else None
         return before, made[-1] if made and made[-1] is not before else None
@@ -172,13 +173,13 @@ def train(
 ) -> dict[str, Any]:
     """Train, and evaluate on frozen questions before, during and after training.
 
-    On Ctrl-C, SIGTERM or an error, the weights and the results so far are saved, unless an error or a second Ctrl-C
-    occurred in the middle of an update.
+    On Ctrl-C, SIGTERM or an error, the weights and the results so far are saved. The exception is an error or a second
+    Ctrl-C in the middle of an update.
 
     Args:
         trainer: the trainer. Files are written to `trainer.args.output_dir` (see `RunFolder`).
         config: the trainer's config, saved as `config.yaml` so the run can be repeated.
-        settings: without a config, values to write to `config.yaml` in addition to the trainer's arguments.
+        settings: values to write to `config.yaml` in addition to the trainer's arguments, if there is no config.
         evaluation: questions, sampling and schedule of the evaluation. Default: one sampled and one greedy answer for
             each evaluation row of the trainer's environment, before training and after each fifth of the run.
         resume: checkpoint to continue from as if the run had never stopped. "auto" selects the newest complete
@@ -189,14 +190,14 @@ def train(
         hub: uploads of the run (see `hub_uploads`). Default: no uploads.
 
     Returns:
-        The contents of `train_results.json`; empty on all processes except the first.
+        The contents of `train_results.json`. Empty on all processes except the first.
 
     Raises:
         InputError: the trainer cannot continue from `resume`, a tracker cannot be started, or the evaluation is
             invalid.
         TrainingError: the run ended without completing a step, although it was not interrupted.
-        KeyboardInterrupt: the run was interrupted before it had anything to save (it then leaves no files), or it was
-            interrupted twice.
+        KeyboardInterrupt: the run was interrupted before it had anything to save (in which case it leaves no files), or
+            it was interrupted twice.
         Exception: any error that ended the run, raised after the results so far have been saved.
     """
     checkpoint = None if resume is None else on_main(trainer.accelerator, lambda: _checkpoint(trainer, resume))
@@ -311,7 +312,8 @@ def _resume_command(folder: Path, config: TrainConfig | None, settings: dict[str
     if config is not None:
         command = [entered("rg-env"), "train", str(folder / "config.yaml"), f"output.dir={folder}"]
     elif settings.keys() >= {"resume", "output_dir"}:
-        command = [entered("python"), *sys.argv, "--output-dir", str(folder)]  # the last value of an option counts
+        # If an option is repeated, its last value counts.
+        command = [entered("python"), *sys.argv, "--output-dir", str(folder)]
     else:
         return f"train(trainer, resume={AUTO!r}), with output_dir={str(folder)!r}"
     launched = " (launched in the same way)" if world_size() > 1 else ""
@@ -319,7 +321,7 @@ def _resume_command(folder: Path, config: TrainConfig | None, settings: dict[str
 
 
 def _checkpoint(trainer: GRPOTrainer, resume: str | Path) -> Path | None:
-    """The validated checkpoint to resume from; None if "auto" finds no checkpoint."""
+    """The validated checkpoint to resume from, or None if "auto" does not find a checkpoint."""
     folder = trainer.output_dir
     checkpoint = chosen(resume, folder)
     if checkpoint is None:
@@ -389,13 +391,14 @@ def _resolved(evaluation: FixedEvaluation, settings: dict[str, Any]) -> dict[str
 
 
 TOGETHER_S = 1.0
-"""Seconds within which different signals count as one request: a closed terminal or a scheduler may send two."""
+"""Seconds within which different signals count as a single request, because a closed terminal or a scheduler may send
+two."""
 
 
 class _Interruption(TrainerCallback):
     """Ends a run with `KeyboardInterrupt` on SIGINT or SIGTERM, but not in the middle of an update.
 
-    A second signal ends the run at once; if it arrives in the middle of an update, nothing is saved. If there are
+    A second signal ends the run at once. If it arrives in the middle of an update, nothing is saved. If there are
     several processes, they end together after the current step. Otherwise, each would stop at a different point and
     wait for the others forever.
     """
@@ -417,7 +420,7 @@ class _Interruption(TrainerCallback):
         before = {kind: signal.signal(kind, self._interrupt) for kind in kinds}
         try:
             yield
-            if self._first is not None:  # signals of the same request must not interrupt saving
+            if self._first is not None:  # further signals of the same request must not interrupt saving
                 time.sleep(max(0.0, self._first[1] + TOGETHER_S - time.monotonic()))
         finally:
             for kind, handler in before.items():
@@ -430,9 +433,9 @@ class _Interruption(TrainerCallback):
         elif kind != self._first[0] and now < self._first[1] + TOGETHER_S:
             return
         if self._waiting or not (self.trainer.updating or self._several):
-            raise KeyboardInterrupt  # at once; a second signal always gets here
+            raise KeyboardInterrupt  # ends the run at once, as a second signal always does
         self._waiting = True
-        if not self._several:  # training ends after the step's metrics are written
+        if not self._several:  # training ends once the step's metrics are written
             self.happened = self.trainer.control.should_training_stop = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -1,12 +1,12 @@
-"""Strategies that distribute a model over processes: a copy on each (`DataParallel`) or shards (`Zero`,
+"""Strategies that distribute a model over processes, with a full copy on each (`DataParallel`) or with shards (`Zero`,
 `FullySharded`).
 
 The trainer's loop is the same for all strategies. They differ in how they compute gradients and the gradient norm, take
 an optimizer step, gather weights for a checkpoint or a server, and save the optimizer's state. Only public APIs of
 accelerate, torch and deepspeed are used.
 
-A step with a non-finite loss or gradient is skipped: weights, optimizer state and learning rate stay unchanged.
-`StepGuard` reports and counts skipped steps; three in a row end the run. All processes skip together, because a
+A step with a non-finite loss or gradient is skipped, and weights, optimizer state and learning rate stay unchanged.
+`StepGuard` reports and counts skipped steps. Three in a row end the run. All processes skip together, because a
 non-finite value on one process makes the shared gradient non-finite on all. DeepSpeed's ZeRO optimizers and the fp16
 loss scaler skip such steps themselves. The scaler does this to find its scale, so the steps it skips count toward the
 three in a row only if the loss itself is not finite.
@@ -64,13 +64,14 @@ class StepResult:
     grad_norm: float
     """Norm of the gradient before clipping."""
     skipped: Literal["loss", "gradient"] | None
-    """The non-finite quantity that caused the step to be skipped; None if the step was taken."""
+    """The non-finite quantity that caused the step to be skipped, or None if the step was taken."""
 
 
 class DataParallel:
-    """A full copy of the model on each process, with averaged gradients (DDP). Also used for a single process.
+    """A full copy of the model on each process, with averaged gradients (DDP). This strategy is also used for a single
+    process.
 
-    Base class of the other strategies. All methods are collective operations.
+    It is the base class of the other strategies. All methods are collective operations.
     """
 
     sharding: Sharding = "none"
@@ -116,9 +117,9 @@ class DataParallel:
         accelerator = self._accelerator
         accelerator.unscale_gradients()
         found = torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._args.max_grad_norm or math.inf)
-        norm = float(found.full_tensor() if isinstance(found, DTensor) else found)  # equal on all processes
+        norm = float(found.full_tensor() if isinstance(found, DTensor) else found)  # the norm is equal on all processes
         with updating():
-            if math.isfinite(norm) or accelerator.scaler is not None:  # the fp16 scaler skips steps itself
+            if math.isfinite(norm) or accelerator.scaler is not None:  # the fp16 scaler may skip steps itself
                 self._optimizer.step()
         self._optimizer.zero_grad()
         return norm, not math.isfinite(norm)
@@ -132,7 +133,7 @@ class DataParallel:
         return parameter.data
 
     def state_dict(self) -> Any:
-        """All unsharded weights by name on the main process; may be None on other processes."""
+        """All unsharded weights by name on the main process. May be None on other processes."""
         return self._accelerator.unwrap_model(self._model).state_dict()
 
     def save(self, folder: Path) -> None:
@@ -229,7 +230,8 @@ class Zero(DataParallel):
 
 
 class FullySharded(DataParallel):
-    """FSDP2: torch's `fully_shard`. Each layer's weights, gradients and optimizer state are sharded over all processes.
+    """FSDP2 with torch's `fully_shard`. Each layer's weights, gradients and optimizer state are sharded over all
+    processes.
 
     The model is sharded by torch directly, because accelerate silently ignores FSDP on CPUs.
     """
@@ -254,8 +256,8 @@ class FullySharded(DataParallel):
         return self._model, self._optimizer
 
     def prepare_reference(self, model: Any) -> Any:
-        """Shard `model`. Each layer is a unit, gathered only while it computes; the rest (embedding, head) is another
-        unit."""
+        """Shard `model`. Each layer is a unit that is gathered only while it computes. The rest (embedding, head) is
+        another unit."""
         half = torch.bfloat16 if self._accelerator.mixed_precision == "bf16" else None
         policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
         base = model.get_base_model() if hasattr(model, "peft_config") else model
@@ -268,7 +270,7 @@ class FullySharded(DataParallel):
         # Resharding after forward is not the default for the outermost module. Without it, the module would keep old
         # weights when they change between two passes (`PreviousPolicy`, loading a checkpoint).
         fully_shard(model, mesh=self._mesh, mp_policy=policy, reshard_after_forward=True)
-        model.to(self._accelerator.device)  # buffers
+        model.to(self._accelerator.device)  # moves the buffers
         options = sharded_state.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
         sharded_state.set_model_state_dict(model, whole, options=options)
         return model
@@ -276,7 +278,7 @@ class FullySharded(DataParallel):
     def _backward(self, loss_of: LossOf, part: Any, updating: Updating, is_last: bool) -> torch.Tensor:
         self._model.set_requires_gradient_sync(is_last)
         loss = loss_of(part)
-        self._model.unshard()  # for the head, which `logprobs` recomputes in the backward pass without its hooks
+        self._model.unshard()  # needed for the head, which `logprobs` recomputes in the backward pass without its hooks
         (loss / self._accelerator.gradient_accumulation_steps).backward()
         return loss.detach()
 
@@ -287,7 +289,7 @@ class FullySharded(DataParallel):
         whole = sharded_state.get_model_state_dict(
             self._model, options=sharded_state.StateDictOptions(full_state_dict=True, cpu_offload=True)
         )
-        names = {name for name, _ in self._model.named_parameters()}  # tied weights once
+        names = {name for name, _ in self._model.named_parameters()}  # tied weights occur only once
         tied = {name for name, _ in self._model.named_parameters(remove_duplicate=False)} - names
         return {name: tensor for name, tensor in whole.items() if name not in tied}
 
@@ -295,7 +297,7 @@ class FullySharded(DataParallel):
         state = sharded_state.get_optimizer_state_dict(self._model, self._optimizer)["state"]
         try:
             dcp.save({"state": state}, checkpoint_id=folder / OPTIMIZER_FOLDER)
-        except CheckpointException as error:  # raised on all processes; a BaseException
+        except CheckpointException as error:  # this is a BaseException, raised on all processes
             cause = next(iter(error.failures.values()))[0]
             raise cause if isinstance(cause, OSError) else RuntimeError(str(cause)) from error
 
@@ -360,7 +362,7 @@ class StepGuard:
     def set_counts(self, counts: list[int]) -> None:
         """Restore the counts that `counts()` returned."""
         self.skipped, in_a_row = counts
-        self._in_a_row = in_a_row % MOST_IN_A_ROW  # if the guard ended the run, the count starts over
+        self._in_a_row = in_a_row % MOST_IN_A_ROW  # the count starts over if the guard ended the run
 
     def count(self, result: StepResult, step: int) -> None:
         """Record the result of step number `step`."""
@@ -381,7 +383,7 @@ class StepGuard:
         """Raise an exception after `MOST_IN_A_ROW` consecutive skipped steps, or if the weights are not finite.
 
         Raises:
-            StoppedTogether, TrainingError: training cannot continue; raised on all processes.
+            StoppedTogether, TrainingError: training cannot continue. Raised on all processes.
         """
         if not self._in_a_row:
             return

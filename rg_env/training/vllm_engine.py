@@ -41,7 +41,7 @@ TOLERANCE = {torch.float32: 0.01, torch.bfloat16: 0.15, torch.float16: 0.05}
 
 
 class Vllm(Engine):
-    """A vLLM server with rg_env's plugin. The constructor checks that the server is usable; it is a collective
+    """A vLLM server with rg_env's plugin. The constructor checks that the server is usable, and is a collective
     operation.
 
     Args:
@@ -82,7 +82,7 @@ class Vllm(Engine):
         self._seconds = 0.0
         self._difference: float | None = None
         self._lock: IO[str] | None = None
-        self._transfer: SharedMemoryTransfer | NcclTransfer | None = None  # on the main process only
+        self._transfer: SharedMemoryTransfer | NcclTransfer | None = None  # this runs only on the main process
 
         try:
             info = on_main(accelerator, lambda: self._connect(messages, proof, longest))
@@ -146,7 +146,7 @@ class Vllm(Engine):
         raise AssertionError("unreachable")
 
     def _health(self) -> str:
-        """What is wrong with the server, as the end of an error message; empty if it is healthy."""
+        """What is wrong with the server, as the end of an error message. Empty if the server is healthy."""
         problem = self.server.health_problem(timeout_s=10.0)
         return f"; the server: {problem}" if problem else ""
 
@@ -163,7 +163,7 @@ class Vllm(Engine):
                 self._transfer.send(self.weights)
             else:
                 for _ in self.weights:
-                    pass  # iterating takes part in gathering the weights
+                    pass  # by iterating, this process takes part in gathering the weights
         except Exception as error:
             failure = error
             self.weights.drain()
@@ -190,7 +190,7 @@ class Vllm(Engine):
     def check_parity(self, difference: float, of: str = "the rollouts") -> None:
         assert self._transfer is not None
         tolerance = TOLERANCE.get(self._transfer.dtype, 0.15)
-        if not difference <= tolerance:  # NaN included
+        if not difference <= tolerance:  # also true for NaN
             raise TrainingError(
                 f"the server at {self.server} does not use the trained weights: log-probabilities of {of} "
                 f"differ by {difference:.3g} on average (tolerance {tolerance:g})"
@@ -212,7 +212,7 @@ class Vllm(Engine):
 
 
 def model_logprobs(model: Any, ids: list[int], device: torch.device) -> torch.Tensor:
-    """Log-probabilities of `ids[1:]` at temperature 1, each given the preceding ids: a float32 tensor on the CPU."""
+    """Log-probabilities of `ids[1:]` at temperature 1, each given the preceding ids, as a float32 tensor on the CPU."""
     tokens = torch.tensor([ids], device=device)
     training = model.training
     model.eval()

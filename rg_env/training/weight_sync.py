@@ -1,7 +1,7 @@
-"""Send the trained model's weights to a vLLM server, through vLLM's own routes and with the server's backend: `nccl`
-between GPUs, `rg_env_shm` through shared memory.
+"""Send the trained model's weights to a vLLM server, through vLLM's own routes and with the server's backend, which is
+`nccl` between GPUs, or `rg_env_shm` through shared memory.
 
-All processes of the trainer gather sharded weights together (`Weights`); the main process sends them.
+All processes of the trainer gather sharded weights together (`Weights`), and the main process sends them.
 
 With LoRA, the merged weights of adapted layers (base + update) are sent. They are computed on a copy, because merging
 and unmerging the model itself would leave rounding errors. Tied weights are sent under each name, because vLLM silently
@@ -30,14 +30,15 @@ from rg_env.training.strategy import DataParallel
 
 BUCKET_BYTES = 128 * 2**20
 SLOTS = 2
-"""Buckets in shared memory: one is filled while the server loads the other."""
+"""Number of buckets in shared memory. One is filled while the server loads the other."""
 _WITHOUT_HEAD = ("cohere", "cohere2", "gemma2", "gemma3n_text")
 """Model types with tied weights for which vLLM 0.32 rejects the LM head, because it lacks a module of that name."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A tensor to send: its name on the server, the parameters it depends on, and the function that computes it."""
+    """A tensor to send, with its name on the server, the parameters that it depends on, and the function that computes
+    it."""
 
     name: str
     parameters: tuple[nn.Parameter, ...]
@@ -84,9 +85,9 @@ def _merged(base: nn.Parameter, layer: Any, whole: Callable[[Any], torch.Tensor]
     """The weight of an adapted layer, with its active adapters merged in."""
     if layer.merged:
         return whole(base)
-    merged = base.data.float()  # a copy, unless it is float32 already
+    merged = base.data.float()  # this makes a copy, unless the weight is already float32
     for key in layer.active_adapters:
-        if key in layer.lora_variant:  # DoRA and similar variants
+        if key in layer.lora_variant:  # the adapter is DoRA or a similar variant
             merged = layer.lora_variant[key].merge_safe(layer, key, merged.clone())
         elif key in layer.scaling:
             merged = merged + layer.get_delta_weight(key).float()
@@ -94,7 +95,7 @@ def _merged(base: nn.Parameter, layer: Any, whole: Callable[[Any], torch.Tensor]
 
 
 def unmergeable(model: Any) -> str | None:
-    """The reason why `sources` cannot represent `model`; None if it can."""
+    """The reason why `sources` cannot represent `model`, or None if it can."""
     if any(not p.is_floating_point() for p in model.parameters()):
         return "the weights of the base model are quantized; load it unquantized"
     for config in getattr(model, "peft_config", {}).values():
@@ -233,7 +234,7 @@ class Routes:
 
 
 class SharedMemoryTransfer:
-    """Transfer through this machine's shared memory. Weights are copied only twice: once into shared memory and once
+    """Transfer through this machine's shared memory. Weights are copied only twice, once into shared memory and once
     out of it.
 
     Raises:
@@ -336,7 +337,7 @@ def open_transfer(
         ServerError: the server cannot receive these weights.
     """
     routes = Routes(server, timeout_s)
-    with suppress(ServerError):  # there is no update to finish, unless a trainer was killed during one
+    with suppress(ServerError):  # an update has to be finished only if a trainer was killed during it
         routes.finish_weight_update()
     try:
         return SharedMemoryTransfer(routes, weights)

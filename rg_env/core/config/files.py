@@ -1,10 +1,10 @@
 """Config files: `extends:`, overrides, and the origin of each value.
 
 `extends:` names one or more files, relative to the file that names them. Later files override earlier ones, and the
-file itself overrides them all. Mappings are merged key by key; any other value is replaced. Null removes a key, which
-restores its default. An override replaces the value at its path. `imports:` lists are concatenated into one list of
-modules and absolute paths; a .py file is relative to the config that names it. Configs cannot refer to environment
-variables: API keys are read from the environment directly and never appear in a config.
+file itself overrides all of them. Mappings are merged key by key, and any other value is replaced. Null removes a key,
+which restores its default. An override replaces the value at its path. `imports:` lists are concatenated into one list
+of modules and absolute paths. The path of a .py file is relative to the config that names it. Configs cannot refer to
+environment variables. API keys are read directly from the environment and never appear in a config.
 """
 
 import copy
@@ -41,14 +41,15 @@ class Document:
     """Keys set to null, which removes them."""
 
     def origin(self, path: Keys) -> str:
-        """Where the value at `path` was set: "FILE:LINE" or "command line". If unknown, where its parent was set."""
+        """Where the value at `path` was set: "FILE:LINE" or "command line". If this is unknown, the place where its
+        parent was set."""
         for length in range(len(path), 0, -1):
             if (found := self.origins.get(path[:length])) is not None:
                 return found
         return next((origin for known, origin in self.origins.items() if known[: len(path)] == path), str(self.file))
 
     def get(self, path: Keys) -> Any:
-        """The value at `path`; None if it is not set."""
+        """The value at `path`, or None if it is not set."""
         value: Any = self.values
         for key in path:
             if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
@@ -58,7 +59,7 @@ class Document:
         return value
 
     def set(self, path: Keys, value: Any, origin: str) -> None:
-        """Set the value at `path`; None removes it. Origins of replaced values are dropped."""
+        """Set the value at `path`. None removes the value. Origins of replaced values are dropped."""
         self.origins = {known: place for known, place in self.origins.items() if known[: len(path)] != path}
         self.origins[path] = origin
         self.nulls = {known for known in self.nulls if known[: len(path)] != path} | set(_nulls(path, value))
@@ -73,7 +74,7 @@ class Document:
             holder[path[-1]] = without_nulls(value)
 
     def without(self, paths: Iterable[Keys]) -> "Document":
-        """A copy without the values at `paths`; missing ones are ignored."""
+        """A copy without the values at `paths`. Missing values are ignored."""
         return Document(reduce(without_key, paths, self.values), self.file)
 
 
@@ -87,7 +88,7 @@ def without_key(values: Mapping[str, Any], path: Keys) -> dict[str, Any]:
 
 
 def is_config_file(name: str) -> bool:
-    """Whether the file name is that of a config; any other file is a script."""
+    """Whether the file name is that of a config. Any other file is a script."""
     return name.endswith(SUFFIXES)
 
 
@@ -101,7 +102,7 @@ def _nulls(path: Keys, value: Any) -> Iterator[Keys]:
 
 
 def without_nulls(value: Any) -> Any:
-    """`value` without keys set to null, as stored in a config."""
+    """`value` without the keys that are set to null, as stored in a config."""
     if isinstance(value, dict):
         return {key: without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):
@@ -113,7 +114,7 @@ def read_config(file: str | Path, overrides: Sequence[str] = ()) -> Document:
     """Read `file` and the files that it extends, then apply `overrides` ("a.b=value").
 
     Raises:
-        InputError: a file cannot be read or is not a YAML mapping; files extend each other circularly; an override is
+        InputError: a file cannot be read or is not a YAML mapping, files extend each other circularly, an override is
             not "key=value", or its value is not YAML.
     """
     document = Document({}, Path(file))
@@ -148,7 +149,7 @@ def _extend(document: Document, file: Path, above: tuple[Path, ...]) -> None:
     own, earlier = values.get("imports"), document.values.get("imports") or []
     own = [own] if isinstance(own, str) else own
     if isinstance(own, list):
-        # Absolute paths, because the run's copy of the config is in another folder.
+        # Paths are made absolute, because the run's copy of the config is in another folder.
         located = [os.path.abspath(file.parent / name) if str(name).endswith(".py") else name for name in own]
         values["imports"] = [*earlier, *(name for name in located if name not in earlier)]
     _merge(document, values, lines, file, ())
@@ -228,8 +229,8 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
 
 
 def counterpart(file: Path) -> str:
-    """A hint that names the shipped counterpart of a config from another repository, matched by file name; empty if
-    unknown."""
+    """A hint that names the shipped counterpart of a config from another repository, matched by file name. It is empty
+    if no counterpart is known."""
     for pattern, ours in OTHER_NAMES["configs"].items():
         if found := re.search(f"(?:^|/)(?:{pattern})$", file.with_suffix("").as_posix()):
             name = found.expand(ours)
@@ -238,7 +239,7 @@ def counterpart(file: Path) -> str:
 
 
 def leaves(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each value of nested mappings with its dotted path; an empty mapping counts as a value."""
+    """Yield each value of nested mappings with its dotted path. An empty mapping counts as a value."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, f"{above}{key}.")

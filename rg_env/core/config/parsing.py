@@ -27,8 +27,8 @@ _Section = TypeVar("_Section", bound="Section")
 
 
 class Section(BaseModel):
-    """A section of a config: frozen, with typed, documented fields. A one-item list of strings may be given as a plain
-    string.
+    """A section of a config, which is frozen and has typed, documented fields. A one-item list of strings may be given
+    as a plain string.
 
     Raises:
         InputError: the values passed to the constructor are invalid.
@@ -41,10 +41,11 @@ class Section(BaseModel):
     """For a top-level schema: the keys in `renamed` that are sections in other tools. The keys in these sections are
     reported one by one."""
     short: ClassVar[str] = ""
-    """Key that is set if plain text is given instead of a mapping, as in `model=tiny`. If empty, plain text is an
+    """Key that is set if plain text is given instead of a mapping, as in `model=tiny`. If it is empty, plain text is an
     error."""
     mistaken: ClassVar[Mapping[str, str]] = {}
-    """For a top-level schema: keys that only another kind of config has, and what to do with such a config."""
+    """For a top-level schema: keys that only another kind of config has, with advice on what to do with such a config.
+    """
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -100,7 +101,7 @@ def parse_config(
         found = problems_in(schema, error)
         problems += [each for problem in found for each in _by_key(document, schema, problem)]
         rest = document.without(problem.path for problem in problems)
-        with contextlib.suppress(ValidationError):  # a required key is missing
+        with contextlib.suppress(ValidationError):  # the value of a missing required key
             problems += names(_validated(schema, rest.values))
     if problems:
         raise config_error(document, problems)
@@ -121,12 +122,12 @@ def _by_key(document: Document, schema: type[Section], problem: Problem) -> Iter
 
 
 def _validated(schema: type[_Section], values: Mapping[str, Any]) -> _Section:
-    # JSON mode accepts lists as tuples but converts nothing else.
+    # JSON mode accepts lists as tuples but does not convert anything else.
     return schema.model_validate_json(json.dumps(values))
 
 
 def _misspelt_nulls(schema: type[BaseModel], document: Document) -> Iterator[Problem]:
-    """Report unknown keys set to null: null removes a key, so validation would miss them."""
+    """Report unknown keys that are set to null. Validation would miss them, because null removes a key."""
     for path in document.nulls:
         section = _section_at(schema, path[:-1])
         if section is not None and path[-1] not in section.model_fields:
@@ -134,7 +135,7 @@ def _misspelt_nulls(schema: type[BaseModel], document: Document) -> Iterator[Pro
 
 
 def config_error(document: Document, problems: Iterable[Problem]) -> ConfigError:
-    """One error for all problems of a config, with a line for each: path, value, origin, fix."""
+    """One error for all problems of a config, with one line per problem: path, value, origin and fix."""
     lines = list(dict.fromkeys(_line(document, problem) for problem in problems))
     head = [] if len(lines) == 1 else [f"{document.file}: {len(lines)} mistakes"]
     return ConfigError("\n  ".join([*head, *lines]))
@@ -148,7 +149,7 @@ def _line(document: Document, problem: Problem) -> str:
     if given != path:
         if isinstance(value, Mapping):
             return f"{'.'.join(path)}: {message}"
-        rest = ".".join(filter(None, path[len(given) :]))  # the short form of a section
+        rest = ".".join(filter(None, path[len(given) :]))  # the section was given in its short form
         message = message if repr(rest) in message else f"{rest} {message}"
     if not given:
         return message
@@ -161,14 +162,15 @@ def input_error(schema: type[BaseModel], error: ValidationError, values: Mapping
     texts = []
     for problem in problems_in(schema, error, term="field"):
         value = values.get(problem.path[0])
-        shown = f"={shortened(value)}" if isinstance(value, int | float | str) else ""  # not a whole environment
+        # Hide long values such as a whole environment.
+        shown = f"={shortened(value)}" if isinstance(value, int | float | str) else ""
         texts.append(f"{where}{'.'.join(problem.path)}{shown}: {problem.message}")
     return InputError("; ".join(texts))
 
 
 def problems_in(schema: type[BaseModel], error: ValidationError, *, term: str = "section") -> Iterator[Problem]:
-    """The problems that validation against `schema` found. `term`: the term for an unknown top-level field in error
-    messages."""
+    """The problems that validation against `schema` found. `term` is what error messages call an unknown top-level
+    field."""
     for found in error.errors(include_url=False):
         path = tuple(str(key) for key in found["loc"] if key != "[key]")
         kind, context, message = found["type"], found.get("ctx", {}), found["msg"]
@@ -213,7 +215,7 @@ def _renamed(section: type[BaseModel], name: str) -> str:
 
 
 def _sections(schema: type[BaseModel], above: Keys = ()) -> Iterator[tuple[Keys, type[BaseModel]]]:
-    """A schema's sections with their paths, except those under user-chosen names."""
+    """A schema's sections with their paths, except sections under user-chosen names."""
     for name, field in schema.model_fields.items():
         if section := _section_at(field.annotation, ()):
             yield (*above, name), section
@@ -292,7 +294,7 @@ _MESSAGES = {
 }
 
 
-_MOST = 2**31 - 1  # accepted as a count by every library
+_MOST = 2**31 - 1  # every library accepts counts up to this number
 Positive = Annotated[int, Field(ge=1, le=_MOST)]
 Count = Annotated[int, Field(ge=0, le=_MOST)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -317,9 +319,10 @@ class TaskOptions(Section):
     """Difficulty of a task's questions."""
 
     config: dict[str, Any] = Field(default_factory=dict)
-    """Options of the task; `rg-env tasks NAME` lists them. Options not set here keep the library's defaults."""
+    """Options of the task; `rg-env tasks NAME` lists them. Options that are not set here keep the library's defaults.
+    """
     level: Count | None = None
-    """Difficulty level of all attributes in the task's curriculum. Null: the library's defaults."""
+    """Difficulty level of all attributes in the task's curriculum. Default: the library's own settings."""
     levels: dict[str, Count] = Field(default_factory=dict)
     """Difficulty levels of individual attributes, which override `level`."""
 
@@ -355,7 +358,7 @@ _LABEL_BYTES = 200
 
 
 def label_problem(label: str, reserved: Mapping[str, str]) -> str | None:
-    """Why `label` is not a valid name for a task's results; None if it is valid.
+    """The reason why `label` is not a valid name for a task's results, or None if it is valid.
 
     Args:
         reserved: the meaning of each name that is already in use.
@@ -376,24 +379,25 @@ class PromptConfig(Section):
     """Position of `system_prompt`: in the "system" message, or in the user turn before ("user") or after
     ("user_after") the question."""
     preamble: str = ""
-    """Additional text at the start of the system message, before `system_prompt` if that message contains it. Empty: no
-    additional text."""
+    """Additional text at the start of the system message, before `system_prompt` if it is in the same message. Default:
+    no additional text."""
 
 
 class RewardConfig(Section):
     """A reward function. A plain number sets its weight."""
 
     weight: Annotated[float, Field(ge=-1e100, le=1e100, allow_inf_nan=False)] = 1.0
-    """Weight of the reward in the sum. A negative weight makes the reward a penalty; with 0, it is only logged."""
+    """Weight of the reward in the sum. A negative weight makes the reward a penalty. With 0, the reward is only logged.
+    """
     when: Literal["answered", "correct", "not_correct"] | None = None
-    """Restricts the reward to one kind of completion: answered, correct or incorrect. Null: all completions."""
+    """Restricts the reward to one kind of completion: answered, correct or incorrect. Default: all completions."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the reward function."""
 
 
 def _weighted(value: Any) -> Any:
-    """Convert a list of names, or of mappings that contain a name, into a mapping keyed by name, and plain numbers
-    into weights."""
+    """Convert a list of names, or of mappings that contain a name, into a mapping keyed by name, and convert plain
+    numbers into weights."""
     value = named("{name: b, weight: 0.5}", "name it once")(value)
     if not isinstance(value, Mapping):
         return value

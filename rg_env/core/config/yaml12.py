@@ -1,9 +1,9 @@
-"""YAML with plain values only, and with the scalars of YAML 1.2: `1e-6` is a number, and `on` is text.
+"""YAML with only plain values and with the scalars of YAML 1.2, where `1e-6` is a number and `on` is text.
 
-Uses PyYAML's parser with our own constructors: PyYAML reads YAML 1.1, and ruamel.yaml (tested: 0.19) accepts dates,
-numbers with underscores, sets and non-text keys, and limits neither depth nor aliases. Here, keys and dates are text,
-duplicate keys are errors, and both the depth and the number of values are limited. Every error is a one-line
-`ValueError` with its position. `load` reads back exactly the values that `to_yaml` wrote.
+This module uses PyYAML's parser with its own constructors, because PyYAML reads YAML 1.1, and ruamel.yaml (0.19 was
+tested) accepts dates, numbers with underscores, sets and non-text keys, and limits neither depth nor aliases. Here,
+keys and dates are text, duplicate keys are errors, and both the depth and the number of values are limited. Every error
+is a one-line `ValueError` with its position. `load` reads back exactly the values that `to_yaml` wrote.
 """
 
 import itertools
@@ -42,8 +42,8 @@ def load_with_lines(text: str) -> tuple[Any, dict[Keys, int]]:
 
 
 def load_word(text: str) -> Any:
-    """The value in text from the command line, where a `#` is more likely text than a comment. Raises `ValueError`
-    where `load` does, and if YAML would ignore a part of `text`."""
+    """The value in text from the command line, where a `#` is more likely to be text than a comment. Raises
+    `ValueError` if `load` would raise one, or if YAML would ignore a part of `text`."""
     value = load(text)
     tokens = [*yaml.scan(text, Loader=Loader)]
     if any("#" in text[one.end_mark.index : other.start_mark.index] for one, other in itertools.pairwise(tokens)):
@@ -127,13 +127,13 @@ def to_yaml(values: Mapping[str, Any]) -> str:
 
 
 class Loader(yaml.SafeLoader):
-    """YAML 1.2 scalars: common number formats, and no boolean words such as `on`."""
+    """Loads the scalars of YAML 1.2: common number formats, but not boolean words such as `on`."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  (PyYAML's own name)
 
 
 class Dumper(yaml.SafeDumper):
-    """Quotes text the loader would otherwise read as another type, such as `1e5`."""
+    """Quotes text that the loader would otherwise read as another type, such as `1e5`."""
 
     yaml_implicit_resolvers = Loader.yaml_implicit_resolvers
 

@@ -2,8 +2,8 @@
 
 Rows are never drawn in the user's process, because the items of six tasks depend on `PYTHONHASHSEED`, some draws never
 end, and importing the library takes 2.5 s. Processes receive chunks of draws, and their items are put back in order, so
-the rows do not depend on the number of processes. `core.data.items` runs in these processes; each is served by a thread
-of its own.
+the rows do not depend on the number of processes. `core.data.items` runs in these processes, each of which is served by
+a thread of its own.
 """
 
 import math
@@ -27,8 +27,8 @@ from rg_env.core.user_code import sources
 from rg_env.errors import GenerationError, InputError, TooFewQuestionsError
 
 FAILED_DRAWS = 20
-"""Number of consecutive failed draws before the options count as broken. Individual draws fail even with the
-library's defaults (one maze in thousands has no path). Such a draw yields no item, on any machine."""
+"""Number of consecutive failed draws after which the options count as broken. Individual draws fail even with the
+library's defaults (one maze in thousands has no path). Such a draw yields no item on any machine."""
 
 _CHUNK_S = 0.25
 _FIRST_CHUNK = 16
@@ -40,11 +40,12 @@ class Limits:
     """Time limits for draws, and how draws are divided among processes. No limit changes which rows are drawn."""
 
     draw_cpu_s: int = 60
-    """CPU time limit per draw, in seconds. The first draw includes importing the task. A longer draw is an error:
-    skipping it would make rows depend on the machine. The limit is on CPU time, not elapsed time, because draws take
-    longer on a busy machine."""
+    """CPU time limit per draw, in seconds. The first draw includes importing the task. A longer draw is an error,
+    because skipping it would make rows depend on the machine. The limit is on CPU time, not elapsed time, because draws
+    take longer on a busy machine."""
     silence_s: float = 600.0
-    """Seconds without a reply after which a process counts as stuck. A draw can also block without using CPU time."""
+    """Seconds without a reply after which a process counts as stuck, because a draw can also block without using CPU
+    time."""
     max_chunk: int = 1000
     """Maximum number of draws in one job."""
     worth_a_process_s: float = 1.0
@@ -73,12 +74,12 @@ class _Walk:
         self.planned = 0
         self.processes = 0
         """Number of processes that are currently drawing this walk's items."""
-        self.draw_s = 0.0  # seconds per draw; 0: not yet known
+        self.draw_s = 0.0  # seconds per draw, or 0 if not yet known
         self._arrived: dict[int, tuple[Item | None, str]] = {}
         self._failed = 0
 
     def add(self, index: int, item: Item | None, failure: str = "") -> None:
-        """Add a drawn item or the library's error; draws may arrive in any order.
+        """Add a drawn item or the library's error. Draws may arrive in any order.
 
         Raises `InputError` if the task is exhausted or `FAILED_DRAWS` consecutive draws fail.
         """
@@ -120,7 +121,7 @@ class _Walk:
         return max(0, int(needed * 1.05 + 1) - (self.planned - self.selection.draws)) if needed else 0
 
     def plan(self, most: int) -> range:
-        """The next draws to hand out, at most `most`."""
+        """The next draws to hand out, up to `most` of them."""
         size = min(most, max(1, int(_CHUNK_S / self.draw_s))) if self.draw_s else _FIRST_CHUNK
         first, self.planned = self.planned, self.planned + min(size, self.to_plan())
         return range(first, self.planned)
@@ -149,7 +150,8 @@ class Drawer:
         self._exchange(self._settings, "a generation process", " to start")
 
     def draw(self, request: Request, draws: range) -> Iterator[tuple[Item | None, str]]:
-        """Draw items for the splits of `request`, in order. Each is an item or None, and the library's error if any.
+        """Draw items for the splits of `request`, in order. Each result is an item or None, and the library's error, if
+        any.
 
         Raises:
             InputError: the library rejects the options.
@@ -166,7 +168,7 @@ class Drawer:
             yield (None, reply["failed"]) if isinstance(reply, dict) else (Item(*reply) if reply else None, "")
 
     def _exchange(self, value: Any, what: str, remedy: str) -> Any:
-        """Send `value`, if any, and wait for a reply. If it is late, the error contains `what` and `remedy`."""
+        """Send `value`, if any, and wait for a reply. If the reply is late, the error contains `what` and `remedy`."""
         try:
             if value is not None:
                 self.process.send(value)
@@ -190,7 +192,7 @@ class Generation:
 
     def __init__(self, requests: Sequence[Request], processes: int | None = None, limits: Limits | None = None) -> None:
         self.drawers: list[Drawer] = []
-        """The started processes; all have ended once `run` returns."""
+        """The processes that were started. All of them have ended once `run` returns."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._most = max(1, cores if processes is None else processes)
         self._limits = limits or Limits()
@@ -198,7 +200,7 @@ class Generation:
         self._imports = sources() if any(is_user_task(request.spec.name) for request in requests) else {}
         self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
-        """Held while the walks and the attributes below are used; notified when they change."""
+        """Condition that is held while the walks and the attributes below are used, and notified when they change."""
         self._ready_at = math.inf
         """Time at which the first process became ready."""
         self._error: BaseException | None = None
@@ -220,7 +222,7 @@ class Generation:
                     is_long = time.monotonic() - self._ready_at > self._limits.worth_a_process_s
                     self._start(self._most if is_long else 1)
                     self._changed.wait(0.1)
-        finally:  # on errors and Ctrl-C too
+        finally:  # also runs after errors and Ctrl-C
             progress.close()
             with self._changed:
                 self._is_over = True
@@ -271,7 +273,7 @@ class Generation:
                 self._changed.notify_all()
 
     def _next_work(self, last: _Walk | None) -> tuple[_Walk, range] | None:
-        """Wait for the next draws of a process that has worked on `last`; None if the generation is over.
+        """Wait for the next draws of a process that has worked on `last`. Returns None if the generation is over.
 
         Opening a task takes up to 3 s, so a process stays with its walk while draws remain. It then takes the longest
         remaining walk without a process, and shares another process's walk only if much is left to draw.
@@ -280,7 +282,7 @@ class Generation:
             if last:
                 last.processes -= 1
             while not self._is_over:
-                left_s = {walk: n * walk.draw_s for walk in self._walks if (n := walk.to_plan())}  # 0: not yet timed
+                left_s = {walk: n * walk.draw_s for walk in self._walks if (n := walk.to_plan())}  # 0 if not yet timed
                 walks = [w for w in left_s if not w.processes or left_s[w] > self._limits.worth_a_process_s]
                 if walks:
                     walk = last if last in walks else max(walks, key=lambda w: (not w.planned, left_s[w]))
@@ -291,8 +293,8 @@ class Generation:
 
 
 class Progress:
-    """A progress display for slow generation: a line that updates in place on a terminal, or a line every 20 seconds in
-    a file."""
+    """A progress display for slow generation. It is a line that updates in place on a terminal, or a line every 20
+    seconds in a file."""
 
     def __init__(self, total: int, stream: TextIO, after_s: float | None = None) -> None:
         self._total, self._stream, self._shown = total, stream, False

@@ -1,4 +1,4 @@
-"""Draw single items from the library; an item depends only on (task, config, seed, index).
+"""Draw single items from the library. An item depends only on (task, config, seed, index).
 
 `serve` is the main function of the processes that `core.data.generation` starts with a fixed hash seed. These processes
 apply fixes to the library (`core.tasks.library_fixes`), and import the user's code for the user's own tasks. To build
@@ -30,7 +30,7 @@ from rg_env.errors import InputError
 # Items are drawn from consecutive datasets of a fixed size, because acre's items depend on the size, and
 # list_functions, gsm_symbolic and word_ladder cannot draw items beyond it. word_ladder accepts at most 20,000.
 _BLOCK = 20_000
-_SMALL_BLOCK = {"acre": 500}  # generates all items in its constructor
+_SMALL_BLOCK = {"acre": 500}  # this task generates all items in its constructor
 
 _AT_TOP = "call register_dataset at the top level of the file, outside functions and `if __name__ == ...`"
 
@@ -40,7 +40,7 @@ class Item(NamedTuple):
 
     question: str
     gold: str | None
-    """The gold answer in a form that scores 1.0; None if the library does not store one."""
+    """The gold answer in a form that scores 1.0, or None if the library does not store one."""
     entry: str
     """The whole library entry as JSON."""
     problem: str
@@ -68,7 +68,7 @@ class ItemStream:
         """Whether an item of a user's task has been drawn twice, to check that it is reproducible."""
 
     def draw(self, index: int) -> Item | None:
-        """Item `index`; None if it is excluded.
+        """Item `index`, or None if it is excluded.
 
         Items are excluded by `library_fixes.left_out`, or because their gold answer is blank (in string_manipulation),
         which is indistinguishable from a missing answer.
@@ -123,7 +123,7 @@ def item_seed(seed: int, index: int) -> int:
 def serve() -> None:
     """The main function of a process that draws items until its input ends.
 
-    The first message is {"imports": `core.user_code.sources()`, "draw_cpu_s"}; the reply is "ready". Each job is
+    The first message is {"imports": `core.user_code.sources()`, "draw_cpu_s"}, and the reply is "ready". Each job is
     {"task", "config", "seed", "first", "count", "splits", "by"}, and each of its draws gets one reply, in order: an
     item; null if the draw yields no question for these splits; {"failed": text} if the library fails on this item; or
     {"error": text} if no draw is possible. SIGXCPU ends the process if startup, importing a task or a single draw takes
@@ -171,7 +171,7 @@ def serve() -> None:
 
 
 def _limit_cpu(seconds: int) -> None:
-    """Allow this process `seconds` more CPU time; the resulting total is rounded up to whole seconds."""
+    """Allow this process `seconds` more CPU time. The resulting total is rounded up to whole seconds."""
     hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
     total = math.ceil(time.process_time() + seconds)
     resource.setrlimit(resource.RLIMIT_CPU, (total if hard == resource.RLIM_INFINITY else min(total, hard), hard))

@@ -1,4 +1,4 @@
-"""Manifests: records of a run's rows, used to check whether other rows are identical.
+"""Manifests, which record a run's rows so that other rows can be compared with them.
 
     train, evaluation, manifest = build_splits("maze", 2000, 200, seed=1)
     build_splits("maze", 2000, 200, seed=1, manifest="outputs/RUN/manifest.json")    # those rows, or an InputError
@@ -77,7 +77,7 @@ def read_manifest(source: str | Path | Manifest) -> Manifest:
             value = json.loads(Path(source).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{name} cannot be read: {reason_of(error)}") from error
-    if isinstance(value, Mapping) and "rows" in value:  # a run's manifest, which also records the machine
+    if isinstance(value, Mapping) and "rows" in value:  # the manifest of a run, which also records the machine
         value = value["rows"]
         if value is None:
             raise InputError(f"{name} is from a run on the user's own rows: there is nothing to compare")
@@ -90,7 +90,8 @@ def read_manifest(source: str | Path | Manifest) -> Manifest:
 
 
 def split_hash(manifest: Manifest, split: Split) -> str:
-    """Hex SHA-256 of everything that determines a split's rows: tasks, seed, questions, reasoning-gym version.
+    """Hex SHA-256 of everything that determines a split's rows: the tasks, the seed, the questions and the version of
+    reasoning-gym.
 
     Runs that differ only in the other split or in the version of rg-env have the same hash.
     """
@@ -108,13 +109,13 @@ def hash_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def check_manifest(expected: str | Path | Manifest, actual: Manifest) -> None:
-    """Raise `InputError` unless `actual` describes the same rows as `expected`; the message gives the likely cause."""
+    """Raise `InputError` unless `actual` describes the same rows as `expected`. The message gives the likely cause."""
     if difference := _difference(read_manifest(expected), actual):
         raise InputError(f"the rows differ from the manifest: {difference}")
 
 
 def _difference(wanted: Manifest, found: Manifest) -> str:
-    """The first cause of a difference; empty if the rows are the same. A different rg-env version is not a cause by
+    """The first cause of a difference, or "" if the rows are the same. A different rg-env version is not a cause by
     itself."""
     for (what, theirs), (_, ours) in zip(_causes(wanted), _causes(found), strict=False):
         if theirs != ours:
@@ -138,7 +139,8 @@ def _causes(manifest: Manifest) -> Iterator[tuple[str, Any]]:
     yield "split_by (splits.by in a config)", manifest["split_by"]
     yield "list of tasks", [task.get("name") for task in manifest["tasks"]]
     for task in manifest["tasks"]:
-        for key in ("weight", "levels", "level", "config"):  # a level explains the options that it sets
+        # Levels come first, because a level explains the options that it sets.
+        for key in ("weight", "levels", "level", "config"):
             yield f"{key} of task {task['name']}", task.get(key)
     for key in ("seed", "size"):
         for split in ("train", "eval"):

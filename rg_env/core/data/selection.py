@@ -7,10 +7,10 @@ rows.
 For the tasks in `BALANCED`, a constant answer would be right on up to 90% of the rows if the library's draws were used
 unchanged. In these tasks, a row with a frequent answer waits until other answers have caught up. In tasks with two
 answers, both are then equally frequent. In tasks with open-ended answers, no answer is right on more than one row in
-five; a row then takes between 1.0 (binary_alternation) and 1.5 (maze) draws. The exception is self_reference, with one
-in four: its answer is 1, 2, 3 or 4 in 95% of the draws, and one in five would take 4.8 draws per row. Tasks are not
-balanced if the best constant answer is right on only about 20% of the rows (aiw, knight_swap), or no more often than a
-random guess (zebra_puzzles, with four names).
+five. A row then takes between 1.0 (binary_alternation) and 1.5 (maze) draws. The exception is self_reference, with one
+in four, because its answer is 1, 2, 3 or 4 in 95% of the draws, and one in five would take 4.8 draws per row. Tasks are
+not balanced if the best constant answer is right on only about 20% of the rows (aiw, knight_swap), or no more often
+than a random guess (zebra_puzzles, with four names).
 """
 
 import json
@@ -33,11 +33,11 @@ _ONE_IN = {
     10: "graph_color",
 }
 BALANCED = {task: one_in for one_in, tasks in _ONE_IN.items() for task in tasks.split()}
-"""Tasks with balanced answers, and N: no answer is right on more than one row in N (rounded up).
+"""Tasks with balanced answers, each with a number N, where no answer is right on more than one row in N (rounded up).
 
-The answer is usually the gold answer. Exceptions:
+The answer is usually the gold answer, with these exceptions:
 
-- propositional_logic: a variable or a negated variable; several can be right.
+- propositional_logic: a variable or a negated variable. Several of them can be right.
 - graph_color: any coloring fits a graph with few edges. At most one row in ten has a graph that a fixed coloring solves
   by chance with a probability above `_CHANCE`.
 - modulo_grid: the sign that fills all gaps. The library's single gap needs the rarer sign in one draw in ten.
@@ -63,7 +63,7 @@ class Row(TypedDict):
 
     question: str
     answer: str
-    """The gold answer in a form that scores 1.0; empty if the library does not store one."""
+    """The gold answer in a form that scores 1.0, or "" if the library does not store one."""
     info: dict[str, str]
 
 
@@ -108,7 +108,7 @@ class Part:
         self.problems: set[str] = set()
         """The problems drawn so far."""
         self._patience_s = patience_s
-        self._one_in = one_in  # 0: unlimited
+        self._one_in = one_in  # 0 means unlimited
         self._counts: Counter[str] = Counter()
         self._waiting: dict[tuple[str, ...], deque[tuple[int, Row]]] = {}
         self._number = 0
@@ -144,7 +144,7 @@ class Part:
         """Whether further draws would be useless."""
         if self._barren >= PATIENCE_DRAWS:
             return True
-        if self._waiting:  # waiting rows are released after a number of draws, not after a time
+        if self._waiting:  # waiting rows are released after a number of draws, not after a period of time
             return False
         return self._barren >= PATIENCE_MIN_DRAWS and time.monotonic() - self._last_new > self._patience_s
 
@@ -178,7 +178,7 @@ def _answers(task: str, item: Item) -> tuple[str, ...]:
 
 
 def _numbers(cells: list[str]) -> list[float] | str:
-    """Values of the cells; their text if any cell is not a number."""
+    """Values of the cells, or their text if any cell is not a number."""
     try:
         return [float(cell) for cell in cells]
     except ValueError:

@@ -1,10 +1,10 @@
 """Score completions: extract the answer and call the task's grader. All scoring goes through this module.
 
-A `Rollout` is one completion for one row; it is the input to reward functions. Its answer is extracted and scored once,
-on first use.
+A `Rollout` is one completion for one row, and is the input to reward functions. Its answer is extracted and scored
+once, on first use.
 
-Wrong, missing, overlong, timed-out and ungradable answers do not raise an exception: each kind has its own status. Only
-an invalid `info` raises one.
+Wrong, missing, overlong, timed-out and ungradable answers do not raise an exception, but have a status of their own.
+Only an invalid `info` raises one.
 
 The `grading` key of a row's `info` sets the kind of grading:
 
@@ -44,8 +44,8 @@ Grading = Literal["hardened", "partial", "upstream"]
 _GRADINGS = get_args(Grading)
 
 MAX_ANSWER_CHARS = 10_000
-"""Maximum length of an answer in characters, or twice the gold answer's length if that is more. Bounds the time for
-grading."""
+"""Maximum length of an answer in characters, or twice the gold answer's length if that is more. This limits the time
+for grading."""
 CORRECT_FROM = 1 - 1e-6
 """Minimum value of a correct answer (some library formulas return 0.9999999)."""
 UPSTREAM_WALL_S = 1.0
@@ -65,13 +65,13 @@ class Score:
     value: float
     """Score in [0, 1]."""
     answer: str | None
-    """The extracted answer; None if no answer was found."""
+    """The extracted answer, or None if no answer was found."""
     status: Status
     task: str
     detail: str = ""
-    """Why the answer could not be graded; empty otherwise."""
+    """The reason why the answer could not be graded. Empty otherwise."""
     progress: float | None = None
-    """Value in [0, 1] returned by the grader of the user's own task, regardless of `grading`; None for other tasks."""
+    """Value in [0, 1] returned by the grader of the user's own task, regardless of `grading`. None for other tasks."""
 
 
 def task_of(info: Mapping[str, Any]) -> str:
@@ -101,7 +101,7 @@ async def score_extraction_async(extraction: Extraction, info: Mapping[str, Any]
 
 
 def score_match(extraction: Extraction, gold: str) -> Score:
-    """Score an answer to the user's own question: it is right if it has the `same_value` as `gold`."""
+    """Score an answer to the user's own question, which is right if it has the `same_value` as `gold`."""
     answer = extraction.answer
     if answer is not None and not gold.strip():
         return Score(0.0, answer, "ungradable", UNNAMED_TASK, "the row has no answer")
@@ -114,10 +114,10 @@ def in_worker(task: str, grading: Grading) -> bool:
 
 
 def partial_score(extraction: Extraction, info: Mapping[str, Any] | str) -> float:
-    """Partial credit in [0, 1] from rg_env's graders, or from the user's grader for the user's own tasks; 0.0 if no
-    answer was found.
+    """Partial credit in [0, 1] from rg_env's graders, or from the user's grader for the user's own tasks. It is 0.0 if
+    no answer was found.
 
-    Does not depend on the row's `grading`.
+    It does not depend on the row's `grading`.
     """
     row = _row(info)
     found = _scored(extraction, row if is_user_task(row.task) else row._replace(grading="partial"))
@@ -129,30 +129,31 @@ class Rollout:
     """One completion for one row."""
 
     prompt: Any
-    """The prompt: chat messages, or text."""
+    """The prompt, as chat messages or text."""
     text: str
     """The completion's text."""
     answer: str
-    """The gold answer; empty if the row has none."""
+    """The gold answer, or "" if the row does not have one."""
     info: Mapping[str, Any]
     """The row's `info`, which contains the data for grading."""
     completion_tokens: int | None = None
-    """Number of completion tokens reported by the server; None if it did not report any."""
+    """Number of completion tokens reported by the server, or None if it did not report it."""
     truncated: bool | None = None
-    """Whether the token limit ended the completion; None if unknown."""
+    """Whether the token limit ended the completion, or None if this is unknown."""
     token_ids: Sequence[int] = ()
-    """Sampled tokens, including the end-of-sequence token; empty if unknown."""
+    """Sampled tokens, including the end-of-sequence token. Empty if unknown."""
     logprobs: Sequence[float] = ()
-    """Natural logarithms of the probabilities with which `token_ids` were sampled; empty if unknown."""
+    """Natural logarithms of the probabilities with which `token_ids` were sampled. Empty if unknown."""
     row: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """The row, with all of the user's columns; empty if unknown."""
+    """The row, with all of the user's columns. Empty if unknown."""
 
     @property
     def task(self) -> str:
-        """The Reasoning Gym task, or the name of the user's own data; `UNNAMED_TASK` for other rows."""
+        """The Reasoning Gym task, or the name of the user's own data. `UNNAMED_TASK` for other rows."""
         return task_of(self.info)
 
-    # Not a `cached_property`: up to Python 3.11, its lock is shared by all rollouts and would serialize grading.
+    # A `cached_property` is not used, because up to Python 3.11, its lock is shared by all rollouts and would serialize
+    # grading.
     @property
     def extraction(self) -> Extraction:
         """The answer extracted from the text."""
@@ -184,7 +185,7 @@ class Rollout:
 
 
 class _Row(NamedTuple):
-    """A row's data for grading. Read-only, because all completions of a group share it."""
+    """A row's data for grading. It is read-only, because all completions of a group share it."""
 
     task: str
     config: dict[str, Any]
@@ -234,7 +235,7 @@ def _object(text: str, name: str) -> dict[str, Any]:
 
 
 def _ungraded(answer: str | None, gold: str, task: str) -> Score | None:
-    """The score for a completion that never reaches a grader; None for others."""
+    """The score for a completion that never reaches a grader, or None for others."""
     most = max(MAX_ANSWER_CHARS, 2 * len(gold))  # a tower_of_hanoi answer for nine disks has 16,000 characters
     if answer is None:
         return Score(0.0, None, "no_answer", task)
@@ -258,7 +259,7 @@ def _scored(extraction: Extraction, row: _Row) -> Score:
 
 
 def _fault_of(row: _Row) -> str:
-    """Why the row's own gold answer is not graded as right; empty if it is."""
+    """The reason why the row's own gold answer is not graded as right, or "" if it is."""
     try:
         return _fault(row.key)
     except TimeoutError:  # not cached, because the machine may have been busy
@@ -281,7 +282,7 @@ def _fault(key: tuple[str, str, str]) -> str:
 def _here(answer: str, row: _Row) -> Score:
     try:
         value = grade(row.task, row.config, row.entry, answer, partial_credit=row.grading == "partial")
-    except Exception as error:  # the entry is invalid: edited, or from another release of the library
+    except Exception as error:  # the entry is invalid, because it was edited or is from another release of the library
         return _ungradable(row.task, answer, f"{type(error).__name__}: {error}")
     return _valued(row.task, answer, value)
 
@@ -328,7 +329,7 @@ def _threads_of(pid: int) -> ThreadPoolExecutor:
 
 
 def _worker_pool(task: str) -> WorkerPool:
-    """This process's worker pool for `task`; for a user's own task, its workers have imported the user's code.
+    """This process's worker pool for `task`. For a user's own task, its workers have imported the user's code.
 
     A pool is started on first use, because starting it takes seconds. A forked process cannot use its parent's pool.
     """

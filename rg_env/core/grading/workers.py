@@ -5,25 +5,27 @@
         if outcome.status == "ok": ...                         # else "raised", "timed_out" or "died"
 
 The function is imported in fresh interpreters, which requires neither a fork nor a `__main__` guard, and is called with
-JSON values over pipes. Pickle is never used: a compromised worker may return a wrong value, but cannot run code in the
-parent. Arguments and values go through JSON: tuples become lists, keys become strings, and NaN is preserved. If a call
-takes longer than `wall_s` seconds, its worker and the worker's whole process group are killed, and a warm spare
-replaces the worker. If something else kills a worker, such as the kernel when memory runs out, its call is retried
-once. The overhead of a call is 0.1 to 0.2 ms.
+JSON values over pipes. Pickle is never used, so a compromised worker may return a wrong value, but cannot run code in
+the parent. Arguments and values are converted to JSON and back, so tuples become lists, keys become strings, and NaN is
+preserved. If a call takes longer than `wall_s` seconds, its worker and the worker's whole process group are killed, and
+a warm spare replaces the worker. If something else kills a worker, such as the kernel when memory runs out, its call is
+retried once. The overhead of a call is 0.1 to 0.2 ms.
 
-Workers are confined: they have a minimal environment without API keys; no output except their value; limits on memory,
-CPU time, file size (0), open files, processes and core dumps; and a read-only, empty folder as the home and working
+Workers are confined. They have a minimal environment without API keys, no output except their value, limits on memory,
+CPU time, file size (0), open files, processes and core dumps, and a read-only, empty folder as the home and working
 directory. An audit hook forbids writing, moving or deleting files, reading /proc, starting processes, signaling other
 processes, and using sockets.
 
-This protects against accidents and model output, not against a determined attacker: it is **not a sandbox**. Python
-code can deliberately bypass the hook, and then corrupt later calls in that worker. Limitations:
-- macOS: no memory limit, because the kernel does not support it; only the wall-time limit bounds memory use.
-- root (in most containers): the process limit and the folder's mode do not apply; the audit hook still does.
-- other users: the process limit is 0. On Linux, threads count as processes, so a target cannot start threads.
-- everywhere: files can be read; a child process that bypassed the hook and left the process group outlives its worker.
-If the parent is killed, idle workers exit immediately (when their input ends), and busy ones at most a second after
-their time limit. Their empty folder then remains in the temporary directory.
+This protects against accidents and model output, but not against a determined attacker, because it is **not a
+sandbox**. Python code can deliberately bypass the hook, and then corrupt later calls in that worker. There are these
+limitations:
+- On macOS, the memory limit does not apply, because the kernel does not support it. Only the wall-time limit bounds
+  memory use.
+- For root (in most containers), the process limit and the folder's mode do not apply, but the audit hook still does.
+- For other users, the process limit is 0. On Linux, threads count as processes, so a target cannot start threads.
+- On all systems, files can be read, and a child process that bypassed the hook and left the process group outlives its
+worker. If the parent is killed, idle workers exit immediately (when their input ends), and busy ones at most a second
+after their time limit. Their empty folder then remains in the temporary directory.
 """
 
 import atexit
@@ -49,7 +51,7 @@ from rg_env.core.processes import JsonProcess, ProcessEndedError, bare_environme
 from rg_env.errors import InputError, RGEnvError
 
 MAX_REPLY_BYTES = 65_536
-"""Maximum size of a value as JSON, in bytes; a larger one counts as raised. The limit is low, because reading a reply
+"""Maximum size of a value as JSON, in bytes. A larger value counts as raised. The limit is low, because reading a reply
 holds the GIL."""
 MAX_REQUEST_BYTES = 16 * 2**20
 """Maximum size of a call's arguments as JSON, in bytes. Encoding over about 1 MB holds the GIL for more than 5 ms."""
@@ -66,9 +68,10 @@ class Outcome:
     the worker was killed at the wall-time limit. died: the worker ended or violated the protocol during the call
     (twice, if it was killed externally), or no worker could be started."""
     value: Any = None
-    """The target's value after a round trip through JSON; None unless `status` is ok. Untrusted: check its type."""
+    """The target's value after a round trip through JSON, or None if `status` is not ok. The value is untrusted, so
+    check its type."""
     detail: str = ""
-    """The reason on one line of at most a few hundred characters; empty if `status` is ok."""
+    """The reason on one line of at most a few hundred characters. Empty if `status` is ok."""
 
 
 class Worker:
@@ -84,7 +87,8 @@ class Worker:
             self.process.send_line(settings, self._ready_by)
 
     def wait_ready(self) -> None:
-        """Wait until the worker has started. Raises `InputError` or `RGEnvError`; the worker is then unusable."""
+        """Wait until the worker has started. Raises `InputError` or `RGEnvError`, after which the worker is
+        unusable."""
         if self._is_ready:
             return
         try:
@@ -150,7 +154,7 @@ class WorkerPool:
         self._closed = False
         self._slots = threading.Semaphore(workers)
         self._idle: deque[Worker] = deque()
-        """Idle workers. The most recently used one is taken first; new ones are added at the other end."""
+        """Idle workers. The most recently used one is taken first, and new ones are added at the other end."""
         self._all: set[Worker] = set()
         self._folder = tempfile.mkdtemp(prefix="rg-env-worker-")
         os.chmod(self._folder, 0o500)
@@ -166,14 +170,14 @@ class WorkerPool:
             raise
 
     def call(self, *args: Any) -> Outcome:
-        """Call `target(*args)` in a worker, and block until it is done. Thread-safe.
+        """Call `target(*args)` in a worker, and block until it is done. This method is thread-safe.
 
         Raises:
             InputError: `args` cannot be encoded as JSON, or are larger than `MAX_REQUEST_BYTES`.
             RGEnvError: the pool is closed, or was created before this process was forked.
         """
         try:
-            request = json.dumps(args).encode()  # pure ASCII, so lone surrogates and null bytes survive
+            request = json.dumps(args).encode()  # the JSON is pure ASCII, so lone surrogates and null bytes survive
         except (TypeError, ValueError, RecursionError) as error:
             raise InputError(f"arguments for {self.target} cannot be encoded as JSON: {error}") from error
         if len(request) > MAX_REQUEST_BYTES:
@@ -192,7 +196,7 @@ class WorkerPool:
             return outcome
 
     def close(self) -> None:
-        """Kill and reap all workers. Waiting and running calls raise `RGEnvError`. Idempotent."""
+        """Kill and reap all workers. Waiting and running calls raise `RGEnvError`. This method is idempotent."""
         if self._closed or os.getpid() != self._pid:  # in a forked child, calls may hold slots forever
             return
         self._closed = True
@@ -233,7 +237,7 @@ class WorkerPool:
         finally:
             if outcome.status in ("ok", "raised"):
                 self._idle.append(worker)
-            else:  # also after Ctrl-C, because the worker's reply is still pending
+            else:  # the worker is also ended after Ctrl-C, because its reply is still pending
                 self._replace(worker)
         return outcome, was_killed and not self._closed
 
@@ -259,7 +263,7 @@ class WorkerPool:
     def _replace(self, worker: Worker) -> None:
         self._end(worker)
         if not self._closed:
-            with contextlib.suppress(OSError):  # the next call tries again
+            with contextlib.suppress(OSError):  # the next call tries again to start a replacement
                 self._idle.appendleft(self._start())
 
     def _start(self) -> Worker:
@@ -300,7 +304,7 @@ def serve() -> NoReturn:
     parent.send(["ok", None])
     while True:
         request = parent.receive()
-        # The parent kills the worker after wall_s; this limit applies if the parent is gone. The signal works even if
+        # The parent kills the worker after wall_s. This limit applies if the parent is gone. The signal works even if
         # the GIL is held.
         signal.setitimer(signal.ITIMER_REAL, wall_s + _ALARM_MARGIN_S)
         cpu_s = math.ceil(time.process_time() + wall_s) + 2  # CPU time counts from the start of the process
@@ -346,7 +350,7 @@ def _limit(which: int, value: int, *, is_final: bool = True) -> None:
 
 
 def _refuse(event: str, args: tuple[Any, ...]) -> None:
-    """The audit hook: raise PermissionError for operations that a pure function does not need."""
+    """The audit hook, which raises PermissionError for operations that a pure function does not need."""
     if event == "open":
         path, _, flags = args
         if isinstance(path, int) or path is None:
@@ -355,7 +359,7 @@ def _refuse(event: str, args: tuple[Any, ...]) -> None:
         if not flags & _WRITES and not where.startswith("/proc/"):  # /proc exposes the parent's environment
             return
     elif event in _OS_ALLOWED or not event.startswith(_REFUSED) or (event, args[:1]) == ("os.killpg", (0,)):
-        return  # `ParentPipe` kills its own process group
+        return  # `ParentPipe` uses this to kill its own process group
     raise PermissionError(f"{event} is not allowed in a worker")
 
 

@@ -5,7 +5,7 @@
     Mixture.parse([{"name": "maze", "level": 2}, {"name": "spell_backward", "levels": {"word_len": 3}}])
 
 Names of tasks, options and levels are checked against the task table, so typos are reported before any slow import. The
-library checks the values of options: `check_options` does so before anything slow starts.
+library itself checks the values of options, through `check_options`, before anything slow starts.
 """
 
 import json
@@ -86,8 +86,8 @@ class Mixture(BaseModel):
     def counts(self, n: int) -> list[int]:
         """How many of the `n` rows each task gets, by the largest-remainder method, with at least one row per task.
 
-        Raises `InputError` if `n` is above 0 but below the number of tasks: a task without rows would have no
-        meaningful accuracy.
+        Raises `InputError` if `n` is above 0 but below the number of tasks, because a task without rows would not have
+        a meaningful accuracy.
         """
         if n == 0:
             return [0] * len(self.tasks)
@@ -100,7 +100,7 @@ class Mixture(BaseModel):
         by_remainder = sorted(range(len(quotas)), key=lambda i: (counts[i] - quotas[i], i))
         for i in by_remainder[: n - sum(counts)]:
             counts[i] += 1
-        while 0 in counts:  # a tiny weight: take a row from the task with the most rows
+        while 0 in counts:  # if a weight is tiny, a row is taken from the task with the most rows
             counts[counts.index(max(counts))] -= 1
             counts[counts.index(0)] += 1
         return counts
@@ -150,7 +150,8 @@ _CHECK_TIMEOUT_S = 10.0
 
 
 def check_options(specs: Mapping[str, TaskSpec]) -> None:
-    """Raise `InputError` if the library rejects the options of a task. `specs`: tasks by their key in the config.
+    """Raise `InputError` if the library rejects the options of a task. `specs` contains the tasks by their key in the
+    config.
 
     Options that are rejected only while questions are drawn are not detected.
     """
@@ -162,7 +163,7 @@ def check_options(specs: Mapping[str, TaskSpec]) -> None:
         process.send([sources(), *changed.values()])
         problems = process.receive(time.monotonic() + _CHECK_TIMEOUT_S)
     except (EOFError, TimeoutError):
-        return  # checked again when questions are drawn
+        return  # the options are checked again when questions are drawn
     finally:
         process.kill()
     if found := [f"{key}.config: {problem}" for key, problem in zip(changed, problems, strict=True) if problem]:

@@ -7,9 +7,9 @@
 own tasks (`core.user_code`) are added at run time.
 
 A level is shorthand for the options that the library's curriculum sets at that level. `level: 2` applies to all
-attributes of the task's curriculum, and `levels: {attribute: 2}` to individual ones; the two can be combined. Other
-attributes stay at level 0, the library's default. If an attribute does not have the given level, its highest one is
-used, as in the library's `set_global_level`.
+attributes of the task's curriculum, and `levels: {attribute: 2}` applies to individual ones. The two can be combined.
+Other attributes stay at level 0, the library's default. If an attribute does not have the given level, its highest one
+is used, as in the library's `set_global_level`.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class TaskEntry(TypedDict):
     options: dict[str, object]
     """Default of each option, except `size` and `seed`, which rg_env sets itself."""
     levels: dict[str, list[dict[str, object]]]
-    """For each attribute of the task's curriculum, the options that each level sets; empty if the task has no
+    """For each attribute of the task's curriculum, the options that each level sets. Empty if the task does not have a
     curriculum."""
     broken_levels: dict[str, str]
     """Levels at which the library fails or is too slow when all attributes are set to them, with the reasons."""
@@ -98,7 +98,7 @@ def make_entry(task: str, category: str, broken: dict[str, str]) -> TaskEntry:
 
 
 def resolve_levels(task: str, level: int | None, levels: Mapping[str, int] | None = None) -> dict[str, Any]:
-    """The options of `task` at the given `level` and `levels`; empty if neither is given.
+    """The options of `task` at the given `level` and `levels`. Empty if neither is given.
 
     Raises:
         UnknownNameError: an attribute is not in the task's curriculum.
@@ -130,8 +130,8 @@ def resolve_levels(task: str, level: int | None, levels: Mapping[str, int] | Non
 def working_levels(task: str, attributes: Collection[str] = ()) -> dict[int, dict[str, Any]]:
     """A task's levels in ascending order, with the options of each, excluding levels known to be broken.
 
-    The `attributes` (default: all) are set to the level, or to their highest level if that is lower; the others stay
-    at level 0. Raises `UnknownNameError` if an attribute is not in the task's curriculum.
+    The `attributes` (by default, all of them) are set to the level, or to their highest level if that is lower. The
+    others stay at level 0. Raises `UnknownNameError` if an attribute is not in the task's curriculum.
     """
     steps = load_table()[task]["levels"]
     for name in attributes:

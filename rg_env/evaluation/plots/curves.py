@@ -1,4 +1,4 @@
-"""Learning curves: a single training run in detail, or a comparison of several runs.
+"""Learning curves of a single training run in detail, or of several runs in comparison.
 
     plot_run(Path("outputs/RUN"))                                                 # reward_curve.png in the folder
     plot_curves([read_curve(Path("outputs/RUN/metrics.jsonl"), "RUN")], Path("curves.png"))
@@ -39,11 +39,11 @@ class Curve:
     values: dict[str, dict[int, float]]
     """Values by metric (`REWARD` and `ACCURACY`, if logged) and step."""
     intervals: dict[int, Interval] = field(default_factory=dict)
-    """95% interval of the accuracy by step; empty if the run's evaluations are missing."""
+    """95% interval of the accuracy by step. Empty if the run's evaluations are missing."""
     questions: int | None = None
-    """Number of frozen questions; None if unknown."""
+    """Number of frozen questions, or None if it is unknown."""
     asked: object = None
-    """Identifies the problems, prompts, sampling and grading of the run's evaluations; None if unknown."""
+    """Identifies the problems, prompts, sampling and grading of the run's evaluations. None if unknown."""
 
 
 def read_curve(file: Path, name: str) -> Curve:
@@ -99,8 +99,8 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
 
     Args:
         curves: curves with distinct names.
-        output: file of the plot; the suffix determines the format.
-        title: default: a single run's name, or the number of runs; empty: no title.
+        output: file of the plot, whose suffix determines the format.
+        title: title of the plot; by default, a single run's name or the number of runs. Empty for no title.
 
     Raises:
         InputError: the suffix is not one of `style.SUFFIXES`.
@@ -196,7 +196,7 @@ def plot_run(folder: Path, output: Path | None = None) -> Path | None:
     If there are several tasks, the first and last accuracies on each of them are drawn below.
 
     Returns:
-        Path of the plot, by default `reward_curve.png` in the folder; None if there is nothing to draw yet.
+        Path of the plot, by default `reward_curve.png` in the folder, or None if there is nothing to draw yet.
     """
     run = RunFolder(folder)
     steps = [row for row in run.metrics() if is_number(row.get(REWARD))]

@@ -1,4 +1,4 @@
-"""Plot several files, either evaluation results or training metrics; the kind is detected automatically.
+"""Plot several files with either evaluation results or training metrics. The kind is detected automatically.
 
     plot_files([Path("results_maze_20250101-120000.json")])                  # results_maze_20250101-120000.png
     plot_files(list(Path("outputs").glob("*/metrics.jsonl")), output=Path("curves.svg"))
@@ -34,16 +34,17 @@ def plot_files(
     evaluation folder, its newest results.
 
     Args:
-        output: file of the plot, which is replaced if it exists; default: the first file's name with the suffix .png.
-        title: default: a description; empty: no title.
+        output: file of the plot, which is replaced if it exists; by default, the first file's name with the suffix
+            .png.
+        title: title of the plot; by default, a description. Empty for no title.
         rename: new names for models or runs, as "OLD=NEW".
-        rename_file: JSON file with new names: {"OLD": "NEW"}; names that are not in the plot are ignored.
+        rename_file: JSON file with new names, {"OLD": "NEW"}. Names that are not in the plot are ignored.
 
     Returns:
         Path of the plot, and notes on the limits of the comparison.
 
     Raises:
-        InputError: a file is unreadable or damaged; the files cannot be drawn in one plot; a rename is invalid; the
+        InputError: a file is unreadable or damaged, the files cannot be drawn in one plot, a rename is invalid, or the
             suffix is not .png, .svg or .pdf.
         OutputFolderError: the plot cannot be written.
     """
@@ -87,8 +88,8 @@ def _file_in(folder: Path) -> Path:
 
 
 def _run_names(files: Sequence[Path]) -> list[str]:
-    """Distinct names: the run's folder, with its parents if necessary, and the file's name unless it is
-    metrics.jsonl."""
+    """Distinct names for runs. A name is the run's folder, with its parents if necessary, and the file's name unless it
+    is metrics.jsonl."""
     paths = [str((file.parent if file.name == "metrics.jsonl" else file).resolve()) for file in files]
     return list(short_keys(paths, "/").values())
 
@@ -100,7 +101,7 @@ def _by_number(name: str) -> list[tuple[float, str]]:
 
 
 def _paths(results: Results) -> dict[str, str]:
-    """Model names by source, such as a folder, as passed to `rg-env eval`; sources shared by several models are
+    """Model names by source, such as a folder, as passed to `rg-env eval`. Sources shared by several models are
     omitted."""
     found = {(model.source, name) for task in results.tasks.values() for name, model in task.models.items()}
     sources = [source for source, _ in found]
@@ -118,13 +119,13 @@ def _renamed(results: Results, names: Mapping[str, str]) -> Results:
 
 
 def new_names(typed: Sequence[str], listed: Mapping[str, str], aliases: Mapping[str, str], kind: str) -> dict[str, str]:
-    """New names by old name. Replacements are simultaneous, so `A=B B=A` swaps two names; `typed` overrides `listed`.
+    """New names by old name. Replacements are simultaneous, so `A=B B=A` swaps two names. `typed` overrides `listed`.
 
-    Names may contain "="; the old name is the longest known name that the entry starts with.
+    Names may contain "=". The old name is the longest known name that the entry starts with.
 
     Args:
         typed: entries of the form "OLD=NEW".
-        listed: new names by old name; unknown old names are ignored.
+        listed: new names by old name. Unknown old names are ignored.
         aliases: mapping from each accepted text (an old name or an alternative, such as a path) to the old name.
         kind: noun for error messages, such as "model".
 

@@ -20,7 +20,7 @@ from rg_env.evaluation.plots import style
 from rg_env.evaluation.results import Accuracy, ModelSummary, Results, Scores, TaskResults
 
 _MOST_DOTS = 100
-"""Maximum number of models x tasks for dots; larger results are drawn as a table."""
+"""Maximum number of models x tasks for dots. Larger results are drawn as a table."""
 _FLOOR = "the best constant answer"
 _BAR = "#A8D5F0"  # light, so that lines on it are visible in grayscale
 Models = Mapping[str, ModelSummary]
@@ -32,8 +32,8 @@ def plot_results(results: Results, output: Path, title: str | None = None) -> No
     """Plot accuracies, with models sorted by macro-average accuracy and tasks by mean accuracy over all models.
 
     Args:
-        output: file of the plot; the suffix determines the format.
-        title: default: the task, or the number of tasks; empty: no title.
+        output: file of the plot, whose suffix determines the format.
+        title: title of the plot; by default, the task or the number of tasks. Empty for no title.
 
     Raises:
         InputError: the suffix is not one of `style.SUFFIXES`, or an accuracy was not measured.
@@ -84,7 +84,7 @@ def _bars(task: TaskResults) -> Figure:
 
 
 def _scores(task: TaskResults, model: str) -> Scores | None:
-    """Scores of `model`; None if it was not evaluated on the task, or was trained on all of its questions."""
+    """Scores of `model`, or None if it was not evaluated on the task, or was trained on all of its questions."""
     found = task.models.get(model)
     return found.scores if found and found.scores.n else None
 
@@ -129,7 +129,7 @@ def _dots(models: Models, tasks: Tasks) -> Figure:
 
 def _table(models: Models, tasks: Tasks) -> Figure:
     """Draw a table of accuracies with one row per task and one column per model. The macro averages are on top, and the
-    last column has the accuracies of the best constant answers; a dash marks a missing accuracy."""
+    last column has the accuracies of the best constant answers. A dash marks a missing accuracy."""
     rows, columns = [_overall(tasks), *style.short_names([task.task for task in tasks]).values()], _names(models, tasks)
     shares = [[summary.accuracy for summary in models.values()]]
     shares += [[each.accuracy if (each := _scores(task, name)) else None for name in models] for task in tasks]
@@ -142,7 +142,7 @@ def _table(models: Models, tasks: Tasks) -> Figure:
 
     def write(row: int, column: int, share: float | None, color: str) -> None:
         text = "-" if share is None else f"{share:.2f}"
-        # Excluded from the layout, which would be slow with hundreds of texts.
+        # The texts are excluded from the layout, which would be slow with hundreds of them.
         axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color, in_layout=False)
 
     for row, (of_task, floor) in enumerate(zip(shares, floors, strict=True)):
@@ -165,7 +165,7 @@ def _table(models: Models, tasks: Tasks) -> Figure:
 
 
 def _span(numbers: Iterable[int]) -> str:
-    """A number, or the range of several: "1-4"."""
+    """Format a number, or the range of several numbers, as in "1-4"."""
     found = set(numbers)
     return "-".join(str(each) for each in sorted({min(found), max(found)}))
 

@@ -33,8 +33,8 @@ styled = matplotlib.rc_context(
         "grid.alpha": 0.25,
         "legend.fontsize": 8,
         "legend.frameon": False,
-        "svg.fonttype": "none",  # text that can be searched, copied and edited
-        "text.parse_math": False,  # otherwise text between dollar signs is a formula
+        "svg.fonttype": "none",  # keeps text that can be searched, copied and edited
+        "text.parse_math": False,  # otherwise, text between dollar signs would be a formula
     }
 )
 """Decorator for functions that draw and save a plot."""
@@ -56,7 +56,7 @@ def label_whole_steps(axes: Axes) -> None:
 def short_names(names: Sequence[str], most: int = 48) -> dict[str, str]:
     """Distinct labels for `names`, of at most `most` characters plus a number if necessary.
 
-    Long names lose most of their common prefix; those that are still too long are shortened in the middle.
+    Long names lose most of their common prefix. Those that are still too long are shortened in the middle.
     """
     long = [name for name in names if len(name) > most]
     shared = len(os.path.commonprefix(long)) if len(long) > 1 else 0  # noqa: RUF071 (of characters, not of folders)
@@ -81,7 +81,7 @@ def error_bars(middle: Sequence[float], intervals: Sequence[tuple[float, float]]
 
 
 def draw_intervals(axes: Axes, rows: Iterable[tuple[float, Accuracy]], **look: Any) -> None:
-    """Draw accuracies with their intervals; `rows` are (y position, accuracy) pairs."""
+    """Draw accuracies with their intervals. `rows` are (y position, accuracy) pairs."""
     places, measured = zip(*((place, found.measured) for place, found in rows), strict=True)
     means, intervals = zip(*measured, strict=True)
     look = {"linestyle": "none", "markersize": 4.5, "elinewidth": 1.2, "capsize": 2, **look}
@@ -131,7 +131,7 @@ def check_suffix(output: Path) -> Path:
 
 
 def save(figure: Figure, output: Path) -> None:
-    """Write the plot; the suffix determines the format.
+    """Write the plot. The suffix determines the format.
 
     Raises:
         InputError: the suffix is not one of `SUFFIXES`.

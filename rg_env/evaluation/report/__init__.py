@@ -2,8 +2,8 @@
 
     report = write_report(Path("outputs/RUN"))        # outputs/RUN/report.html; also for evaluations
 
-The report contains curves, tables, accuracies with intervals, and a rollout browser. Model output is never executed:
-the page embeds it as JSON, with HTML special characters escaped, and displays it as text. As a second line of defense,
+The report contains curves, tables, accuracies with intervals, and a rollout browser. Model output is never executed.
+The page embeds it as JSON, with HTML special characters escaped, and displays it as text. As a second line of defense,
 the page's content security policy allows only its own script (by hash), prevents text from being parsed as markup
 (Trusted Types), and blocks all network requests.
 """
@@ -48,7 +48,7 @@ def write_report(source: Path, output: Path | None = None, limit: int = ROLLOUTS
 
     Args:
         source: folder of a run or an evaluation, one of its results files, or its `rollouts.jsonl`.
-        output: file of the report; default: `report.html` in the folder.
+        output: file of the report; by default, `report.html` in the folder.
 
     Raises:
         InputError: there is nothing to report, or a file is damaged or unreadable.
@@ -102,8 +102,8 @@ def render(page: Page) -> str:
 
 
 def as_script_data(values: Any) -> str:
-    """JSON for `<script type="application/json">`: ASCII with `<`, `>` and `&` escaped, so that text cannot end the
-    script, start a comment or form an entity. Parsing the JSON returns the original values."""
+    """JSON for `<script type="application/json">`. It is ASCII with `<`, `>` and `&` escaped, so that text cannot end
+    the script, start a comment or form an entity. Parsing the JSON returns the original values."""
     text = json.dumps(values, allow_nan=False, separators=(",", ":"), default=_as_dict)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -25,9 +25,9 @@ from rg_env.evaluation.scores import scores_from, together
 from rg_env.evaluation.tables import ABOUT_LEFT_OUT, Table, columns_of, figures_of, tables_of
 
 POINTS = 1_000
-"""Maximum number of values per metric in a report; if there are more, evenly spaced ones are kept."""
+"""Maximum number of values per metric in a report. If there are more, evenly spaced ones are kept."""
 MAX_CHARACTERS = 50_000_000
-"""Maximum number of model-written characters in a report; more would make browsers slow."""
+"""Maximum number of model-written characters in a report. More would make browsers slow."""
 _LABELS_DRAWN = 5
 _CHARTS = {
     "Training batches": {"reward": "reward", "accuracy": "accuracy"},
@@ -53,7 +53,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Task:
-    """Scores on a task; the page plots their accuracies."""
+    """Scores on a task. The page plots their accuracies."""
 
     name: str
     scores: list[tuple[str, Scores]]
@@ -70,7 +70,7 @@ class Rollouts:
     records: list[Record] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
-    """Steps of a run, or models, in display order; their answers to a question can be compared."""
+    """Steps of a run, or models, in display order. Their answers to a question can be compared."""
     found: int = 0
     """Total number of rollouts, including omitted ones."""
 
@@ -132,7 +132,7 @@ class Page:
     def add_rollouts(
         self, records: Sequence[Record], limit: int, variants: Iterable[str] = (), characters: int = MAX_CHARACTERS
     ) -> None:
-        """Add at most `limit` rollouts with at most `characters` characters; a question has all of its answers or none.
+        """Add at most `limit` rollouts with at most `characters` characters. A question has all of its answers or none.
 
         Questions are chosen in hash order, so that the choice is not biased by their content.
 
@@ -186,13 +186,13 @@ def _read_rollouts(file: Path) -> Iterator[Record]:
 
 
 def _estimate(found: Accuracy | None, name: str = "accuracy") -> Estimate | None:
-    """A mean with its interval; None if it was not measured."""
+    """A mean with its interval, or None if it was not measured."""
     value = getattr(found, name, None)
     return (value, *found.intervals[name]) if found and value is not None else None
 
 
 def _date(created: str | None) -> str:
-    """Format an ISO 8601 time for display; empty if it is None."""
+    """Format an ISO 8601 time for display. Returns "" for None."""
     return f"{datetime.fromisoformat(created).astimezone(UTC):%Y-%m-%d %H:%M} UTC" if created else ""
 
 
@@ -221,7 +221,7 @@ def results_page(source: Path, limit: int) -> Page:
         page.notes.append(f"several results files: this page shows the newest, {files[0].name}")
     tasks = results.tasks if results else {}
     records = _evaluated(file, page.notes) if file.is_file() else []
-    if tasks and source.is_file():  # a single task's results
+    if tasks and source.is_file():  # the file has a single task's results
         records = [record for record in records if record.get("task") in tasks]
     for record in records:
         if task := tasks.get(record.get("task", "")):
@@ -243,7 +243,7 @@ def results_page(source: Path, limit: int) -> Page:
 
 
 def _evaluated(file: Path, notes: list[str]) -> list[Record]:
-    """The last record of each answer; earlier ones are those of failed calls."""
+    """The last record of each answer. Earlier ones are those of failed calls."""
     found: dict[tuple[Any, ...], Record] = {}
     number = -1
     for number, record in enumerate(_read_rollouts(file)):

@@ -6,7 +6,7 @@ positions that it would have on its own, and a mask lets it attend only to the p
 "Prefix Grouper", arXiv:2506.05433). The log-probabilities and gradients equal those of separate rows, but far fewer
 tokens are processed.
 
-Logits take up most of the memory of a pass: with a vocabulary of 150,000, they need 600 KB per position. The LM head
+Logits take up most of the memory of a pass. With a vocabulary of 150,000, they need 600 KB per position. The LM head
 therefore processes only the positions that are needed, `logits_per_chunk` logits at a time, and recomputes the logits
 in the backward pass. The model is called as usual, through all its wrappers (DDP, DeepSpeed, PEFT), but the head's
 `forward` is replaced during the call. The forward pass remains a single call to one module, so ZeRO-3 gathers and frees
@@ -54,7 +54,8 @@ def token_logps(
             shown = model(**inputs).logits
         values = outputs[0][0]
         # The model has processed these values as if they were logits. If the result differs from that of `_processed`,
-        # the model does something else to its logits, and the values are recomputed in a way that works for any model.
+        # the model processes its logits in another way, and the values are recomputed in a way that works for any
+        # model.
         expected = _processed(causal, values.detach()).float().flatten()
         shown = shown.detach().flatten().float()
         if shown.shape == expected.shape and torch.allclose(shown, expected, rtol=1e-2, atol=1e-2, equal_nan=True):
@@ -106,15 +107,15 @@ def _head_replaced(
 def _log_softmax(logits: torch.Tensor, tokens: torch.Tensor, temperature: float, entropy: bool) -> torch.Tensor:
     """Log-probabilities `(N, 1) float32` of `tokens (N,)` for `logits (N, V)`. With `entropy`, a second column has the
     entropy of each row."""
-    # Convert before the softmax, because bf16 has only about two significant digits and the loss depends on
-    # differences.
+    # The logits are converted before the softmax, because bf16 has only about two significant digits, and the loss
+    # depends on differences.
     logits = logits.float()
     if temperature != 1.0:
         logits = logits / temperature
     if not entropy:
         return -torch.nn.functional.cross_entropy(logits, tokens, reduction="none")[:, None]
     logps = logits.log_softmax(-1)
-    # Clamp, because 0 times minus infinity is NaN.
+    # The values are clamped, because 0 times minus infinity is NaN.
     entropies = -(logps.exp() * logps.clamp(min=torch.finfo(logps.dtype).min)).sum(-1)
     return torch.stack([logps.gather(1, tokens[:, None])[:, 0], entropies], dim=1)
 
@@ -133,8 +134,8 @@ def _processed(causal: PreTrainedModel, logits: torch.Tensor) -> torch.Tensor:
 
 
 Arrangement = Literal["shared", "by_length", "in_order"]
-"""Arrangement of rows in forward passes: with shared prompts, with rows of similar length together, or in order.
-"in_order" is for ranks that must make the same number of passes regardless of their data."""
+"""Arrangement of rows in forward passes, which is with shared prompts, with rows of similar length together, or in
+order. "in_order" is for ranks that must make the same number of passes regardless of their data."""
 
 _COMPLETION_PER_PROMPT = 4
 """Maximum number of completion tokens in a pack per prompt token. Attention's cost grows with the square of a pack's
@@ -170,15 +171,15 @@ def completion_logps(
 
     Args:
         ids: `(B, L) int64`, padded on the right.
-        loss_mask: `(B, L - 1) bool`; index `i` indicates whether `ids[:, i + 1]` contributes to the loss.
+        loss_mask: `(B, L - 1) bool`, where index `i` indicates whether `ids[:, i + 1]` contributes to the loss.
         temperature: divisor of the logits.
         max_rows: maximum number of rows in one forward pass. Default: all.
         arrangement: see `Arrangement`. `"shared"` requires `can_share_prompts(model)`.
         logits_per_chunk: maximum number of logits in memory at once.
 
     Returns:
-        `(B, L - 1) float32`, 0 where the mask is 0. With `entropy`, `(2, B, L - 1)`: log-probabilities, and the entropy
-        of each token's distribution, in nats.
+        `(B, L - 1) float32`, which is 0 where the mask is 0. With `entropy`, the shape is `(2, B, L - 1)`, for the
+        log-probabilities and the entropy of each token's distribution, in nats.
     """
     positions = torch.arange(loss_mask.shape[1], device=ids.device)
     starts = torch.where(loss_mask, positions, loss_mask.shape[1] - 1).amin(dim=1).tolist()
@@ -211,11 +212,11 @@ def completion_logps(
 
 
 def can_share_prompts(model: Any) -> bool:
-    """Whether `completion_logps` may share prompts: the model accepts 4-D masks, and only attention passes
+    """Whether `completion_logps` may share prompts. The model must accept 4-D masks, and only attention may pass
     information between tokens.
 
-    Always False on GPUs, where a custom mask prevents the use of fused attention kernels and the remaining gain has not
-    been measured.
+    The result is always False on GPUs, where a custom mask prevents the use of fused attention kernels, and where the
+    remaining gain has not been measured.
     """
     peft = getattr(model, "active_peft_config", None)
     config = model.config.get_text_config(decoder=True)
@@ -223,7 +224,7 @@ def can_share_prompts(model: Any) -> bool:
         model.device.type == "cpu"
         and config._attn_implementation == "sdpa"
         and attends_everything(config)
-        and not (peft and peft.is_prompt_learning)  # virtual tokens need a 2-D mask
+        and not (peft and peft.is_prompt_learning)  # models with virtual tokens need a 2-D mask
     )
 
 
@@ -264,7 +265,7 @@ def _layout(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Row, column and segment of each token in the packed sequences, each `(P, S) int64`.
 
-    Segments are 0 for the shared prefix, 1, 2, ... for the completions, and -1 for padding.
+    The segment is 0 for the shared prefix, 1, 2, ... for the completions, and -1 for padding.
     """
     width = max(pack.length for pack in packs)
     rows, columns, segments = [], [], []
@@ -283,6 +284,7 @@ def _layout(
 
 
 def _mask(segment: torch.Tensor) -> torch.Tensor:
-    """Attention mask `(P, 1, S, S) bool`: each token attends to the prefix and to its own segment, up to itself."""
+    """Attention mask `(P, 1, S, S) bool`, with which each token attends to the prefix and to its own segment, up to
+    itself."""
     of_key, of_query = segment[:, None, :], segment[:, :, None]
     return ((of_key == 0) | (of_key == of_query)).tril()[:, None]

@@ -28,9 +28,9 @@ def group_advantages(rewards: torch.Tensor, num_generations: int, scale: Scale) 
     form a group.
 
     `scale` selects `s`: the standard deviation of the "group" (Shao et al., 2024, arXiv:2402.03300), that of all
-    rewards in the "batch" (Liu et al., 2025, "Tricks or Traps?", arXiv:2508.08221; prompts that are nearly always or
-    nearly never answered correctly then get no more weight than others), or 1 for "none" (Liu et al., 2025, Dr. GRPO,
-    arXiv:2503.20783).
+    rewards in the "batch" (Liu et al., 2025, "Tricks or Traps?", arXiv:2508.08221), with which prompts that are nearly
+    always or nearly never answered correctly get no more weight than others, or 1 for "none" (Liu et al., 2025, Dr.
+    GRPO, arXiv:2503.20783).
 
     Groups with equal rewards have advantage 0, so that rounding errors are not scaled up.
     """
@@ -46,7 +46,7 @@ def group_advantages(rewards: torch.Tensor, num_generations: int, scale: Scale) 
 def mean_loss(
     values: torch.Tensor, mask: torch.Tensor, loss_type: str, *, rows: int, tokens: torch.Tensor, max_length: int
 ) -> torch.Tensor:
-    """The average of `values` (B, T) where `mask` (B, T) is 1.
+    """The average of `values` (B, T) over the positions where `mask` (B, T) is 1.
 
     Args:
         rows, tokens: the number of rows in the micro-batch, and of tokens that contribute to the loss (for "dapo", its
@@ -68,7 +68,8 @@ def policy_terms(
     high: float,
     delta: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss of each token, and whether its ratio was clipped (-1: low, 1: high, 0: not clipped); both (B, T).
+    """The loss of each token, and whether its ratio was clipped (-1 if low, 1 if high, 0 if not clipped), both with
+    shape (B, T).
 
     Args:
         logps, old_logps: log-probabilities (B, T) under the current policy, and under the policy at the start of the

@@ -26,7 +26,7 @@ class OffloadedAdamW(torch.optim.Optimizer):
             for parameter in group["params"]:
                 parameter.grad_dtype = torch.float32  # gradients of micro-batches are accumulated in float32
         self._adam: torch.optim.AdamW | None = None
-        """Optimizer of the copies. Created in the first step, when the model's weights have been loaded."""
+        """Optimizer of the copies, which is created in the first step, when the model's weights have been loaded."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
@@ -43,7 +43,7 @@ class OffloadedAdamW(torch.optim.Optimizer):
             copy.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """The copies and their optimizer state; empty before the first step."""
+        """The copies and their optimizer state. Empty before the first step."""
         if self._adam is None:
             return {}
         return {"adam": self._adam.state_dict(), "copies": [copy.detach() for _, copy in self._pairs(self._adam)]}
@@ -104,7 +104,8 @@ def make_optimizer(args: GRPOConfig, model: Any) -> torch.optim.Optimizer:
 
 
 def learning_rate(args: GRPOConfig, update: int) -> float:
-    """The learning rate of update `update` (counted from 0): warmup, then the schedule of `args.lr_scheduler_type`.
+    """The learning rate of update `update` (counted from 0), which follows a warmup and then the schedule of
+    `args.lr_scheduler_type`.
 
     "linear" and "cosine" decay to 0 at `max_steps`.
     """

@@ -77,7 +77,7 @@ def prepare_policy(model: Any, args: GRPOConfig, peft_config: Any) -> Any:
 
 
 def reference_of(model: Any, args: GRPOConfig) -> Any:
-    """A copy of the initial model for a KL term; None if it is not needed, or if turning off adapters restores that
+    """A copy of the initial model for a KL term, or None if it is not needed or if turning off adapters restores that
     model.
 
     Raises:
@@ -128,7 +128,7 @@ class PreviousPolicy:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Swap the previous weights into the model while this context is active. A collective operation."""
+        """Swap the previous weights into the model while this context is active. This is a collective operation."""
         self._swap()
         try:
             yield
@@ -161,7 +161,8 @@ class PreviousPolicy:
 
 
 def held(parameter: Any) -> torch.Tensor:
-    """This process's part of a parameter: its shard with ZeRO-3 or FSDP2, otherwise the whole parameter."""
+    """This process's part of a parameter, which is its shard with ZeRO-3 or FSDP2, and the whole parameter
+    otherwise."""
     found: torch.Tensor = parameter.ds_tensor if hasattr(parameter, "ds_tensor") else parameter.data
     return found.to_local() if isinstance(found, DTensor) else found
 

@@ -1,1 +1,1 @@
-"""Writing, validating and loading checkpoints."""
+"""Write, validate and load checkpoints."""

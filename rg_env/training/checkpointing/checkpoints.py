@@ -11,7 +11,7 @@ resume_state_N.pt                      random state and current batch of process
 previous_policy_N.safetensors          process N's reference for `kl_reference="previous"`
 
 A failure to write a checkpoint on any process ends the run on all processes and leaves earlier checkpoints unchanged. A
-run that is resumed from a checkpoint continues as if it had never stopped; on a CPU, the results are bit-identical.
+run that is resumed from a checkpoint continues as if it had never stopped. On a CPU, the results are bit-identical.
 
 `chosen` selects the checkpoint to resume from, and `check_fit` compares it with the trainer. Code in a checkpoint is
 never executed. Pickles are read with torch's restricted unpickler (`weights_only=True`). Those that DeepSpeed and
@@ -71,7 +71,7 @@ def state_file(process: int) -> str:
 
 
 def rows_hash(env: Environment) -> dict[str, str | None]:
-    """Hash of each split's prompts and answers, in order; None for a split without rows."""
+    """Hash of each split's prompts and answers, in order, or None for a split without rows."""
     splits = (("training", env.train_rows), ("evaluation", env.eval_rows))
     return {split: hash_of_rows(rows) if rows else None for split, rows in splits}
 
@@ -132,7 +132,8 @@ class Checkpoints:
             self._curriculum = trainer.curriculum.state.model_dump_json()
 
     def save(self) -> Path:
-        """Save the trainer's current step as `checkpoint-N`, unless it has already been saved. A collective operation.
+        """Save the trainer's current step as `checkpoint-N`, unless it has already been saved. This is a collective
+        operation.
 
         Raises:
             TrainingError: the checkpoint cannot be written, or the weights are not finite. With several processes, the
@@ -142,7 +143,7 @@ class Checkpoints:
         final = RunFolder(self.folder).checkpoint(step)
         if self.saved_at == step:
             return final
-        trainer.state.num_input_tokens_seen = self._noted["tokens"]  # excludes the tokens of an unfinished step
+        trainer.state.num_input_tokens_seen = self._noted["tokens"]  # the tokens of an unfinished step are excluded
         part = self.folder / ASIDE / final.name
         try:
             with self._together(final):
@@ -150,7 +151,8 @@ class Checkpoints:
                     raise TrainingError("the weights are not finite")
                 if self._is_main:
                     self._begin(part)
-            weights = trainer.strategy.state_dict()  # gathered from all processes; complete only on the main process
+            # The weights are gathered from all processes, but complete only on the main process.
+            weights = trainer.strategy.state_dict()
             with self._together(final):
                 if self._is_main:
                     self._write_model(part, weights)
@@ -230,7 +232,7 @@ class Checkpoints:
         files = {file.relative_to(part).as_posix(): file.stat().st_size for file in found if file.is_file()}
         facts = Facts(**settings_of(self._trainer), files=files)
         (part / FACTS).write_text(facts.model_dump_json(indent=1) + "\n")
-        if final.exists():  # a damaged checkpoint that was skipped when the run was resumed
+        if final.exists():  # a damaged checkpoint may have been skipped when the run was resumed
             final.rename(part.parent / "replaced")
         part.rename(final)
         if (limit := self._trainer.args.save_total_limit) is not None:
@@ -285,7 +287,7 @@ def set_random_numbers(state: dict[str, Any]) -> None:
 
 
 def chosen(resume: str | Path, folder: Path) -> Path | None:
-    """The checkpoint selected by `resume` for a run in `folder`; None if "auto" finds no checkpoint. Prints a line for
+    """The checkpoint selected by `resume` for a run in `folder`, or None if "auto" does not find one. Prints a line for
     each damaged checkpoint that is skipped.
 
     Raises:
@@ -330,7 +332,7 @@ def check_fit(trainer: Any, path: Path) -> None:
     if rows := differing.get("rows"):
         run, own_rows = RunFolder(path.parent), trainer.env.manifest
         if own_rows is not None and run.manifest().get("rows"):
-            check_manifest(run.manifest_file, own_rows)  # its error names the difference
+            check_manifest(run.manifest_file, own_rows)  # the error names the difference
         split = next(name for name, value in ours["rows"].items() if rows.get(name) != value)
         refuse(f"its {split} rows are different: use the tasks, data and seed of that run")
     if "curriculum" in differing:
@@ -342,15 +344,15 @@ def check_fit(trainer: Any, path: Path) -> None:
 
 
 def final_results(run: RunFolder, step: int) -> dict[str, Any] | None:
-    """The results of a run that finished after `step`; None if it failed, was interrupted, or was killed
-    before it could write them."""
+    """The results of a run that finished after `step`, or None if it failed, was interrupted, or was killed before it
+    could write them."""
     results = run.results() or {}
     ended = results.get("steps") == step and not (results["interrupted"] or results["error"])
     return results if ended else None
 
 
 def _damage(path: Path) -> str | None:
-    """The reason why a folder is not a complete checkpoint that is safe to load; None if it is."""
+    """The reason why a folder is not a complete checkpoint that is safe to load, or None if it is."""
     if not (path / FACTS).is_file():
         return f"{FACTS} is missing: pass the checkpoint-N folder of a run"
     try:

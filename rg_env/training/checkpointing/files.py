@@ -1,6 +1,6 @@
 """Inspect the weights in a folder through their safetensors headers.
 
-Does not import torch, so that commands that publish or inspect a folder start quickly.
+This module does not import torch, so that commands that publish or inspect a folder start quickly.
 """
 
 import json
@@ -15,7 +15,7 @@ from rg_env.errors import InputError
 
 
 def saved_step(folder: Path) -> int | None:
-    """The step recorded in trainer_state.json in `folder`; None if the file or the step is missing.
+    """The step recorded in trainer_state.json in `folder`, or None if the file or the step is missing.
 
     Raises:
         InputError: the file is damaged or unreadable.
@@ -31,7 +31,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def weight_files(folder: Path, name: str) -> list[Path]:
-    """The file `name` in `folder`, or the files in its index; empty if neither exists.
+    """The file `name` in `folder`, or the files in its index. Empty if neither exists.
 
     If a folder has both, the single file is used, as in transformers.
 
@@ -54,11 +54,12 @@ def weight_files(folder: Path, name: str) -> list[Path]:
 
 
 def read_shapes(folder: Path, name: str) -> tuple[Shapes, str | None]:
-    """Shapes of the weights in the file `name` (empty if it does not exist), and the reason if they cannot be read."""
+    """Shapes of the weights in the file `name` (empty if the file does not exist), and the reason if they cannot be
+    read."""
     found: Shapes = {}
     try:
         for file in weight_files(folder, name):
-            with safe_open(file, framework="np") as weights:  # checks the file's length against its header
+            with safe_open(file, framework="np") as weights:  # opening the file checks its length against its header
                 found |= {key: tuple(weights.get_slice(key).get_shape()) for key in weights.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, InputError) as error:
         return {}, f"its weights cannot be read: {reason_of(error)}"
@@ -66,14 +67,14 @@ def read_shapes(folder: Path, name: str) -> tuple[Shapes, str | None]:
 
 
 def weights_damage(folder: Path) -> str | None:
-    """The reason why `folder` has no readable weights; None if it has some."""
+    """The reason why `folder` does not have readable weights, or None if it does."""
     read = [read_shapes(folder, name) for name in (ADAPTER, WEIGHTS)]
     problem = next((problem for _, problem in read if problem), None)
     return problem or (None if any(shapes for shapes, _ in read) else f"it contains neither {WEIGHTS} nor {ADAPTER}")
 
 
 def weights_problem(folder: Path, model: Any) -> str | None:
-    """The reason why the files in `folder` are not the complete, unsharded weights of `model`; None if they are.
+    """The reason why the files in `folder` are not the complete, unsharded weights of `model`, or None if they are.
 
     For a model with an adapter, only the adapter's weights are required. Of several tied weights, one is enough.
     `model` may be sharded.
@@ -105,7 +106,7 @@ def full_shape(parameter: Any) -> tuple[int, ...]:
 
 
 def stored_parameters(model: Any) -> dict[str, Any]:
-    """Parameters by their names in the weights file; tied parameters appear under each of their names."""
+    """Parameters by their names in the weights file. Tied parameters appear under each of their names."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     if getattr(model, "peft_config", None) is None:
         return parameters

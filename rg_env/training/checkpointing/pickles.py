@@ -52,7 +52,8 @@ def safe_classes() -> list[Any]:
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
     own = [DTensor, DTensorSpec, TensorMeta, Replicate, Shard]
-    modules = ("", "api.", "placement_types.", "_dtensor_spec.")  # under the name that they had up to torch 2.4
+    # Registered under the name that they had up to torch 2.4.
+    modules = ("", "api.", "placement_types.", "_dtensor_spec.")
     earlier = [(kind, f"torch.distributed._tensor.{module}{kind.__name__}") for kind in own for module in modules]
     # DeepSpeed may not be installed, so its objects are read as inert placeholders, and the ZeRO stage as a number.
     stand_ins = {name: type(name.rpartition(".")[2], (_Inert,), {}) for name in DEEPSPEED_TYPES}
@@ -106,7 +107,7 @@ def read_metadata(folder: Path) -> metadata.Metadata:
 
 
 def non_tensors(folder: Path) -> list[str]:
-    """Names of the pickled entries in a torch.distributed.checkpoint folder; loading them would execute code. Raises
+    """Names of the pickled entries in a torch.distributed.checkpoint folder. Loading them would execute code. Raises
     the same errors as `read_metadata`."""
     entries = read_metadata(folder).state_dict_metadata
     return [one_line(name) for name, entry in entries.items() if not isinstance(entry, metadata.TensorStorageMetadata)]

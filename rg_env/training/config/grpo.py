@@ -2,7 +2,7 @@
 
     args = GRPOConfig(output_dir="outputs/run", max_steps=200, learning_rate=1e-6, rollouts_per_step=128)
 
-Settings that also exist in `vf.GRPOConfig` (Verifiers 0.1.6) have the same names here. The batch is global:
+Settings that also exist in `vf.GRPOConfig` (Verifiers 0.1.6) have the same names as there. The batch is global:
 `rollouts_per_step` counts the rollouts of all processes, and gradient accumulation follows from the number of
 processes, so a config describes the same experiment on any number of GPUs.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rg_env.inference.models import Policy
 
 OTHER_NAMES: dict[str, Any] = load_yaml(Path(__file__).with_name("other_names.yaml").read_text(encoding="utf-8"))
-"""Keys from other tools and earlier releases, by section, each with the advice given in the error message."""
+"""Keys from other tools and earlier releases, by section, each with the advice for its error message."""
 
 OWNED_ELSEWHERE = {
     "output_dir": "output.dir",
@@ -46,8 +46,8 @@ class GRPOConfig(Section):
     """Number of passes over the training rows, used instead of `max_steps`. Each pass leaves out any remaining rows
     that do not fill a whole step. Default: `max_steps` applies."""
     rollouts_as_steps: bool = False
-    """Whether all step counts in the config are given in rollouts instead of optimizer steps. Experiment trackers then
-    use the number of rollouts as the x-axis, too. This makes runs with different batch sizes comparable."""
+    """Whether all step counts in the config are given in rollouts instead of optimizer steps, which makes runs with
+    different batch sizes comparable. Experiment trackers then also use the number of rollouts as the x-axis."""
     learning_rate: Above0 = 1e-6
     """Peak learning rate of the schedule."""
     lr_scheduler_type: Literal["constant", "constant_with_warmup", "linear", "cosine"] = "constant_with_warmup"
@@ -59,7 +59,7 @@ class GRPOConfig(Section):
         "adamw_torch", "adamw_torch_fused", "adamw_offload", "adamw_8bit", "paged_adamw_8bit", "adafactor", "sgd"
     ] = "adamw_torch_fused"
     """Optimizer. "adamw_torch_fused" updates all parameters in one kernel. "adamw_offload" keeps float32 weights and
-    moments in CPU memory, for models in bfloat16 (`model.dtype`) that would not otherwise fit on the GPU; it does not
+    moments in CPU memory, for models in bfloat16 (`model.dtype`) that would not otherwise fit on the GPU. It does not
     work with ZeRO or FSDP2. The 8-bit optimizers need bitsandbytes."""
     weight_decay: From0 = 0.0
     """Weight decay. It does not apply to biases or norms."""
@@ -70,16 +70,16 @@ class GRPOConfig(Section):
     adam_epsilon: Above0 = 1e-8
     """AdamW epsilon, added to the denominator for numerical stability."""
     max_grad_norm: From0 = 0.2
-    """Maximum gradient norm; larger gradients are clipped. 0 turns clipping off."""
+    """Maximum gradient norm. Larger gradients are clipped. 0 turns clipping off."""
     rollouts_per_step: Positive = 128
     """Number of rollouts per optimizer step, across all processes: prompts times `num_generations`. It must be
-    divisible by `num_generations`, and must divide evenly into micro-batches on each process."""
+    divisible by `num_generations`, and each process's share must divide evenly into micro-batches."""
     per_device_train_batch_size: Positive = 8
     """Maximum number of rollouts per micro-batch on each process. A process that has fewer rollouts per step handles
     all of them at once. This setting affects memory use and speed, but not the number of rollouts per step."""
     num_generations: Annotated[int, Field(ge=2)] = 8
-    """Number of rollouts per prompt. They form a group, and advantages are computed relative to their group (Shao et
-    al., 2024, arXiv:2402.03300)."""
+    """Number of rollouts per prompt. The rollouts of a prompt form a group, and advantages are computed relative to the
+    group (Shao et al., 2024, arXiv:2402.03300)."""
     num_iterations: Positive = 1
     """Number of optimizer steps per batch of rollouts."""
     loss_type: Literal["bnpo", "grpo", "dr_grpo", "dapo"] = "bnpo"
@@ -92,8 +92,8 @@ class GRPOConfig(Section):
     reward ("overlong filtering", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.4)."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
     """Scale of the advantages. They are divided by the standard deviation of rewards in the "group" (Shao et al., 2024,
-    arXiv:2402.03300), by that in the whole "batch" (Liu et al., 2025, arXiv:2508.08221), or not at all ("none"; Liu et
-    al., 2025, arXiv:2503.20783)."""
+    arXiv:2402.03300), by the standard deviation in the whole "batch" (Liu et al., 2025, arXiv:2508.08221), or not at
+    all ("none"; Liu et al., 2025, arXiv:2503.20783)."""
     beta: From0 = 0.0
     """Weight of the KL term in the loss. 0 turns it off."""
     kl_reference: Literal["initial", "previous"] = "initial"
@@ -124,13 +124,13 @@ class GRPOConfig(Section):
     temperature: Above0 = 1.0
     """Sampling temperature of rollouts. The loss uses log-probabilities at the same temperature."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Nucleus sampling: sample only from the smallest set of most likely tokens whose total probability is at least
-    this value. 1 turns it off."""
+    """Nucleus sampling: tokens are sampled from the smallest set of most likely tokens whose total probability is at
+    least this value. 1 turns it off."""
     top_k: Count = 0
-    """Top-k sampling: sample only from the `top_k` most likely tokens. 0 turns it off."""
+    """Top-k sampling: only the `top_k` most likely tokens are sampled. 0 turns it off."""
     min_p: Share = 0.0
-    """Tokens whose probability is below this fraction of the most likely token's probability are excluded. 0 turns this
-    off."""
+    """Min-p sampling: tokens whose probability is below this fraction of the most likely token's probability are
+    excluded. 0 turns it off."""
     repetition_penalty: Above0 = 1.0
     """Multiplicative penalty on tokens that occur in the prompt or in the completion so far. 1 turns it off."""
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
@@ -149,7 +149,7 @@ class GRPOConfig(Section):
     gradient_checkpointing: bool = True
     """Whether to recompute activations in the backward pass, which saves memory but takes more time."""
     use_liger_kernel: bool = False
-    """Whether to use Liger kernels. They need a GPU and the liger-kernel package."""
+    """Whether to use Liger kernels, which need a GPU and the liger-kernel package."""
     use_cpu: bool | None = None
     """Whether to train on the CPU. Default: only if there is no GPU."""
     output_dir: Text | None = None
@@ -167,11 +167,12 @@ class GRPOConfig(Section):
     def _accept_other_names(cls, values: Any) -> Any:
         if isinstance(values, dict) and is_count(given := values.get("max_new_tokens")) and given:
             values = {name: value for name, value in values.items() if name != "max_new_tokens"} | {"max_tokens": given}
-        return values  # so that an error about the value names the given key
+        return values  # so that error messages name the key that the user set
 
     @model_validator(mode="after")
     def _warm_up_within_the_run(self) -> Self:
-        self.__dict__["warmup_steps"] = self._warmup(self.max_steps)  # not an assignment: the user has not set it
+        # Not an ordinary assignment, which would mark the field as set by the user.
+        self.__dict__["warmup_steps"] = self._warmup(self.max_steps)
         return self
 
     def _warmup(self, steps: int) -> int:
@@ -214,7 +215,7 @@ class GRPOConfig(Section):
         return self.max_prompt_length + self.max_tokens
 
     def accumulation(self, processes: int) -> int:
-        """Number of micro-batches per step on each process. Raises `InputError` unless it is a whole number."""
+        """Number of micro-batches per step on each process. Raises `InputError` if it is not a whole number."""
         for key, message in batch_problems(self, processes):
             raise InputError(f"{key}: {message}")
         return self.rollouts_per_step // (self.micro_batch(processes) * processes)
@@ -226,7 +227,8 @@ class GRPOConfig(Section):
 
 
 def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]]:
-    """Yield the field that is inconsistent with the others, with a message, or nothing if all are consistent."""
+    """Yield the field that is inconsistent with the others, with a message. Yields nothing if all fields are
+    consistent."""
     rollouts, group, micro = args.rollouts_per_step, args.num_generations, args.micro_batch(processes)
     for divisor, name in ((group, f"num_generations={group}"), (processes, f"{processes} processes")):
         if rollouts % divisor:
@@ -240,9 +242,10 @@ def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]
 
 
 def _near(rollouts: int, args: GRPOConfig, processes: int) -> str:
-    """The nearest numbers of rollouts that make up whole groups and whole micro-batches on each process. If none of
-    them is within a factor of 2, the micro-batch size is ignored."""
-    at_once = processes * args.per_device_train_batch_size  # up to this number, each process has one micro-batch
+    """The nearest numbers of rollouts that divide into whole groups, and into whole micro-batches on each process. If
+    none of these numbers is within a factor of 2, the micro-batch size is ignored."""
+    # Up to this number of rollouts, each process has a single micro-batch.
+    at_once = processes * args.per_device_train_batch_size
     small, large = math.lcm(args.num_generations, processes), math.lcm(args.num_generations, at_once)
     below = max(min(rollouts, at_once) // small * small, rollouts // large * large)
     above = rollouts // small * small + small
@@ -254,12 +257,12 @@ def _near(rollouts: int, args: GRPOConfig, processes: int) -> str:
 
 
 def default_config(policy: "Policy", output_dir: str | Path, **overrides: Any) -> GRPOConfig:
-    """A `GRPOConfig` with good starting values for `policy`. `overrides` are fields of `GRPOConfig`; None keeps the
-    default.
+    """Return a `GRPOConfig` with good starting values for `policy`. `overrides` are fields of `GRPOConfig`. A value of
+    None keeps the default.
 
     The values for the tiny policy were found by experiment and lead to a visible improvement in about a minute. The
-    others are common starting points for fine-tuning an instruction-tuned model on one GPU (16 prompts x 8 rollouts per
-    step).
+    values for other models are common starting points for fine-tuning an instruction-tuned model on one GPU, with 16
+    prompts x 8 rollouts per step.
     """
     given = {name: value for name, value in overrides.items() if value is not None}
     return GRPOConfig(**{**default_fields(policy.is_tiny), "output_dir": str(output_dir), **given})

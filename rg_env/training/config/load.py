@@ -2,8 +2,8 @@
 
     config = load_train_config("configs/train/tiny.yaml", ["training.learning_rate=2e-6"])
 
-Performs all checks that do not need the model, including checks for unknown task and reward names and for conflicting
-values. Imports neither torch nor reasoning_gym.
+This module performs all checks that do not need the model, including checks for unknown task and reward names and for
+conflicting values. It imports neither torch nor reasoning_gym.
 """
 
 import math
@@ -41,8 +41,8 @@ def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, proces
     Raises:
         InputError: a file cannot be read, or `processes` is not given and an environment variable set by the launcher
             is not a valid number.
-        ConfigError: invalid keys, types, ranges, names or combinations, all reported in one error; or an entry of
-            `imports` cannot be imported.
+        ConfigError: keys, types, ranges, names or combinations are invalid (all of them are reported in one error), or
+            an entry of `imports` cannot be imported.
     """
     return checked_config(read_config(file, overrides), processes=processes)
 
@@ -54,7 +54,7 @@ def checked_config(document: Document, *, processes: int | None = None) -> Train
     def names(config: TrainConfig) -> Iterator[Problem]:
         yield from _names(config)
         used = _BATCH & {*given} if isinstance(given, dict) else set()
-        if used <= config.training.model_fields_set:  # parsing has dropped none of them as invalid
+        if used <= config.training.model_fields_set:  # parsing did not drop any of them as invalid
             yield from _batch(config, count)
 
     config = parse_config(document, TrainConfig, names)
@@ -64,7 +64,7 @@ def checked_config(document: Document, *, processes: int | None = None) -> Train
 
 
 def _names(config: TrainConfig) -> Iterator[Problem]:
-    """Yield the problems caused by unknown names or by invalid options of known names. The config's imports run first,
+    """Yield the problems caused by unknown names and by invalid options of known names. The config's imports run first,
     because they can register names."""
     try:
         import_user_code(config.imports)
@@ -179,14 +179,14 @@ def curriculum_problems(curriculum: CurriculumConfig, tasks: Mapping[str, Any]) 
     for name, task in curriculum.tasks.items():
         path: Keys = ("curriculum", "tasks", name)
         if name not in tasks:
-            if tasks:  # otherwise `_rows` reports the problem
+            if tasks:  # if there are no tasks, `_rows` reports the problem
                 yield Problem(path, f"is not a training task: the training tasks are {', '.join(tasks)}")
             continue
         if tasks[name].level is not None or tasks[name].levels:
             text = f"its level is set by the curriculum: use curriculum.tasks.{name}.start instead"
             yield Problem(("tasks", name), text)
         if name not in load_table():
-            continue  # reported with `tasks`
+            continue  # this problem is reported at `tasks`
         try:
             working = working_levels(name, task.attributes)
         except InputError as error:  # an attribute is unknown

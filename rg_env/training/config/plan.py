@@ -1,6 +1,6 @@
 """A run's plan, and the keys that have no effect, as printed by `rg-env train CONFIG --dry-run`.
 
-Imports neither torch nor reasoning_gym.
+This module imports neither torch nor reasoning_gym.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _UNUSED: dict[str, str] = yaml12.load(Path(__file__).with_name("no_effect.yaml")
 
 
 def without_effect(config: TrainConfig) -> str:
-    """One line with the keys that have no effect and the reasons; empty if there are no such keys.
+    """One line with the keys that have no effect and the reasons. It is empty if there are no such keys.
 
     Such keys are not errors, so an override like `engine.kind=embedded` also works with a config written for a server.
     Only keys with non-default values that are not false, 0 or empty are reported.
@@ -145,7 +145,8 @@ def _evaluation(config: TrainConfig) -> str:
     if not config.splits.num_eval_examples and not evaluation.tasks:
         return "none"
     every = evaluation_steps(evaluation.every, config.training.max_steps)
-    during = 0 < every < config.training.max_steps  # `after` alone decides about the last step
+    # Only `after` determines whether the last step is followed by an evaluation.
+    during = 0 < every < config.training.max_steps
     times = {"before": evaluation.before, _every(every): during, "after": evaluation.after}
     when = ", ".join(name for name, wanted in times.items() if wanted) or "never"
     greedy = " and 1 greedy" if evaluation.greedy else ""

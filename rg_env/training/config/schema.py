@@ -4,7 +4,7 @@
     env = ReasoningGym(**config.environment_arguments())
 
 Each section is frozen and has a docstring under every field, from which `docs/reference/configuration.md` is generated.
-The `training` section is `grpo.GRPOConfig`. Imports neither torch nor reasoning_gym.
+The `training` section is `grpo.GRPOConfig`. This module imports neither torch nor reasoning_gym.
 """
 
 from pathlib import Path
@@ -34,8 +34,8 @@ class ModelConfig(Section):
     attention: Literal["auto", "flash_attention_2", "sdpa", "eager"] = "auto"
     """Attention implementation. "auto" uses flash-attn if it works on this machine, and PyTorch's SDPA otherwise."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Data type of the weights. "bfloat16" is meant for LoRA, where it halves the memory for frozen weights, and
-    for `training.optim: adamw_offload`."""
+    """Data type of the weights. "bfloat16" is meant for LoRA, where it halves the memory needed for the frozen weights,
+    and for `training.optim: adamw_offload`."""
 
 
 class TaskConfig(TaskOptions):
@@ -61,10 +61,10 @@ class SplitsConfig(Section):
     evaluated on the same questions."""
     by: SplitBy = "problem"
     """How questions are divided between training and evaluation. "problem" keeps all wordings of a problem in the same
-    split. "question" assigns each question text independently, so the same problem can be in both splits; use it to
+    split. "question" assigns each question text independently, so the same problem can be in both splits; use this to
     reproduce runs from earlier releases of rg-env, or to get more rows from tasks with few problems."""
     manifest: Text | None = None
-    """Path of the manifest.json of an earlier run. The new run uses exactly the same rows, and fails if they cannot be
+    """Path of an earlier run's manifest.json. The new run uses exactly the same rows, and fails if they cannot be
     reproduced."""
 
 
@@ -78,7 +78,7 @@ class EngineConfig(Section):
     """"embedded" samples from the model being trained, in the training process. "vllm" samples from a vLLM server,
     which `rg-env vllm` and `rg-env launch` start."""
     max_batch_size: Positive = 512
-    """Maximum number of sequences the embedded engine decodes at once. Lower values use less memory and take more
+    """Maximum number of sequences that the embedded engine decodes at once. Lower values use less memory but take more
     time."""
     host: Text = "127.0.0.1"
     """Host of the vLLM server."""
@@ -90,7 +90,7 @@ class EngineConfig(Section):
     """Timeout for generating one batch of rollouts, in seconds ("vllm" only)."""
     num_batches_ahead: Count = 0
     """Number of batches generated in advance, while the model is trained on an earlier one ("vllm" only). With 0,
-    generation and training alternate; with 1, they overlap, and rollouts are one step off-policy."""
+    generation and training alternate. With 1, they overlap, and rollouts are one step off-policy."""
     importance_sampling_correction: bool = False
     """Whether each token's policy loss is weighted by min(p_trainer / p_sampler, cap), which corrects for the
     difference between the server's probabilities and the trainer's ("vllm" only; Yao et al., 2025, "Your Efficient RL
@@ -131,7 +131,7 @@ class CurriculumTask(Section):
 
 
 class CurriculumConfig(Section):
-    """Difficulty levels that change during training, based on the measured accuracy or at given steps."""
+    """Difficulty levels that change during training, either with the measured accuracy or at given steps."""
 
     renamed: ClassVar = OTHER_NAMES["curriculum"]
 
@@ -149,8 +149,8 @@ class CurriculumConfig(Section):
     step: Positive = 1
     """Number of levels to go up or down at each change."""
     schedule: dict[str, Count] | None = None
-    """Levels to switch to at given training steps, such as {0: 0, 100: 1, 200: 2}. If set, the thresholds are not used.
-    Default: levels depend on accuracy."""
+    """Levels to switch to at given training steps, such as {0: 0, 100: 1, 200: 2}. If it is set, the thresholds are not
+    used. Default: levels depend on accuracy."""
 
     _named = field_validator("tasks", mode="before")(named("{name: b, start: 1}", "name it once"))
 
@@ -191,7 +191,8 @@ class LoggingConfig(Section):
 
 class HubConfig(Section):
     """Uploads to the Hugging Face Hub. As with `rg-env push`, each upload includes a model card generated from the
-    run's files. A failed upload never ends a run: a one-line message gives the command that completes the upload."""
+    run's files. A failed upload never ends a run. Instead, a one-line message gives the command that completes the
+    upload."""
 
     renamed: ClassVar = OTHER_NAMES["hub"]
 
@@ -203,11 +204,11 @@ class HubConfig(Section):
     private: bool = False
     """Whether a new repository is private."""
     optimizer_state: Literal["none", "full"] = "none"
-    """Whether to upload the optimizer state. "full" uploads it, so that training can be resumed from the repository;
+    """Whether to upload the optimizer state. "full" uploads it, so that training can be resumed from the repository.
     "none" leaves it out."""
     every: Count = 0
-    """Number of steps between checkpoint uploads during training; must be a multiple of `output.save_every`. 0 uploads
-    only at the end."""
+    """Number of steps between checkpoint uploads during training. It must be a multiple of `output.save_every`. 0
+    uploads only at the end."""
 
     @field_validator("repo_id")
     @classmethod
@@ -229,7 +230,7 @@ class OutputConfig(Section):
     save_every: Count = 100
     """Number of steps between checkpoints. 0 saves only at the end."""
     save_total_limit: Positive | None = None
-    """Maximum number of checkpoints to keep; older ones are deleted. Default: all are kept."""
+    """Maximum number of checkpoints to keep. Older ones are deleted. Default: all checkpoints are kept."""
 
 
 FIGURES = {"held_out": "a metric (eval/held_out)", "status": "a metric (eval/status)"}
@@ -286,9 +287,9 @@ class EvaluationConfig(EvaluationSettings):
     """The fixed evaluation, which uses the same questions before, during and after training."""
 
     tasks: dict[str, EvaluationTask] = Field(default_factory=dict)
-    """Tasks to evaluate in addition to the training tasks. A held-out task is listed under its own name. Any task,
-    such as a training task at another difficulty, can be listed under a label instead; results under a label do not
-    count toward the overall metrics."""
+    """Tasks to evaluate in addition to the training tasks. A held-out task is listed under its own name. Any task, such
+    as a training task at another difficulty, can be listed under a label instead. Results under a label do not count
+    toward the overall metrics."""
     num_held_out_examples: Positive = 50
     """Number of distinct questions for each entry in `tasks` that does not set `num_examples`."""
 
@@ -307,7 +308,7 @@ class EvaluationConfig(EvaluationSettings):
         return [name for name in self.tasks if name not in self.held_out]
 
     def gym(self, name: str) -> dict[str, Any]:
-        """The entry `name` in the form that `Mixture.parse` accepts. Its weight is its number of questions."""
+        """The entry `name` in the form that `Mixture.parse` accepts. Its weight is the number of its questions."""
         entry = self.tasks[name]
         options = entry.model_dump(exclude={"task", "num_examples"})
         return {"name": entry.task or name, "weight": entry.num_examples or self.num_held_out_examples, **options}
@@ -334,7 +335,7 @@ class MonitorsConfig(Section):
     """Rules to turn off. `[all]` turns off every rule."""
     stop_on: list[str] = Field(default_factory=list)
     """Rules that end the run when they fire. The run still performs a final evaluation, saves a checkpoint and writes
-    all results; its exit code is 1."""
+    all results, but its exit code is 1."""
     zero_variance: Share = 0.9
     """Fires when at least this fraction of groups have the same reward for all rollouts. Such groups provide no
     learning signal."""
@@ -342,7 +343,7 @@ class MonitorsConfig(Section):
     """Fires when the fraction of completions with a well-formed answer is below this value and not rising."""
     format_rate: Share = 0.5
     """Fires when the fraction of completions in the format that `think_format` rewards is below this value and not
-    rising. Active only if that reward is used."""
+    rising. The rule is active only if that reward is used."""
     truncation: Share = 0.2
     """Fires when at least this fraction of completions are cut off by the token limit."""
     length_drift: Factor = 2.0
@@ -411,7 +412,7 @@ class TrainConfig(Section):
     """Tasks to train on. Required unless `data` is given."""
     data: DataConfig | None = None
     """Your own questions and answers, used instead of `tasks`. `splits.num_eval_examples` of the rows, selected with
-    `splits.eval_seed`, are held out for evaluation; the rest are trained on."""
+    `splits.eval_seed`, are held out for evaluation, and the rest are trained on."""
     splits: SplitsConfig = SplitsConfig()
     prompt: parsing.PromptConfig = parsing.PromptConfig()
     rewards: parsing.Rewards = Field(default_factory=parsing.default_rewards)
@@ -483,7 +484,7 @@ class TrainConfig(Section):
         environments = []
         for label, names in parts:
             gym = [evaluation.gym(name) for name in names]
-            # The weights add up to the number of rows, so that each task gets exactly as many rows as its weight.
+            # The weights add up to the number of rows, so each task gets exactly as many rows as its weight.
             rows = {"num_train_examples": 0, "num_eval_examples": sum(spec["weight"] for spec in gym), "manifest": None}
             environments.append((label, {**self.environment_arguments(gym), **rows}))
         return environments
@@ -501,8 +502,8 @@ class TrainConfig(Section):
         )
 
     def resolved(self) -> dict[str, Any]:
-        """The whole config, including defaults, as plain values. `load_train_config` turns them back into an equal
-        config."""
+        """The whole config, including defaults, as plain values. `load_train_config` converts these values back to an
+        equal config."""
         values: dict[str, Any] = without_nulls(self.model_dump(mode="json", exclude={"training": set(OWNED_ELSEWHERE)}))
         return values
 
@@ -527,7 +528,7 @@ class TrainConfig(Section):
 
         curriculum = counted(self.curriculum, "check_every")
         if curriculum is not None and curriculum.schedule is not None:
-            # Sorted so that, if several entries fall on the same update, the latest one wins.
+            # The steps are sorted so that the latest entry wins if several fall on the same update.
             starts = sorted((int(start), level) for start, level in curriculum.schedule.items())
             schedule = {str(updates(start)): level for start, level in starts}
             curriculum = curriculum.model_copy(update={"schedule": schedule})

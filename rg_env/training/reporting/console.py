@@ -1,4 +1,4 @@
-"""Console output of a run: a live progress line on a terminal, and plain lines without escape codes in logs.
+"""Console output of a run, which is a live progress line on a terminal, and plain lines without escape codes in logs.
 
     console = RunConsole(sys.stdout)
     console.step(3, 200, {"reward": 0.5, "step_time": 1.2})
@@ -48,12 +48,12 @@ class RunConsole:
     """Shows a run's progress on `stream`.
 
     Args:
-        stream: output stream. A terminal shows one live line, with other output above it.
+        stream: output stream. A terminal shows a live line, with other output above it.
         environ: environment variables that describe the terminal.
     """
 
     def __init__(self, stream: TextIO, environ: Mapping[str, str] = os.environ):
-        if isinstance(stream, io.TextIOWrapper):  # characters that its encoding lacks must not end the run
+        if isinstance(stream, io.TextIOWrapper):  # characters that the stream's encoding lacks must not end the run
             stream.reconfigure(errors="replace")
         self._live = stream.isatty() and environ.get("TERM") not in (None, "", "dumb", "unknown")
         self._console = Console(
@@ -109,7 +109,7 @@ def _progress(console: Console) -> Progress:
         TextColumn("left", markup=False),
         console=console,
         expand=True,  # the figures get the remaining width, and are cut off on a narrow terminal
-        auto_refresh=False,  # no additional thread during training
+        auto_refresh=False,  # avoids an additional thread during training
         redirect_stdout=ours,
         redirect_stderr=ours,
     )

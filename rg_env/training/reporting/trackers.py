@@ -3,9 +3,9 @@
 This module adds the following to accelerate's trackers:
 
 - If a tracker cannot be started, the run ends with a one-line error within a minute, before training. If a tracker
-fails later, it is dropped with a one-line warning on standard error; metrics.jsonl still has all metrics.
+  fails later, it is dropped with a one-line warning on standard error. metrics.jsonl still has all metrics.
 - Questions and completions shown on the console are sent to W&B and Trackio as tables.
-- Training metrics are logged under `train/`; evaluation metrics keep their names (`eval/accuracy`).
+- Training metrics are logged under `train/`, and evaluation metrics keep their names (`eval/accuracy`).
 - Environment variables take precedence over the config, because they are the usual way to configure these trackers.
 - If the caller has opened a W&B run, it is used and left open.
 """
@@ -34,9 +34,9 @@ _COLUMNS = ("task", "question", "completion", "answer", "reward", "correct", "st
 FOLDERS = ("tensorboard", "wandb")
 """Subfolders of the run that trackers may write to."""
 _WANDB = {
-    "WANDB_CONSOLE": "off",  # otherwise all console output, including progress and model output, is uploaded
+    "WANDB_CONSOLE": "off",  # otherwise, W&B would upload all console output, including progress and model output
     "WANDB_INIT_TIMEOUT": "60",  # seconds to wait for the server when a run starts
-    "WANDB_FINISH_TIMEOUT": "300",  # seconds to upload after the run; `wandb sync` uploads the rest
+    "WANDB_FINISH_TIMEOUT": "300",  # seconds to upload after the run, before the rest is left to `wandb sync`
 }
 
 
@@ -53,7 +53,7 @@ class Trackers(TrainerCallback):
         self._callers_run: Any = None
 
     def start(self) -> None:
-        """Start the trackers. A collective operation.
+        """Start the trackers. This is a collective operation.
 
         Raises:
             InputError: a tracker cannot be started. With several processes, `StoppedTogether` is raised instead.
@@ -81,7 +81,7 @@ class Trackers(TrainerCallback):
         try:
             if name == "tensorboard":
                 self._running[name].log(values(), step=step)
-            else:  # if given `step`, W&B would drop values at steps below the caller's last one
+            else:  # with the argument `step`, W&B would drop values at steps below the caller's last one
                 self._running[name].log({**values(), STEP: step})
         except Exception as error:
             del self._running[name]

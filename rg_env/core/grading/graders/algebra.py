@@ -12,9 +12,9 @@ from rg_env.core.grading.graders.expressions import MAX_CHARS, Node, exact, pars
 from rg_env.core.grading.graders.forms import Unreadable
 
 Complex = tuple[Fraction, Fraction]
-"""Real and imaginary part."""
+"""The real and the imaginary part."""
 Monomial = tuple[tuple[str, int], ...]
-"""Variables with their exponents, in alphabetical order: `x*y**2` is `(("x", 1), ("y", 2))`."""
+"""Variables with their exponents, in alphabetical order, so that `x*y**2` is `(("x", 1), ("y", 2))`."""
 
 _PLACES = 4
 """Decimal places that polynomial_equations asks for."""
@@ -34,7 +34,7 @@ _CONSTANT = re.compile(
     r")"
 )
 _REPEATED = re.compile(r"constant[A-Z] +constant[A-Z]")
-"""`C C`: a word written twice, not a product."""
+"""Matches `C C`, which is a word written twice and not a product."""
 _MAX_CONSTANTS = 8
 _DECIMAL = r"(?:\d+(?:,\d{3})*(?:\.\d*)?|\.\d+)(?:e[+-]?\d{1,3})?"
 _IMAGINARY = rf"(?:{_DECIMAL}\*?)?[ij]"
@@ -45,7 +45,7 @@ _COMPLEX = re.compile(
 
 
 def _complex(text: str) -> Complex:
-    """`3 - 2i`, `-2.0i + 3`, `(3-2j)`, `7`, `-i`: a value, not a calculation."""
+    """Read a complex value, such as `3 - 2i`, `-2.0i + 3`, `(3-2j)`, `7` or `-i`, but not a calculation."""
     text = forms.plain_thousands(forms.plain_digits(text.strip())).lower()
     if len(text) > _MAX_CHARS or re.search(r"\d\s+\d", text):
         raise Unreadable
@@ -69,8 +69,8 @@ def _computed(a: Complex, b: Complex, operation: str) -> Complex:
 
 
 def complex_arithmetic(answer: str, entry: Entry, config: Config) -> float:
-    """The value of the operation as `a + bi`, with its parts in any order. If the stored result is an inexact float, as
-    with large bounds, the exact result is also right."""
+    """Accept the value of the operation as `a + bi`, with its parts in any order. If the stored result is an inexact
+    float, as with large bounds, the exact result is also right."""
     value, metadata = _complex(answer), entry["metadata"]
     numbers = (metadata[name] for name in ("num1", "num2", "result"))
     a, b, stored = ((Fraction(real), Fraction(imaginary)) for real, imaginary in numbers)
@@ -88,13 +88,13 @@ def _close(value: Complex, right: Complex) -> bool:
 
 
 def antiderivative(answer: str, entry: Entry, config: Config) -> float:
-    """Any antiderivative of the integrand, with or without constants of integration under any common name.
+    """Accept any antiderivative of the integrand, with or without constants of integration under any common name.
 
     An initial `F(x) =` is ignored, and so is the letter case of the variable, because questions say `dx` even for `X`.
     """
     variable, source = str(entry["metadata"]["variable"]), str(entry["metadata"]["integrand"])
     integrand = Integrand.of(parse(source, (variable,), bounded=False))
-    answer = answer[: MAX_CHARS + 1]  # longer answers are rejected
+    answer = answer[: MAX_CHARS + 1]  # answers with more are rejected
     if left := re.match(r"\s*(?:[FGIfgy]\s*(?:\(\s*[xX]\s*\)\s*)?|(?:∫|\\int)[^=]*)=", answer[:_MAX_CHARS]):
         answer = answer[left.end() :]
     either_case = variable, variable.swapcase()
@@ -111,8 +111,8 @@ def antiderivative(answer: str, entry: Entry, config: Config) -> float:
 def _with_constants_named(text: str, variables: Collection[str]) -> tuple[str, list[str]]:
     """The text with each constant of integration replaced by a plain name, and a list of these names.
 
-    Only a separate word counts as a constant: `2*C`, `+ C_1`, `+ c_{0}`, `+ D`, `+ const`, not `xC`, `C(x)` or part of
-    a word.
+    Only a separate word counts as a constant, as in `2*C`, `+ C_1`, `+ c_{0}`, `+ D` or `+ const`, but not in `xC` or
+    `C(x)`, or as part of a word.
     """
     found: dict[str, str] = {}
 
@@ -126,9 +126,9 @@ def _with_constants_named(text: str, variables: Collection[str]) -> tuple[str, l
 
 
 def parse_expanded(text: str, variables: Collection[str]) -> dict[Monomial, Fraction]:
-    """The polynomial, if it is expanded and like terms are collected: a term has at most one number and each variable
-    at most once, and no two terms have the same variables and powers. The order of terms and factors does not
-    matter."""
+    """Parse a polynomial that is expanded and has like terms collected. A term has at most one number and each variable
+    at most once, and no two terms have the same variables and powers. The order of terms and factors does not matter.
+    """
     polynomial = parse(forms.ungrouped(text), variables, bounded=False)
     found: dict[Monomial, Fraction] = {}
     for term in _parts(polynomial, "sum"):
@@ -155,12 +155,12 @@ def parse_expanded(text: str, variables: Collection[str]) -> dict[Monomial, Frac
 
 
 def _parts(node: Node, kind: str) -> tuple[Node, ...]:
-    """The parts of a sum or product; any other node is its only part."""
+    """The parts of a sum or product. Any other node is its own only part."""
     return node[1:] if node[0] == kind else (node,)
 
 
 def polynomial_equations(answer: str, entry: Entry, config: Config) -> float:
-    """All distinct real roots in any order, rounded to at least four places.
+    """Accept all distinct real roots in any order, rounded to at least four places.
 
     Truncated and rounded values are both right, because the question is ambiguous. The roots are counted here, because
     the library misses some roots of polynomials of degree 4.
@@ -169,16 +169,17 @@ def polynomial_equations(answer: str, entry: Entry, config: Config) -> float:
     variable = str(metadata["variable"])
     polynomial = parse_expanded(str(metadata["polynomial_expr"]), (variable,))
     values = _values(answer, variable)
-    if not polynomial:  # 0 = 0: every number is a root
+    if not polynomial:  # the equation is 0 = 0, so every number is a root
         return values == sorted(Fraction(str(root)) for root in metadata["real_solutions"])
-    sympy = importlib.import_module("sympy")  # the import takes a quarter of a second
+    sympy = importlib.import_module("sympy")  # imported here, because the import takes a quarter of a second
     degrees = {(sum(power for _, power in monomial),): sympy.Rational(value) for monomial, value in polynomial.items()}
     n_roots = sympy.Poly.from_dict(degrees, sympy.Symbol(variable)).count_roots
     return len(values) == n_roots() and _all_matched(values, n_roots)
 
 
 def _values(answer: str, variable: str) -> list[Fraction]:
-    """The numbers in a list such as `-0.5, 1/3`, `x = 1 or x = 2` or `[1, 2]`, sorted; empty for no roots."""
+    """The numbers in a list such as `-0.5, 1/3`, `x = 1 or x = 2` or `[1, 2]`, sorted. Empty if the answer states that
+    there are no roots."""
     text = answer.strip().strip("[](){}").strip()
     if text.rstrip(".").lower() in _NO_ROOTS:
         return []
@@ -202,7 +203,7 @@ def _all_matched(values: list[Fraction], n_roots: Callable[[Fraction, Fraction],
     start = end = values[0] if values else unit
     members = 0
     for value in values:
-        # A value truncated to four places is up to one unit away from its root (in either direction if negative); a
+        # A value truncated to four places is up to one unit away from its root (in either direction if negative), and a
         # rounded value is up to half a unit away.
         cut = (value / unit).denominator == 1
         low = value - (unit if cut and value < 0 else unit / 2)
@@ -217,7 +218,7 @@ def _all_matched(values: list[Fraction], n_roots: Callable[[Fraction, Fraction],
 
 
 def polynomial_multiplication(answer: str, entry: Entry, config: Config) -> float:
-    """The expanded product with like terms collected. The unexpanded product is wrong."""
+    """Accept the expanded product with like terms collected. The unexpanded product is wrong."""
     variables = tuple(map(str, entry["metadata"]["variables"]))
     if len(answer) > 2 * len(entry["answer"]) + _MAX_CHARS:
         return 0.0
@@ -225,7 +226,7 @@ def polynomial_multiplication(answer: str, entry: Entry, config: Config) -> floa
 
 
 def simple_equations(answer: str, entry: Entry, config: Config) -> float:
-    """A number that makes both sides equal, with or without `x =` before it."""
+    """Accept a number that makes both sides equal, with or without `x =` before it."""
     variable = str(entry["metadata"]["variable"])
     left, right = (parse(side, (variable,), bounded=False) for side in entry["metadata"]["equation"].split("="))
     name, equals, number = answer.rpartition("=")

@@ -23,13 +23,14 @@ _ASSIGNMENT = re.compile(r"([A-Z])(?:=|:|->|→)([0-9])")
 
 
 def signs(answer: str, entry: Entry, config: Config) -> float:
-    """The stored string in any letter case, in quotes, with spaces between characters, or as a list of characters."""
+    """Accept the stored string in any letter case, in quotes, with spaces between characters, or as a list of
+    characters."""
     gold = squeezed(entry["answer"]).casefold()
     return squeezed(answer).casefold() == gold if gold else answer.strip().casefold() in _EMPTY
 
 
 def ab(answer: str, entry: Entry, config: Config) -> float:
-    """The remaining tokens, in any letter case, with any separators or none."""
+    """Accept the remaining tokens in any letter case, with or without separators."""
     gold = entry["answer"].split()
     if not gold:
         return answer.strip().casefold() in _EMPTY
@@ -39,7 +40,7 @@ def ab(answer: str, entry: Entry, config: Config) -> float:
 
 
 def base_conversion(answer: str, entry: Entry, config: Config) -> float:
-    """The number in the target base; letter case, `0x`, leading zeros, spaces and a subscript with the base are
+    """Accept the number in the target base. Letter case, `0x`, leading zeros, spaces and a subscript with the base are
     ignored."""
     metadata = entry["metadata"]
     base = metadata["target_base"]
@@ -54,7 +55,7 @@ def base_conversion(answer: str, entry: Entry, config: Config) -> float:
 
 
 def cryptarithm(answer: str, entry: Entry, config: Config) -> float:
-    """Any assignment of distinct digits to exactly the puzzle's letters that makes the sum correct."""
+    """Accept any assignment of distinct digits to exactly the puzzle's letters that makes the sum correct."""
     refuse_long(answer, entry)
     text = re.sub(r"[\s\"'`*{}\[\]()]", "", answer).upper()
     pairs = _ASSIGNMENT.findall(text)
@@ -73,7 +74,7 @@ def cryptarithm(answer: str, entry: Entry, config: Config) -> float:
 
 
 def number_filtering(answer: str, entry: Entry, config: Config) -> float:
-    """The remaining numbers in their original order, in any notation; brackets are optional unless the list is
+    """Accept the remaining numbers in their original order, in any notation. Brackets are optional unless the list is
     empty."""
     gold = _exact(entry["metadata"]["result"])
     if not gold:
@@ -82,20 +83,21 @@ def number_filtering(answer: str, entry: Entry, config: Config) -> float:
 
 
 def number_sorting(answer: str, entry: Entry, config: Config) -> float:
-    """The question's numbers, sorted; partial credit for a correct prefix longer than the one in the question."""
+    """Accept the question's numbers in sorted order. A correct prefix that is longer than the one in the question gets
+    partial credit."""
     metadata = entry["metadata"]
     gold = _exact(metadata["sorted_numbers"])
     return in_order(_numbers(answer, len(gold)), gold, lambda: _exact(metadata["original_numbers"]))
 
 
 def counts(answer: str, entry: Entry, config: Config) -> float:
-    """The stored whole numbers in order, with any separators."""
+    """Accept the stored whole numbers in order, with any separators."""
     gold = entry["answer"].split()
     return answer.split() == gold or _exact(gold) == _numbers(answer, len(gold))
 
 
 def _numbers(answer: str, count: int) -> list[Fraction]:
-    """A list of `count` numbers. Quotes are optional, but must come in pairs around single numbers."""
+    """Read a list of `count` numbers. Quotes are optional, but must come in pairs around single numbers."""
     if len(re.findall(r"[^\s,;()\[\]'\"]+", answer)) != count:
         raise forms.Unreadable
     if "'" not in answer and '"' not in answer:
@@ -111,21 +113,21 @@ def _exact(texts: Sequence[str]) -> list[Fraction]:
 
 
 _ROUNDING = 0.005 + 1e-9
-"""Tolerance of pool_matrix: half a unit in the second decimal place, the required precision."""
+"""Tolerance of pool_matrix, which is half a unit in the second decimal place, the required precision."""
 _JUG_MOVE = re.compile(
     r"(?P<kind>fill|empty) (?:jug )?(?P<jug>[a-z])"
     r"|pour (?:from )?(?:jug )?(?P<source>[a-z]) ?(?:-+>|=>|→|to|into) ?(?:jug )?(?P<target>[a-z])"
 )
 _CHARS_PER_VERTEX = 40
 _MORE_CHARS = 200
-"""Additional characters allowed; a map with one vertex per line takes about 16 per vertex."""
+"""Number of additional characters allowed. A map with one vertex per line takes about 16 per vertex."""
 _MAX_JUG_MOVES = 1_000
-"""Maximum number of moves; the library's hardest puzzles need 200."""
+"""Maximum number of moves. The library's hardest puzzles need 200."""
 
 
 def matrix(answer: str, entry: Entry, config: Config) -> float:
-    """All cells of the output matrix; partial credit for correct cells, not counting those that are already correct
-    in a copy of the input.
+    """Accept all cells of the output matrix. Correct cells get partial credit, not counting those that are already
+    correct in a copy of the input.
 
     In binary_matrix, a copy of the input is correct in many cells, because a cell with 0 has distance 0, and most cells
     with 1 have distance 1.
@@ -134,20 +136,20 @@ def matrix(answer: str, entry: Entry, config: Config) -> float:
 
 
 def game_of_life(answer: str, entry: Entry, config: Config) -> float:
-    """All cells of the final board; partial credit only if more cells are correct than on an empty board or the initial
-    board."""
+    """Accept all cells of the final board. There is partial credit only if more cells are correct than on an empty
+    board or on the initial board."""
     board = entry["question"].rpartition("\n\n")[2].removesuffix(".")
     return common.grade_grid(answer, json.loads(entry["answer"]), json.loads(board))
 
 
 def game_of_life_halting(answer: str, entry: Entry, config: Config) -> float:
-    """The stored True or False, or the equivalent yes or no, in any letter case."""
+    """Accept the stored True or False, or the equivalent yes or no, in any letter case."""
     return truth(answer.strip(" \t\r\n'\""), entry, config)
 
 
 def pool_matrix(answer: str, entry: Entry, config: Config) -> float:
-    """All cells, correct to at least two decimal places; partial credit only if more cells are correct than in the best
-    constant matrix."""
+    """Accept all cells, correct to at least two decimal places. There is partial credit only if more cells are correct
+    than in the best constant matrix."""
     return common.grade_grid(answer, entry["metadata"]["solution"], entry["metadata"]["matrix"], _is_near)
 
 
@@ -157,13 +159,14 @@ def _is_near(cell: str, value: float) -> bool:
 
 
 def spiral_matrix(answer: str, entry: Entry, config: Config) -> float:
-    """The numbers in spiral order; partial credit only if more numbers are correct than in the matrix read row by
-    row."""
+    """Accept the numbers in spiral order. There is partial credit only if more numbers are correct than in the matrix
+    read row by row."""
     return common.grade_line(answer, entry["metadata"]["solution"], common.flat(entry["metadata"]["matrix"]))
 
 
 def graph_color(answer: str, entry: Entry, config: Config) -> float:
-    """Any mapping of exactly the graph's vertices to allowed colors, with different colors at the ends of each edge."""
+    """Accept any mapping of exactly the graph's vertices to allowed colors, with different colors at the ends of each
+    edge."""
     puzzle = entry["metadata"]["puzzle"]
     text = answer.strip()
     if len(text) > _MORE_CHARS + _CHARS_PER_VERTEX * len(puzzle["vertices"]):
@@ -172,7 +175,8 @@ def graph_color(answer: str, entry: Entry, config: Config) -> float:
     if not isinstance(named, dict):
         return 0.0
     colors = {str(vertex).strip(): common.whole(str(color).strip()) for vertex, color in named.items()}
-    if len(colors) != len(named) or colors.keys() != set(map(str, puzzle["vertices"])):  # `0` and `"0"` are one vertex
+    # `0` and `"0"` are the same vertex.
+    if len(colors) != len(named) or colors.keys() != set(map(str, puzzle["vertices"])):
         return 0.0
     allowed = all(color in puzzle["color_options"] for color in colors.values())
     return allowed and all(colors[str(a)] != colors[str(b)] for a, b in puzzle["edges"])
@@ -192,7 +196,7 @@ def fit_by_chance(entry: Entry) -> float:
 
 
 def jugs(answer: str, entry: Entry, config: Config) -> float:
-    """Any list of legal moves that leaves the target amount in one of the jugs."""
+    """Accept any list of legal moves that leaves the target amount in one of the jugs."""
     capacities: list[int] = entry["metadata"]["puzzle"]["jug_capacities"]
     amounts = dict.fromkeys((chr(ord("a") + i) for i in range(len(capacities))), 0)
     room = dict(zip(amounts, capacities, strict=True))
@@ -210,9 +214,10 @@ def jugs(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _jug_moves(answer: str) -> list[re.Match[str]]:
-    """The parts between commas or line breaks, in lower case and without brackets, quotes and bullets.
+    """Split the text into the parts between commas or line breaks, in lower case and without brackets, quotes and
+    bullets.
 
-    The library names jugs from `A` on and uses fewer than 26 letters, so letter case does not matter.
+    The library names jugs `A`, `B` and so on and uses fewer than 26 letters, so letter case does not matter.
     """
     parts = [part for part in re.split(r"[,;\n]", forms.unbracketed(answer)) if part.strip()]
     if len(parts) > _MAX_JUG_MOVES:
@@ -224,27 +229,27 @@ def _jug_moves(answer: str) -> list[re.Match[str]]:
 # Graders for the algorithmic tasks involving words and letters.
 
 _QUOTES = "'\"`‘’“”"
-_AS_JSON = str.maketrans("'()", '"[]')  # no word has an apostrophe
+_AS_JSON = str.maketrans("'()", '"[]')  # none of the words has an apostrophe
 _INNER_LIST = re.compile(r"\[([^\[\]]*)\]")
 
 
 def caesar_cipher(answer: str, entry: Entry, config: Config) -> float:
-    """The stored text in any letter case and with any spacing, or the decrypted text, which may differ: the library
-    encrypts `Ë` as if it were one of the letters A to Z."""
+    """Accept the stored text in any letter case and with any spacing, or the decrypted text. The two may differ,
+    because the library encrypts `Ë` as if it were one of the letters A to Z."""
     shift, cipher = entry["metadata"]["rotation"], entry["metadata"]["cipher_text"]
     plain = "".join(chr((ord(sign) - 65 - shift) % 26 + 65) if "A" <= sign <= "Z" else sign for sign in cipher)
     return max(word(answer, entry, config), word(answer, {"answer": plain}, config))
 
 
 def letter_jumble(answer: str, entry: Entry, config: Config) -> float:
-    """The story's words in any letter case; partial credit for correct words, not counting those that the question
-    leaves unscrambled."""
+    """Accept the story's words in any letter case. Correct words get partial credit, not counting those that the
+    question leaves unscrambled."""
     return _in_place(answer.casefold().split(), entry["answer"], " ".join(entry["metadata"]["scrambled_words"]))
 
 
 def sentence_reordering(answer: str, entry: Entry, config: Config) -> float:
-    """The story's sentence in any letter case; partial credit for words in the right position, not counting those
-    already in position in the question.
+    """Accept the story's sentence in any letter case. Words in the right position get partial credit, not counting
+    those already in position in the question.
 
     If a word occurs twice, the library stores both occurrences at the position of the first. The original sentence is
     also right.
@@ -269,19 +274,19 @@ def _in_place(words: Sequence[str], gold: str, start: str) -> float:
 
 
 def spell_backward(answer: str, entry: Entry, config: Config) -> float:
-    """The reversed word in any letter case; its letters may be separated."""
+    """Accept the reversed word in any letter case. Its letters may be separated."""
     return squeezed(answer).casefold() == entry["answer"].casefold()
 
 
 def palindrome_generation(answer: str, entry: Entry, config: Config) -> float:
-    """Any palindrome of exactly the given letters, in any letter case; the letters may be separated."""
+    """Accept any palindrome of exactly the given letters, in any letter case. The letters may be separated."""
     text = squeezed(answer).casefold()
     return text == text[::-1] and Counter(text) == Counter(entry["metadata"]["letters"])
 
 
 def palindrome_partitioning(answer: str, entry: Entry, config: Config) -> float:
-    """All partitions into palindromes, in any order; partial credit for correct partitions minus wrong ones, not
-    counting the partition into single letters.
+    """Accept all partitions into palindromes, in any order. There is partial credit for correct partitions minus wrong
+    ones, not counting the partition into single letters.
 
     The partitions are counted, not compared with the stored ones, because there can be thousands.
     """
@@ -299,15 +304,15 @@ def _is_palindrome(text: str) -> bool:
 
 
 def _partition_count(text: str) -> int:
-    counts = [1]  # number of partitions of each prefix, by its length
+    counts = [1]  # number of partitions of each prefix, by the prefix's length
     for end in range(1, len(text) + 1):
         counts.append(sum(counts[start] for start in range(end) if _is_palindrome(text[start:end])))
     return counts[-1]
 
 
 def group_anagrams(answer: str, entry: Entry, config: Config) -> float:
-    """The groups and their words in any order; partial credit for correct groups if the answer contains exactly the
-    given words."""
+    """Accept the groups and their words in any order. Correct groups get partial credit if the answer contains exactly
+    the given words."""
     found = _word_lists(answer.casefold(), entry)
     given = Counter(tuple(sorted(group)) for group in found if group)
     gold = Counter(tuple(sorted(group)) for group in entry["metadata"]["solution"])
@@ -320,7 +325,7 @@ def group_anagrams(answer: str, entry: Entry, config: Config) -> float:
 
 
 def word_ladder(answer: str, entry: Entry, config: Config) -> float:
-    """Any ladder of the library's words from the first word to the last that changes one letter at each step."""
+    """Accept any ladder of the library's words from the first word to the last that changes one letter at each step."""
     steps = forms.parts(answer.upper().replace("-", " "))
     metadata = entry["metadata"]
     if len(steps) < 2 or steps[0] != metadata["start_word"] or steps[-1] != metadata["end_word"]:
@@ -331,13 +336,13 @@ def word_ladder(answer: str, entry: Entry, config: Config) -> float:
 
 
 def word_sequence_reversal(answer: str, entry: Entry, config: Config) -> float:
-    """The words in reverse order, separated by commas or whitespace."""
+    """Accept the words in reverse order, separated by commas or whitespace."""
     return _words(answer) == entry["metadata"]["words"][::-1]
 
 
 def word_sorting(answer: str, entry: Entry, config: Config) -> float:
-    """The sorted words, separated by commas or whitespace; partial credit for a correct prefix longer than the one in
-    the question.
+    """Accept the sorted words, separated by commas or whitespace. A correct prefix that is longer than the one in the
+    question gets partial credit.
 
     Letter case matters, because the order depends on it.
     """
@@ -346,7 +351,7 @@ def word_sorting(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _words(text: str) -> list[str]:
-    """A list of words: in JSON, as a Python literal, or separated by commas (or by whitespace, if there are no
+    """Read a list of words in JSON, as a Python literal, or separated by commas (or by whitespace if there are no
     commas)."""
     text = forms.unbracketed(text)
     parts = text.split(",") if "," in text else text.split()
@@ -354,7 +359,8 @@ def _words(text: str) -> list[str]:
 
 
 def _word_lists(text: str, entry: Entry) -> list[list[str]]:
-    """Lists of words: in JSON or as a Python literal, with or without quotes; without brackets, one list per line."""
+    """Read lists of words in JSON or as a Python literal, with or without quotes. Without brackets, each line is a
+    list."""
     refuse_long(text, entry)
     if "'" in text or '"' in text:
         value = _loaded(text.translate(_AS_JSON))

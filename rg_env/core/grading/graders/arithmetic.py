@@ -25,7 +25,8 @@ _DAY_UNITS = (
 _PLAIN_PRODUCT = re.compile(r"\d{1,9}(?: ?[×*] ?\d{1,9})*", re.ASCII)
 _CURRENCIES = ("$", "€", "£", "¥", "₹")
 _PLACES, _MOST_PLACES = 4, 10
-"""Minimum number of decimal places, and maximum number checked, because the stored answer has no more."""
+"""Minimum number of decimal places, and maximum number that is checked, because the stored answer does not have more.
+"""
 _DAY = timedelta(days=1)
 _CLOCK = re.compile(
     r"(?P<sign>-?)(?:(?P<days>\d{1,7}) ?(?:days?|d)(?:$|,? (?:and )?))?"
@@ -49,7 +50,7 @@ _SURD = re.compile(rf"{_TERMS}|\({_TERMS}\)(?:/(?:\d{{1,9}}|\(\d{{1,9}}\)))?")
 
 
 def bitwise_arithmetic(answer: str, entry: Entry, config: Config) -> float:
-    """The stored number in hexadecimal, with or without `0x`, in any letter case, or in decimal."""
+    """Accept the stored number in hexadecimal, with or without `0x` and in any letter case, or in decimal."""
     gold = int(entry["answer"], 16)
     text = forms.plain_digits(answer.strip())
     match = re.fullmatch(r"([+-]?)\s*(?:0[xX])?([0-9a-fA-F]+(?:_[0-9a-fA-F]+)*)", text)
@@ -57,7 +58,8 @@ def bitwise_arithmetic(answer: str, entry: Entry, config: Config) -> float:
 
 
 def calendar_arithmetic(answer: str, entry: Entry, config: Config) -> float:
-    """A weekday, in full or abbreviated to at least three letters; a whole number; or yes or no."""
+    """Accept the stored weekday, in full or abbreviated to at least three letters, the stored whole number, or the
+    stored yes or no."""
     gold = entry["answer"].casefold()
     if gold in _WEEKDAYS:
         text = answer.strip().casefold()
@@ -68,7 +70,7 @@ def calendar_arithmetic(answer: str, entry: Entry, config: Config) -> float:
 
 
 def decimal_arithmetic(answer: str, entry: Entry, config: Config) -> float:
-    """The expression's value to the required number of significant digits, within one unit in the last digit.
+    """Accept the expression's value to the required number of significant digits, within one unit in the last digit.
 
     The stored answer is also right. It may be less accurate, because the library rounds every intermediate result.
     """
@@ -88,9 +90,9 @@ def _last_place(value: Fraction, digits: int) -> Fraction:
 
 
 def decimal_chain_sum(answer: str, entry: Entry, config: Config) -> float:
-    """The exact value of the sum, or the stored answer.
+    """Accept the exact value of the sum, or the stored answer.
 
-    They differ if decimal_arithmetic was used earlier in the same process, because that lowers the precision of
+    The two differ if decimal_arithmetic was used earlier in the same process, because that lowers the precision of
     Python's decimals.
     """
     value = forms.number(answer)
@@ -98,7 +100,7 @@ def decimal_chain_sum(answer: str, entry: Entry, config: Config) -> float:
 
 
 def fraction_simplification(answer: str, entry: Entry, config: Config) -> float:
-    """The fraction in lowest terms, in plain form or LaTeX, or the stored answer.
+    """Accept the fraction in lowest terms, in plain form or LaTeX, or the stored answer.
 
     With a `min_value` above 1, the library may store an unreduced fraction.
     """
@@ -111,7 +113,7 @@ def fraction_simplification(answer: str, entry: Entry, config: Config) -> float:
 
 
 def gsm_symbolic(answer: str, entry: Entry, config: Config) -> float:
-    """The stored number; a currency or percent sign is ignored."""
+    """Accept the stored number. A currency or percent sign is ignored."""
     return forms.rational(_without_currency(answer)) == forms.rational(entry["answer"])
 
 
@@ -125,12 +127,12 @@ def _without_currency(text: str) -> str:
 
 
 def leg_counting(answer: str, entry: Entry, config: Config) -> float:
-    """The stored number, with or without the word `legs`."""
+    """Accept the stored number, with or without the word `legs`."""
     return forms.integer(_without_unit(answer, ("legs",))) == int(entry["answer"])
 
 
 def count_bits(answer: str, entry: Entry, config: Config) -> float:
-    """The stored number, with or without a word for what is counted."""
+    """Accept the stored number, with or without a word for what is counted."""
     return forms.integer(_without_unit(answer, ("one bits", "1 bits", "bits", "ones"))) == int(entry["answer"])
 
 
@@ -147,8 +149,8 @@ def _without_unit(text: str, units: tuple[str, ...]) -> str:
 
 
 def number_format(answer: str, entry: Entry, config: Config) -> float:
-    """The requested candidate in any notation, rounded to at least three decimal places. The answer must be closer to
-    it than to any other candidate."""
+    """Accept the requested candidate in any notation, rounded to at least three decimal places. The answer must be
+    closer to it than to any other candidate."""
     value, metadata = forms.number(answer), entry["metadata"]
     gold = Fraction(str(metadata["solution"]))
     distance = abs(value - gold)
@@ -159,7 +161,7 @@ def number_format(answer: str, entry: Entry, config: Config) -> float:
 
 
 def power_function(answer: str, entry: Entry, config: Config) -> float:
-    """Any number that equals the stored one when both are rounded to three significant figures."""
+    """Accept any number that equals the stored one when both are rounded to three significant figures."""
     value, gold = attempt(forms.number, answer), forms.number(entry["answer"])
     if value is None:
         value = _scientific(answer)
@@ -169,7 +171,7 @@ def power_function(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _rounded(value: Fraction, digits: int) -> set[Fraction]:
-    """`value` rounded to `digits` significant digits; both candidates if it is exactly halfway between two."""
+    """Round `value` to `digits` significant digits. Returns both candidates if it is exactly halfway between two."""
     if value == 0:
         return {value}
     place = _last_place(value, digits)
@@ -178,7 +180,7 @@ def _rounded(value: Fraction, digits: int) -> set[Fraction]:
 
 
 def _scientific(text: str) -> Fraction:
-    r"""A number written as `1.23 × 10^4`, `1.23 \times 10^{4}`, `1.23*10**4` or `10⁴`."""
+    r"""Read a number written as `1.23 × 10^4`, `1.23 \times 10^{4}`, `1.23*10**4` or `10⁴`."""
     factors = [(Fraction(1), 1), *_factors(text)]
     (mantissa, one), (ten, exponent) = factors[-2:]
     if len(factors) > 3 or one != 1 or ten != 10 or abs(exponent) > _MAX_EXPONENT:
@@ -204,7 +206,7 @@ def _factors(text: str) -> list[tuple[Fraction, int]]:
 
 
 def prime_factorization(answer: str, entry: Entry, config: Config) -> float:
-    """The prime factors in any order, as a product or a list, repeated or as powers."""
+    """Accept the prime factors in any order, as a product or a list, repeated or as powers."""
     number, wanted = entry["metadata"]["number"], entry["metadata"]["factors"]
     left, equals, right = answer.partition("=")
     if equals and forms.integer(left) != number:
@@ -225,8 +227,8 @@ def prime_factorization(answer: str, entry: Entry, config: Config) -> float:
 
 
 def coin_flip(answer: str, entry: Entry, config: Config) -> float:
-    """The probability as a fraction, a decimal with at least four places, or a percentage. If the answer has two forms
-    (`1/8 = 0.125`), both must be right.
+    """Accept the probability as a fraction, a decimal with at least four places, or a percentage. If the answer has two
+    forms (`1/8 = 0.125`), both must be right.
 
     A decimal may be rounded or truncated, and must be right in every given place. It must also be within 5% of the
     right value, because otherwise zero would be accepted for the smallest probabilities.
@@ -251,7 +253,7 @@ def _probability(text: str) -> Fraction:
 
 
 def time_intervals(answer: str, entry: Entry, config: Config) -> float:
-    """The elapsed time in any format. If the requested format has no seconds, they are optional."""
+    """Accept the elapsed time in any format. Seconds are optional if the requested format does not have them."""
     metadata = entry["metadata"]
     right = _right(entry)
     text = f"{answer.strip()} days" if metadata["expected_format"] == "D days" else answer
@@ -266,7 +268,7 @@ def _right(entry: Entry) -> set[timedelta]:
 
 
 def elapsed_time(entry: Entry) -> str:
-    """The stored duration or, if it is wrong, the right one in the same format. The stored duration may be a
+    """Return the stored duration or, if it is wrong, the right one in the same format. The stored duration may be a
     millisecond short, ignore the time of day after `(Monday)`, or be negative if midnight falls between the times."""
     stored = str(entry["answer"])
     if not _right(entry).isdisjoint(_readings(stored)[:1]):
@@ -289,15 +291,15 @@ def _elapsed(entry: Entry) -> timedelta:
     metadata = entry["metadata"]
     elapsed = datetime.fromisoformat(metadata["end_time"]) - datetime.fromisoformat(metadata["start_time"])
     if metadata["task_type"].startswith("time") and elapsed < timedelta(0):
-        elapsed += _DAY  # two times of day, with midnight between them
+        elapsed += _DAY  # two times of day with midnight between them
     return elapsed
 
 
 def _readings(text: str) -> list[timedelta]:
-    """The durations that `text` may mean; empty if it is not a duration.
+    """The durations that `text` may mean. Empty if it is not a duration.
 
-    There are two if it starts with a minus sign and a number of days: `-1 days, 22:00` means minus two hours to the
-    library and Python, and minus 46 hours to others.
+    There are two if the text starts with a minus sign and a number of days, because `-1 days, 22:00` means minus two
+    hours to the library and Python, and minus 46 hours to others.
     """
     text = " ".join(forms.plain_digits(text).casefold().split())
     match = _CLOCK.fullmatch(text) or _WORDS.fullmatch(text)
@@ -312,8 +314,8 @@ def _readings(text: str) -> list[timedelta]:
 
 
 def advanced_geometry(answer: str, entry: Entry, config: Config) -> float:
-    """Coordinates, radius or angle: correct to three decimal places, or exact, as fractions and (for a radius) square
-    roots.
+    """Accept the coordinates, radius or angle, either correct to three decimal places, or exact, as fractions and (for
+    a radius) square roots.
 
     Two decimal places are enough for an angle, as in the stored answer. A fraction must be exact.
     """
@@ -331,15 +333,17 @@ def advanced_geometry(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _is_near(value: Fraction, right: Fraction | float, tolerance: Fraction = _HALF_A_THOUSANDTH) -> bool:
-    """Whether a decimal number is within the tolerance; other fractions must be exact."""
+    """Whether a decimal number is within the tolerance. Other fractions must be exact."""
     is_decimal = _MANY_PLACES % value.denominator == 0
     return abs(value - Fraction(right)) <= (tolerance if is_decimal else 0) + _FLOAT_ERROR
 
 
 def _surd(text: str) -> calculus.Ball:
-    r"""Sums of whole numbers and their square roots, divided by whole numbers: `3√5/2`, `\frac{\sqrt{5} - 1}{2}`.
+    r"""Read sums of whole numbers and their square roots, divided by whole numbers, such as `3√5/2` or `\frac{\sqrt{5}
+    - 1}{2}`.
 
-    Nothing else is accepted, not even roots in denominators: a formula with the question's numbers is not an answer.
+    Nothing else is accepted, not even roots in denominators, because a formula with the question's numbers is not an
+    answer.
     """
     text = re.sub(r"\s|\\left|\\right|\\,", "", forms.plain_digits(text))
     text = re.sub(r"\\cdot|\\times|[×·⋅]", "*", text)
@@ -353,5 +357,5 @@ def _surd(text: str) -> calculus.Ball:
 
 
 def simple_geometry(answer: str, entry: Entry, config: Config) -> float:
-    """The angle, with or without a unit."""
+    """Accept the angle, with or without a unit."""
     return forms.number(_without_unit(answer, _DEGREES)) == forms.number(entry["answer"])

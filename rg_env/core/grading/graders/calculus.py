@@ -1,7 +1,7 @@
-"""Antiderivative check: compares a formula's derivative with the integrand at sample points, in ball arithmetic.
+"""Check antiderivatives by comparing a formula's derivative with the integrand at sample points, in ball arithmetic.
 
 Derivatives are computed by forward-mode automatic differentiation with dual numbers (Clifford 1873; Griewank and
-Walther, *Evaluating Derivatives*, chapter 3): each node of the tree yields its value and its derivative, by the chain
+Walther, *Evaluating Derivatives*, chapter 3). Each node of the tree yields its value and its derivative, by the chain
 rule. The check does not depend on how a formula is written, so formulas are not simplified, except for rational
 constants, and never grow.
 
@@ -14,9 +14,10 @@ may differ between pieces of the domain, as for `ln|x|` or `atan(1/x)`.
 
 A ball represents a real number by a midpoint and a radius that provably bounds its error. Each operation returns a ball
 that contains every result for operands in the given balls, including rounding (van der Hoeven, *Ball arithmetic*, 2009;
-Johansson, *Arb*, 2017). If digits cancel, midpoints become meaningless and radii grow, which plain floats would hide:
-`1 + 1e30 - 1e30` is `0 +- 1e15`. Operations raise ValueError or ArithmeticError if a ball is not entirely inside the
-domain. Values too large for a float become infinite or raise OverflowError, so check results with `is_finite`.
+Johansson, *Arb*, 2017). If digits cancel, midpoints become meaningless and radii grow, which plain floats would hide.
+For example, `1 + 1e30 - 1e30` is `0 +- 1e15`. Operations raise ValueError or ArithmeticError if a ball is not entirely
+inside the domain. Values too large for a float become infinite or raise OverflowError, so check results with
+`is_finite`.
 """
 
 import math
@@ -38,36 +39,39 @@ Function = Callable[[Mapping[str, Dual]], Dual]
 """Computes a value from the variables' values. Raises ValueError or ArithmeticError outside its real domain."""
 
 _NEAR = (0.1, 300.0)
-"""Magnitudes of the first points, a range too wide for a series or quadrature about zero to agree everywhere."""
+"""Magnitudes of the first points. Their range is too wide for a series or quadrature about zero to agree everywhere."""
 _WIDE = (0.05, 1e4)
-"""Magnitudes of further points, for integrands with a small or distant domain: `asin(3*x)`, `sqrt(x - 100)`."""
+"""Magnitudes of further points, for integrands with a small or distant domain, such as `asin(3*x)` or `sqrt(x - 100)`.
+"""
 _NEAR_PAIRS, _WIDE_PAIRS = 6, 60
 _EXTREME = (1e-25, -1e-25, 1e25, -1e25)
-"""Points where the lowest or highest power of a polynomial dominates. They can refute but need not confirm."""
+"""Points where the lowest or highest power of a polynomial dominates. They can refute an answer, but need not confirm
+it."""
 _FROM_EDGE = (1e-1, 1e-2, 1e-3, 1e-4)
-"""Distances of points from an edge of the domain, relative to the edge's magnitude. They can refute but need not
-confirm."""
+"""Distances of points from an edge of the domain, relative to the edge's magnitude. These points can refute an answer,
+but need not confirm it."""
 _HALVINGS = 24
 _WANTED_POINTS = 12
 """Number of points to try in the integrand's domain."""
 _NEEDED_POINTS = 5
-"""Number of points that must confirm. Fewer than `_WANTED_POINTS`, because `ln(x)` has half the domain of `1/x`."""
+"""Number of points that must confirm an answer. It is lower than `_WANTED_POINTS`, because `ln(x)` has half the domain
+of `1/x`."""
 _WIDEST = 1e-10
 """Maximum radius, relative to the integrand, of the difference between derivative and integrand at a point that
 confirms.
 
-It must be well below 1e-8, the root of the rounding error: a sawtooth such as `u = atan(tan(K*x))/K` has slope 1 and
-values below `1/K`, so that `integrand*u` has nearly the wanted derivative. It is refuted until `1/K` is as small as
+It must be well below 1e-8, the square root of the rounding error. A sawtooth such as `u = atan(tan(K*x))/K` has slope 1
+and values below `1/K`, so that `integrand*u` has nearly the wanted derivative. It is refuted until `1/K` is as small as
 the radius of its slope, which is about `K` times the rounding error.
 """
 _MARGIN = 1 + 1e-9
 """Safety factor for rounding errors in the radii of long formulas."""
 _TINY = 1e-200
 _MODERATE, _HUGE = (-1.0, 1.0), (30.0, 60.0)
-"""Decimal exponents for the values of integration constants. Huge values make `C*x/10^20` significant; moderate ones
-keep `exp(C)` finite."""
+"""Decimal exponents for the values of integration constants. Huge values make `C*x/10^20` significant, and moderate
+ones keep `exp(C)` finite."""
 _MAX_BITS = 4_096
-"""Maximum size of exact rational constants in bits; formulas with larger ones are rejected."""
+"""Maximum size of exact rational constants in bits. Formulas with larger constants are rejected."""
 _DOUBLE_DIGITS = 15
 """A decimal with this many digits counts as a printed float, accurate to a unit in its last digit."""
 _CONSTANTS = {"e": math.e, "pi": math.pi}
@@ -78,7 +82,7 @@ _CONSTANTS = {"e": math.e, "pi": math.pi}
 ZERO: Ball = (0.0, 0.0)
 ONE: Ball = (1.0, 0.0)
 _ROUNDING = 2.0**-52
-"""Relative error per operation: twice the IEEE 754 bound, to cover rounding of radii."""
+"""Relative error per operation, which is twice the IEEE 754 bound, to cover the rounding of radii."""
 _LIBRARY = 2.0**-50
 """Relative error of a C library function. The documented or measured error is at most 2 ulp for glibc, musl, macOS and
 Windows."""
@@ -91,8 +95,8 @@ def is_finite(a: Ball) -> bool:
 
 
 def of_fraction(value: Fraction) -> Ball:
-    """The ball of a fraction, exact for whole numbers a float can represent. Raises OverflowError if the fraction is
-    too large."""
+    """The ball of a fraction, which is exact for whole numbers that a float can represent. Raises OverflowError if the
+    fraction is too large."""
     middle = float(value)
     return middle, 0.0 if middle == value else _ROUNDING * abs(middle) + _UNDERFLOW
 
@@ -129,8 +133,8 @@ def inverse(a: Ball) -> Ball:
 
 
 def power(a: Ball, exponent: Fraction) -> Ball:
-    """A power. With an integer exponent, the base may be any number, except zero if the exponent is negative;
-    otherwise, it must be positive."""
+    """Compute a power. With an integer exponent, the base may be any number, except zero if the exponent is negative.
+    Otherwise, the base must be positive."""
     if exponent.denominator != 1:
         return exp(multiply(of_fraction(exponent), log(a)))
     n = exponent.numerator
@@ -216,14 +220,14 @@ FUNCTIONS: dict[str, tuple[Callable[[Ball], Ball], Callable[[Ball, Ball], Ball]]
     "cosh": (cosh, lambda u, v: sinh(u)),
     "abs": (lambda a: (abs(a[0]), a[1]), lambda u, v: sign(u)),
 }
-"""Functions by name, each with its derivative, a function of the argument and the function's value."""
+"""Functions by name, each with its derivative, which is a function of the argument and the function's value."""
 
 
 # Formulas
 
 
 def compiled(node: Node) -> Function:
-    """Compile a formula to a function. Rational constants are computed exactly: `x + 10^30 - 10^30` is `x`.
+    """Compile a formula to a function. Rational constants are computed exactly, so `x + 10^30 - 10^30` is `x`.
 
     Raises ArithmeticError if a constant is undefined or too large for a float.
     """
@@ -347,8 +351,8 @@ def _call(function: str, argument: Function) -> Function:
 
 
 def _size(node: Node) -> Callable[[Mapping[str, Dual]], float]:
-    """A function that returns the magnitude the value would have if no terms canceled, as a reference for rounding
-    errors."""
+    """Return a function that computes the magnitude the value would have if no terms canceled, as a reference for
+    rounding errors."""
     match node:
         case ("negative", operand):
             return _size(operand)
@@ -437,7 +441,7 @@ def is_antiderivative(
 
 
 def _points(draw: random.Random) -> Iterator[float]:
-    """Sample points with alternating signs; the first ones have evenly spread magnitudes."""
+    """Sample points with alternating signs. The first points have evenly spread magnitudes."""
     for low, high, pairs, strata in ((*_NEAR, _NEAR_PAIRS, _NEAR_PAIRS), (*_WIDE, _WIDE_PAIRS, 1)):
         for index in range(pairs):
             for sign in (1, -1):
@@ -447,8 +451,8 @@ def _points(draw: random.Random) -> Iterator[float]:
 def _near_edges(tried: Mapping[float, bool], has_value: Callable[[float], bool]) -> Iterator[float]:
     """For each sign, points that approach the nearest edge of the domain, away from zero.
 
-    A series expansion or quadrature of `asin(3*x)` about zero agrees with it to all digits in the middle of its domain;
-    only points close to an edge refute it.
+    A series expansion or quadrature of `asin(3*x)` about zero agrees with the function to all digits in the middle of
+    its domain, so only points close to an edge refute it.
     """
     for sign in (1, -1):
         for near, far in pairwise(sorted((point for point in tried if point * sign > 0), key=abs)):

@@ -1,8 +1,9 @@
 """Graders for the cognition, code, induction and ARC tasks.
 
-rubiks_cube treats turns of a cube of any size as permutations of stickers. A sticker is a point: the cube's center is
-the origin, x points right, y up and z toward the front, and layers are 2 apart, so a cube of size n has stickers at ±n
-on one axis and at -(n-1), ..., n-1 on the other two. All turns are quarter turns of consecutive layers around one axis.
+rubiks_cube treats turns of a cube of any size as permutations of stickers. A sticker is a point in coordinates where
+the cube's center is the origin, x points right, y up and z toward the front. Layers are 2 apart, so a cube of size n
+has stickers at ±n on one axis and at -(n-1), ..., n-1 on the other two. All turns are quarter turns of consecutive
+layers around one axis.
 """
 
 import operator
@@ -18,7 +19,7 @@ from rg_env.core.grading.graders.common import Config, Entry
 
 _QUOTES = "\"'“”‘’"
 MAX_MOVES = 1_000
-"""Maximum number of moves; a beginner's method takes about 150 on a cube of size 3."""
+"""Maximum number of moves. A beginner's method takes about 150 on a cube of size 3."""
 
 State = tuple[int, ...]
 Point = tuple[int, int, int]
@@ -27,7 +28,7 @@ _MOVE = re.compile(
 )
 _AXES = {"L": 0, "R": 0, "M": 0, "X": 0, "D": 1, "U": 1, "E": 1, "Y": 1, "B": 2, "F": 2, "S": 2, "Z": 2}
 _CLOCKWISE = "RUFXYZS"
-"""Moves that are clockwise seen from the positive end of the axis; M turns like L, and E like D."""
+"""Moves that are clockwise as seen from the positive end of the axis. M turns like L, and E turns like D."""
 
 
 def _bare(text: str) -> str:
@@ -36,25 +37,25 @@ def _bare(text: str) -> str:
 
 
 def color_cube_rotation(answer: str, entry: Entry, config: Config) -> float:
-    """The color in any letter case; both spellings of gray are right."""
+    """Accept the color in any letter case. Both spellings of gray are right."""
     return _bare(answer).replace("grey", "gray") == _bare(entry["answer"])
 
 
 def figlet_font(answer: str, entry: Entry, config: Config) -> float:
-    """The word in any letter case, with or without spaces between its letters."""
+    """Accept the word in any letter case, with or without spaces between its letters."""
     word = _bare(entry["answer"])
     return _bare(answer) == word if word else forms.same_text(answer, entry["answer"])
 
 
 def modulo_grid(answer: str, entry: Entry, config: Config) -> float:
-    """All symbols of the grid, with or without separators."""
+    """Accept all symbols of the grid, with or without separators."""
     gold = entry["answer"].splitlines()
     rows = common.rows(answer.replace("\N{VARIATION SELECTOR-16}", ""), sum(map(len, gold)))
     return ["".join(row) for row in rows] == gold
 
 
 def needle_haystack(answer: str, entry: Entry, config: Config) -> float:
-    """A name that makes the question's statement true; in a long text, several names may do so."""
+    """Accept a name that makes the question's statement true. In a long text, several names may do so."""
     asked = entry["metadata"]["question"].removeprefix("Who ").removesuffix("? Reply only with a name.")
     statements = entry["question"].split("\n")[0].split(". ")
     names = {name.removesuffix(f" {asked}") for name in statements if name.endswith(f" {asked}")}
@@ -62,7 +63,7 @@ def needle_haystack(answer: str, entry: Entry, config: Config) -> float:
 
 
 def rubiks_cube(answer: str, entry: Entry, config: Config) -> float:
-    """Any moves that solve the cube, in Singmaster notation, including double turns (`U2`)."""
+    """Accept any moves that solve the cube, in Singmaster notation, including double turns (`U2`)."""
     size, scramble = entry["metadata"]["cube_size"], entry["metadata"]["scramble_moves"]
     scrambled = forms.attempt(lambda moves: turned(size, moves.split()), scramble)
     if scrambled is None:
@@ -84,7 +85,7 @@ def _moves(answer: str) -> list[str]:
     moves = [move for move in re.split(r"[\s(),;]+", re.sub("[’‘′`´ʼ]", "'", forms.unbracketed(answer))) if move]
     if not 0 < len(moves) <= MAX_MOVES:
         raise forms.Unreadable
-    # Moves in a list are in double quotes if one of them ends in a prime; otherwise, single quotes work too.
+    # Moves in a list are in double quotes if one of them ends in a prime. Otherwise, single quotes also work.
     return [move[1:-1] if move[0] == move[-1] and move[0] in "\"'" and len(move) > 2 else move for move in moves]
 
 
@@ -104,7 +105,8 @@ def _turn(size: int, text: str) -> Callable[[State], State]:
         first = last = size // 2 + 1 if size % 2 else size + 1  # cubes of even size have no middle layer
     if last > size:
         raise forms.Unreadable
-    if face in "LDB":  # their layers are numbered from the negative end of the axis, ours from the positive end
+    # These moves number layers from the negative end of the axis, but `_quarters` from the positive end.
+    if face in "LDB":
         first, last = size + 1 - last, size + 1 - first
     tail = move["tail"] or ""
     quarters = int(tail.strip("'") or 1) * (1 if face in _CLOCKWISE else -1) * (-1 if "'" in tail else 1)
@@ -139,11 +141,13 @@ def stickers(size: int) -> list[Point]:
 _FLOAT_TOLERANCE = 1e-9
 """Relative tolerance for the last digits of a computed float."""
 _MORE_SIGNS = 100
-"""Additional brackets and commas allowed, such as trailing commas. Literals with more are slow to parse, and wrong."""
+"""Number of additional brackets and commas allowed, such as trailing commas. Literals with more of them are wrong, and
+slow to parse."""
 
 
 def codeio(answer: str, entry: Entry, config: Config) -> float:
-    """The stored value, as JSON or a Python literal; keys in any order, whole numbers exact, floats to nine digits.
+    """Accept the stored value as JSON or a Python literal, with keys in any order, exact whole numbers, and floats to
+    nine digits.
 
     If the question asks for an input, other inputs may be valid. They are not accepted, because checking them would
     require running the code.
@@ -170,8 +174,8 @@ def _stored(answer: str) -> tuple[Any] | None:
 
 
 def _same(value: Any, gold: Any) -> bool:
-    """Whether the values are equal, with floats compared to nine digits. Recursion stops at the depth of `gold`,
-    however deep `value` is."""
+    """Whether the values are equal, with floats compared to nine digits. The recursion never exceeds the depth of
+    `gold`, however deep `value` is."""
     if isinstance(gold, dict):
         if not isinstance(value, dict) or len(value) != len(gold):
             return False
@@ -193,16 +197,16 @@ def _same(value: Any, gold: Any) -> bool:
 
 
 _MAX_TEXT = 1_000
-"""Maximum length of an answer in characters; ten numbers take a tenth of it."""
+"""Maximum length of an answer in characters. Ten numbers take a tenth of it."""
 
 
 def acre(answer: str, entry: Entry, config: Config) -> float:
-    """The word `on`, `off` or `undetermined` in any letter case, with or without quotes."""
+    """Accept the stored word (`on`, `off` or `undetermined`) in any letter case, with or without quotes."""
     return common.word(answer.strip().strip("\"'"), entry, config)
 
 
 def list_functions(answer: str, entry: Entry, config: Config) -> float:
-    """The stored numbers in the same order; brackets are optional unless the list is empty."""
+    """Accept the stored numbers in the same order. Brackets are optional unless the list is empty."""
     if len(answer) > _MAX_TEXT:
         return 0.0
     numbers = forms.numbers(answer.replace("{,}", ""))
@@ -214,17 +218,17 @@ _LABEL = re.compile(r"\A\s*output(?: grid)?:", re.IGNORECASE)
 
 
 def arc_1d(answer: str, entry: Entry, config: Config) -> float:
-    """All numbers of the output; partial credit for correct numbers, not counting those already
-    correct in the input."""
+    """Accept all numbers of the output. Correct numbers get partial credit, not counting those already correct in the
+    input."""
     example = entry["metadata"]["test_example"]
     return common.grade_line(_LABEL.sub("", answer), example["output"], example["input"])
 
 
 def arc_2d(answer: str, entry: Entry, config: Config) -> float:
-    """All cells of the output, in the question's symbols; partial credit for correct cells, not
-    counting those already correct in the input.
+    """Accept all cells of the output, in the question's symbols. Correct cells get partial credit, not counting those
+    already correct in the input.
 
-    A board may use the question's format (option `board_format_opts`) or any format `common.rows` can read.
+    A board may use the question's format (option `board_format_opts`) or any format that `common.rows` can read.
     """
     if forms.same_text(answer, entry["answer"]):
         return 1.0

@@ -14,11 +14,11 @@ from rg_env.core.grading.graders import forms
 from rg_env.core.tasks.task_table import shipped_table
 
 Entry = Mapping[str, Any]
-"""The library's item in JSON form: `question`, `answer`, `metadata`."""
+"""The library's item in JSON form, with `question`, `answer` and `metadata`."""
 Config = Mapping[str, Any]
-"""Options set by the user; others have the library's default."""
+"""Options set by the user. Other options have the library's default."""
 Grader = Callable[[str, Entry, Config], float]
-"""Function of (answer, entry, config) that returns real progress in [0, 1]; True counts as 1.0, a right answer. The
+"""Function of (answer, entry, config) that returns real progress in [0, 1]. True counts as 1.0, a right answer. The
 only error that an answer can cause is `forms.Unreadable`, which counts as 0.0."""
 
 _TRUTH = {"true": True, "yes": True, "false": False, "no": False}
@@ -30,37 +30,38 @@ def option(task: str, config: Config, name: str) -> Any:
 
 
 def text(answer: str, entry: Entry, config: Config) -> float:
-    """The stored answer, except for whitespace at line ends and around the text."""
+    """Accept the stored answer, except for whitespace at line ends and around the text."""
     return forms.same_text(answer, entry["answer"])
 
 
 def word(answer: str, entry: Entry, config: Config) -> float:
-    """The stored answer in any letter case and with any spacing."""
+    """Accept the stored answer in any letter case and with any spacing."""
     return answer.casefold().split() == str(entry["answer"]).casefold().split()
 
 
 def exact_number(answer: str, entry: Entry, config: Config) -> float:
-    """The stored decimal number in any notation."""
+    """Accept the stored decimal number in any notation."""
     return forms.number(answer) == forms.number(str(entry["answer"]))
 
 
 def fraction(answer: str, entry: Entry, config: Config) -> float:
-    """The stored number as a decimal or a fraction, reduced or not."""
+    """Accept the stored number as a decimal or a fraction, reduced or not."""
     return forms.rational(answer) == forms.rational(str(entry["answer"]))
 
 
 def truth(answer: str, entry: Entry, config: Config) -> float:
-    """The stored True or False, or Yes or No, in any letter case; yes means true, and no means false."""
+    """Accept the stored True or False, or Yes or No, in any letter case. Yes means true, and no means false."""
     return _TRUTH.get(answer.strip().casefold()) is _TRUTH[str(entry["answer"]).casefold()]
 
 
 def squeezed(text: str) -> str:
-    """`text` without separators: whitespace, commas, quotes, hyphens, brackets."""
+    """`text` without separators, which are whitespace, commas, quotes, hyphens and brackets."""
     return re.sub(r"[\s,'\"`‘’“”()\[\]-]+", "", text)
 
 
 def progress(right: int, given: int, total: int) -> float:
-    """Progress from `given` to `total` right items: 1.0 if all are right, 0.0 if no more than `given` are."""
+    """Progress from `given` to `total` right items, which is 1.0 if all are right, and 0.0 if at most `given` are
+    right."""
     return 1.0 if right == total else max(0, right - given) / max(1, total - given)
 
 
@@ -73,8 +74,8 @@ def prefix(given: Sequence[object], gold: Sequence[object]) -> int:
 
 
 def in_order(given: Sequence[Any], gold: Sequence[Any], start: Callable[[], Sequence[Any]]) -> float:
-    """Progress of the list `given` from `start` (the question's list) toward `gold`; 0.0 if `given` does not have the
-    items of `gold`, in any order."""
+    """Progress of the list `given` from `start` (the question's list) toward `gold`. It is 0.0 if `given` does not have
+    the items of `gold`, in any order."""
     if given == gold:
         return 1.0
     return progress(prefix(given, gold), prefix(start(), gold), len(gold)) if sorted(given) == sorted(gold) else 0.0
@@ -94,16 +95,16 @@ Matches = Callable[[str, Any], bool]
 """Function that returns whether a cell's text represents a value."""
 _CHARS_PER_CELL = 32
 _MORE_CHARS = 200
-"""Additional characters allowed. JSON with one number per line takes about 12 characters per cell, or 28 with all
-decimal places."""
+"""Number of additional characters allowed. JSON with one number per line takes about 12 characters per cell, or 28 with
+all decimal places."""
 _LATEX = re.compile(r"\\begin\{(\w*matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}", re.DOTALL)
 _CELL = re.compile(r"[^\s,;|]+")
 _WHOLE = re.compile(r"([+-]?\d{1,9})(?:\.0*)?", re.ASCII)
 
 
 def rows(text: str, n_cells: int) -> list[list[str]]:
-    """Cells of a matrix given as lines, JSON, a Python literal or LaTeX. A flat list is one row. A text too long for a
-    matrix of about `n_cells` cells is unreadable."""
+    """Read the cells of a matrix given as lines, JSON, a Python literal or LaTeX. A flat list is a single row. A text
+    that is too long for a matrix of about `n_cells` cells is unreadable."""
     text = text.strip()
     if len(text) > _MORE_CHARS + _CHARS_PER_CELL * n_cells:
         raise forms.Unreadable
@@ -113,7 +114,8 @@ def rows(text: str, n_cells: int) -> list[list[str]]:
     else:
         text = text.replace("(", "[").replace(")", "]")
         inner = text.strip("[], \t\n") if text.startswith("[") and text.endswith("]") else ""
-        is_list = inner and ("\n" not in inner or re.search(r"\[|,[ \t]*\n", inner))  # not plain lines in brackets
+        # The text is a literal rather than plain lines in brackets.
+        is_list = inner and ("\n" not in inner or re.search(r"\[|,[ \t]*\n", inner))
         lines = re.split(r"\][\s,]*\[", text) if is_list else text.splitlines()
     # A bracket at the wrong end is kept and makes the cell invalid.
     lines = [line.lstrip("[ \t\n").rstrip("], \t\n") for line in lines if line.strip()]
@@ -123,7 +125,7 @@ def rows(text: str, n_cells: int) -> list[list[str]]:
 
 
 def whole(cell: str) -> int | None:
-    """The whole number in a cell, such as `4` or `4.0`; None for anything else."""
+    """The whole number in a cell, such as `4` or `4.0`, or None for anything else."""
     match = _WHOLE.fullmatch(cell)
     return int(match[1]) if match else None
 

@@ -1,4 +1,4 @@
-r"""Parser for formulas in model output: `-3*x**2`, `2x(x + 1)`, `\frac{1}{2} e^{2x}`, `ln|x| + C`.
+r"""Parser for formulas in model output, such as `-3*x**2`, `2x(x + 1)`, `\frac{1}{2} e^{2x}` or `ln|x| + C`.
 
 `parse` supports numbers, the caller's variables, `+ - * / ^ **`, brackets of any kind, implicit products (`2x`, but not
 `x2` or `2 3`), `|x|`, the functions of `FUNCTIONS`, the constants `e` and `pi`, and some LaTeX. Anything else raises
@@ -32,7 +32,7 @@ _COMMAND = re.compile(r"\\([A-Za-z]+|[,;:! ])")
 _SUPERSCRIPTS = str.maketrans("⁺⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "+-0123456789")
 _RAISED = re.compile("[⁺⁻]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
 Node = tuple[Any, ...]
-"""A node of the tree: its kind, and its parts.
+"""A node of the tree, which consists of its kind and its parts:
 
 - `("number", text)`: digits as written, possibly with a decimal point
 - `("name", text)`: one of the caller's variables
@@ -44,7 +44,7 @@ Node = tuple[Any, ...]
 
 
 def parse(text: str, variables: Collection[str] = (), *, bounded: bool = True) -> Node:
-    """Parse a formula. A name in `variables` takes precedence over a constant or function of the same name.
+    """Parse a formula. A name in `variables` takes precedence over a constant or function with the same name.
 
     Unless `bounded` is False, text longer than `MAX_CHARS` characters or `MAX_TOKENS` tokens is unreadable. Pass
     `bounded=False` only for text from entries, or whose length is limited elsewhere.
@@ -75,8 +75,8 @@ def _plain(text: str) -> str:
 
 @lru_cache(maxsize=256)
 def _token(variables: frozenset[str]) -> re.Pattern[str]:
-    """A number, name or operator, or any other character, which the parser rejects. In a run of letters, each token is
-    the longest name that matches: `xsin` becomes `x`, `sin`."""
+    """Matches a number, name or operator, or any other character, which the parser rejects. In a run of letters, each
+    token is the longest name that matches, so `xsin` becomes `x`, `sin`."""
     names = sorted(variables | _KNOWN, key=lambda name: (-len(name), name))
     return re.compile(rf"{'|'.join(map(re.escape, names))}|\d+(?:\.\d*)?|\.\d+|\*\*|\S")
 
@@ -91,7 +91,7 @@ class _Parser:
         self.depth = 0
 
     def take(self, *wanted: str) -> str:
-        """Consume the next token if it is one of `wanted`; otherwise return the empty string."""
+        """Consume the next token if it is one of `wanted`, and return the empty string otherwise."""
         return self.tokens.pop() if self.tokens[-1] in wanted else ""
 
     def need(self, token: str) -> None:
@@ -218,7 +218,7 @@ def exact(node: Node, values: Mapping[str, Fraction] | None = None) -> Fraction:
 
 @lru_cache(maxsize=256)
 def exact_value(text: str) -> Fraction | None:
-    """Evaluate an expression of any length from the library; None if it divides by zero.
+    """Evaluate an expression of any length from the library. Returns None if it divides by zero.
 
     Raises ValueError if it contains anything but numbers, brackets and the four operations.
     """

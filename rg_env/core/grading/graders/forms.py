@@ -1,4 +1,5 @@
-"""Helpers that ignore harmless differences in form: wrapping around an answer, and ways to write numbers and lists.
+"""Helpers that ignore harmless differences in form, such as wrapping around an answer and notations for numbers and
+lists.
 
 The text comes from a model and is never evaluated. Every function runs in time linear in the text's length, which
 callers limit. A function that cannot read the text raises `Unreadable`, which `graders.grade` counts as a wrong answer.
@@ -29,7 +30,7 @@ _COMMAND = re.compile(
 _BOLD = "**"
 _MARKS = [
     *(("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]")),
-    *((mark, mark) for mark in (_BOLD, "__", "*", "_", "`")),  # the longer ones first
+    *((mark, mark) for mark in (_BOLD, "__", "*", "_", "`")),  # longer marks come first
 ]
 _INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 """Zero-width characters, which may surround copied text."""
@@ -42,7 +43,7 @@ _LABEL = re.compile(
 _THOUSANDS = re.compile(r"(?<=\d)(?:\{,\}|\\,)(?=\d{3}(?!\d))")
 _GROUPS = re.compile(r"(?<![\d,.])\d{1,3}(?:,\d{3})+(?![\d,])")
 _MINUS = {"−": "-", "–": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "＋": "+"}
-# Digits may be in groups of three, all with the same separator: a comma, an underscore or a (narrow) space.
+# Digits may be in groups of three, with a single kind of separator: a comma, an underscore or a (narrow) space.
 _NUMBER = re.compile(
     r"[+-]?(?=\.?\d)(?:\d+|\d{1,3}(?:,\d{3})+|\d{1,3}(?:_\d{3})+|\d{1,3}(?:[ \u00a0\u2009\u202f]\d{3})+)?"
     r"(?:\.\d*)?(?:[eE]([+-]?\d{1,4}))?"
@@ -65,7 +66,7 @@ class Unreadable(ValueError):
 
 
 def attempt(read: Callable[[str], T], text: str) -> T | None:
-    """The result of `read` for the text; None if the text is unreadable."""
+    """The result of `read` for the text, or None if the text is unreadable."""
     try:
         return read(text)
     except Unreadable:
@@ -81,10 +82,11 @@ def matched(pattern: re.Pattern[str], text: str) -> re.Match[str]:
 
 
 def candidates(answer: str, *, label: bool = False, quotes: bool = True, brackets: bool = True) -> list[str]:
-    """Distinct texts for a grader to try: the answer as is, without its wrapping, and without optional parts.
+    """Distinct texts for a grader to try, which are the answer as it is, without its wrapping, and without optional
+    parts.
 
-    The optional parts are a final period; with `quotes`, quotes around the whole answer; with `brackets`, the brackets
-    of a one-element list; with `label`, a preceding `The answer is`.
+    The optional parts are a final period and, depending on the options, quotes around the whole answer (`quotes`), the
+    brackets of a one-element list (`brackets`), and a preceding `The answer is` (`label`).
     """
     text = _stripped(answer)
     optional = [_without_label] * label + [_without_period]
@@ -114,7 +116,7 @@ def _stripped(text: str) -> str:
 
 
 def _unwrapped(text: str) -> str | None:
-    """`text` without its outermost wrapping and whitespace; None if it is not wrapped."""
+    """`text` without its outermost wrapping and whitespace, or None if it is not wrapped."""
     if text.startswith(_FENCE) and text.endswith(_FENCE) and len(text) > 2 * len(_FENCE):
         return _unfenced(text[len(_FENCE) : -len(_FENCE)]) or None
     if (command := _COMMAND.match(text)) and text.endswith("}"):
@@ -124,19 +126,19 @@ def _unwrapped(text: str) -> str | None:
 
 
 def _inside(text: str, marks: Sequence[tuple[str, str]]) -> str | None:
-    """`text` without the first of `marks` that surrounds it; None if the mark also occurs inside, because then the text
-    has several marked parts."""
+    """`text` without the first of `marks` that surrounds it, or None if the mark also occurs inside, because the text
+    then has several marked parts."""
     for start, end in marks:
         if len(text) > len(start + end) and text.startswith(start) and text.endswith(end):
             inner = text[len(start) : -len(end)].strip()
-            # in `**x**2 + C**`, the inner `**` is an operator; in `**5** or **6**`, it marks bold text
+            # the inner `**` is an operator in `**x**2 + C**`, but marks bold text in `**5** or **6**`
             bare = _POWER.sub("", inner) if start == _BOLD else inner.replace(r"\$", "")
             return inner or None if start not in bare and end not in bare else None
     return None
 
 
 def _without_period(text: str) -> str | None:
-    """`text` without its final period; None for an ellipsis, which marks an incomplete answer."""
+    """`text` without its final period, or None for an ellipsis, which marks an incomplete answer."""
     return text[:-1].rstrip() if text.endswith(".") and not text.endswith("...") and text.strip(".") else None
 
 
@@ -147,7 +149,7 @@ def _without_label(text: str) -> str | None:
 
 
 def _without_quotes(text: str) -> str | None:
-    """`text` without surrounding quotes; None if it contains other quotes, unless it is a list or dictionary."""
+    """`text` without surrounding quotes, or None if it contains other quotes, unless it is a list or dictionary."""
     inner = text[1:-1].strip()
     if inner[:1] + inner[-1:] in ("[]", "{}") and (text[0], text[-1]) in _QUOTES:
         return inner
@@ -155,13 +157,13 @@ def _without_quotes(text: str) -> str | None:
 
 
 def _without_brackets(text: str) -> str | None:
-    """The only element of a one-element list; None for other text."""
+    """The only element of a one-element list, or None for other text."""
     inner = text[1:-1].strip() if text[:1] + text[-1:] == "[]" else ""
     return None if not inner or re.search(r"[\[\],;\n]", inner) else inner
 
 
 def _unfenced(inner: str) -> str:
-    """The content of a code block without the language name; empty if it is blank or there are several blocks."""
+    """The content of a code block without the language name. Empty if it is blank or there are several blocks."""
     if _FENCE in inner:
         return ""
     first, _, rest = inner.partition("\n")
@@ -205,7 +207,7 @@ def plain_digits(text: str) -> str:
     foreign = {c for c in set(text) if c in _MINUS or (c.isdecimal() and not c.isascii())}
     signs = {c: _MINUS.get(c) or str(unicodedata.decimal(c)) for c in foreign}
     if len(signs) <= _MAX_SIGNS:
-        for sign, plain in signs.items():  # much faster than `translate` for non-ASCII text
+        for sign, plain in signs.items():  # this is much faster than `translate` for non-ASCII text
             text = text.replace(sign, plain)
     return text
 
@@ -216,7 +218,7 @@ def plain_thousands(text: str) -> str:
 
 
 def ungrouped(text: str) -> str:
-    """`text` without thousands separators: `1,234` and `1{,}234` become `1234`."""
+    """`text` without thousands separators, so that `1,234` and `1{,}234` become `1234`."""
     return _GROUPS.sub(lambda number: number[0].replace(",", ""), plain_thousands(text))
 
 
@@ -225,7 +227,7 @@ def number(text: str) -> Fraction:
     text = text.strip()
     if len(text) > _MAX_DIGITS:
         raise Unreadable
-    if plain := _PLAIN_NUMBER.fullmatch(text):  # matches nearly all answers, and is ten times as fast
+    if plain := _PLAIN_NUMBER.fullmatch(text):  # this matches nearly all answers, and is ten times as fast
         whole, decimals = plain.groups()
         return Fraction(int(whole + decimals), 10 ** len(decimals)) if decimals else Fraction(int(whole))
     text = plain_thousands(plain_digits(text))
@@ -250,7 +252,7 @@ def plain_fraction(text: str) -> str:
 
 
 def rational(text: str) -> Fraction:
-    r"""The value of a decimal number or of a fraction: `3/4`, `-6 / 8`, `\frac{3}{4}`."""
+    r"""The value of a decimal number or of a fraction, such as `3/4`, `-6 / 8` or `\frac{3}{4}`."""
     above, slash, below = plain_fraction(text).partition("/")
     divisor = number(below) if slash else 1
     if not divisor:
@@ -259,11 +261,11 @@ def rational(text: str) -> Fraction:
 
 
 def literal(text: str) -> Any:
-    """Parse a single JSON or Python literal: a list, a tuple, a dictionary with string or integer keys, a string, a
-    number, a boolean or None. Digits may be in any script.
+    """Parse a single JSON or Python literal, which can be a list, a tuple, a dictionary with string or integer keys, a
+    string, a number, a boolean or None. Digits may be in any script.
 
-    Anything else is unreadable: other syntax, NaN, infinity, duplicate keys, brackets nested more than `MAX_DEPTH`
-    deep, and numbers with more than 1,000 digits.
+    Anything else is unreadable, including NaN, infinity, duplicate keys, brackets nested more than `MAX_DEPTH` deep,
+    and numbers with more than 1,000 digits.
 
     `ast.literal_eval` is not used, because it takes 0.25 s for some texts of 10,000 characters.
     """
@@ -341,12 +343,13 @@ def _character(name: str) -> str:
 
 
 def numbers(text: str) -> list[Fraction]:
-    """Parse a list of numbers separated by commas or whitespace, with or without brackets: `[1, 2.5]`, `1 2`."""
+    """Parse a list of numbers separated by commas or whitespace, with or without brackets, such as `[1, 2.5]` or `1
+    2`."""
     return [number(part.strip("'\"")) for part in re.split(r"[\s,;]+", unbracketed(plain_digits(text))) if part]
 
 
 def parts(text: str) -> list[str]:
-    """Split a sequence at whitespace, commas, bars and arrows; brackets and quotes are ignored."""
+    """Split a sequence at whitespace, commas, bars and arrows. Brackets and quotes are ignored."""
     return text.replace("->", " ").translate(_SEPARATORS).split()
 
 

@@ -2,8 +2,8 @@
 contains the graders for games whose answer is a list of moves.
 
 Any grid that keeps the givens and obeys all rules is right, even if it is not the stored solution. Any other grid that
-keeps the givens gets partial credit: the share of empty cells that it fills correctly, minus the share that the best
-constant filling would get right, but at least 0. A grid that changes any of the givens scores 0.
+keeps the givens gets partial credit, which is the share of empty cells that it fills correctly, minus the share that
+the best constant filling would get right, but at least 0. A grid that changes any of the givens scores 0.
 """
 
 import re
@@ -21,12 +21,12 @@ _SIGNS = str.maketrans({"^": "∧", "⋀": "∧", "˄": "∧", "⌃": "∧", "v"
 
 
 def sudoku(answer: str, entry: Entry, config: Config) -> float:
-    """A grid with each digit once per row, column and 3x3 box."""
+    """Accept a grid with each digit once per row, column and 3x3 box."""
     return _sudoku(answer, entry, 3)
 
 
 def mini_sudoku(answer: str, entry: Entry, config: Config) -> float:
-    """A grid with each number from 1 to 4 once per row, column and 2x2 box."""
+    """Accept a grid with each number from 1 to 4 once per row, column and 2x2 box."""
     return _sudoku(answer, entry, 2)
 
 
@@ -42,7 +42,7 @@ def _sudoku(answer: str, entry: Entry, side: int) -> float:
 
 
 def futoshiki(answer: str, entry: Entry, config: Config) -> float:
-    """A grid that satisfies all inequalities and has each number once per row and column.
+    """Accept a grid that satisfies all inequalities and has each number once per row and column.
 
     The answer must either repeat all signs between the cells or omit all of them. An answer that changes a sign or a
     given scores 0.
@@ -64,7 +64,7 @@ def futoshiki(answer: str, entry: Entry, config: Config) -> float:
 
 
 def kakurasu(answer: str, entry: Entry, config: Config) -> float:
-    """A grid of zeros and ones whose rows and columns have the required weighted sums."""
+    """Accept a grid of zeros and ones whose rows and columns have the required weighted sums."""
     metadata = entry["metadata"]
 
     def obeys(grid: Grid) -> bool:
@@ -75,8 +75,8 @@ def kakurasu(answer: str, entry: Entry, config: Config) -> float:
 
 
 def survo(answer: str, entry: Entry, config: Config) -> float:
-    """A grid in which the last cell of each row and column is the sum of the others, and each candidate number fills
-    exactly one empty cell."""
+    """Accept a grid in which the last cell of each row and column is the sum of the others, and each candidate number
+    fills exactly one empty cell."""
     metadata = entry["metadata"]
     puzzle, size = metadata["puzzle"], metadata["board_size"]
 
@@ -89,7 +89,7 @@ def survo(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _value(grid: Grid, metadata: dict[str, Any], obeys: Callable[[Grid], bool]) -> float:
-    """1.0 for a grid that keeps the givens and `obeys` the rules; otherwise, the partial credit described in the
+    """Return 1.0 for a grid that keeps the givens and `obeys` the rules, or else the partial credit described in the
     module docstring."""
     boards = map(common.flat, (grid, metadata["puzzle"], metadata["solution"]))
     cells = list(zip(*boards, strict=True))
@@ -104,9 +104,9 @@ def _value(grid: Grid, metadata: dict[str, Any], obeys: Callable[[Grid], bool]) 
 
 
 def _grid(text: str, n_rows: int, n_columns: int, one_digit: bool = True) -> Grid:
-    """The grid as rows of whole numbers, with 0 for a blank (`_`). A grid of another size is unreadable.
+    """Read the grid as rows of whole numbers, with 0 for a blank (`_`). A grid of another size is unreadable.
 
-    With `one_digit`, digits in a row need no separators. Lines drawn between rows are skipped.
+    With `one_digit`, the digits in a row do not need separators. Lines drawn between rows are skipped.
     """
     rows = [row for row in common.rows(text, n_rows * n_columns) if set("".join(row)) - set("-+=:")]
     if one_digit:
@@ -144,13 +144,13 @@ _MOVE = re.compile(r"\(?\s*([A-Za-z])\s*(?:[-,]\s*)?(\d{1,2})\s*\)?")
 
 
 def n_queens(answer: str, entry: Entry, config: Config) -> float:
-    """Any board with one queen per row, including the given queens, on which no two queens attack each other."""
+    """Accept any board with one queen per row, including the given queens, on which no two queens attack each other."""
     puzzle = entry["metadata"]["puzzle"]
     size = len(puzzle)
     board = common.rows(answer, size**2)
     if len(board) != size:
         return 0.0
-    rows = [list(row[0]) if len(row) == 1 else row for row in board]  # `_Q__` as well as `_ Q _ _`
+    rows = [list(row[0]) if len(row) == 1 else row for row in board]  # accepts `_Q__` as well as `_ Q _ _`
     if any(len(row) != size or any(cell not in ("_", ".", "Q", "q") for cell in row) for row in rows):
         return 0.0
     queens = [(r, c) for r in range(size) for c in range(size) if rows[r][c] in "Qq"]
@@ -160,7 +160,7 @@ def n_queens(answer: str, entry: Entry, config: Config) -> float:
 
 
 def tsumego(answer: str, entry: Entry, config: Config) -> float:
-    """A move that captures the most white stones.
+    """Accept a move that captures the most white stones.
 
     The stones that the library adds at random may give the white group another liberty, so that the stored move
     captures nothing. In that case, either another move is right (see `graders.gold`), or the question has no answer and
@@ -174,7 +174,7 @@ def tsumego(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _point(text: str, size: int) -> Point:
-    """Row and column, counted from the top left, of a point such as `C4`, whose row number is counted from the
+    """Row and column, counted from the top left, of a point such as `C4`, in which the row is counted from the
     bottom."""
     match = forms.matched(_MOVE, forms.plain_digits(text.strip()))
     return size - int(match[2]), ord(match[1].upper()) - ord("A")
@@ -256,7 +256,7 @@ def _operators(node: Node) -> set[str]:
 
 
 def countdown(answer: str, entry: Entry, config: Config) -> float:
-    """An expression that uses each given number once and equals the target, with or without `= target` after it.
+    """Accept an expression that uses each given number once and equals the target, with or without `= target` after it.
 
     Every wording of the question requires all numbers.
     """
@@ -266,7 +266,7 @@ def countdown(answer: str, entry: Entry, config: Config) -> float:
 
 
 def puzzle24(answer: str, entry: Entry, config: Config) -> float:
-    """An expression that uses each given number once, uses only allowed operators, and equals 24."""
+    """Accept an expression that uses each given number once, uses only allowed operators, and equals 24."""
     node = _made_of(answer, entry["metadata"]["numbers"], 24)
     named = re.search(r"operators ([-+*/, ]+)\.", str(entry["question"]))
     allowed = set(named[1].replace(",", "").split() if named else "+-*/")

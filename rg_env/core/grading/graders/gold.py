@@ -1,10 +1,11 @@
-"""The gold answer of an entry: the stored answer, or the right one if the library stores a wrong one or none at all.
+"""The gold answer of an entry, which is the stored answer, or the right one if the library stores a wrong one or none
+at all.
 
-    gold_answer("rush_hour", entry)                     # solved here: the library stores no answer
+    gold_answer("rush_hour", entry)                     # solved here, because the library does not store an answer
     corrected("mahjong_puzzle", entry)["answer"]        # the last round's result under the question's rules
 
 Graders receive the entry that `corrected` returns, so they reward the right answer even if a wrong one is stored.
-Questions whose right answer is unclear or does not exist never become rows: see `core.tasks.library_fixes.left_out`.
+Questions whose right answer is unclear or does not exist never become rows (see `core.tasks.library_fixes.left_out`).
 The solvers in `tests/helpers/solvers` answer questions from their text alone, to determine which stored answers are
 wrong and how often.
 """
@@ -27,11 +28,12 @@ NO_OPTIONS: Config = MappingProxyType({})
 CARDS = re.compile(r"initial cards ([A-Z]+)")
 STATEMENT = re.compile(r"(All|No|Some) (\w+) are (not )?(\w+)")
 Statement = tuple[str, str, str]
-"""Quantifier ("all", "no", "some", "some not"), subject, predicate."""
+"""A quantifier ("all", "no", "some", "some not"), a subject and a predicate."""
 
 
 def corrected(task: str, entry: Entry, config: Config = NO_OPTIONS) -> Entry:
-    """`entry` with a wrong stored answer replaced by the right one; `entry` itself if the stored answer is right."""
+    """Return `entry` with a wrong stored answer replaced by the right one, or `entry` itself if the stored answer is
+    right."""
     right = _RIGHT.get(task)
     if right is None:
         return entry
@@ -40,11 +42,11 @@ def corrected(task: str, entry: Entry, config: Config = NO_OPTIONS) -> Entry:
 
 
 def aiw(entry: Entry, config: Config) -> str:
-    """The number of Matilda's female colleagues. She belongs to two circles: the count includes the woman at the center
-    of the first one, but not Matilda herself.
+    """The number of Matilda's female colleagues. She belongs to two circles. The count includes the woman at the center
+    of the first circle, but not Matilda herself.
 
-    The library counts Matilda as her own colleague in the first circle. It ignores the second, although, according to
-    the question, the members of each circle are all colleagues of each other.
+    The library counts Matilda as her own colleague in the first circle. It ignores the second circle, although the
+    question states that the members of each circle are all colleagues of each other.
     """
     women = re.findall(r"\b(\d+) female colleagues", entry["question"])
     if len(women) != 2:
@@ -53,8 +55,8 @@ def aiw(entry: Entry, config: Config) -> str:
 
 
 def basic_arithmetic(entry: Entry, config: Config) -> str:
-    """The exact value of the expression: a fraction if a division leaves a remainder, which the library discards. With
-    `allow_parentheses=False`, the library also ignores precedence."""
+    """The exact value of the expression, which is a fraction if a division leaves a remainder. The library discards
+    remainders. With `allow_parentheses=False`, the library also ignores precedence."""
     exact = exact_value(entry["metadata"]["expression"])
     return (
         str(entry["answer"]) if exact is None or exact == forms.attempt(forms.number, entry["answer"]) else str(exact)
@@ -101,7 +103,7 @@ def syllogism(entry: Entry, config: Config) -> str:
 
 
 def syllogism_follows(entry: Entry) -> bool | None:
-    """Whether the conclusion follows from the two premises; None if that depends on existential import.
+    """Whether the conclusion follows from the two premises, or None if that depends on existential import.
 
     "All A are B" implies "Some A are B" in Aristotle's logic, where every term has a member, but not in modern logic.
     """
@@ -160,7 +162,7 @@ def family_relationships(entry: Entry, config: Config) -> str:
 
 
 def time_intervals(entry: Entry, config: Config) -> str:
-    """The elapsed time, which the library computes wrongly for some formats: see `arithmetic.elapsed_time`."""
+    """The elapsed time, which the library computes wrongly for some formats (see `arithmetic.elapsed_time`)."""
     return elapsed_time(entry)
 
 
@@ -174,9 +176,9 @@ SOLVED = ("rush_hour", "boxnet")
 
 
 def gold_answer(task: str, entry: Mapping[str, Any], config: Config = NO_OPTIONS) -> str | None:
-    """The right answer to an entry of `task`, generated with the options `config`; None if it is unknown.
+    """The right answer to an entry of `task`, generated with the options `config`, or None if it is unknown.
 
-    If the stored answer is wrong, this is the right one according to the rules of the question: see `corrected`.
+    If the stored answer is wrong, this is the right one according to the rules of the question (see `corrected`).
     Entries of graph_color and rubiks_cube have an example of a right answer in their metadata instead. Those of
     rush_hour and boxnet have no answer at all, so their puzzles are solved here, which takes tens of milliseconds for
     rush_hour. The example stored for propositional_logic often restates a premise or is a variable that does not
@@ -188,7 +190,7 @@ def gold_answer(task: str, entry: Mapping[str, Any], config: Config = NO_OPTIONS
     if task == "jugs" and "No solution" in answer:
         return None  # the library's solver only handles three jugs
     if task in ("simple_integration", "intermediate_integration") and "Integral(" in answer:
-        return None  # the library could not solve it and stores the question instead
+        return None  # the library could not solve the puzzle and stores the question instead
     return None if answer is None else str(answer)
 
 
@@ -204,7 +206,7 @@ STORED_ELSEWHERE: Mapping[str, Callable[[Entry], str | None]] = {
     "boxnet": move_games.solve_boxnet,
     "graph_color": lambda entry: json.dumps(entry["metadata"]["possible_answer"]),
     "propositional_logic": _conclusion,
-    "rubiks_cube": lambda entry: entry["metadata"]["example_correct_answer"] or None,  # only 3x3 cubes have one
+    "rubiks_cube": lambda entry: entry["metadata"]["example_correct_answer"] or None,  # only 3x3 cubes have an example
     "rush_hour": move_games.solve_rush_hour,
 }
 """For tasks whose entries do not have an `answer`, the function that returns the gold answer of an entry."""

@@ -14,8 +14,8 @@ equivalent to the formula (W. V. Quine, The problem of simplifying truth functio
 A formula is a *conclusion* if the premises together imply it, it is neither always true nor always false, and no part
 of it is implied by a single premise. For example, `P` and `P → Q` together imply `Q`, `Q ∨ R` and `R → Q`, which are
 conclusions. They also imply formulas that are not conclusions: `P`, `P ∨ R`, `¬P ∨ Q` and `(P → Q) ∨ R` (each implied
-by one premise), and `P ∧ Q` and the conjunction of the premises (`P` is a part of both). The last condition matters:
-without it, the conjunction of the premises would be a right answer to every question that has one.
+by one premise), and `P ∧ Q` and the conjunction of the premises (`P` is a part of both). The last condition is
+necessary, because the conjunction of the premises would otherwise be a right answer to every question that has one.
 """
 
 import re
@@ -52,13 +52,13 @@ _DENIALS = {
     *("impossible", "lie", "¬"),
 }
 MAX_DEPENDS = 10
-"""Maximum number of variables that a formula may depend on; formulas with more are not examined and never count as a
-conclusion. No level of the library has more, and the number of possible parts triples with each variable."""
-MAX_PREMISE_TOKENS = 20_000  # premises come from the library; the limit for answers would reject long ones
+"""Maximum number of variables that a formula may depend on. Formulas with more variables are not examined and never
+count as a conclusion. No level of the library has more, and the number of possible parts triples with each variable."""
+MAX_PREMISE_TOKENS = 20_000  # premises come from the library, and the limit for answers would reject long ones
 
 
 def knights_knaves(answer: str, entry: Entry, config: Config) -> float:
-    """The right role of every inhabitant, in any order.
+    """Accept the right role of every inhabitant, in any order.
 
     There is no partial credit, because guessing gets about half of the roles right.
     """
@@ -70,10 +70,10 @@ def knights_knaves(answer: str, entry: Entry, config: Config) -> float:
 
 
 def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, bool] | None:
-    """The role of each name in the text; None if the text contradicts itself or contains a negation. Other words
-    are ignored, but only words in `_LINKS` may come between a name and its role."""
+    """The role of each name in the text, or None if the text contradicts itself or contains a negation. Other words are
+    ignored, but only words in `_LINKS` may come between a name and its role."""
     claims: dict[str, bool] = {}
-    pending: list[str] = []  # names still without a role
+    pending: list[str] = []  # names that do not have a role yet
     plural = False
     last: bool | None = None
     for word in re.findall(r"[^\W\d_]+|¬", answer.casefold()):
@@ -94,13 +94,14 @@ def _claims(answer: str, names: set[str], roles: dict[str, bool]) -> dict[str, b
 
 
 def family_relationships(answer: str, entry: Entry, config: Config) -> float:
-    """The stored relationship, ignoring case and hyphens."""
+    """Accept the stored relationship, ignoring case and hyphens."""
     words = answer.casefold().replace("-", " ").replace("‑", " ").split()
     return words == str(entry["answer"]).replace("-", " ").split()
 
 
 def propositional_logic(answer: str, entry: Entry, config: Config) -> float:
-    """A conclusion as defined in the module docstring: it follows, and no part of it follows from a single premise.
+    """Accept a conclusion as defined in the module docstring, which means that it follows and that no part of it
+    follows from a single premise.
 
     Only a formula's meaning counts, so equivalent formulas get the same verdict if they can be parsed and use the
     question's variables. The library's grader accepts anything that follows and is neither a tautology nor a single
@@ -133,7 +134,7 @@ class Premises:
         if len(depends) > MAX_DEPENDS:
             return False
         others = [name for name in self.variables if name not in depends]
-        table = columns([*depends, *others])  # in this order, the table of `depends` alone comes first
+        table = columns([*depends, *others])  # in this order, the part of the table for `depends` alone comes first
         every = always(table)
         rows = always(columns(depends))
         # A clause is false on a cube of the table: the rows in which all its literals are false. The parts therefore
@@ -154,12 +155,12 @@ class Premises:
         return True
 
     def literals(self) -> list[str]:
-        """The variables and negated variables that are conclusions; none if the premises contradict each other."""
+        """The variables and negated variables that are conclusions. Empty if the premises contradict each other."""
         return [text for text, column in self._literals() if self._together and self._is_new(column)]
 
     def conclusion(self) -> str | None:
-        """The shortest conclusion that is a literal or a disjunction of two literals; None if none exists, or if the
-        premises contradict each other and thus imply everything."""
+        """The shortest conclusion that is a literal or a disjunction of two literals. None if there is no such
+        conclusion, or if the premises contradict each other and thus imply everything."""
         if not self._together:
             return None
         literals = list(self._literals())
@@ -235,8 +236,8 @@ def _unary(tokens: list[tuple[str, str]], depth: int) -> Formula:
 
 
 def columns(variables: Collection[str]) -> dict[str, int]:
-    """Each variable's column in the truth table: bit i is the variable's value in row i. The first variable's column
-    alternates between 0 and 1."""
+    """Each variable's column in the truth table, where bit i is the variable's value in row i. The first variable's
+    column alternates between 0 and 1."""
     if len(variables) > MAX_VARIABLES:
         raise ValueError(f"a truth table can have at most {MAX_VARIABLES} variables, not {len(variables)}")
     every = always(variables)
@@ -251,7 +252,7 @@ def always(variables: Collection[str]) -> int:
 
 
 def truth(formula: Formula, table: Mapping[str, int]) -> int:
-    """The formula's column in the truth table: bit i is 1 if the formula is true in row i."""
+    """The formula's column in the truth table, where bit i is 1 if the formula is true in row i."""
     every = always(table)
 
     def column(formula: Formula) -> int:

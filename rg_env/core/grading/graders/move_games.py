@@ -2,14 +2,14 @@
 rules.
 
 A list with an illegal move is wrong, except in sokoban, where walking into a wall does nothing. The library does not
-store solutions to rush_hour and boxnet puzzles; `solve_rush_hour` and `solve_boxnet` find them.
+store solutions to rush_hour and boxnet puzzles. `solve_rush_hour` and `solve_boxnet` find them.
 
-Rush hour: a vehicle never leaves its line (a row or column), so the state of the board has one number per vehicle: the
-position of its first cell on that line.
+Rush hour: a vehicle never leaves its line (a row or column), so the state of the board has one number per vehicle,
+which is the position of its first cell on that line.
 
 Boxnet: a plan is a list of steps. In a step, each agent can do one thing with a box that is in its square when the step
-starts: move the box to an adjacent square, or match it with a target of the same color in the same square. Matching
-removes the box and the target.
+starts. It can move the box to an adjacent square, or match it with a target of the same color in the same square.
+Matching removes the box and the target.
 """
 
 import json
@@ -29,7 +29,7 @@ _DISK_MOVE = re.compile(
 )
 _CHARS_PER_LINE = 8
 _MORE_LINES = 200
-"""Additional lines allowed, for blank lines; a move takes 31 characters."""
+"""Number of additional lines allowed, for blank lines. A move takes 31 characters."""
 _KNIGHT_MOVE = re.compile(r"\b([wb])\s*,\s*([a-z]\d{1,2})\s*,\s*([a-z]\d{1,2})\b", re.IGNORECASE)
 _KNIGHT_MOVES = re.compile(
     r"[\[(]?\s*(['\"]?)M\1(?:(?:\s*[,;]\s*|\s+)\1M\1)*\s*[\])]?".replace(
@@ -37,28 +37,29 @@ _KNIGHT_MOVES = re.compile(
     ),
     re.IGNORECASE,
 )
-"""A list of moves as JSON or bare, all in the same quotes."""
+"""A list of moves, as JSON or without brackets, all in the same kind of quotes."""
 _SIDE = 6
 _MAX_STATES = 200_000
 """Number of states after which the solver gives up. No puzzle in the library has more than 147,355."""
-_SLIDE = re.compile(r"([A-Z])\1{0,2}([+-])(\d{1,2})")  # also `AA+1`, because the question calls the red car AA
+# `AA+1` is also accepted, because the question calls the red car AA.
+_SLIDE = re.compile(r"([A-Z])\1{0,2}([+-])(\d{1,2})")
 _ACTION = re.compile(
     r"agent\[N,N\]:move\((box_[^(),]+),(?:square\[N,N\]|(target_[^()]+))\)".replace("N", r"(\d{1,3}\.5)"), re.IGNORECASE
 )
 
 _S = TypeVar("_S")
 _State = tuple[int, ...]
-"""State of a rush_hour board: the place of each vehicle on its line."""
+"""State of a rush_hour board, which is the place of each vehicle on its line."""
 _Knights = tuple[frozenset[str], frozenset[str], str]
 """State of a knight_swap board: the squares of the knights to move and of the others, and the side to move."""
 _Squares = dict[str, list[str]]
-"""Items in each square. A square's name has the coordinates of its center: `0.5_1.5`."""
+"""Items in each square. A square is named after the coordinates of its center, such as `0.5_1.5`."""
 
 
 def _shortest(
     start: _S, moves: Callable[[_S], Iterable[tuple[str, _S]]], done: Callable[[_S], bool]
 ) -> list[str] | None:
-    """The moves on a shortest path to a `done` state; None if no path exists, or if there are too many states."""
+    """The moves on a shortest path to a `done` state, or None if no path exists or there are too many states."""
     came_from: dict[_S, tuple[_S, str] | None] = {start: None}
     queue = deque([start])
     while queue and len(came_from) < _MAX_STATES:
@@ -77,7 +78,8 @@ def _shortest(
 
 
 def tower_of_hanoi(answer: str, entry: Entry, config: Config) -> float:
-    """Any number of legal moves that bring all disks to the target peg; the question does not ask for the fewest.
+    """Accept any number of legal moves that bring all disks to the target peg. The question does not ask for the fewest
+    moves.
 
     Checking a move takes constant time, and the length limit on answers bounds the number of moves.
     """
@@ -99,10 +101,10 @@ def tower_of_hanoi(answer: str, entry: Entry, config: Config) -> float:
 
 
 def knight_swap(answer: str, entry: Entry, config: Config) -> float:
-    """Any sequence of legal moves by alternating sides that swaps the colors, or "No" if that is impossible.
+    """Accept any sequence of legal moves by alternating sides that swaps the colors, or "No" if that is impossible.
 
     According to the question, a legal move is a knight's move to an empty square. To make a puzzle impossible, the
-    library forbids a move without mentioning it in the question; if the puzzle is still possible under the question's
+    library forbids a move without mentioning it in the question. If the puzzle is still possible under the question's
     rules, `graders.gold` provides a solution.
     """
     if answer.strip(" \t\r\n\"'[].").lower() == "no":
@@ -142,7 +144,7 @@ def _knights(
 
 @lru_cache(maxsize=1024)
 def solve_knight_swap(pieces: tuple[tuple[str, str], ...], first: str) -> str:
-    """A shortest list of moves that swaps the knights, or "No" if none exists.
+    """A shortest list of moves that swaps the knights, or "No" if there is no such list.
 
     The library's boards have at most 12 squares, so the search visits at most 70,000 states.
     """
@@ -152,7 +154,7 @@ def solve_knight_swap(pieces: tuple[tuple[str, str], ...], first: str) -> str:
 
 
 def sokoban(answer: str, entry: Entry, config: Config) -> float:
-    """A sequence of the letters U, D, L and R that pushes all boxes onto goals. Blocked steps do nothing."""
+    """Accept a sequence of the letters U, D, L and R that pushes all boxes onto goals. Blocked steps do nothing."""
     moves = re.sub("[ \t\r\n,;'\"[\\]]", "", answer).upper()
     if not moves or set(moves) - set("UDLR"):
         return 0.0
@@ -195,7 +197,7 @@ class _Board(NamedTuple):
         return cells
 
     def reach(self, taken: int, vehicle: int, place: int) -> Iterator[int]:
-        """The places to which a vehicle can slide in either direction before it meets another one; `taken` is the bit
+        """The places to which a vehicle can slide in either direction before it meets another one. `taken` is the bit
         mask of all occupied cells."""
         masks = self.masks[vehicle]
         others = taken ^ masks[place]
@@ -207,7 +209,7 @@ class _Board(NamedTuple):
 
 
 def read_board(description: str) -> _Board:
-    """Read a board from 36 letters, row by row: `o` is an empty cell, and `x` is a wall.
+    """Read a board from 36 letters, row by row, where `o` is an empty cell and `x` is a wall.
 
     Vehicles are sorted by letter, and the question calls them A, B, C, ... in that order. These names can differ from
     the letters in the description, which may skip some letters.
@@ -228,7 +230,7 @@ def read_board(description: str) -> _Board:
 
 
 def rush_hour(answer: str, entry: Entry, config: Config) -> float:
-    """Any number of legal moves that bring the red car to the exit. The last one may drive it off the board.
+    """Accept any number of legal moves that bring the red car to the exit. The last move may drive it off the board.
 
     A move through a vehicle, a wall or the edge is illegal, although the library's own grader only shortens it.
     """
@@ -252,8 +254,8 @@ def rush_hour(answer: str, entry: Entry, config: Config) -> float:
 def solve_rush_hour(entry: Mapping[str, Any]) -> str | None:
     """A shortest solution in the question's format. A slide of any length counts as one move.
 
-    None if no solution exists, or if there are too many states to search. Takes about 20 ms, and up to 0.5 s if many
-    vehicles can move.
+    The result is None if no solution exists, or if there are too many states to search. The search takes about 20 ms,
+    and up to 0.5 s if many vehicles can move.
     """
     board = read_board(entry["metadata"]["board_config"])
 
@@ -268,7 +270,7 @@ def solve_rush_hour(entry: Mapping[str, Any]) -> str | None:
 
 
 def boxnet(answer: str, entry: Entry, config: Config) -> float:
-    """Any plan that matches all boxes, not only the shortest; partial credit is the share of matched boxes.
+    """Accept any plan that matches all boxes, not only the shortest one. Partial credit is the share of matched boxes.
 
     A plan with an impossible action is wrong, although the library's own grader only skips the action.
     """
@@ -306,8 +308,8 @@ def _do(step: dict[Any, Any], squares: _Squares) -> bool:
 
 
 def solve_boxnet(entry: Mapping[str, Any]) -> str:
-    """A plan that matches all boxes, one action per step: each box in turn moves to the nearest remaining target of
-    its color."""
+    """A plan that matches all boxes, with one action per step. Each box in turn moves to the nearest remaining target
+    of its color."""
     squares: _Squares = entry["metadata"]["initial_state"]
     targets = [(item, name) for name, items in squares.items() for item in items if item.startswith("target_")]
     plan = []
@@ -327,7 +329,7 @@ def solve_boxnet(entry: Mapping[str, Any]) -> str:
 
 
 def _route(start: str, end: str) -> list[str]:
-    """The squares from `start` to `end`, both included: first along one axis, then along the other."""
+    """The squares from `start` to `end`, both included, first along one axis and then along the other."""
     at, goal = [float(part) for part in start.split("_")], [float(part) for part in end.split("_")]
     path = [start]
     for axis in (0, 1):
@@ -360,12 +362,13 @@ _OPERATIONS: dict[str, Callable[[int, int], int]] = {
 
 
 def path_star(answer: str, entry: Entry, config: Config) -> float:
-    """The stored path, which is the only correct one, because the branches of a star do not meet."""
+    """Accept the stored path, which is the only correct one, because the branches of a star do not meet."""
     return forms.parts(answer.casefold()) == str(entry["answer"]).split()
 
 
 def shortest_path(answer: str, entry: Entry, config: Config) -> float:
-    """Any shortest path through open cells, or `infeasible` if no path exists. A longer path scores at most 0.5."""
+    """Accept any shortest path through open cells, or `infeasible` if no path exists. A longer path scores at most
+    0.5."""
     shortest = entry["metadata"]["solution"]
     path = forms.parts(answer.casefold())
     if not shortest:
@@ -385,7 +388,7 @@ def _worth(steps: list[str], shortest: int) -> float:
 
 
 def quantum_lock(answer: str, entry: Entry, config: Config) -> float:
-    """Any sequence of buttons that reaches the target in as few presses as possible. A longer sequence scores at
+    """Accept any sequence of buttons that reaches the target in as few presses as possible. A longer sequence scores at
     most 0.5.
 
     In the question, the light toggles "whenever you press a button". Taken literally, this includes a button for the
