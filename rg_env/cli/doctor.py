@@ -42,7 +42,8 @@ def add(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run `rg-env doctor` and return the exit code: 1 if a check failed."""
-    from rg_env.jobs.doctor import PlannedRun, as_json, closing_line, diagnose
+    from rg_env.jobs.doctor import diagnose
+    from rg_env.jobs.doctor.machine import PlannedRun, as_json, closing_line
     from rg_env.training.config.load import load_train_config
     from rg_env.training.config.schema import TrainConfig
 

@@ -49,7 +49,10 @@ def add(commands: Any) -> None:
 
 def gpu_numbers(text: str) -> list[int]:
     """An argparse type: numbers separated by commas."""
-    return [int(part) for part in text.split(",")]
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} must be numbers of GPUs, such as 0 or 0,1") from None
 
 
 def run(options: argparse.Namespace) -> int:

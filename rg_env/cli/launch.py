@@ -68,7 +68,10 @@ def parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Nam
 
 def shell_words(text: str) -> tuple[str, ...]:
     """An argparse type: words as in a shell."""
-    return tuple(shlex.split(text))
+    try:
+        return tuple(shlex.split(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} has an unclosed quote; write options as in '--seed 1'") from None
 
 
 def gpus(text: str) -> tuple[str, ...]:

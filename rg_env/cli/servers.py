@@ -80,5 +80,12 @@ def _vllm(options: argparse.Namespace) -> int:
     from rg_env.inference.vllm.client import vllm_command
 
     Machine.here().check_installed()
-    environment, arguments = vllm_command(options.model, options.options, len(machine_gpus()))
+    gpus = machine_gpus()
+    if not gpus and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
+        print(
+            "vLLM reserves most of this machine's memory for its KV cache; if it fails for lack of memory, set "
+            "VLLM_CPU_KVCACHE_SPACE to the size of the cache in GiB, such as 1",
+            flush=True,
+        )
+    environment, arguments = vllm_command(options.model, options.options, len(gpus))
     os.execve(arguments[0], arguments, {**os.environ, **environment})  # so that signals reach the server itself

@@ -393,10 +393,7 @@ def _log_folder(given: str | None, name: str) -> Path:
     """Create a new log folder, or the given one, which must not contain logs yet."""
     folder = Path(given) if given else LOGS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     free_folder(folder, "", may_have_files=True, remedy="choose another --log-dir")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputFolderError(f"cannot write to {folder}: {error.strerror}; choose another --log-dir") from error
+    folder.mkdir(parents=True, exist_ok=True)
     if any(folder.glob("*.log")):
         raise OutputFolderError(f"{folder} has the logs of another run: choose another --log-dir")
     return folder

@@ -29,6 +29,8 @@ from rg_env.training.config.load import load_train_config
 from rg_env.training.config.plan import plan
 from rg_env.training.config.schema import EngineConfig, TrainConfig
 
+PORT = "10000 + SLURM_JOB_ID % 10000 * 2"
+"""vLLM's port as a shell expression: each job has two ports of its own, below the system's ephemeral range."""
 INHERITED = ("HF_HOME", "RG_ENV_CACHE")
 """Environment variables copied into the script. API keys are not copied: programs read them from `.env`."""
 _SEEDS = r"[0-9]{1,9}(-[0-9]{1,9}(:0*[1-9][0-9]*)?)?"
@@ -166,9 +168,8 @@ def sbatch_script(job: SlurmJob) -> str:
     )
     environment.filters["quote"] = lambda word: shlex.quote(str(word))
     template = Path(__file__).with_name("slurm.sh.jinja").read_text(encoding="utf-8")
-    return environment.from_string(template).render(
-        job=job, checkout=checkout, exports=exports, options=options, sweep_file=SWEEP_FILE, **values
-    )
+    fixed = {"job": job, "checkout": checkout, "exports": exports, "port": PORT, "sweep_file": SWEEP_FILE}
+    return environment.from_string(template).render(**fixed, options=options, **values)
 
 
 def write_script(script: str, file: Path, *, force: bool = False) -> None:
@@ -213,7 +214,8 @@ def _evaluation(job: SlurmJob) -> Values:
         raise InputError(f"--gpus {job.gpus}: serving.kind=embedded uses one GPU: use --gpus 1 or serving.kind=vllm")
     # If vLLM does not start, the job fails rather than evaluating on the CPU.
     serving = ["serving.kind=vllm"] if config.serving.kind == "auto" else []
-    return {"kind": "evaluation", "root": config.output.dir or "outputs", "settings": serving}
+    root = config.output.dir or "outputs"
+    return {"kind": "evaluation", "root": root, "settings": serving, "head": [f"output      {root}/{job.name}-JOBID"]}
 
 
 def _training(job: SlurmJob, document: Document) -> Values:
@@ -227,14 +229,21 @@ def _training(job: SlurmJob, document: Document) -> Values:
     if job.sweep:
         sweep = load_sweep(job.config, job.overrides, job.sweep, processes=processes)
         configs = sweep.configs
+        root = configs[0].output.dir or "outputs"
         values |= {"points": sweep.points, "described": to_yaml(sweep.described())}
-        folder = f"{shlex.quote(configs[0].output.dir or 'outputs')}/{job.name}-JOBID"
-        head = [f"Compare the sweep's runs at any time with: rg-env compare {folder}"]
+        head = [f"Compare the sweep's runs at any time with: rg-env compare {shlex.quote(root)}/{job.name}-JOBID"]
         head += [f"{counted(len(sweep.points), 'job')}, one per point", *notes(sweep)]
     else:
-        configs = (load_train_config(job.config, job.overrides, processes=processes),)
-        head = plan(configs[0], processes)
-    values |= {"root": configs[0].output.dir or "outputs", "head": head}
+        config = load_train_config(job.config, job.overrides, processes=processes)
+        configs, root = (config,), config.output.dir or "outputs"
+        # The script chooses the folder and the port itself, so those in the config would mislead.
+        folder = f"{root}/{job.name}-JOBID{'/seed-SEED' if job.array else ''}"
+        output = config.output.model_copy(update={"dir": folder})
+        head = plan(config.model_copy(update={"output": output}), processes)
+        head[0] = head[0].replace(f"{config.engine.host}:{config.engine.port}", "127.0.0.1:PORT")
+    if not embedded:
+        head.append(f"port        PORT is {PORT}")
+    values |= {"root": root, "head": head}
     if embedded and job.gpus > 1:
         waiting = f"{job.gpus - 1} wait{'s' * (job.gpus == 2)}"
         head.append(

@@ -27,20 +27,8 @@ from rg_env.publish.contents import CURVE, publishable
 from rg_env.tiny import TINY
 
 Values = dict[str, Any]
-_PARTS = {
-    "training": "Tasks it was trained on",
-    "held_out": "Tasks it was not trained on",
-    "labelled": "Other questions, under their own labels",
-}
 _KINDS = {"accuracy": "sampled", "greedy_accuracy": "greedy"}
 _LICENSE = ("license", "license_name", "license_link")
-_PEAKS = ("memory/peak_gpu_gb", "memory/peak_rss_gb")
-_GRADING = {
-    "hardened": "correct or not, by rg-env's own graders, which differ from Reasoning Gym's for some tasks "
-    "(`rg-env tasks --audit` lists them)",
-    "partial": "the reward gives credit for real progress; accuracy counts only correct answers",
-    "upstream": "by Reasoning Gym's own formulas, which accept some wrong answers; answers are never run as code",
-}
 
 
 def find_license(base: Base, api: HfApi | None = None) -> dict[str, str | None]:
@@ -70,8 +58,8 @@ def card(request: PushRequest, checkpoint: Checkpoint, license: Values, paths: S
     """Render the card. `paths` are the other files in the repository."""
     run = checkpoint.run
     config, arguments = (publishable(values) for values in (run.config(), run.arguments())) if run else ({}, {})
-    environment, manifest = arguments.get("environment", {}), run.manifest() if run else {}
-    outcome, rows = run.results() if run else None, manifest.get("rows") or {}
+    manifest = run.manifest() if run else {}
+    rows = manifest.get("rows") or {}
     own = _own_data(config)
     before, after = (_evaluation(run, step, own) for step in (0, checkpoint.step))
     if before and after and before.environments != after.environments:
@@ -84,7 +72,6 @@ def card(request: PushRequest, checkpoint: Checkpoint, license: Values, paths: S
         [("training", rows, "train"), ("evaluation", rows, "eval")] if rows else []
     )
     sources += [("evaluation", each, "eval") for each in manifest.get("evaluation_rows", [])]
-    metrics = run.metrics() if run else []
     return _TEMPLATE.render(
         request=request,
         checkpoint=checkpoint,
@@ -102,15 +89,12 @@ def card(request: PushRequest, checkpoint: Checkpoint, license: Values, paths: S
         copies=list(_copies(config, paths)),
         config=config,
         from_config=run is not None and run.arguments_file.is_file(),
-        environment=environment,
-        training=arguments.get("training", {}),
+        arguments=arguments,
         manifest=manifest,
-        outcome=outcome,
-        tasks=rows.get("tasks", []),
+        outcome=run.results() if run else None,
         gpus=Counter(manifest.get("hardware", {}).get("gpus", [])),
-        peaks={key: max((line[key] for line in metrics if line.get(key)), default=None) for key in _PEAKS},
+        metrics=run.metrics() if run else [],
         splits=[(kind, each, each["splits"][split], split_hash(each, split)) for kind, each, split in sources],
-        grading_note=_GRADING.get(environment.get("grading"), "not recorded"),
     )
 
 
@@ -192,9 +176,9 @@ def _eval_results(evaluation: Results, own_data: str | None) -> Iterator[EvalRes
 
 
 def _tables(shown: Results) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield the title and rows of each table; the models of `shown` are the columns."""
+    """Yield the part of the evaluation and the rows of each table; the models of `shown` are the columns."""
     heads = ["accuracy", "questions", *shown.models, *(["difference", "p"] if len(shown.models) > 1 else [])]
-    for part, title in _PARTS.items():
+    for part in ("training", "held_out", "labelled"):
         tasks = {code(name): task for name, task in shown.tasks.items() if task.part == part}
         rows: list[list[str]] = []
         if part == "training" and len(tasks) > 1:
@@ -205,7 +189,7 @@ def _tables(shown: Results) -> Iterator[tuple[str, list[list[str]]]]:
             rows += _row(name, task.scores.n, scores, "accuracy", task.comparisons)
             rows += _row(name, task.scores.n, scores, "greedy_accuracy")
         if rows:
-            yield title, [heads, *rows]
+            yield part, [heads, *rows]
 
 
 def _row(

@@ -5,6 +5,15 @@
 The rounded weights are written to a temporary folder, which is renamed once the written model has been compared with
 the trained one. If a check fails, the temporary folder is deleted. An export needs memory for one copy of the model in
 float32 and one in the dtype of the export, or for two in float32 if adapters are merged.
+
+To verify an export, the folder is loaded with `from_pretrained`, as users would load it. The trained model is built in
+float32 from the checkpoint's weights. All tensors must be equal, apart from rounding. On fixed prompts, the logits of
+the two models may differ by at most the rounding error of the export's dtype.
+
+A run's `eval_results/eval_step_N.json` records, for each frozen question, whether the greedy answer after step N was
+correct. The first 20 problems of the training tasks are rebuilt from the run's files and checked against the recorded
+hash. The exported model answers them, and the numbers of correct answers are compared. Code that a run's config imports
+is not executed, so the answers of such a run are not compared.
 """
 
 import math
@@ -21,22 +30,40 @@ from typing import Any
 import torch
 from huggingface_hub import save_torch_state_dict
 from safetensors import SafetensorError
+from transformers import AutoModelForCausalLM
 
-from rg_env.core.run_folder import removed_on_error
+from rg_env.core.data.manifest import hash_of_rows
+from rg_env.core.environment import ReasoningGym
+from rg_env.core.run_folder import RunFolder, removed_on_error
 from rg_env.core.text import counted, listed, reason_of
 from rg_env.errors import ExportError, InputError, OutputFolderError, RGEnvError
-from rg_env.publish import verify
+from rg_env.evaluation.results import Environment, read_results
+from rg_env.inference.embedded.engine import EmbeddedEngine
+from rg_env.inference.models import best_device
+from rg_env.inference.protocol import PromptEncoder, Sampling
 from rg_env.publish.checkpoint import Checkpoint, find_checkpoint
 from rg_env.publish.model import Companions, adapted, build, match, trained_weights
 from rg_env.publish.weights import Weights, read_weights
 from rg_env.training.checkpointing.files import ADAPTER, WEIGHTS, weight_files
+from rg_env.training.rollouts import RolloutSampler
 from rg_env.training.weight_sync import unmergeable
 
-RUN = "run"
-"""Folder with files of the run in an export or a published model."""
 Say = Callable[[str], None]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 SHARD_SIZE = "5GB"
+PROMPTS = (
+    "How many legs are there in total if you have 3 cats and 2 ants?",
+    "Think step by step, then give the final answer as <answer>your answer here</answer>.",
+    "def f(x):\n    return [y ** 2 for y in x if y % 2 == 0]  # 0.5 + 17 = 17.5",
+    "Übung macht den Meister; 練習は裏切らない.",
+)
+"""Fixed prompts; each is truncated to `PROMPT_TOKENS`."""
+PROMPT_TOKENS = 8
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
+"""Maximum difference between logits by dtype: RMS of the differences, relative to that of the centered logits."""
+PROBLEMS = 20
+SLACK = 2
+"""Number of verdicts that may differ if the weights were rounded, or if the engine or device differs."""
 
 
 @dataclass(frozen=True)
@@ -79,8 +106,8 @@ def export(request: ExportRequest, say: Say = print) -> Path:
         run = checkpoint.run
         for file in (run.config_file, run.arguments_file, run.manifest_file) if run else ():
             if file.is_file():
-                (aside / RUN).mkdir(exist_ok=True)
-                shutil.copyfile(file, aside / RUN / file.name)
+                (aside / "run").mkdir(exist_ok=True)
+                shutil.copyfile(file, aside / "run" / file.name)
     return out
 
 
@@ -99,7 +126,7 @@ def check_exportable(checkpoint: Checkpoint) -> None:
 def _export_model(request: ExportRequest, checkpoint: Checkpoint, aside: Path, say: Say) -> None:
     companions, weights = Companions(checkpoint), _read(request, checkpoint, say)
     model, reference = build(companions.config), None
-    prompts = verify.prompt_ids(companions.tokenizer, model.get_input_embeddings().weight.shape[0])
+    prompts = prompt_ids(companions.tokenizer, model.get_input_embeddings().weight.shape[0])
     if request.merge_lora:
         reference, weights = _merged(checkpoint, weights, prompts)
     weights, left = match(model, weights)
@@ -113,20 +140,19 @@ def _export_model(request: ExportRequest, checkpoint: Checkpoint, aside: Path, s
     _write(weights, dtype, aside, WEIGHTS, say)
     if not request.verify:
         return
-    verify.check_tensors(weights, read_weights("plain", aside)[1], "the export differs from the checkpoint")
+    check_tensors(weights, read_weights("plain", aside)[1], "the export differs from the checkpoint")
     tensors = "every tensor equals the trained one"
     if not request.merge_lora and _matches_whole(checkpoint, model, weights, say):
         tensors += f" and the one in {WEIGHTS}"
     rounded = any(weight.dtype != dtype for weight in weights.values() if weight.is_floating_point())
     if reference is None:
-        reference = verify.logits(verify.trained_model(model, weights), prompts)
+        reference = logits(trained_model(model, weights), prompts)
     del model, weights  # free memory before the exported model is loaded
-    written = verify.logits(verify.load(aside, torch.float32), prompts)
-    difference = verify.check_logits(reference, written, verify.TOLERANCE[dtype if rounded else torch.float32])
+    written = logits(load(aside, torch.float32), prompts)
+    difference = check_logits(reference, written, TOLERANCE[dtype if rounded else torch.float32])
     say(f"verified: {tensors}; the relative difference of logits on fixed prompts is {difference:.1g}")
     lossless = not request.merge_lora and not rounded
-    load = partial(verify.load, aside, dtype)
-    say(verify.check_answers(checkpoint, load, companions.tokenizer, lossless=lossless))
+    say(check_answers(checkpoint, partial(load, aside, dtype), companions.tokenizer, lossless=lossless))
 
 
 def _export_adapters(request: ExportRequest, checkpoint: Checkpoint, aside: Path, say: Say) -> None:
@@ -138,13 +164,13 @@ def _export_adapters(request: ExportRequest, checkpoint: Checkpoint, aside: Path
     if not request.verify:
         return
     model, tokenizer = adapted(checkpoint, aside), companions.tokenizer
-    verify.check_tensors(weights, read_weights("adapter", aside)[1], "the export differs from the checkpoint")
-    prompts = verify.prompt_ids(tokenizer, model.get_input_embeddings().weight.shape[0])
-    if not torch.isfinite(verify.logits(model, prompts)).all():
+    check_tensors(weights, read_weights("adapter", aside)[1], "the export differs from the checkpoint")
+    prompts = prompt_ids(tokenizer, model.get_input_embeddings().weight.shape[0])
+    if not torch.isfinite(logits(model, prompts)).all():
         raise ExportError("the base model with these adapters produces non-finite values")
     say("verified: every tensor equals the trained one, and PEFT loads the adapters into the base model")
     lossless = all(weight.dtype == (dtype or weight.dtype) for weight in weights.values())
-    say(verify.check_answers(checkpoint, lambda: model, tokenizer, lossless=lossless))
+    say(check_answers(checkpoint, lambda: model, tokenizer, lossless=lossless))
 
 
 def _read(request: ExportRequest, checkpoint: Checkpoint, say: Say) -> Weights:
@@ -161,7 +187,7 @@ def _merged(checkpoint: Checkpoint, weights: Weights, prompts: torch.Tensor) -> 
         model = adapted(checkpoint, Path(folder))
     if reason := unmergeable(model):
         raise InputError(f"the adapters cannot be merged: {reason}, or export without --merge-lora")
-    reference = verify.logits(model, prompts)  # computed first, because merging changes the model
+    reference = logits(model, prompts)  # computed first, because merging changes the model
     return reference, model.merge_and_unload().state_dict()
 
 
@@ -179,7 +205,7 @@ def _matches_whole(checkpoint: Checkpoint, model: Any, weights: Weights, say: Sa
     except ExportError as error:
         say(f"{WEIGHTS} next to the shards is ignored: {error}")
         return False
-    verify.check_tensors(weights, whole, f"{WEIGHTS} and the shards in {folder} are from different steps, or damaged")
+    check_tensors(weights, whole, f"{WEIGHTS} and the shards in {folder} are from different steps, or damaged")
     return True
 
 
@@ -247,3 +273,148 @@ def _new_folder(out: Path) -> Iterator[Path]:
         raise
     except (OSError, SafetensorError) as error:  # the latter if the disk is full
         raise OutputFolderError(f"cannot write {out}: {reason_of(error)}; partial files were removed") from error
+
+
+# Verification
+
+
+def prompt_ids(tokenizer: Any, vocabulary: int) -> torch.Tensor:
+    """Concatenated token ids of the fixed prompts, `(1, L) int64`.
+
+    Raises:
+        ExportError: the tokenizer has token ids without an embedding in the model.
+    """
+    rows = [tokenizer(prompt, add_special_tokens=False)["input_ids"][:PROMPT_TOKENS] for prompt in PROMPTS]
+    ids = torch.tensor([[token for row in rows for token in row]], dtype=torch.long)
+    if not ids.numel() or max(int(ids.max()), len(tokenizer) - 1) >= vocabulary:
+        raise ExportError(
+            f"the tokenizer has {len(tokenizer)} tokens, but the model has embeddings for {vocabulary}: the "
+            "tokenizer may belong to another model"
+        )
+    return ids
+
+
+@torch.no_grad()
+def logits(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """Compute the logits, `(L, vocabulary) float32`."""
+    found: torch.Tensor = model(input_ids=ids, use_cache=False).logits[0]
+    return found.float()
+
+
+def load(folder: Path, dtype: torch.dtype) -> Any:
+    """Load the exported model with `from_pretrained`.
+
+    Raises:
+        ExportError: the model cannot be loaded, or the files lack some of its weights.
+    """
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "output_loading_info": True}
+    try:
+        model, info = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **options)
+    except Exception as error:
+        raise ExportError(f"the exported model cannot be loaded: {reason_of(error)}") from error
+    missing = [name for name in info["missing_keys"] if name not in model.all_tied_weights_keys]
+    if wrong := sorted(map(str, (*missing, *info["unexpected_keys"], *info["mismatched_keys"]))):
+        raise ExportError(f"in the exported model, {wrong[0]} is missing or unexpected, or has the wrong shape")
+    return model.eval()
+
+
+def check_tensors(trained: Weights, other: Weights, what: str) -> None:
+    """Raise an `ExportError` that starts with `what` unless each trained weight, rounded to the dtype of the other
+    weight with this name, has the same value."""
+    for name, weight in trained.items():
+        if not torch.equal(other[name], weight.to(other[name].dtype)):
+            raise ExportError(f"{what}: {name} differs")
+
+
+def trained_model(model: Any, weights: Weights) -> Any:
+    """Fill a model without weights, in float32."""
+    tensors = {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}
+    model.load_state_dict(tensors, strict=False, assign=True)
+    model.tie_weights()
+    return model
+
+
+def check_logits(trained: torch.Tensor, written: torch.Tensor, tolerance: float) -> float:
+    """Relative difference between two sets of logits (L, vocabulary). Raises `ExportError` if it exceeds
+    `tolerance`."""
+    # Logits are only defined up to an additive constant.
+    one, other = (each - each.mean(dim=-1, keepdim=True) for each in (trained, written))
+    difference = float(torch.dist(one, other) / one.norm().clamp(min=1e-30))
+    if not difference <= tolerance:
+        raise ExportError(
+            f"on fixed prompts, the export's logits differ from the trained model's by {difference:.2g} of their "
+            f"norm, but rounding explains at most {tolerance:g}"
+        )
+    return difference
+
+
+def check_answers(checkpoint: Checkpoint, load: Callable[[], Any], tokenizer: Any, *, lossless: bool) -> str:
+    """Repeat part of the run's evaluation of this step with the exported model. Returns a description of the result, or
+    the reason why the answers cannot be compared.
+
+    Args:
+        load: loads the model; called only if the model is needed.
+        lossless: whether the export merged no adapters and rounded no weights.
+
+    Raises:
+        ExportError: the number of correct answers differs from the recorded one by more than the tolerance.
+        InputError: a file of the run is damaged.
+    """
+    run, step, skipped = checkpoint.run, checkpoint.step, "not compared with the run's accuracy"
+    if run is None or step not in run.evaluation_steps():
+        return f"{skipped}: no known run evaluated these weights"
+    results = read_results(run.evaluation_file(step))
+    greedy = [each for each in results.rollouts if (each["part"], each["draw"]) == ("training", "greedy")]
+    recorded = sorted(greedy, key=lambda each: each["problem"])[:PROBLEMS]
+    if not recorded or any(each["correct"] is None for each in recorded):
+        return f"{skipped}: the run recorded no greedy answers at step {step}"
+    env = _environment(run, next(each for each in results.environments if each.part == "training"))
+    if isinstance(env, str):
+        return f"{skipped}: {env}"
+    device, n = best_device(), len(recorded)
+    engine = EmbeddedEngine(load().to(device), tokenizer, model_name="export", seed=0)
+    names = ("max_tokens", "presence_penalty", "frequency_penalty", "repetition_penalty")
+    sampling = Sampling(temperature=0.0, **{name: getattr(results.sampling, name) for name in names})
+    answers = RolloutSampler(env, engine, PromptEncoder(tokenizer)).sample(env.eval_rows[:n], sampling)
+    right, before = (sum(bool(each["correct"]) for each in records) for records in (answers.records(), recorded))
+    slack = 0 if lossless and device == "cpu" and _is_exact(run) else SLACK
+    if abs(right - before) > slack:
+        rounding = f"; rounding may change up to {slack} answers; --dtype fp32 avoids rounding" if slack else ""
+        raise ExportError(
+            f"the export solves {right} of {n} frozen questions, but the run recorded {before} at step {step}{rounding}"
+        )
+    return f"verified: {right} of {n} frozen questions right, answered greedily; the run recorded {before}"
+
+
+def _environment(run: RunFolder, recorded: Environment) -> ReasoningGym | str:
+    """Rebuild the environment that the run's evaluation rows came from, or return the reason why that is impossible."""
+    if run.config().get("imports"):
+        return "its problems need custom code (imports), which is not executed here"
+    settings, rows = run.arguments()["environment"], run.manifest().get("rows")
+    if rows is None or "gym" not in settings:
+        return "its problems are not rg_env's, or the run has no manifest of them"
+    try:
+        env = ReasoningGym(
+            gym=settings["gym"],
+            num_train_examples=0,
+            num_eval_examples=recorded.n,
+            eval_seed=rows["splits"]["eval"]["seed"],
+            split_by=rows["split_by"],
+            system_prompt=settings["system_prompt"],
+            prompt_placement=settings["placement"],
+            preamble=settings["preamble"],
+            grading="upstream" if settings["grading"] == "upstream" else "hardened",  # same accuracy
+        )
+    except RGEnvError as error:
+        return f"its problems cannot be rebuilt: {reason_of(error)}"
+    if hash_of_rows(env.eval_rows) != recorded.prompts_sha256:
+        return "its problems cannot be rebuilt: their hash differs from the recorded one"
+    return env
+
+
+def _is_exact(run: RunFolder) -> bool:
+    """Whether the run's answers are reproducible on a CPU, because the embedded engine generated them there in
+    float32."""
+    training, outcome = run.arguments()["training"], run.results() or {}
+    on_cpu = outcome.get("engine") == "embedded" and training.get("use_cpu")
+    return bool(on_cpu and not (training.get("bf16") or training.get("fp16")))

@@ -126,6 +126,7 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
         (["launch", TINY_RUN, "--steps", "3"], "it is a config key; write training.max_steps=VALUE"),
         (["train", "--config", TINY_RUN], "has no option '--config': pass only its path: rg-env train CONFIG"),
         (["push", "--checkpoint_dir", "x", "--repo-id", "a/b"], "pass only its path: rg-env push CHECKPOINT"),
+        (["eval", "--models", "tiny", "--gpus", "a"], "argument --gpus: 'a' must be numbers of GPUs, such as 0 or 0,1"),
         (["eval", "--models", "tiny", "--category", "logic"], "no option '--category': use --tasks"),
         (["eval", "--model", "tiny", "--tasks", "gcd", "--output", "x"], "no option '--output': use --output-dir"),
         (["plot", "x.json", "--titel", "y"], "no option '--titel': did you mean --title?"),

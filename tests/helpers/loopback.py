@@ -1,13 +1,21 @@
 """A Starlette application as a real HTTP server on loopback, in a thread of this process."""
 
+import contextlib
+import json
 import socket
 import threading
 import time
-from typing import Self
+from collections.abc import Callable, Iterator
+from typing import Any, Self
 
+import pytest
 import uvicorn
 from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
+
+from rg_env.inference.vllm.client import VllmServer
 
 
 class LoopbackServer:
@@ -37,3 +45,19 @@ class LoopbackServer:
         self._server.should_exit = True
         self._thread.join(10)
         self._listener.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., VllmServer]]:
+    """Starts a server that answers with (status, body), by the last part of the path."""
+    with contextlib.ExitStack() as running:
+
+        def start(**answers: tuple[int, Any]) -> VllmServer:
+            async def answer(request: Request) -> Response:
+                status, body = answers.get(request.url.path.rsplit("/", 1)[-1], (404, "no"))
+                return Response(body if isinstance(body, bytes) else json.dumps(body), status)
+
+            server = LoopbackServer([Route("/{path:path}", answer, methods=["GET", "POST"])])
+            return VllmServer("127.0.0.1", running.enter_context(server).port)
+
+        yield start

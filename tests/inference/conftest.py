@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from loopback import serve  # noqa: F401  fixture
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rg_env.inference.embedded.engine import EmbeddedEngine

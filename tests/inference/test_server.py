@@ -191,38 +191,29 @@ REFUSED: dict[str, list[Any]] = {
         {"content": "no role"}, {"role": "user", "content": None},
         {"role": "user", "content": [{"type": "image_url", "image_url": {}}]},
     ))],
-    "stop": [[3], "", ["x", ""]], "tools": [[{"type": "function"}]], "tool_choice": ["required"],
-    "logit_bias": [{"5": 1}],
-    "response_format": [{"type": "json_object"}], "top_logprobs": [3], "min_tokens": [3], "guided_json": [{}],
-    "top_p": [0], "top_k": [1.5], "n": [0], "logprobs": [1], "seed": [2**70], "stream_options": [{"odd": 1}],
-    "model": [3],
+    "stop": [[3], "", ["x", ""]], "tool_choice": ["required"], "logit_bias": [{"5": 1}], "guided_json": [{}],
+    "top_p": [0], "top_k": [1.5], "n": [0], "logprobs": [1], "seed": [2**70], "model": [3],
 }  # fmt: skip
-
-
-@pytest.mark.parametrize(("field", "value"), [(field, value) for field in REFUSED for value in REFUSED[field]])
-def test_what_is_not_supported_is_refused(field: str, value: object) -> None:
-    """With a 400 that names the field; only nulls are ignored, which clients send for what they leave open."""
-    with pytest.raises(BadRequest) as caught:
-        ChatRequest.parse({"messages": MESSAGES, field: value})
-    assert (caught.value.status, caught.value.param) == (400, field)
-    assert field in str(caught.value)
-    assert ChatRequest.parse({"messages": MESSAGES, "anything": None}) == ChatRequest.parse({"messages": MESSAGES})
+UNSUPPORTED: dict[str, Any] = {
+    "tools": [{"type": "function"}], "top_logprobs=3": 3, "response_format.type='json_object'": {"type": "json_object"},
+    "modalities.0='audio'": ["audio"], "stream_options.odd": {"odd": 1}, "min_tokens": 3,
+}  # fmt: skip
+"""What a message names -> value of the field."""
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
-    [
-        ("tools", [{"type": "function"}], "tools"),
-        ("top_logprobs", 3, "top_logprobs=3"),
-        ("response_format", {"type": "json_object"}, "response_format.type='json_object'"),
-        ("modalities", ["audio"], "modalities.0='audio'"),
-        ("stream_options", {"odd": 1}, "stream_options.odd"),
-        ("min_tokens", 3, "min_tokens"),
-    ],
+    ("said", "value"), [*((field, value) for field in REFUSED for value in REFUSED[field]), *UNSUPPORTED.items()]
 )
-def test_values_that_only_other_servers_support_are_named(field: str, value: object, said: str) -> None:
-    with pytest.raises(BadRequest, match=f"^{re.escape(said)} is not supported by the embedded engine$"):
+def test_what_is_not_supported_is_refused(said: str, value: object) -> None:
+    """With a 400 that names the field, and the value where only other servers support it; only nulls are ignored, which
+    clients send for what they leave open."""
+    field = re.split("[.=]", said)[0]
+    with pytest.raises(BadRequest) as caught:
         ChatRequest.parse({"messages": MESSAGES, field: value})
+    assert (caught.value.status, caught.value.param) == (400, field)
+    assert said in str(caught.value)
+    assert said not in UNSUPPORTED or str(caught.value) == f"{said} is not supported by the embedded engine"
+    assert ChatRequest.parse({"messages": MESSAGES, "anything": None}) == ChatRequest.parse({"messages": MESSAGES})
 
 
 @pytest.mark.parametrize(
@@ -230,7 +221,6 @@ def test_values_that_only_other_servers_support_are_named(field: str, value: obj
     [
         ({"max_tokens": 10_000}, openai.BadRequestError, r"too large: the prompt has \d+ tokens, and"),
         ({"max_completion_tokens": 4}, openai.BadRequestError, "max_tokens and max_completion_tokens differ"),
-        ({"extra_body": {"guided_json": {}}}, openai.BadRequestError, "guided_json is not supported"),
         ({"model": "gpt-4"}, openai.NotFoundError, "this engine serves 'tiny'"),
         ({"messages": [{"role": "user", "content": "12 " * 2000}]}, openai.BadRequestError, "longer than the model's"),
         ({"messages": [{"role": "user", "content": "x y " * 10**6}]}, openai.BadRequestError, "4,000,000 characters"),

@@ -10,33 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from loopback import LoopbackServer
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
 from rg_env.core.processes import entered
 from rg_env.errors import ServerError
 from rg_env.inference.vllm.client import BREAKS_OFF, ServerInfo, VllmServer, serve_command, start_hint, vllm_command
 
 MODELS = {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 64}]}
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[..., VllmServer]]:
-    """Starts a server that answers paths with (status, body)."""
-    with contextlib.ExitStack() as running:
-
-        def start(**answers: tuple[int, Any]) -> VllmServer:
-            async def answer(request: Request) -> Response:
-                status, body = answers.get(request.url.path.rsplit("/", 1)[-1], (404, "no"))
-                return Response(body if isinstance(body, bytes) else json.dumps(body), status)
-
-            server = LoopbackServer([Route("/{path:path}", answer, methods=["GET", "POST"])])
-            running.enter_context(server)
-            return VllmServer("127.0.0.1", server.port)
-
-        yield start
 
 
 @contextlib.contextmanager
@@ -56,23 +35,17 @@ def speaking(speak: Callable[[socket.socket], None]) -> Iterator[VllmServer]:
         thread.join()
 
 
-@pytest.fixture
-def nobody() -> Iterator[VllmServer]:
-    """The address of a port that nothing listens on."""
+def test_no_server_is_one_clear_error() -> None:
+    """With the command that starts one; it is not awaited if, for example, its process has died."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        yield VllmServer("127.0.0.1", free.getsockname()[1])
-
-
-def test_no_server_is_one_clear_error(nobody: VllmServer) -> None:
-    """With the command that starts one; it is not awaited if, for example, its process has died."""
-    with pytest.raises(ServerError, match=rf"no vLLM server at {nobody}.*rg-env vllm MODEL") as caught:
-        nobody.wait(timeout_s=0.2)
-    assert caught.value.exit_code == 2
-    start = time.monotonic()
-    with pytest.raises(ServerError):
-        nobody.wait(60, still_wanted=lambda: False)
-    assert time.monotonic() - start < 5
+        server = VllmServer("127.0.0.1", free.getsockname()[1])
+        with pytest.raises(ServerError, match=rf"no vLLM server at {server}.*rg-env vllm MODEL"):
+            server.wait(timeout_s=0.2)
+        start = time.monotonic()
+        with pytest.raises(ServerError):
+            server.wait(60, still_wanted=lambda: False)
+        assert time.monotonic() - start < 5
 
 
 def test_an_unhealthy_server_is_not_awaited_beyond_the_timeout(serve: Any) -> None:
@@ -81,11 +54,18 @@ def test_an_unhealthy_server_is_not_awaited_beyond_the_timeout(serve: Any) -> No
         serve(health=(500, {})).wait(timeout_s=0.1)
 
 
-@pytest.mark.parametrize("host", ["a..b", "a" * 70 + ".com", "xn--a", "\u2603.x", "[::1"])
+HOSTS = ["a..b", "a" * 70 + ".com", "xn--a", "\u2603.x", "[::1", "", "a b", "a\nb", "x" * 300, "http://x"]
+
+
+@pytest.mark.parametrize("host", HOSTS)
 def test_an_invalid_host_is_one_line(host: str) -> None:
     """httpx raises errors of several kinds."""
-    with pytest.raises(ServerError, match="is not a vLLM server"):
-        VllmServer(host, 8000).info()
+    server = VllmServer(host, 8000)
+    with pytest.raises(ServerError):
+        server.info()
+    problem = server.health_problem(timeout_s=1)
+    assert problem
+    assert "\n" not in problem
 
 
 @pytest.mark.parametrize(
@@ -142,14 +122,6 @@ def test_an_endless_body_is_not_read() -> None:
         over.set()
 
 
-@pytest.mark.parametrize("host", ["", "a b", "a\nb", "...", "x" * 300, "http://x"])
-def test_an_impossible_host_is_one_line(host: str) -> None:
-    problem = VllmServer(host, 8000).health_problem(timeout_s=1)
-    assert problem
-    assert "\n" not in problem
-    assert str(VllmServer("::1", 8000)) == "[::1]:8000"
-
-
 @pytest.mark.parametrize("body", [{}, {"tokens": None}, {"choices": []}, {"choices": [{"prompt_logprobs": [None]}]}])
 def test_malformed_answers_are_reported(serve: Any, body: dict[str, Any]) -> None:
     """As those of a server of another version."""
@@ -172,6 +144,7 @@ def test_the_printed_command_listens_on_this_machine_only() -> None:
     assert command[:3] == ["rg-env", "vllm", "org/model"]
     assert command[command.index("--host") + 1] == "127.0.0.1"
     assert command[command.index("--tensor-parallel-size") + 1] == "2"
+    assert str(VllmServer("::1", 8000)) == "[::1]:8000"
     assert start_hint("org/model").startswith(f"{entered('rg-env')} vllm org/model --host 127.0.0.1")
 
 
@@ -185,3 +158,12 @@ def test_vllm_is_started_so_that_it_takes_weights(gpus: int, backend: str) -> No
     assert command[command.index("--host") + 1] == "127.0.0.1"
     assert command[-4:] == ["--port", "9000", "--logprobs-mode", "raw_logprobs"]
     assert command[command.index("--generation-config") + 1] == "vllm"
+
+
+def test_a_server_on_a_cpu_says_what_limits_its_memory(rg_env: Any, environ: Any, monkeypatch: Any) -> None:
+    """vLLM's own error is a traceback that does not mention the variable."""
+    monkeypatch.setattr("rg_env.inference.machine.Machine.check_installed", lambda self: None)
+    monkeypatch.setattr("os.execve", lambda *_: None)
+    for space, lines in ((None, 1), ("1", 0)):
+        environ(VLLM_CPU_KVCACHE_SPACE=space, PATH="")
+        assert rg_env("vllm", "tiny")[1].count("set VLLM_CPU_KVCACHE_SPACE to the size of the cache in GiB") == lines

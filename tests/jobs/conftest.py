@@ -5,12 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from loopback import serve  # noqa: F401  fixture
 from training_fixtures import *  # noqa: F403  fixtures
+from worker_pools import until
 
 with contextlib.suppress(ImportError):  # extras 'train' and 'eval' have it
     import psutil
@@ -33,10 +34,8 @@ class Started:
 
     def until(self, path: str, text: str = "") -> "Started":
         """Return once a file that matches `path` is there, with `text` in it."""
-        deadline = time.monotonic() + 90
-        while not any(not text or text in file.read_text() for file in self.folder.glob(path)):
-            assert time.monotonic() < deadline, f"no {path} with {text!r}"
-            time.sleep(0.02)
+        found = until(lambda: any(text in file.read_text() for file in self.folder.glob(path)), 90)
+        assert found, f"no {path} with {text!r}"
         return self
 
     def signal(self, number: signal.Signals) -> "Started":

@@ -1,4 +1,4 @@
-"""`rg-env doctor` on this machine."""
+"""`rg-env doctor` on this doctor."""
 
 import json
 import os
@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rg_env.jobs.doctor import PlannedRun, diagnose, machine
+from rg_env.jobs.doctor import diagnose, machine
+from rg_env.jobs.doctor.machine import PlannedRun
 
 CONFIG = (
     "model: {name: tiny}\ntasks: {leg_counting: {}}\nsplits: {num_train_examples: 16, num_eval_examples: 4}\n"
@@ -143,8 +144,6 @@ def test_records(doctor: Run) -> None:
     [
         (["--tasks", "leg_countin"], "unknown task 'leg_countin': did you mean 'leg_counting'"),
         (["--port", "70000"], "engine.port = 70000 @ command line: must be at most 65535"),
-        (["--num-generations", "1"], "training.num_generations = 1 @ command line: must be at least 2"),
-        (["--processes", "0"], "0 is less than 1"),
         (["--engine", "trl"], "rg-env doctor: argument --engine: invalid choice"),
         (["CONFIG", "training.max_tokens=x"], "training.max_tokens = 'x' @ command line: must be a whole number"),
         (["CONFIG", "--max-tokens", "3"], "training.max_tokens cannot be combined with a config"),

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -49,15 +50,11 @@ def options(**changes: Any) -> LaunchOptions:
     ("vllm", "training", "visible", "expected"),
     [
         (None, None, "", ("", "")),
-        (None, None, "0", ("0", "0")),
         (None, None, "5", ("5", "5")),
         (None, None, "0123", ("0", "123")),
-        (None, "123", "0123", ("0", "123")),
         (None, "01", "0123", ("2", "01")),
         ("3", None, "0123", ("3", "012")),
-        ("01", None, "0123", ("01", "23")),
         ("1", "0", "0123", ("1", "0")),
-        ("0", None, "0", ("0", "0")),
         ("2", "2", "0123", ("2", "2")),
     ],
 )
@@ -114,13 +111,11 @@ def test_the_environment_reaches_both_programs_and_is_not_printed(environ: Calla
     assert "hf_secret" not in dry_run(options())
 
 
-def test_an_accelerate_configuration_may_be_given_and_is_found_from_elsewhere(repository: Path) -> None:
+def test_an_accelerate_config_is_given_or_found(repository: Path) -> None:
     """Also for one process; found next to the script's folder if the working directory is another."""
-    (repository / "mine.yaml").write_text("")
-    given = make_commands(options(accelerate_config="mine.yaml"), ONE).trainer.arguments
-    assert given[:6] == ("bin/accelerate", "launch", "--config-file", "mine.yaml", "--num-processes", "1")
-    (repository / "elsewhere").mkdir()
-    with contextlib.chdir("elsewhere"):
+    given = make_commands(options(accelerate_config="run.yaml"), ONE).trainer.arguments
+    assert given[:6] == ("bin/accelerate", "launch", "--config-file", "run.yaml", "--num-processes", "1")
+    with contextlib.chdir("configs"):
         found = make_commands(options(script="../examples/train.py"), NODE).trainer.arguments[3]
         assert Path(found).resolve() == repository / "configs" / "zero3.yaml"
     (repository / "configs" / "zero3.yaml").unlink()
@@ -132,7 +127,6 @@ def test_an_accelerate_configuration_may_be_given_and_is_found_from_elsewhere(re
     ("machine", "changes", "words"),
     [
         (NODE, {"vllm_gpus": ("0",), "gpus": ("0", "1")}, "name a GPU twice"),
-        (NODE, {"gpus": ("1", "1")}, "name a GPU twice"),
         (NODE, {"vllm_gpus": ("7",)}, "--vllm-gpus names GPU 7, but only GPUs 0,1,2,3 can be used here"),
         (CPU, {"gpus": ("1",)}, "--gpus names GPU 1, but no GPU is visible"),
         (NODE, {"gpus": NODE.gpus}, "--gpus takes all GPUs"),
@@ -141,30 +135,24 @@ def test_an_accelerate_configuration_may_be_given_and_is_found_from_elsewhere(re
         (NODE, {"tensor_parallel_size": 2}, "--tensor-parallel-size 2 x --data-parallel-size 1 must be the number of"),
         (NODE, {"vllm_gpus": ("0", "1"), "data_parallel_size": 3}, "must be the number of vLLM's GPUs, 2"),
         (CPU, {"processes": 100_000}, "--processes 100000 exceeds the"),
-        *[
-            (CPU, {"script_arguments": (given,)}, f"{given} after `--`: omit it")
-            for given in ("--model", "--port=9000", "--engine", "--host")
-        ],
+        (CPU, {"script_arguments": ("--port=9000",)}, "--port=9000 after `--`: omit it"),
     ],
 )
 def test_what_cannot_be_met(machine: Machine, changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=re.escape(words)):
         make_commands(options(**changes), machine)
-    assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("heads", "groups", "given", "gpus", "expected"),
     [
         (28, 4, (None, None), 0, (1, 1)),
-        (28, 4, (None, None), 3, (1, 3)),
         (28, 4, (None, None), 8, (4, 2)),
         (28, 4, (2, None), 4, (2, 2)),
         (28, 4, (None, 4), 4, (1, 4)),
         (32, 8, (16, None), 16, (16, 1)),  # vLLM copies key-value heads
         (14, 2, (4, None), 4, None),
         (12, 3, (2, None), 2, None),
-        (12, 12, (5, None), 5, None),
     ],
 )
 def test_gpus_of_the_server_are_divided_as_the_heads_allow(
@@ -198,26 +186,23 @@ def test_heads_of_a_model_that_is_not_here_are_not_checked(model: str) -> None:
 @pytest.mark.parametrize(
     ("machine", "words"),
     [
-        (Machine(("0",), None, Path("bin")), "vLLM is not installed: `pip install "),
-        (Machine((), "0.32.0", Path("bin")), "no GPU is visible"),
+        (replace(ONE, vllm=None), "vLLM is not installed: `pip install "),
+        (replace(CPU, vllm="0.32.0"), "no GPU is visible"),
         (CPU, "bin/rg-env is not installed"),
-        (Machine(("0",), "0.11.0", Path("bin")), "vLLM 0.11.0 is too old"),
-        (Machine(("0",), "0.32.0", Path("bin"), "vLLM 0.32.0 works with others"), "vLLM 0.32.0 works with others"),
+        (replace(ONE, vllm="0.11.0"), "vLLM 0.11.0 is too old"),
+        (replace(ONE, misfit="vLLM 0.32.0 works with others"), "vLLM 0.32.0 works with others"),
     ],
 )
 def test_what_is_not_installed(machine: Machine, words: str) -> None:
-    with pytest.raises(MissingExtraError) as caught:
+    with pytest.raises(MissingExtraError, match=re.escape(words)):
         machine.check_installed("bin/rg-env")
-    assert words in str(caught.value)
-    assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize(
     ("variable", "listed", "expected"),
     [
         ("2,GPU-8a2b", "0\n1\n", ("2", "GPU-8a2b")),
-        ("", "0\n1\n", ()),
-        ("-1", "0\n1\n", ()),
+        (" -1 ", "0\n1\n", ()),
         (None, "0\n1\n", ("0", "1")),
         (None, "No devices were found\n", ()),
         (None, None, ()),
@@ -251,16 +236,12 @@ def test_a_transformers_that_vllm_does_not_support(transformers: str, problem: s
 
 def test_a_dry_run_prints_commands_for_another_machine(rg_env: Run) -> None:
     """Missing GPUs are not an error, nothing is started, and a shell parses the lines as intended."""
-    code, printed, _ = rg_env(
-        *("launch", "examples/train.py", "--model", "my model", "--vllm-gpus", "0", "--gpus", "1,2,3", "--dry-run"),
-        *("--", "--task", "a task", "--dry-run"),
-    )
-    assert code == 0
-    summary, _, server, _, trainer = printed.splitlines()
+    command = "launch examples/train.py --model 'my model' --vllm-gpus 0 --gpus 1,2,3 --dry-run -- --task 'a task'"
+    summary, _, server, _, trainer = rg_env(*shlex.split(command))[1].splitlines()
     assert summary == "# vLLM on GPU 0, training on GPUs 1,2,3 in 3 processes"
     assert shlex.split(server)[0] == "CUDA_VISIBLE_DEVICES=0"
     assert "my model" in shlex.split(server)
-    assert shlex.split(trainer)[-3:] == ["--task", "a task", "--dry-run"]
+    assert shlex.split(trainer)[-2:] == ["--task", "a task"]
     assert not Path("logs").exists()
 
 
@@ -276,11 +257,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "words"),
     [
         ("SCRIPT --task x", "launch has no option '--task'"),
-        ("examples/train.py", "a script requires --model"),
         ("run.yaml --model m", "use model.name=m instead"),
-        ("run.yaml --task x", "launch has no option '--task'"),
         ("run.yaml --num_processes 2", "no option '--num_processes': use --processes"),
-        ("SCRIPT --nproc_per_node=2", "'--nproc_per_node': use --processes"),
         ("run.yaml --nnodes 2", "no option '--nnodes': `rg-env slurm --nodes N`"),
         ("SCRIPT --gpus 4", "; for a number, use --processes"),
         ("SCRIPT --processes 2 -- --rollouts-per-step=15", "15 rollouts per step are not divisible by 2 processes"),
@@ -288,13 +266,11 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run.yaml --processes 2 training.num_generations=7", "8 rollouts are not divisible by num_generations=7"),
         ("SCRIPT --port 65536 --dry-run", "port 65536 is out of range"),
         ("examples/train.py --model ' '", "a script requires --model"),
-        ("SCRIPT --gpus ''", "argument --gpus: '' must be indices or UUIDs"),
         (f"{'x' * 300}.py --model m", "pass a path such as"),
         (f"SCRIPT --accelerate-config {'x' * 300}", "not found"),
         (f"SCRIPT --log-dir {'x' * 300}", "File name too long; choose another"),
-        ('SCRIPT --vllm-args "\'"', "argument --vllm-args: invalid shell_words value"),
+        ('SCRIPT --vllm-args "\'"', "has an unclosed quote; write options as in '--seed 1'"),
         ("SCRIPT --gpus 0,a --dry-run", "argument --gpus: '0,a' must be indices or UUIDs"),
-        ("SCRIPT --vllm-gpus -1 --dry-run", "argument --vllm-gpus: '-1' must be indices or UUIDs"),
         ("run.yaml engine.kind=embedded --dry-run", "launch starts a vLLM server (engine.kind=vllm): omit it"),
         ("SCRIPT --log-dir taken", "taken has the logs of another run"),
         ("SCRIPT --log-dir examples/train.py", "choose another --log-dir"),
@@ -314,12 +290,8 @@ def test_mistakes_are_one_line_before_anything_starts(rg_env: Run, arguments: st
 
 def test_a_config_trains_with_the_server_that_is_started(rg_env: Run) -> None:
     """The model and its longest sequence come from the config; the trainer gets overrides, options and the server."""
-    code, printed, _ = rg_env(
-        "launch", "run.yaml", "training.max_tokens=50", "--dry-run", "--gpus", "1,2", "--vllm-gpus", "0",
-        "--port", "8001", "--", "--resume", "auto",
-    )  # fmt: skip
-    assert code == 0
-    summary, *plan, _, server, _, trainer = printed.splitlines()
+    asked = "launch run.yaml training.max_tokens=50 --dry-run --gpus 1,2 --vllm-gpus 0 --port 8001 -- --resume auto"
+    summary, *plan, _, server, _, trainer = rg_env(*asked.split())[1].splitlines()
     assert summary == "# vLLM on GPU 0, training on GPUs 1,2 in 2 processes"
     assert "# steps       200 of 48 rollouts: 6 prompts x 8 (2 processes x 3 micro-batches of 8)" in plan
     assert "rg-env vllm org/model " in server
@@ -329,7 +301,7 @@ def test_a_config_trains_with_the_server_that_is_started(rg_env: Run) -> None:
         "--num-processes 2 --main-process-port 0 --module rg_env.cli.main train run.yaml training.max_tokens=50 "
         "--resume auto engine.kind=vllm engine.host=127.0.0.1 engine.port=8001"
     )
-    _, printed, _ = rg_env("launch", "run.yaml", "--dry-run", "--processes", "1")
+    printed = rg_env("launch", "run.yaml", "--dry-run", "--processes", "1")[1]
     assert "bin/rg-env train run.yaml engine.kind=vllm" in printed.splitlines()[-1]
 
 

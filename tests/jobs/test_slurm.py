@@ -8,7 +8,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ import yaml
 
 pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
 from slurm_cluster import CONFIG, EVALUATION, JOB, JOBS, PORT, REPOSITORY, Cluster, job
+from worker_pools import until
 
 from rg_env.core.config import yaml12
 from rg_env.errors import ConfigError, InputError
@@ -89,7 +89,7 @@ def test_options_for_sbatch(checkout: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        *[({"time": time}, "is not a time: MINUTES") for time in ("", "4h", "1:2:3:4", "1-", "-1", "1:0:0\n", "٣")],
+        *[({"time": time}, "is not a time: MINUTES") for time in ("", "4h", "1:2:3:4", "-1", "1:0:0\n", "٣")],
         ({"gpus": 4, "vllm_gpus": 4}, "vLLM on 4 of --gpus 4 leaves no GPU for training"),
         ({"nodes": 2}, "vLLM on 1 of --gpus 1 leaves no GPU"),
         ({"config": "embedded.yaml", "nodes": 2}, "--nodes 2 requires engine.kind=vllm"),
@@ -139,17 +139,11 @@ def test_shipped_evaluations_are_jobs(checkout: Path, file: Path) -> None:
     assert 'rg-env eval "$@" --resume' in script
 
 
-def test_a_swept_model_is_a_model_to_train(checkout: Path) -> None:
-    (checkout / "part.yaml").write_text("tasks: leg_counting\n")
-    assert "rg-env train" in sbatch_script(job("part.yaml", sweep=("model.name=tiny,other",)))
-
-
 def test_the_batch_must_fit_the_processes_that_train(checkout: Path) -> None:
     """The processes of the job, not the one that writes the script."""
     keys = ("per_device_train_batch_size=2", "rollouts_per_step=16", "num_generations=8")
     two_groups = tuple(f"training.{key}" for key in keys)
-    for fitting in (job(gpus=5, overrides=two_groups), job(gpus=3, nodes=2, overrides=two_groups)):
-        sbatch_script(fitting)
+    sbatch_script(job(gpus=3, nodes=2, overrides=two_groups))
     with pytest.raises(ConfigError, match=r"rollouts_per_step = 16 .* not divisible by 3 processes; try 24"):
         sbatch_script(job(gpus=4, overrides=two_groups))
     with pytest.raises(ConfigError, match="16 rollouts are not divisible by 5 processes; try 40"):
@@ -164,23 +158,25 @@ def test_files_that_the_job_needs_must_exist(checkout: Path) -> None:
 
 
 def test_the_command_writes_a_file_once_and_prints_how_to_submit_it(checkout: Path, rg_env: Run) -> None:
-    """Overrides may come before, between and after the options; --dry-run prints the same script."""
+    """Overrides may come before, between and after the options; --dry-run prints the same script. The report and the
+    script's head name the folder and the port that the script uses."""
     asked = shlex.split("vllm.yaml seed=1 --gpus 4 training.max_steps=50 --time 1-0 --account lab grading=partial")
-    code, printed, _ = rg_env("slurm", *asked, "--dry-run")
-    assert code == 0
+    printed = rg_env("slurm", *asked, "--dry-run")[1]
     assert "set -- vllm.yaml \\\n  seed=1 \\\n  training.max_steps=50 \\\n  grading=partial\n" in printed
     assert not (checkout / "vllm.sbatch").exists()
-    code, report, _ = rg_env("slurm", *asked)
-    assert code == 0
-    assert report.startswith("submit it with: sbatch vllm.sbatch\nmodel       tiny, all weights; generation vLLM at ")
-    assert "prompts x 8 (3 processes x 56 micro-batches of 1)\n" in report
+    first, *report = rg_env("slurm", *asked)[1].splitlines()
+    assert first == "submit it with: sbatch vllm.sbatch"
+    assert report[0] == "model       tiny, all weights; generation vLLM at 127.0.0.1:PORT"
+    assert report[1].endswith("prompts x 8 (3 processes x 56 micro-batches of 1)")
+    assert report[-2].startswith("output      outputs/vllm-JOBID, ")
+    (port,) = re.findall(r"^port=\$\(\((.*)\)\)$", printed, re.MULTILINE)
+    assert report[-1] == f"port        PORT is {port}"
     assert (checkout / "vllm.sbatch").read_text() == printed
     exists = "error: vllm.sbatch exists: choose another --output, or overwrite it with --force\n"
     assert rg_env("slurm", *asked) == (2, "", exists)
     assert "submit it with: sbatch 'my job.sbatch'\n" in rg_env("slurm", *asked, "--output", "my job.sbatch")[1]
     swept = "vllm.yaml --gpus 4 --time 60 --force --sweep training.epsilon=0.1,0.3"
-    assert rg_env("slurm", *shlex.split(swept))[1].splitlines() == [
-        "submit it with: sbatch vllm.sbatch",
+    assert rg_env("slurm", *swept.split())[1].splitlines()[1:-1] == [
         "Compare the sweep's runs at any time with: rg-env compare outputs/vllm-JOBID",
         "2 jobs, one per point",
         "every point: without effect: training.epsilon (training.num_iterations: 1)",
@@ -202,7 +198,6 @@ def test_gpus_that_stay_idle_are_named(checkout: Path) -> None:
     [
         ("vllm.yaml --gpus 0 --time 60", "0 is less than 1"),
         ("vllm.yaml --gpus 1 --time 60 --tiem 60", "has no option '--tiem': did you mean --time?"),
-        ("vllm.yaml --gpus 1 --time 60 stray", "override 'stray' is not of the form section.key=value"),
         ("vllm.yaml --gpus 1 --time 60 --output nowhere/job.sbatch", "cannot write 'nowhere/job.sbatch'"),
     ],
 )
@@ -213,44 +208,45 @@ def test_mistakes_exit_with_code_2_and_write_nothing(checkout: Path, rg_env: Run
     assert not [*checkout.glob("*.sbatch")]
 
 
-def test_one_gpu_is_shared(cluster: Cluster) -> None:
-    """The launcher shares a single GPU by itself."""
-    assert cluster.run(JOBS["one GPU"]) == (0, "")
-    call = cluster.call("rg-env")
-    options = f"--port {PORT} --processes 1 --vllm-gpus 0 -- --resume auto"
-    assert call["arguments"] == ["launch", "vllm.yaml", f"output.dir='outputs/vllm-{JOB}'", *options.split()]
+ARRAY = {"SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "3"}
+SOME_GPUS = "GPU-aa,GPU-bb,GPU-cc,GPU-dd,4,5,6,7"
+
+
+@pytest.mark.parametrize(
+    ("name", "variables", "program", "words"),
+    [
+        ("one GPU", {}, "rg-env",
+         f"launch vllm.yaml output.dir='outputs/vllm-{JOB}' --port {PORT} --processes 1 --vllm-gpus 0 -- "
+         "--resume auto"),
+        ("one GPU, embedded", {}, "rg-env", f"train embedded.yaml output.dir='outputs/embedded-{JOB}' --resume auto"),
+        ("8 GPUs, embedded", {}, "accelerate",
+         "launch --config-file configs/ddp.yaml --num_processes 8 --main_process_port 0 -m rg_env.cli.main train "
+         f"embedded.yaml output.dir='outputs/embedded-{JOB}' --resume auto"),
+        ("8 GPUs", {"CUDA_VISIBLE_DEVICES": SOME_GPUS}, "rg-env",
+         f"launch vllm.yaml output.dir='outputs/vllm-{JOB}' --port {PORT} --processes 6 --vllm-gpus GPU-aa,GPU-bb -- "
+         "--resume auto"),
+        ("an array", {**ARRAY, "SLURM_JOB_ID": "4714"}, "rg-env",
+         "launch vllm.yaml training.learning_rate=2e-6 seed=3 output.dir='outputs/vllm-4711/seed-3' --port 19428 "
+         "--processes 3 --vllm-gpus 0 -- --resume auto"),
+        ("an evaluation", {}, "rg-env",
+         f"eval evaluation.yaml num_examples=7 serving.kind=vllm output.dir='outputs/evaluation-{JOB}' --resume"),
+    ],
+)  # fmt: skip
+def test_a_job_runs_one_program(
+    cluster: Cluster, name: str, variables: dict[str, str], program: str, words: str
+) -> None:
+    """In the working directory, with its environment, and on the GPUs that Slurm names. The program's exit code is the
+    job's."""
+    assert cluster.run(JOBS[name], STAND_IN_CODE="37", **variables) == (37, "")
+    call = cluster.call(program)
+    assert call["arguments"] == words.split()
     assert call["folder"] == str(cluster.checkout)
     assert call["environment"]["VIRTUAL_ENV"] == str(cluster.checkout / ".venv")
-    asked = "--export=ALL --nodes=1 --ntasks-per-node=1 --cpus-per-task=8"
-    assert cluster.call("srun")["arguments"][:4] == asked.split()
+    options = "--export=ALL --nodes=1 --ntasks-per-node=1"
+    assert cluster.call("srun")["arguments"][:3] == options.split()
 
 
-def test_the_embedded_engine_needs_no_server(cluster: Cluster) -> None:
-    """One process trains by `rg-env train`, several under accelerate with a copy of the model each."""
-    assert cluster.run(JOBS["one GPU, embedded"]) == (0, "")
-    output = f"output.dir='outputs/embedded-{JOB}'"
-    assert cluster.call("rg-env")["arguments"] == ["train", "embedded.yaml", output, "--resume", "auto"]
-    assert cluster.run(JOBS["8 GPUs, embedded"]) == (0, "")
-    launcher = "launch --config-file configs/ddp.yaml --num_processes 8 --main_process_port 0 -m rg_env.cli.main train"
-    words = [*launcher.split(), "embedded.yaml", output, "--resume", "auto"]
-    assert cluster.call("accelerate")["arguments"] == words
-
-
-@pytest.mark.parametrize("visible", ["0,1,2,3,4,5,6,7", "GPU-aa,GPU-bb,GPU-cc,GPU-dd,4,5,6,7"])
-def test_the_first_gpus_of_a_node_are_the_servers(cluster: Cluster, visible: str) -> None:
-    """By the names that Slurm gives them."""
-    assert cluster.run(JOBS["8 GPUs"], CUDA_VISIBLE_DEVICES=visible) == (0, "")
-    words = cluster.call("rg-env")["arguments"]
-    assert words[-7:] == ["--processes", "6", "--vllm-gpus", ",".join(visible.split(",")[:2]), "--", "--resume", "auto"]
-
-
-def test_an_evaluation_has_a_server_on_each_gpu(cluster: Cluster) -> None:
-    """`rg-env eval` itself starts the servers, and resumes in the job's folder."""
-    assert cluster.run(JOBS["an evaluation"]) == (0, "")
-    output = f"output.dir='outputs/evaluation-{JOB}'"
-    words = ["eval", "evaluation.yaml", "num_examples=7", "serving.kind=vllm", output, "--resume"]
-    assert cluster.call("rg-env")["arguments"] == words
-    assert cluster.call("rg-env")["environment"]["CUDA_VISIBLE_DEVICES"] == "0,1,2,3,4,5,6,7"
+def test_an_evaluation_in_another_folder_on_the_embedded_engine(cluster: Cluster) -> None:
     chosen = job("evaluation.yaml", overrides=("serving.kind=embedded", "output.dir=/scratch/my runs"))
     assert cluster.run(chosen, RG_ENV_OUTPUT_DIR="old") == (0, "")
     words = cluster.call("rg-env")["arguments"]
@@ -262,7 +258,7 @@ def test_an_evaluation_has_a_server_on_each_gpu(cluster: Cluster) -> None:
 def test_two_nodes(cluster: Cluster) -> None:
     """A server on the first one's first GPU; when it serves, trainers on both, which meet on the first."""
     asked = job(gpus=8, nodes=2, overrides=("model.name=org/model", "training.max_prompt_length=512"))
-    assert cluster.run(asked) == (0, "")
+    assert cluster.run(asked, STAND_IN_CODE="37") == (37, "")
     server = cluster.call("rg-env")
     sizes = "--max-model-len 1536 --tensor-parallel-size 1 --data-parallel-size 1"
     assert server["arguments"] == f"vllm org/model --port {PORT} {sizes}".split()
@@ -279,14 +275,7 @@ def test_two_nodes(cluster: Cluster) -> None:
     order = [(record["program"], record["event"]) for record in cluster.records()]
     assert len(trainers) == 2
     assert order.index(("rg-env", "serving")) < order.index(("srun", "began"))
-    await_event(cluster, program="rg-env", event="ended")  # it does not outlive the job
-
-
-def await_event(cluster: Cluster, **wanted: str) -> None:
-    deadline = time.monotonic() + 10
-    while not cluster.records(**wanted):
-        assert time.monotonic() < deadline, wanted
-        time.sleep(0.05)
+    assert until(lambda: bool(cluster.records(program="rg-env", event="ended"))), "it does not outlive the job"
 
 
 @pytest.mark.slow
@@ -300,21 +289,14 @@ def test_a_server_that_does_not_come_up_ends_the_job(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["one GPU", "8 GPUs, embedded", "two nodes", "an evaluation", "a sweep"])
-def test_the_exit_code_is_the_trainers(cluster: Cluster, name: str) -> None:
-    code, _ = cluster.run(JOBS[name], STAND_IN_CODE="37", SLURM_ARRAY_JOB_ID="4700", SLURM_ARRAY_TASK_ID="3")
-    assert code == 37
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("asked", "trainers"), [*zip(JOBS.values(), [1, 1, 1, 1, 2, 1, 1, 1], strict=True)], ids=JOBS)
 def test_the_warning_lets_each_trainer_save(cluster: Cluster, asked: SlurmJob, trainers: int) -> None:
     """Each gets one signal, its launcher none; the job waits for all, and ends with their exit code."""
-    code = cluster.warn(asked, trainers, SLURM_ARRAY_JOB_ID="4700", SLURM_ARRAY_TASK_ID="3")
+    code = cluster.warn(asked, trainers, **ARRAY)
     events = [record["event"] for record in cluster.records()]
     assert [events.count(event) for event in ("told", "saved", "launcher told")] == [trainers, trainers, 0]
     assert code == 130
-    own = "4700_3" if asked.array or asked.sweep else JOB  # of an array, 4700 alone would be all of its jobs
+    own = "4711_3" if asked.array or asked.sweep else JOB  # of an array, 4711 alone would be all of its jobs
     assert cluster.call("scancel")["arguments"] == ["--signal=URG", own]
 
 
@@ -330,22 +312,12 @@ def test_a_requeued_job_goes_on_in_its_folder(cluster: Cluster) -> None:
     assert folders == [f"output.dir='outputs/vllm-{number}'" for number in (JOB, JOB, 4712, JOB)]
 
 
-def test_jobs_of_an_array_have_seeds_and_folders_of_their_own(cluster: Cluster) -> None:
-    for seed, number in (("0", "4711"), ("3", "4714")):
-        variables = {"SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": seed, "SLURM_JOB_ID": number}
-        assert cluster.run(JOBS["an array"], **variables) == (0, "")
-        words = cluster.call("rg-env")["arguments"]
-        output = f"output.dir='outputs/vllm-4711/seed-{seed}'"
-        assert words[2:5] == ["training.learning_rate=2e-6", f"seed={seed}", output]
-        assert words[5:7] == ["--port", str(10000 + int(number) % 10000 * 2)]
-
-
 def test_jobs_of_a_sweep_have_points_and_folders_of_their_own(cluster: Cluster) -> None:
     """By their number, from 1, seeds innermost; and leave what `rg-env compare` reads."""
     asked = JOBS["a sweep"]
     points = [(rate, seed) for rate in ("1e-06", "2e-06") for seed in (0, 1)]
     for number, (rate, seed) in enumerate(points, 1):
-        assert cluster.run(asked, SLURM_ARRAY_JOB_ID="4711", SLURM_ARRAY_TASK_ID=str(number)) == (0, "")
+        assert cluster.run(asked, **ARRAY | {"SLURM_ARRAY_TASK_ID": str(number)}) == (0, "")
         words = cluster.call("accelerate")["arguments"]
         output = f"output.dir='outputs/embedded-4711/learning_rate={rate}_seed={seed}'"
         point = ["embedded.yaml", f"training.learning_rate={rate}", f"seed={seed}", output, "--resume", "auto"]
@@ -358,16 +330,14 @@ def test_jobs_of_a_sweep_have_points_and_folders_of_their_own(cluster: Cluster) 
 
 @pytest.mark.slow
 def test_a_job_without_a_point_and_a_folder_of_another_sweep_end_at_once(cluster: Cluster) -> None:
-    asked, array = JOBS["a sweep"], {"SLURM_ARRAY_JOB_ID": "4711"}
-    message = "the sweep has no point 5: points are 1 to 4\n"
-    assert cluster.run(asked, **array, SLURM_ARRAY_TASK_ID="5") == (2, message)
-    other = cluster.checkout / "old" / "sweep.yaml"
+    asked, other = JOBS["a sweep"], cluster.checkout / "old" / "sweep.yaml"
     other.parent.mkdir()
     other.write_text("swept: {}\n")
+    message = "the sweep has no point 5: points are 1 to 4\n"
+    assert cluster.run(asked, **ARRAY | {"SLURM_ARRAY_TASK_ID": "5"}) == (2, message)
     message = "old/sweep.yaml belongs to another sweep: choose another RG_ENV_OUTPUT_DIR\n"
-    assert cluster.run(asked, **array, SLURM_ARRAY_TASK_ID="1", RG_ENV_OUTPUT_DIR="old") == (2, message)
-    assert [path.name for path in other.parent.iterdir()] == ["sweep.yaml"]
-    assert other.read_text() == "swept: {}\n"
+    assert cluster.run(asked, **ARRAY, RG_ENV_OUTPUT_DIR="old") == (2, message)
+    assert [(path.name, path.read_text()) for path in other.parent.iterdir()] == [("sweep.yaml", "swept: {}\n")]
     assert not cluster.records(program="srun")
 
 
@@ -407,7 +377,7 @@ def test_hostile_names_are_only_names(cluster: Cluster) -> None:
         settings = (setting, "logging.run_name=$HOME")
         asked = job(f"{HOSTILE}.yaml", gpus=2, nodes=nodes, overrides=settings, sweep=(f"{swept},$(touch pwned)",))
         with contextlib.chdir(folder):
-            assert there.run(asked, SLURM_ARRAY_JOB_ID="4711", SLURM_ARRAY_TASK_ID="1") == (0, "")
+            assert there.run(asked, **ARRAY | {"SLURM_ARRAY_TASK_ID": "1"}) == (0, "")
         for call in there.records(program=program, event="began"):
             assert call["folder"] == str(folder)
             assert {f"{HOSTILE}.yaml", setting, swept, "logging.run_name=$HOME"} <= set(call["arguments"])

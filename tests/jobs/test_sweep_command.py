@@ -7,7 +7,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,35 +58,25 @@ def test_a_dry_run_prints_the_grid(rg_env: Run, folder: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["run.yaml"]
 
 
-def test_a_dry_run_tells_what_has_no_effect(rg_env: Run, folder: Path) -> None:
-    """Runs that differ in such a key alone are the same run. Steps are updates, also where the config counts rollouts:
-    a batch has 16."""
-    words = ["--dry-run", "training.rollouts_as_steps=true", "training.max_steps=40", "output.dir=x"]
-    code, printed, _ = rg_env("train", "run.yaml", *words, "--sweep", "training.epsilon=0.1,0.3")
-    assert code == 0
-    assert printed == (
-        "2 runs, one after another, in x/\n"
-        "   1  epsilon=0.1  3 steps\n"
-        "   2  epsilon=0.3  3 steps\n"
-        "every point: without effect: training.epsilon (training.num_iterations: 1)\n"
-    )
-    sweep = ["--sweep", "training.num_iterations=1,2", "training.epsilon=0.1,0.3"]
-    *_, last = rg_env("train", "run.yaml", "--dry-run", *sweep)[1].splitlines()
+def test_a_dry_run_tells_what_has_no_effect(rg_env: Run) -> None:
+    """In which points. Steps are updates, also where the config counts rollouts: a batch has 16."""
+    words = ["--dry-run", "training.rollouts_as_steps=true", "training.max_steps=40", "--sweep"]
+    sweep = ["training.num_iterations=1,2", "training.epsilon=0.1,0.3"]
+    lines = rg_env("train", "run.yaml", *words, *sweep)[1].splitlines()
     without = "without effect: training.epsilon (training.num_iterations: 1)"
-    assert last == f"num_iterations=1_epsilon=0.1 and 1 more: {without}"
+    assert lines[1].split() == ["1", "num_iterations=1_epsilon=0.1", "3", "steps"]
+    assert lines[-1] == f"num_iterations=1_epsilon=0.1 and 1 more: {without}"
+    assert rg_env("train", "run.yaml", *words, sweep[1])[1].endswith(f"every point: {without}\n")
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["--sweep"], "expected at least one argument"),
-        (["--sweep", "training.max_stepz=1,2"], "unknown key 'max_stepz': did you mean 'max_steps'"),
         (["--sweep", "seed=0,1", "--eval-only"], "--sweep is for training"),
         (["--sweep", "seed=0,1", "--resume", "outputs/x/checkpoint-1"], "use --resume auto for a sweep"),
         (["--sweep", "seed=0,1", "--resume", "auto"], "--resume auto needs the output folder"),
-        (["--sweep", "seed=0,1", "output.dir=x,y"], "in output.dir: set output.dir to a single value"),
         (["training.beta=0.1", "--sweep", "seed=0,1", "training.beta=0.2"], "training.beta is given both inside and"),
-        (["--sweep", "seed=0,1", "training.beta=0.2", "--dry-run", "training.beta=0.1"], "beta is given both in"),
         (["--sweep", "seed=0"], "--sweep 'seed=0': no key has several values, such as seed=0,1,2"),
         (["output.dir=.", "--sweep", "seed=0,1"], ". is not empty"),
         (["output.dir=.", "--sweep", "seed=0,1", "--resume", "auto"], ". does not contain a sweep"),
@@ -103,18 +92,19 @@ def test_mistakes_exit_with_code_2(rg_env: Run, folder: Path, arguments: list[st
 
 def test_where_no_sweep_can_be(rg_env: Run, folder: Path, environ: Callable[..., None]) -> None:
     """In each process of several, in `rg-env launch`, and a single run in the folder of a sweep."""
-    code, _, errors = rg_env("launch", "run.yaml", "--", "--sweep", "seed=0,1")
-    assert (code, "launch starts a single run" in errors) == (2, True)
     (folder / "sweep.yaml").write_text("points: {a: {seed: 0}}\n")
-    code, _, errors = rg_env("train", "run.yaml", "output.dir=.", "--resume", "auto", "--dry-run")
-    assert (code, errors) == (
-        2,
-        "error: . contains a sweep: add its --sweep ..., or pass one of its run folders\n",
-    )
-    assert rg_env("compare", "nowhere")[0] == 2
     environ(WORLD_SIZE="2")
-    code, _, errors = rg_env("train", "run.yaml", "--sweep", "seed=0,1")
-    assert (code, "starts a single process per run" in errors) == (2, True)
+    for words, told in (
+        ("launch run.yaml -- --sweep seed=0,1", "launch starts a single run"),
+        (
+            "train run.yaml output.dir=. --resume auto --dry-run",
+            ". contains a sweep: add its --sweep",
+        ),
+        ("compare nowhere", "nowhere is not a sweep"),
+        ("train run.yaml --sweep seed=0,1", "starts a single process per run"),
+    ):
+        code, _, errors = rg_env(*words.split())
+        assert (code, told in errors) == (2, True), errors
 
 
 @pytest.mark.slow
@@ -126,53 +116,41 @@ def test_a_sweep_is_interrupted_and_goes_on(rg_env: Run, folder: Path) -> None:
     long = CONFIG.replace("max_steps: 2", "max_steps: 30").replace("every: 1", "every: 0")
     (folder / "run.yaml").write_text(long)  # so long that no run is over before the interrupt reaches it
     run_config(load_train_config("run.yaml", ["seed=0", "output.dir='my sweep #1/seed=0'"]))
-    described = load_sweep("run.yaml", [], ["seed=0,1"]).described()
-    (folder / "my sweep #1" / "sweep.yaml").write_text(yaml12.to_yaml(described))
+    sweep = folder / "my sweep #1"
+    (sweep / "sweep.yaml").write_text(yaml12.to_yaml(load_sweep("run.yaml", [], ["seed=0,1"]).described()))
     words = ["train", "run.yaml", "output.dir='my sweep #1'", "--sweep", "seed=0,1", "--resume", "auto"]
-    command, environment = [sys.executable, "-m", "rg_env.cli.main", *words], {**os.environ, "PYTHONUNBUFFERED": "1"}
+    command, environment = [sys.executable, "-m", "rg_env.cli.main"], {**os.environ, "PYTHONUNBUFFERED": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command, env=environment, text=True, **pipes)
+    process = subprocess.Popen([*command, *words], env=environment, text=True, **pipes)
     assert process.stdout is not None
     lines = [process.stdout.readline()]
-    deadline = time.monotonic() + 600
     while "[2/2] step   1/30" not in lines[-1]:
-        assert time.monotonic() < deadline
         assert lines[-1], "".join(lines)
         lines.append(process.stdout.readline())
     process.send_signal(signal.SIGINT)
     printed, errors = process.communicate(timeout=300)
     assert (process.returncode, errors) == (130, "")
-    last = printed.splitlines()[-1]
     again = f"{entered('rg-env')} train run.yaml 'output.dir=\"my sweep #1\"' --sweep seed=0,1 --resume auto"
-    assert last == f"the sweep was interrupted; resume it with: {again}"
+    assert printed.splitlines()[-1] == f"the sweep was interrupted; resume it with: {again}"
     assert lines[1] == "[1/2] seed=0: already finished\n"
-    (checkpoint,) = (folder / "my sweep #1" / "seed=1").glob("checkpoint-*")
+    (checkpoint,) = (sweep / "seed=1").glob("checkpoint-*")
     step = int(checkpoint.name.removeprefix("checkpoint-"))
-    assert 1 <= step < 30
-    code, printed, _ = rg_env("compare", "my sweep #1")
-    assert code == 0
+    printed = rg_env("compare", "my sweep #1")[1]
     assert "1 of 2" in printed
     assert f"not in the table: 2 seed=1: not finished (interrupted after {counted(step, 'step')})" in printed
 
-    command = [sys.executable, "-m", "rg_env.cli.main", *shlex.split(again)[1:]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = subprocess.run([*command, *shlex.split(again)[1:]], capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, "")
     assert "[2/2] seed=1 resumes\n" in done.stdout
     assert f"[2/2] resuming after step {step}\n" in done.stdout
     assert "2 of 2" in done.stdout
-    for seed in (0, 1):
-        results = json.loads((folder / "my sweep #1" / f"seed={seed}" / "train_results.json").read_text())
-        assert (results["steps"], results["interrupted"]) == (30, False)
-        assert (results["resumed_from"] is None) == (seed == 0)
-    (group,) = json.loads((folder / "my sweep #1" / "comparison.json").read_text())["groups"]
-    for figure, key, step in (("accuracy_before", "correct", 0), ("reward_after", "reward", 30)):
-        means = []
-        for seed in (0, 1):
-            file = folder / "my sweep #1" / f"seed={seed}" / "eval_results" / f"eval_step_{step}.json"
-            means.append(statistics.fmean(float(each[key]) for each in json.loads(file.read_text())["rollouts"]))
+    (group,) = json.loads((sweep / "comparison.json").read_text())["groups"]
+    for figure, key, number in (("accuracy_before", "correct", 0), ("reward_after", "reward", 30)):
+        files = [sweep / f"seed={seed}" / "eval_results" / f"eval_step_{number}.json" for seed in (0, 1)]
+        rollouts = [json.loads(file.read_text())["rollouts"] for file in files]
+        means = [statistics.fmean(float(each[key]) for each in of_run) for of_run in rollouts]
         assert group["figures"][figure]["mean"] == pytest.approx(statistics.fmean(means))
-    assert (folder / "my sweep #1" / "comparison.png").read_bytes().startswith(b"\x89PNG")
-
+    assert (sweep / "comparison.png").read_bytes().startswith(b"\x89PNG")
     code, printed, _ = rg_env(*shlex.split(again)[1:])  # nothing is left to run
     assert code == 0
     assert "[1/2] seed=0: already finished\n[2/2] seed=1: already finished\nSweep my sweep #1\n" in printed

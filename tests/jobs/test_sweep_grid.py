@@ -96,50 +96,52 @@ def test_names_are_folders_anywhere_and_no_two_the_same(axes: dict[str, list[Any
         assert "=" in name or name[0].isdecimal()  # so none is `logs`
 
 
+UPLOADED = ["hub.enabled=true", "hub.repo_id=me/legs"]
+
+
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("overrides", "words", "told"),
     [
-        (["seed"], "'seed' is not of the form section.key=value,value"),
-        (["a..b=1"], "is not of the form"),
-        (["seed="], "'seed=' is not of the form"),
-        (["seed=1,,2"], "leave no value empty"),
-        (["seed=1,"], "is not of the form"),
-        (["seed=1,2,1"], "1 is repeated"),
-        (["training.learning_rate=1e-6,0.000001"], "1e-06 is repeated"),
-        (["tasks=[a,[b"], "is not a list of values"),
-        (["data.answer_after=####,x"], "('#' starts a comment in YAML): leave no value empty, and quote text"),
-        (["seed=!!binary aGk="], "is not supported"),
-        ([f"seed={'[' * 60}{']' * 60}"], "nested more than 50 levels deep"),
-        (["seed=0,1", "seed=2"], "seed and seed are both swept"),
-        (["training={beta: 0.1}", "training.beta=0.2"], "but overlap"),
-        (["seed=" + ",".join(map(str, range(1001)))], "the sweep has 1,001 points (1001), more than 1,000"),
-        (["seed=" + ",".join(map(str, range(40))), "training.max_steps=" + ",".join(map(str, range(1, 41)))],
-         "1,600 points (40 x 40)"),
-        (["output.dir=a,b"], "each point gets its own folder in output.dir: set output.dir to a single value"),
+        ("", "seed", "'seed' is not of the form section.key=value,value"),
+        ("", "a..b=1", "is not of the form"),
+        ("", "seed=1,", "is not of the form"),
+        ("", "seed=1,,2", "leave no value empty"),
+        ("", "training.learning_rate=1e-6,0.000001", "1e-06 is repeated"),
+        ("", "tasks=[a,[b", "is not a list of values"),
+        ("", "data.answer_after=####,x", "('#' starts a comment in YAML): leave no value empty, and quote text"),
+        ("", "seed=!!binary aGk=", "is not supported"),
+        ("", f"seed={'[' * 60}{']' * 60}", "nested more than 50 levels deep"),
+        ("", "seed=0,1; seed=2", "seed and seed are both swept"),
+        ("", "training={beta: 0.1}; training.beta=0.2", "but overlap"),
+        ("", f"seed={','.join(map(str, range(1001)))}", "the sweep has 1,001 points (1001), more than 1,000"),
+        ("", "output.dir=a,b", "each point gets its own folder in output.dir: set output.dir to a single value"),
+        # swept and overridden, also where one is within the other: something that was requested would be lost
+        ("seed=1", "seed=0,1", "is both swept and overridden: remove one"),
+        ("training.beta=null", "training.beta=0.0,0.1", "is both swept and overridden: remove one"),
+        ("lora={r: 4}", "lora.r=4,8", "is both swept and overridden: remove one"),
+        ("tasks.leg_counting.weight=2", "tasks=[chain_sum],[leg_counting]", "is both swept and overridden: remove one"),
+        # a point that is invalid, or the same as another
+        ("", "training.max_stepz=1", "max_stepz=1: training.max_stepz = 1 @ command line: unknown key 'max_stepz'"),
+        ("", "training.num_generations=8,7", "num_generations=7: training.rollouts_per_step: 128 rollouts are not div"),
+        ("", "imports=[x]", "imports=x: override 'imports=[\"x\"]': imports can be set only in a config file"),
+        ("", "tasks=leg_counting,[leg_counting]", "1_tasks=leg_counting and 2_tasks=leg_counting are the same run"),
+        ("", "training.beta=null,0.1,0.0", "beta=null and beta=0.0 are the same run: remove one"),
+        ("; ".join(UPLOADED), "seed=0,1", "hub.enabled: a repository holds one run"),
     ],
-)  # fmt: skip
-def test_words_that_are_no_sweep(config: str, words: list[str], told: str) -> None:
-    """One line, which shows the word."""
+)
+def test_words_that_are_not_a_sweep(config: str, overrides: str, words: str, told: str) -> None:
+    """One line, which shows the word or the point."""
     with pytest.raises(InputError) as caught:
-        load_sweep(config, [], words)
+        load_sweep(config, overrides.split("; ") if overrides else [], words.split("; "))
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("overrides", "words"),
-    [
-        (["seed=1"], ["seed=0,1"]),
-        (["training.beta=null"], ["training.beta=0.0,0.1"]),
-        (["lora={r: 4}"], ["lora.r=4,8"]),
-        (["tasks.leg_counting.weight=2"], ["tasks=[chain_sum],[leg_counting]"]),
-    ],
-)
-def test_a_key_swept_and_overridden_is_refused(config: str, overrides: list[str], words: list[str]) -> None:
-    """Also where one is within the other: something that was asked for would be lost."""
-    with pytest.raises(InputError, match="is both swept and overridden: remove one"):
-        load_sweep(config, overrides, words)
-    load_sweep(config, ["lora={alpha: 8}", "training.beta=0.1"], ["lora.r=4,8"])  # both count
+def test_sweeps_that_are_almost_wrong(config: str) -> None:
+    """Overrides of other keys in a swept section, and uploads of a single point, or of none."""
+    load_sweep(config, ["lora={alpha: 8}", "training.beta=0.1"], ["lora.r=4,8"])
+    load_sweep(config, [*UPLOADED, "hub.enabled=false"], ["seed=0,1"])
+    load_sweep(config, UPLOADED, ["seed=0"])
 
 
 def test_all_mistakes_of_all_points_are_told_at_once(config: str) -> None:
@@ -155,33 +157,6 @@ def test_all_mistakes_of_all_points_are_told_at_once(config: str) -> None:
         "num_generations=7; try 112 or 168",
         "  beta=x_num_generations=8_seed=0 and 3 more: training.beta = 'x' @ command line: must be a number",
     ]
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["training.max_stepz=1"], "max_stepz=1: training.max_stepz = 1 @ command line: unknown key 'max_stepz'"),
-        (["training.num_generations=8,7"], "num_generations=7: training.rollouts_per_step: 128 rollouts are not div"),
-        (["imports=[x]"], "imports=x: override 'imports=[\"x\"]': imports can be set only in a config file"),
-        (["tasks=leg_counting,[leg_counting]"], "1_tasks=leg_counting and 2_tasks=leg_counting are the same run"),
-        (["training.beta=null,0.1,0.0"], "beta=null and beta=0.0 are the same run: remove one"),
-    ],
-)
-def test_a_value_that_does_not_fit_is_told_with_its_point(config: str, words: list[str], told: str) -> None:
-    """And points that come to the same run, whatever their values look like."""
-    with pytest.raises(InputError) as caught:
-        load_sweep(config, [], words)
-    assert str(caught.value).startswith(told)
-    assert "\n" not in str(caught.value)
-
-
-def test_points_are_not_published_in_one_repository(config: str) -> None:
-    """The second would be refused there, after its training."""
-    uploaded = ["hub.enabled=true", "hub.repo_id=me/legs"]
-    with pytest.raises(InputError, match=r"hub.enabled: a repository holds one run, .* rg-env push"):
-        load_sweep(config, uploaded, ["seed=0,1"])
-    load_sweep(config, [*uploaded, "hub.enabled=false"], ["seed=0,1"])
-    load_sweep(config, uploaded, ["seed=0"])
 
 
 def test_points_are_checked_for_the_processes_that_train(config: str) -> None:

@@ -147,32 +147,34 @@ def test_a_signal_lets_the_run_save_and_ends_the_sweep(folder: Path, started: St
     assert status_of(Path("sweep"), "seed=2") == ("not started", "")
 
 
-def test_a_folder_of_another_sweep_is_refused(folder: Path, started: Started) -> None:
+def test_a_folder_of_another_sweep_is_refused(folder: Path) -> None:
     """With what differs; a folder without a sweep, too."""
-    assert ended(started())[0] == 0
 
     def checked(*overrides: str, words: list[str] = WORDS, resume: bool = True) -> Path:
         return sweep_folder(load_sweep("run.yaml", ["output.dir=sweep", *overrides], words), "run", resume)
 
+    sweep = load_sweep("run.yaml", [], WORDS)
+    Path("sweep").mkdir()
+    Path("sweep/sweep.yaml").write_text(json.dumps(sweep.described()))
+    Path("sweep/config.yaml").write_text(json.dumps(sweep.base()))
     assert checked("logging.project=other") == Path("sweep")
-    for refused, told in (
-        (lambda: checked(resume=False), "sweep is not empty: it may contain another run"),
-        (lambda: checked(words=["seed=0,1"]), r"seed is \[0, 1, 2\] there and \[0, 1\] here; use the same values"),
-        (lambda: checked("training.max_steps=30"), "another sweep: training.max_steps is 20 there and 30 here"),
-        (lambda: refuse_sweep("sweep"), "sweep contains a sweep: add its --sweep"),
+    with_beta = ["training.beta=0.1,0.2", "training.epsilon=0.1", *WORDS]
+    described = json.dumps(load_sweep("run.yaml", [], with_beta).described())
+    for content, refused, told in (
+        (None, lambda: checked(resume=False), "sweep is not empty: it may contain another run"),
+        (None, lambda: checked(words=["seed=0,1"]), r"seed is \[0, 1, 2\] there and \[0, 1\] here; use the same"),
+        (None, lambda: checked("training.max_steps=30"), "another sweep: training.max_steps is 20 there and 30 here"),
+        (None, lambda: refuse_sweep("sweep"), "sweep contains a sweep: add its --sweep"),
+        (described, lambda: checked(words=[*reversed(with_beta[:2]), *WORDS]), "swept keys are in a different order"),
+        ("a: [", checked, r"sweep.yaml is damaged: .*; restore it"),
     ):
-        with pytest.raises(OutputFolderError, match=told):
+        if content:
+            Path("sweep/sweep.yaml").write_text(content)
+        with pytest.raises(InputError, match=told):
             refused()
-    with_beta = ["training.beta=0.1,0.2", "training.epsilon=0.1"]
-    Path("sweep/sweep.yaml").write_text(json.dumps(load_sweep("run.yaml", [], [*with_beta, *WORDS]).described()))
-    with pytest.raises(OutputFolderError, match="its swept keys are in a different order"):
-        checked(words=[*reversed(with_beta), *WORDS])
-    Path("sweep/sweep.yaml").write_text("a: [")
-    with pytest.raises(InputError, match=r"sweep.yaml is damaged: .*; restore it"):
-        checked()
     Path("sweep/sweep.yaml").unlink()
     with pytest.raises(OutputFolderError, match=r"does not contain a sweep: it has no sweep\.yaml"):
         checked()
     refuse_sweep("sweep")
     refuse_sweep(None)
-    assert sweep_folder(load_sweep("run.yaml", [], WORDS), "run", False).match("outputs/run-sweep-*")
+    assert sweep_folder(sweep, "run", False).match("outputs/run-sweep-*")

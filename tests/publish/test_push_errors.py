@@ -154,27 +154,24 @@ def test_bad_input_is_one_line(hub: HubServer, run: Path, rg_env: Any, tmp_path:
     (half / "model.safetensors").write_bytes((half / "model.safetensors").read_bytes()[:-100])
     damaged = Path(shutil.copytree(run, tmp_path / "damaged"))
     (damaged / "manifest.json").write_text("{")
-    good, bad = ["--repo-id", "me/legs"], ["--repo-id", "legs"]
-    for arguments, words in (
-        (["x" * 5000, *good], "is not an existing folder"),
-        ([str(run) + "\0", *good], "is not an existing folder"),
-        ([str(half), *good], "half: its weights cannot be read: "),
-        ([str(damaged), *good], "manifest.json is damaged"),
-        ([str(POLICY_DIR), *good, "--optimizer-state", "full"], "has no training state to resume from"),
-        ([str(run), *bad], "--repo-id 'legs' is not a repository: use USER/NAME"),
-        ([str(run), "--repo-id", "me/../legs"], "is not a repository"),
-        ([str(run), "--repo-id", "me/le\ngs"], "is not a repository"),
-        ([str(run), *good, "--revision", "refs/pr/1"], "is a commit or a reference"),
-        ([str(run), *good, "--revision", "a b"], "is not a branch name"),
+    for path, options, words in (
+        ("x" * 5000, [], "is not an existing folder"),
+        (f"{run}\0", [], "is not an existing folder"),
+        (half, [], "half: its weights cannot be read: "),
+        (damaged, [], "manifest.json is damaged"),
+        (POLICY_DIR, ["--optimizer-state", "full"], "has no training state to resume from"),
+        (run, ["--repo-id", "legs"], "--repo-id 'legs' is not a repository: use USER/NAME"),
+        (run, ["--repo-id", "me/le\ngs"], "is not a repository"),
+        (run, ["--revision", "refs/pr/1"], "is a commit or a reference"),
+        (run, ["--revision", "a b"], "is not a branch name"),
     ):
-        code, out, err = rg_env("push", *arguments)
-        assert (code, out) == (2, ""), arguments
-        assert words in err
+        code, out, err = rg_env("push", str(path), "--repo-id", "me/legs", *options)
+        assert (code, out, err.count("\n")) == (2, "", 1), options
         assert err.startswith("error: ")
-        assert err.count("\n") == 1
+        assert words in err
     assert hub.requests == []
     hub.fail("GET", "models")
-    code, _, err = rg_env("push", str(run), *good)
+    code, _, err = rg_env("push", str(run), "--repo-id", "me/legs")
     assert code == 1
     assert err.endswith(f"; the same command resumes the upload: {entered('rg-env')} push {run} --repo-id me/legs\n")
 

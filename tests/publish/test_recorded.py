@@ -12,7 +12,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from rg_env.errors import ExportError, InputError
-from rg_env.publish import verify
+from rg_env.publish import export as export_module
 from rg_env.training import EvaluationPlan, load_train_config, run_config, train
 
 Export = Callable[..., tuple[Path, list[str]]]
@@ -130,7 +130,7 @@ def test_a_damaged_record_is_named(name: str, config_run: Path, exported: Export
 def test_rounded_weights_differ_by_little(config_run: Path, exported: Export, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the error names the dtype that rounds nothing."""
     with monkeypatch.context() as patched:
-        patched.setattr(verify, "SLACK", 20)
+        patched.setattr(export_module, "SLACK", 20)
         _, lines = exported(config_run, dtype="bf16")
     found = int(lines[-1].removeprefix("verified: ").split()[0])
 

@@ -18,7 +18,8 @@ from hub_server import CANARY, HubServer
 
 from rg_env.core.processes import alive, entered
 from rg_env.errors import InputError
-from rg_env.jobs.doctor import PlannedRun, machine
+from rg_env.jobs.doctor import machine
+from rg_env.jobs.doctor.machine import PlannedRun
 from rg_env.training import hub_uploads
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.schema import HubConfig
@@ -138,28 +139,19 @@ def test_checkpoints_may_go_and_files_grow_meanwhile(hub: HubServer, uploads: An
 
 @pytest.mark.slow
 def test_a_run_waits_but_not_for_ever(hub: HubServer, uploads: Any, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_uploads, "FINISH_TIMEOUT_S", 0.5)
-    made = uploads()
-    with hub.lock:
-        made.finish(complete=True)
-    assert made.lines[1:] == [
-        f"hub: {run.name} was not uploaded (it took more than 0.5 s); upload the run with: "
-        f"{entered('rg-env')} push {run} --repo-id me/legs"
-    ]
-    assert made._process is None
-
-
-@pytest.mark.slow
-def test_an_interrupt_while_the_end_waits(hub: HubServer, uploads: Any, run: Path) -> None:
-    """The upload is ended, and the command is printed."""
+    """Ctrl-C, or a limit, ends the upload, and the command is printed."""
+    command = f"upload the run with: {entered('rg-env')} push {run} --repo-id me/legs"
     made = uploads(private=True)
-    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     with hub.lock, pytest.raises(KeyboardInterrupt):
         made.finish(complete=True)
-    assert made._process is None
-    assert "was not uploaded (interrupted)" in made.lines[1]
-    assert made.lines[1].endswith(f"{entered('rg-env')} push {run} --repo-id me/legs --private")
+    assert made.lines[1] == f"hub: {run.name} was not uploaded (interrupted); {command} --private"
+    monkeypatch.setattr(hub_uploads, "FINISH_TIMEOUT_S", 0.5)
+    late = uploads()
+    with hub.lock:
+        late.finish(complete=True)
+    assert late.lines[-1] == f"hub: {run.name} was not uploaded (it took more than 0.5 s); {command}"
+    assert (made._process, late._process) == (None, None)
 
 
 @pytest.mark.slow

@@ -29,6 +29,7 @@ from rg_env.inference.protocol import Completion, Engine, Sampling
 _CACHE_BLOCK = 64  # initial cache capacity in tokens beyond the prompt; it grows as needed
 _SHARED_FROM_HIDDEN = 512  # multi-threaded decoding is faster from this hidden size up
 _GREEDY_BELOW = 1e-5  # as in vLLM; dividing logits by a lower temperature could overflow
+_TRUNCATION = ("top_k", "top_p", "min_p")
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 _SHRINK_AT = 0.8  # compact the batch when less than this fraction of its rows is still running
 
@@ -282,16 +283,13 @@ class Sampler:
         settings = [job.sampling for job in jobs]
         # The most common case, temperature 1 without truncation, needs no computation.
         used = {
-            "temperature": any(each.temperature != 1 for each in settings),
-            "top_k": any(each.top_k > 0 for each in settings),
-            "top_p": any(each.top_p < 1 for each in settings),
-            "min_p": any(each.min_p > 0 for each in settings),
-            **dict.fromkeys(_PENALTIES, any(each.penalized for each in settings)),
+            ("temperature",): any(each.temperature != 1 for each in settings),
+            _TRUNCATION: any(each.top_k > 0 or each.top_p < 1 or each.min_p > 0 for each in settings),
+            _PENALTIES: any(each.penalized for each in settings),
         }
+        names = [name for group, is_used in used.items() if is_used for name in group]
         self.rows = {
-            name: torch.tensor([getattr(each, name) for each in settings], device=device).unsqueeze(1)
-            for name, is_used in used.items()
-            if is_used
+            name: torch.tensor([getattr(each, name) for each in settings], device=device).unsqueeze(1) for name in names
         }
         """Settings `(B, 1)` used by any row, and token counts `(B, V)` for penalties."""
         if _PENALTIES[0] in self.rows:
@@ -340,19 +338,15 @@ class Sampler:
         if "temperature" in self.rows:
             greedy = self.rows["temperature"] < _GREEDY_BELOW
             logits = logits / torch.where(greedy, 1.0, self.rows["temperature"])
-        if not {"top_k", "top_p", "min_p"} & self.rows.keys():
+        if "top_k" not in self.rows:
             return logits
+        top_k, top_p, min_p = (self.rows[name] for name in _TRUNCATION)
         ordered, order = logits.sort(dim=-1, descending=True)
-        drop = torch.zeros_like(ordered, dtype=torch.bool)
-        if "top_k" in self.rows:
-            rank = torch.arange(ordered.shape[1], device=logits.device)
-            drop |= (rank >= self.rows["top_k"]) & (self.rows["top_k"] > 0)
+        drop = (torch.arange(ordered.shape[1], device=logits.device) >= top_k) & (top_k > 0)
         probs = ordered.masked_fill(drop, -torch.inf).softmax(dim=-1)
-        if "top_p" in self.rows:
-            drop |= probs.cumsum(dim=-1) - probs >= self.rows["top_p"]  # keeps the token that crosses the threshold
-            probs = ordered.masked_fill(drop, -torch.inf).softmax(dim=-1)
-        if "min_p" in self.rows:
-            drop |= probs < self.rows["min_p"] * probs[:, :1]
+        drop |= (probs.cumsum(dim=-1) - probs >= top_p) & (top_p < 1)  # keeps the token that crosses the threshold
+        probs = ordered.masked_fill(drop, -torch.inf).softmax(dim=-1)
+        drop |= probs < min_p * probs[:, :1]
         drop[:, 0] = False
         drop &= ~torch.as_tensor(greedy, device=logits.device)
         return logits.masked_fill(torch.zeros_like(drop).scatter(1, order, drop), -torch.inf)

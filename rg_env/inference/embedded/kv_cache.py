@@ -25,40 +25,37 @@ class GrowingLayer(DynamicLayer):
         super().__init__()
         self.is_initialized: bool = False
         self.capacity, self.length = capacity, 0
+        self.stores: list[torch.Tensor] = []
+        """Memory for keys and values, including unused positions."""
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, cache_kwargs: dict[str, Any] | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Append `(B, kv_heads, new, head_dim)` states, and return all states so far, as views."""
-        end = self.length + key_states.shape[-2]
+        start, self.length = self.length, self.length + key_states.shape[-2]
         if not self.is_initialized:
             self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
-            self.key_store, self.value_store = self._grown(key_states, end), self._grown(value_states, end)
-        elif end > self.capacity:
+            self.capacity = max(self.capacity, self.length)
+            self.stores = [self._copied(states, 0) for states in (key_states, value_states)]
+        elif self.length > self.capacity:
             # Grow by half each time, so the amortized cost per token is constant.
-            self.capacity = max(end, self.capacity * 3 // 2)
-            self.key_store, self.value_store = self._grown(self.key_store), self._grown(self.value_store)
-        self.key_store[:, :, self.length : end] = key_states
-        self.value_store[:, :, self.length : end] = value_states
-        self.length = end
-        self.keys, self.values = self.key_store[:, :, :end], self.value_store[:, :, :end]
+            self.capacity = max(self.length, self.capacity * 3 // 2)
+            self.stores = [self._copied(store, start) for store in self.stores]
+        for store, states in zip(self.stores, (key_states, value_states), strict=True):
+            store[:, :, start : self.length] = states
+        self.keys, self.values = (store[:, :, : self.length] for store in self.stores)
         return self.keys, self.values
 
-    def _grown(self, old: torch.Tensor, at_least: int = 0) -> torch.Tensor:
-        self.capacity = max(self.capacity, at_least)
-        new = old.new_empty(*old.shape[:2], self.capacity, old.shape[3])
-        new[:, :, : self.length] = old[:, :, : self.length]
+    def _copied(self, states: torch.Tensor, used: int) -> torch.Tensor:
+        """Copy the first `used` positions of `states` to new memory with room for `capacity` positions."""
+        new = states.new_empty(*states.shape[:2], self.capacity, states.shape[3])
+        new[:, :, :used] = states[:, :, :used]
         return new
 
     def select(self, rows: torch.Tensor) -> None:
         """Keep only these rows of the batch; a row may be repeated."""
-        self.key_store, self.value_store = (self._rows(store, rows) for store in (self.key_store, self.value_store))
-        self.keys, self.values = self.key_store[:, :, : self.length], self.value_store[:, :, : self.length]
-
-    def _rows(self, store: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        new = store.new_empty(len(rows), *store.shape[1:])
-        new[:, :, : self.length] = store[rows, :, : self.length]
-        return new
+        self.stores = [self._copied(store[rows, :, : self.length], self.length) for store in self.stores]
+        self.keys, self.values = (store[:, :, : self.length] for store in self.stores)
 
     def get_seq_length(self) -> int:
         return self.length

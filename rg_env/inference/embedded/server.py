@@ -51,16 +51,15 @@ class BadRequest(RGEnvError, ValueError):
     exit_code = 2
 
     def __init__(self, message: str, status: int = 400, param: str | None = None):
-        # Messages may quote the request, which can contain characters that UTF-8 cannot encode.
-        message = message.encode("utf-8", "backslashreplace").decode()
-        param = param and param.encode("utf-8", "backslashreplace").decode()
         super().__init__(message)
         self.status, self.param = status, param
 
-    def body(self) -> dict[str, Any]:
-        """Error response in OpenAI's format."""
-        kind = "NotFoundError" if self.status == 404 else "BadRequestError"
-        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.status}}
+
+def _error(error: BaseException) -> dict[str, Any]:
+    """An error response in OpenAI's format."""
+    status, param = (error.status, error.param) if isinstance(error, BadRequest) else (500, None)
+    kind = {400: "BadRequestError", 404: "NotFoundError"}.get(status, "InternalServerError")
+    return {"error": {"message": str(error), "type": kind, "param": param, "code": status}}
 
 
 class Choice:
@@ -125,19 +124,10 @@ class Choice:
         return self.text[characters : self._taken[0]], slice(tokens, len(self.ids))
 
 
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, body: Any) -> Any:
-        """Drop null values, which clients send for fields that they leave unset."""
-        return {key: value for key, value in body.items() if value is not None} if isinstance(body, dict) else body
-
-
-class Request(_Body, ABC):
+class Request(BaseModel, ABC):
     """Fields common to both kinds of request. The bounds are those of vLLM's SamplingParams."""
 
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
     kinds: ClassVar[tuple[str, str, str]]
     """Object types of complete responses and of streamed chunks, and the prefix of their ids."""
 
@@ -164,6 +154,12 @@ class Request(_Body, ABC):
     user: JsonValue = None
     metadata: JsonValue = None
     store: JsonValue = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, body: Any) -> Any:
+        """Drop null values, which clients send for fields that they leave unset."""
+        return {key: value for key, value in body.items() if value is not None} if isinstance(body, dict) else body
 
     @field_validator("stop")
     @classmethod
@@ -391,10 +387,8 @@ class Api:
             return JSONResponse(request.response(choices))
         except ClientDisconnect:  # the client is gone, but a response must be returned
             return Response(status_code=400)
-        except BadRequest as error:
-            return JSONResponse(error.body(), status_code=error.status)
         except RGEnvError as error:
-            return JSONResponse(_failure(error), status_code=500)
+            return JSONResponse(_error(error), status_code=error.status if isinstance(error, BadRequest) else 500)
 
     async def models(self, _: HTTPRequest) -> Response:
         name, context = self.engine.model_name, self.engine.max_context
@@ -468,7 +462,7 @@ class Api:
             while (part := await parts.get()) is not None:
                 yield _event({**head, "choices": [part]})
             if error := run.exception():
-                yield _event(_failure(error))
+                yield _event(_error(error))
                 return
             if request.stream_options.get("include_usage"):
                 yield _event({**head, "choices": [], "usage": request.usage(choices)})
@@ -490,10 +484,6 @@ def _job(request: Request, choice: Choice, send: Callable[[Choice], bool] = lamb
 
 def _event(body: dict[str, Any]) -> str:
     return f"data: {json.dumps(body)}\n\n"
-
-
-def _failure(error: BaseException) -> dict[str, Any]:
-    return {"error": {"message": str(error), "type": "InternalServerError", "param": None, "code": 500}}
 
 
 async def _body(request: HTTPRequest) -> object:

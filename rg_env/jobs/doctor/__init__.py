@@ -10,17 +10,18 @@ extra is a failure only if options or a config describe a run, because the envir
 Importing this module is cheap: modules that need torch are imported only after a subprocess has shown that torch works.
 """
 
+import os
+import resource
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from rg_env.core.tasks.mixture import Mixture
-from rg_env.errors import RGEnvError
+from rg_env.core.text import user_error
 from rg_env.jobs.doctor import machine
-from rg_env.jobs.doctor.machine import Check, PlannedRun, as_json, closing_line
+from rg_env.jobs.doctor.machine import Check, PlannedRun
 from rg_env.tiny import TINY
-
-__all__ = ["Check", "PlannedRun", "as_json", "closing_line", "diagnose"]
 
 
 def diagnose(planned: PlannedRun) -> Iterator[Check]:
@@ -31,18 +32,23 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
     """
     if planned.config.data is None:
         Mixture.parse(planned.config.gym)
-    yield _named("python", machine.check_python)
-    yield _named("packages", machine.check_packages, planned)
+    yield _run("python", machine.check_python)
+    yield _run("packages", machine.check_packages, planned)
     gpus = machine.ask_gpus()
-    yield _named("gpus", machine.check_gpus, gpus, planned)
-    yield (trainer := _named("trainer", machine.check_trainer, gpus, planned))
-    yield _named("vllm", machine.check_vllm, planned)
-    yield _named("logins", machine.check_logins, planned)
-    yield _named("limits", machine.check_limits, planned)
+    yield _run("gpus", machine.check_gpus, gpus, planned)
+    yield (trainer := _run("trainer", machine.check_trainer, gpus, planned))
+    yield _run("vllm", machine.check_vllm, planned)
+    yield _run("logins", machine.check_logins, planned)
+    connections = min(planned.config.training.rollouts_per_step, machine.CONNECTIONS) if planned.uses_vllm else 0
+    yield _run("open files", machine.check_open_files, connections, resource.getrlimit(resource.RLIMIT_NOFILE))
+    if (planned.uses_vllm or planned.processes > 1) and os.path.isdir("/dev/shm"):
+        yield _run("shared memory", machine.check_shared_memory, shutil.disk_usage("/dev/shm").total)
+    if planned.processes > 1:
+        yield _run("launch port", machine.check_port, machine.LAUNCH_PORT)
     if trainer.status != "ok":
         for name in ("model", "server", "batch", "prompts", "memory"):
             yield Check("skipped", "the trainer cannot be imported", name=name)
-        yield _named("output folder", machine.check_output, planned, None)
+        yield _run("output folder", machine.check_output, planned, None)
         return
     from rg_env.inference.models import DEFAULT_GPU_MODEL
     from rg_env.jobs.doctor import model as models
@@ -50,38 +56,31 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
 
     is_default = planned.given is not None and "model.name" not in planned.given
     name = planned.config.model.name if not is_default else DEFAULT_GPU_MODEL if gpus.devices else TINY
-    check, model = _unless_broken(models.check_model, name)
+    check = _run("model", models.check_model, name)
     if is_default and check.status == "failed":  # as load_policy does
-        check = replace(check, status="warning", finding=f"{check.finding}: the tiny policy is used instead")
-        name, (_, model) = TINY, models.check_model(TINY)
-    yield replace(check, name="model")
+        finding, name = f"{check.finding}: the tiny policy is used instead", TINY
+        check = replace(check, status="warning", finding=finding, value=models.check_model(TINY).value)
+    yield check
+    model = check.value
     planned = planned if planned.given is None else planned.with_model(name)
-    prompts, lengths = Check("skipped", "the model is not available"), None
+    prompts = memory = Check("skipped", "the model is not available")
     if model is not None:
-        prompts, lengths = _unless_broken(models.check_prompts, planned, model)
-    tokens = longest_sequence(planned.config, lengths.others if lengths else ())
-    yield _named("server", machine.check_server, planned, model.name if model else None, tokens)
-    yield _named("batch", models.check_batch, planned)
+        prompts = _run("prompts", models.check_prompts, planned, model)
+        memory = _run("memory", models.check_memory, planned, model, prompts.value, *machine.free_memory(planned, gpus))
+    tokens = longest_sequence(planned.config, prompts.value.others if prompts.value else ())
+    yield _run("server", machine.check_server, planned, model and model.name, tokens)
+    yield _run("batch", models.check_batch, planned)
     yield replace(prompts, name="prompts")
-    checkpoint = None
-    if model is None:
-        yield replace(prompts, name="memory")
-    else:
-        yield _named("memory", models.check_memory, planned, model, lengths, *machine.free_memory(planned, gpus))
-        # A checkpoint has fp32 weights and Adam moments, and under ZeRO-3 also bf16 weights.
-        checkpoint = (14 if planned.zero3 else 12) * model.shape.parameters
-    yield _named("output folder", machine.check_output, planned, checkpoint)
+    yield replace(memory, name="memory")
+    # A checkpoint has fp32 weights and Adam moments, and under ZeRO-3 also bf16 weights.
+    checkpoint = model and (14 if planned.zero3 else 12) * model.shape.parameters
+    yield _run("output folder", machine.check_output, planned, checkpoint)
 
 
-def _named(name: str, check: Callable[..., Check], *arguments: Any) -> Check:
-    return replace(_unless_broken(lambda: (check(*arguments), None))[0], name=name)
-
-
-def _unless_broken(check: Callable[..., tuple[Check, Any]], *arguments: Any) -> tuple[Check, Any]:
-    """A check's result, and its findings about the run. An error becomes a warning, so that it does not hide the other
-    checks."""
+def _run(name: str, check: Callable[..., Check], *arguments: Any) -> Check:
+    """Run a check. An error becomes a warning, so that it does not hide the other checks."""
     try:
-        return check(*arguments)
+        found = check(*arguments)
     except Exception as error:
-        text = str(error) if isinstance(error, RGEnvError) else f"{type(error).__name__}: {error}"
-        return Check("warning", f"could not be checked: {text[:300]}"), None
+        found = Check("warning", f"could not be checked: {user_error(error)}")
+    return replace(found, name=name)

@@ -13,10 +13,10 @@ import resource
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -39,7 +39,7 @@ LAUNCH_PORT = 29500
 _SERVER_NEEDS_SHM = 10**9
 _SPARE_FILES = 512
 """Number of files that libraries, data and logs keep open in addition to the connections."""
-_CONNECTIONS = 1024
+CONNECTIONS = 1024
 """Maximum number of concurrent rollouts, each of which uses a connection to the server."""
 SMI_S, IMPORT_S = 10.0, 90.0
 """Timeouts in seconds: nvidia-smi, and imports in a subprocess."""
@@ -97,9 +97,6 @@ class PlannedRun:
         return self.config.evaluation.max_tokens or self.config.training.max_tokens
 
 
-Status = Literal["ok", "skipped", "warning", "failed"]
-
-
 @dataclass(frozen=True)
 class Check:
     """Result of a check, with a finding and a fix. "failed" means that the run would not start; "warning", that it
@@ -107,17 +104,12 @@ class Check:
 
     name: str = field(default="", kw_only=True)
     """Name of the aspect, set by `diagnose`."""
-    status: Status
+    status: str
+    """"ok", "skipped", "warning" or "failed"."""
     finding: str
     fix: str = ""
-
-    @classmethod
-    def combined(cls, *checks: "Check") -> "Check":
-        """Combine the checks with the worst status into one."""
-        worst = max((check.status for check in checks), key=get_args(Status).index)
-        parts = [check for check in checks if check.status == worst]
-        fixes = dict.fromkeys(check.fix for check in parts if check.fix)
-        return cls(worst, "; ".join(check.finding for check in parts), "; ".join(fixes))
+    value: Any = None
+    """What the check found out about the run, for other checks."""
 
     def line(self) -> str:
         """Format the check as one line, even if an error's text has several."""
@@ -132,7 +124,8 @@ def closing_line(checks: Sequence[Check]) -> str:
 
 
 def as_json(checks: Iterable[Check]) -> str:
-    return json.dumps([asdict(check) for check in checks], indent=1, ensure_ascii=False)
+    keys = ("name", "status", "finding", "fix")
+    return json.dumps([{key: getattr(check, key) for key in keys} for check in checks], indent=1, ensure_ascii=False)
 
 
 # Checks
@@ -236,26 +229,22 @@ def check_gpus(gpus: Gpus, planned: PlannedRun) -> Check:
     more for a server on this machine. No GPU is required, because the embedded engine can train on a CPU."""
     if gpus.driver_problem:
         fix = "reinstall the NVIDIA driver or restart the machine until `nvidia-smi` lists the GPUs"
-        if planned.uses_vllm:
-            return Check("failed", gpus.driver_problem, fix)
-        return Check("warning", f"{gpus.driver_problem}: training would use the CPU", fix)
+        status, rest = ("failed", "") if planned.uses_vllm else ("warning", ": training would use the CPU")
+        return Check(status, f"{gpus.driver_problem}{rest}", fix)
     if not gpus.listed and not gpus.devices:
         return Check("ok", "no NVIDIA GPU: training uses the CPU")
     if not gpus.torch:
         return Check("skipped", "torch does not work")
     text, processes = "; ".join(gpus.listed), planned.processes
     if not gpus.devices:
-        reason, fix = (
-            "no reason given",
-            f"update the NVIDIA driver to a version that supports CUDA {gpus.torch['cuda']}",
-        )
+        reason = gpus.torch["problem"] or "no reason given"
+        fix = f"update the NVIDIA driver to a version that supports CUDA {gpus.torch['cuda']}"
         if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
             reason, fix = "CUDA_VISIBLE_DEVICES hides it", "unset CUDA_VISIBLE_DEVICES"
         elif gpus.torch["cuda"] is None:
             reason, fix = "this torch is a CPU build", "run ./setup.sh --gpu"
-        needed = planned.uses_vllm or processes > 1
-        finding = f"{text}; torch does not see the GPU: {gpus.torch['problem'] or reason}"
-        return Check("failed" if needed else "warning", finding, fix)
+        status = "failed" if planned.uses_vllm or processes > 1 else "warning"
+        return Check(status, f"{text}; torch does not see the GPU: {reason}", fix)
     if broken := next((device for device in gpus.devices if device["problem"]), None):
         fix = "stop other programs on that GPU, or exclude it with CUDA_VISIBLE_DEVICES"
         if "kernel image" in broken["problem"]:
@@ -265,7 +254,9 @@ def check_gpus(gpus: Gpus, planned: PlannedRun) -> Check:
     if processes > len(gpus.devices):
         fix = f"use --processes {len(gpus.devices)}, or more GPUs in CUDA_VISIBLE_DEVICES"
         return Check("failed", f"{processes} processes, but torch sees {seen}", fix)
-    if planned.uses_vllm and planned.server_is_local and len(gpus.listed) <= processes and not _server_runs(planned):
+    server = VllmServer(planned.config.engine.host, planned.config.engine.port)
+    needs_another = planned.uses_vllm and planned.server_is_local and len(gpus.listed) <= processes
+    if needs_another and server.health_problem(timeout_s=5.0):
         finding = f"a run needs {processes} for training plus one for vLLM, but the machine has {len(gpus.listed)}"
         return Check("failed", finding, "use fewer --processes, engine.kind=embedded, or vLLM on another machine")
     if any(gpu.endswith("Enabled") for gpu in gpus.listed):
@@ -274,10 +265,6 @@ def check_gpus(gpus: Gpus, planned: PlannedRun) -> Check:
         fix = "train with bf16=False, and mixed_precision: fp16 in the accelerate config"
         return Check("warning", f"{text}; GPU {old[0]} has no native bf16 (it is older than Ampere)", fix)
     return Check("ok", f"{text}; torch {gpus.torch['version']} works on {seen}")
-
-
-def _server_runs(planned: PlannedRun) -> bool:
-    return VllmServer(planned.config.engine.host, planned.config.engine.port).health_problem(timeout_s=5.0) is None
 
 
 def check_trainer(gpus: Gpus, planned: PlannedRun) -> Check:
@@ -351,17 +338,6 @@ def check_server(planned: PlannedRun, model: str | None, tokens: int) -> Check:
         return Check("failed", finding, f"restart it with --max-model-len {tokens}, or reduce training.max_tokens")
     text = f"vLLM at {server} serves {info.name!r}, {info.max_model_len} tokens, {counted(info.workers, 'worker')}"
     return Check("ok", text)
-
-
-def check_limits(planned: PlannedRun) -> Check:
-    """Check the limit on open files, the size of shared memory and the rendezvous port for several processes."""
-    connections = min(planned.config.training.rollouts_per_step, _CONNECTIONS) if planned.uses_vllm else 0
-    checks = [check_open_files(connections, resource.getrlimit(resource.RLIMIT_NOFILE))]
-    if (planned.uses_vllm or planned.processes > 1) and os.path.isdir("/dev/shm"):
-        checks.append(check_shared_memory(shutil.disk_usage("/dev/shm").total))
-    if planned.processes > 1:
-        checks.append(check_port(LAUNCH_PORT))
-    return Check.combined(*checks)
 
 
 def check_open_files(connections: int, limits: tuple[int, int]) -> Check:

@@ -3,7 +3,7 @@
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +66,15 @@ class PromptLengths:
         return [*self.evaluation, *self.others]
 
 
-def check_model(name: str) -> tuple[Check, Model | None]:
-    """Check that the configuration, tokenizer, chat template and weights are on this machine or can be downloaded."""
+def check_model(name: str) -> Check:
+    """Check that the configuration, tokenizer, chat template and weights are on this machine or can be downloaded. The
+    value is the `Model`, if it can be read."""
     path = str(POLICY_DIR) if name == TINY else name
     try:
         described = describe_model(path)
         require_chat_template(described.tokenizer)
     except InputError as error:
-        return Check("failed", str(error), _fix(str(error))), None
+        return Check("failed", str(error), _fix(str(error)))
     with init_empty_weights():
         empty = AutoModelForCausalLM.from_config(described.config)
     empty.tie_weights()  # init_empty_weights unties the weights, so a tied matrix would count twice
@@ -86,17 +87,17 @@ def check_model(name: str) -> tuple[Check, Model | None]:
         quantized = hasattr(described.config, "quantization_config")
         if problem := weights_damage(Path(path)) if quantized else weights_problem(Path(path), empty):
             fix = "copy or download the model again, with the config.json that belongs to its weights"
-            return Check("failed", f"{path}: {problem}", fix), model
-        return Check("ok", f"{text}, on disk"), model
+            return Check("failed", f"{path}: {problem}", fix, model)
+        return Check("ok", f"{text}, on disk", value=model)
     if is_cached(path):
-        return Check("ok", f"{text}, in the Hub cache"), model
+        return Check("ok", f"{text}, in the Hub cache", value=model)
     size, free = 2 * shape.parameters, shutil.disk_usage(nearest_folder(Path(HF_HUB_CACHE))).free
     text, problem, fix = f"{text}; about {gigabytes(size)} to download", "", ""
     if described.options["local_files_only"]:
         problem, fix = ", but the Hub cannot be reached", "connect to the network and unset HF_HUB_OFFLINE"
     elif free < size:
         problem, fix = f", but {HF_HUB_CACHE} has {gigabytes(free)} free", "free some space, or set HF_HOME"
-    return Check("failed" if problem else "ok", text + problem, fix), model
+    return Check("failed" if problem else "ok", text + problem, fix, model)
 
 
 def _fix(reason: str) -> str:
@@ -135,12 +136,12 @@ def check_batch(planned: PlannedRun) -> Check:
     return Check("ok", f"{args.rollouts_per_step} rollouts per step: {prompts}, in {micro_batches}")
 
 
-def check_prompts(planned: PlannedRun, model: Model) -> tuple[Check, PromptLengths | None]:
-    """Check the run's training and evaluation prompts against their limits; also return their lengths."""
+def check_prompts(planned: PlannedRun, model: Model) -> Check:
+    """Check the run's training and evaluation prompts against their limits. The value is their `PromptLengths`."""
     config = planned.config
     if config.data is not None and not config.data.is_file:
         finding = f"{config.data.path} is read from the Hub when the run starts, so its prompts were not measured"
-        return Check("skipped", finding), None
+        return Check("skipped", finding)
     encoder, place = PromptEncoder(model.tokenizer), "tasks" if config.data is None else "data"
     try:
         if config.data is None:
@@ -152,9 +153,9 @@ def check_prompts(planned: PlannedRun, model: Model) -> tuple[Check, PromptLengt
             place = f"evaluation.tasks.{label}" if label else "evaluation.tasks"
             others += prompt_lengths(ReasoningGym(**arguments), encoder)["evaluation"]
     except RGEnvError as error:
-        return Check("failed", str(error), f"correct {place}; `rg-env tasks NAME` shows a task's options"), None
+        return Check("failed", str(error), f"correct {place}; `rg-env tasks NAME` shows a task's options")
     measured = PromptLengths(**lengths, others=others)
-    return judge_prompts(planned, model.context, measured), measured
+    return replace(judge_prompts(planned, model.context, measured), value=measured)
 
 
 def judge_prompts(planned: PlannedRun, context: int, lengths: PromptLengths) -> Check:
