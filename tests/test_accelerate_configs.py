@@ -72,6 +72,11 @@ def test_accumulation_and_clipping_are_left_to_the_training_arguments(name: str)
     assert not {"gradient_accumulation_steps", "gradient_clipping"} & set(load(name).deepspeed_config)
 
 
+CPU = {"use_cpu": True, "num_processes": 2, "mixed_precision": "no"}
+NODES = {"num_machines": 2, "num_processes": 14, "main_process_ip": "10.0.0.1", "main_process_port": 29500}
+FSDP = {"distributed_type": "FSDP", "deepspeed_config": None, "fsdp_config": {"fsdp_version": 2}}
+
+
 def differences(name: str) -> dict[str, Any]:
     """Differences between a file and zero3.yaml."""
     gpu, other = (yaml.safe_load((CONFIGS / file).read_text()) for file in ("zero3.yaml", name))
@@ -81,24 +86,11 @@ def differences(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("zero3_cpu.yaml", {"use_cpu": True, "num_processes": 2, "mixed_precision": "no"}),
-        (
-            "zero3_multinode.yaml",
-            {"num_machines": 2, "num_processes": 14, "main_process_ip": "10.0.0.1", "main_process_port": 29500},
-        ),
+        ("zero3_cpu.yaml", CPU),
+        ("zero3_multinode.yaml", NODES),
         ("ddp.yaml", {"distributed_type": "MULTI_GPU", "deepspeed_config": None}),
-        ("fsdp2.yaml", {"distributed_type": "FSDP", "deepspeed_config": None, "fsdp_config": {"fsdp_version": 2}}),
-        (
-            "fsdp2_cpu.yaml",
-            {
-                "distributed_type": "FSDP",
-                "deepspeed_config": None,
-                "fsdp_config": {"fsdp_version": 2},
-                "use_cpu": True,
-                "num_processes": 2,
-                "mixed_precision": "no",
-            },
-        ),
+        ("fsdp2.yaml", FSDP),
+        ("fsdp2_cpu.yaml", FSDP | CPU),
         ("single_gpu.yaml", {"distributed_type": "NO", "deepspeed_config": None, "num_processes": 1}),
     ],
 )

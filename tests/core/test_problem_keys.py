@@ -10,6 +10,8 @@ import random
 import re
 import textwrap
 from collections.abc import Callable
+from functools import reduce
+from operator import getitem
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
@@ -37,23 +39,12 @@ def draws() -> Draws:
 
 def _shuffled(*path: str) -> Change:
     """The list at this path of the metadata, in another order."""
-
-    def change(entry: Entry, rng: random.Random) -> None:
-        value = entry["metadata"]
-        for name in path:
-            value = value[name]
-        rng.shuffle(value)
-
-    return change
+    return lambda entry, rng: rng.shuffle(reduce(getitem, path, entry["metadata"]))
 
 
 def _other(path: str, value: Callable[[Any], Any]) -> Change:
     """Another value of a field of the metadata."""
-
-    def change(entry: Entry, rng: random.Random) -> None:
-        entry["metadata"][path] = value(entry["metadata"][path])
-
-    return change
+    return lambda entry, rng: entry["metadata"].update({path: value(entry["metadata"][path])})
 
 
 def _reworded(before: str, after: str) -> Change:
@@ -77,12 +68,8 @@ def _relettered(*names: str) -> Change:
     return change
 
 
-def _both(*changes: Change) -> Change:
-    def change(entry: Entry, rng: random.Random) -> None:
-        for each in changes:
-            each(entry, rng)
-
-    return change
+def _both(one: Change, other: Change) -> Change:
+    return lambda entry, rng: (one(entry, rng), other(entry, rng))
 
 
 def _renumbered(pairs: Any, count: int, rng: random.Random) -> list[list[int]]:

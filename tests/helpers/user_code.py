@@ -3,10 +3,11 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rg_env.core import rewards as registry
 from rg_env.core import user_code
-from rg_env.core.tasks import task_table
+from rg_env.core.tasks import library, task_table
 
 TASK = """
 import time
@@ -70,29 +71,19 @@ runs: list[str] = []
 @contextmanager
 def nothing_left() -> Iterator[None]:
     """Context manager that undoes imports and registrations afterward, so that tests do not affect each other."""
-    rewards, modules, path = dict(registry._REGISTRY), set(sys.modules), list(sys.path)
+    factory = library.factory()
+    tables: list[dict[Any, Any]] = [factory.DATASETS, factory.CURRICULA, task_table._user_tasks]
+    tables += [registry._REGISTRY, user_code._sources]
+    copies, modules, path = [dict(table) for table in tables], set(sys.modules), list(sys.path)
     runs.clear()
-    imported, own = dict(user_code._sources), dict(task_table._user_tasks)
     try:
         yield
     finally:
         sys.path[:] = path
-        new = [name for name in task_table._user_tasks if name not in own]
-        for table, before in (
-            (registry._REGISTRY, rewards),
-            (user_code._sources, imported),
-            (task_table._user_tasks, own),
-        ):
-            table.clear()  # type: ignore[attr-defined]
-            table.update(before)  # type: ignore[attr-defined]
+        for table, copy in zip(tables, copies, strict=True):
+            table.clear()
+            table.update(copy)
         task_table.load_table.cache_clear()
-        factory = sys.modules.get("reasoning_gym.factory")
-        kept = ("reasoning_gym", "rg_env")
-        for name in [*(factory.DATASETS if factory else ())]:
-            classes = factory.DATASETS[name] if factory else ()
-            if name in new or not all(cls.__module__.partition(".")[0] in kept for cls in classes):
-                for registered in (factory.DATASETS, factory.CURRICULA) if factory else ():
-                    registered.pop(name, None)
         for name in set(sys.modules) - modules:
             file = getattr(sys.modules[name], "__file__", None) or ""
             if "pytest-of" in file:

@@ -39,8 +39,8 @@ _TAKEN = ("all_tasks", "held_out", "status")
 _RELATIVE = "relative paths start at the working directory"
 _DEFECTS_SHOWN = 10
 _Located = tuple[str, Any]
-"""A row with its location: "line 3" in a text file, otherwise "row 3". If the row cannot be parsed, an `InputError` is
-instead."""
+"""A row with its location: "line 3" in a text file, otherwise "row 3". A row that cannot be parsed is an
+`InputError`."""
 
 
 class DataConfig(Section):
@@ -123,8 +123,6 @@ def load_rows(
     read = _read(source, config, split) if isinstance(source, str) else _numbered(source)
 
     def checked(row: Any, where: str) -> dict[str, str]:
-        if isinstance(row, InputError):
-            raise row
         if not isinstance(row, Mapping):
             raise InputError(f"{where} is not a mapping of columns, but {shortened(row)}")
         for column in (question_column, answer_column):
@@ -150,7 +148,7 @@ def load_rows(
         for place, row in read:
             where = f"{name}: {place}"
             try:
-                good = checked(row, where)
+                good = checked(_valid(row), where)
             except InputError as error:
                 yield where, "", error
             else:
@@ -286,6 +284,13 @@ def _read(name: str, config: str | None, split: str) -> Iterable[_Located]:
     return _csv_rows(lines, name) if kind == ".csv" else _json_rows(lines, name)
 
 
+def _valid(parsed: Any) -> Any:
+    """`parsed`, unless it is an `InputError`, which is raised."""
+    if isinstance(parsed, InputError):
+        raise parsed
+    return parsed
+
+
 def _numbered(rows: Iterable[Any]) -> Iterator[_Located]:
     return ((f"row {number}", row) for number, row in enumerate(rows, 1))
 
@@ -316,28 +321,22 @@ def _json_rows(lines: list[str], name: str) -> Iterable[_Located]:
     """Rows of JSON Lines, or of a JSON list."""
     first = next((line for line in lines if line.strip()), "")
     if first.lstrip().startswith("["):
-        return _numbered(_json("".join(lines), name, 1))
+        return _numbered(_valid(_json("".join(lines), name, 1)))
     # If the line break were kept, an error at the end of a line would be reported on the next line.
     filled = ((number, line.rstrip()) for number, line in enumerate(lines, 1) if line.strip())
-    return ((f"line {number}", _json_row(line, name, number)) for number, line in filled)
-
-
-def _json_row(line: str, name: str, number: int) -> Any:
-    try:
-        return _json(line, name, number)
-    except InputError as error:
-        return error
+    return ((f"line {number}", _json(line, name, number)) for number, line in filled)
 
 
 def _json(text: str, name: str, line: int) -> Any:
+    """The parsed text, or an `InputError` if it cannot be parsed."""
     try:
         return json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         line += error.lineno - 1
-        raise InputError(f"{name}: line {line} is not JSON: {error.msg} at column {error.colno}") from error
+        return InputError(f"{name}: line {line} is not JSON: {error.msg} at column {error.colno}")
     except (ValueError, RecursionError) as error:
         where = name if "\n" in text else f"{name}: line {line}"
-        raise InputError(f"{where} {error if isinstance(error, InputError) else json_problem(error)}") from error
+        return InputError(f"{where} {error if isinstance(error, InputError) else json_problem(error)}")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
