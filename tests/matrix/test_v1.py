@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from chat_server import ChatServer
 from release_checks import EXAMPLES, GYM, OPTIONS, REWARDS, ROLLOUTS, check, releases, run
 from release_environments import Release
@@ -51,47 +52,12 @@ class EchoDataset(ProceduralDataset):
 register_dataset("echo", EchoDataset, EchoConfig)
 """
 """A reward and a task of a user's own, and a reward that v1 cannot give what it asks for."""
-PUT: dict[str, dict[str, Any]] = {
-    "as it is": {},
-    "in the user's turn": {"prompt_placement": "user"},
-    "after the question": {"prompt_placement": "user_after", "preamble": "Be brief."},
-    "with a preamble": {"preamble": "Be brief."},
-    "no prompt": {"instruction": None},
-    "training": {"split": "train", "num_train_examples": 3, "seed": 5},
-    "a level": {"gym": ["spell_backward", {"name": "leg_counting", "level": 0}], "level": 2},
-}
-PUT_IN_CORE: dict[str, dict[str, Any]] = {
-    "no prompt": {"system_prompt": None},
-    "a level": {"gym": [{"name": "spell_backward", "level": 2}, {"name": "leg_counting", "level": 0}]},
-}
-"""What core calls by other names."""
-BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "nothing asked": ({"num_eval_examples": 0}, "num_eval_examples is 0"),
-    "an option that there is not": ({"gyn": "leg_counting"}, "gyn"),
-    "a reward that wants v0's state": (
-        {"imports": ["own.py"], "rewards": {"wants_state": 1.0}},
-        "reward 'wants_state' needs 'state', which the v1 API does not provide",
-    ),
-    "a level that there is not": ({"level": 99}, "level must be a whole number from 0 to 35, not 99"),
-    "text that is no JSON": ({"gym": "[leg_counting"}, "not JSON"),
-    "a file that there is not": ({"imports": ["nothing.py"]}, "imports: there is no file "),
-    "text that nests without end": ({"gym": "[" * 100_000}, "not JSON"),
-    "a seed that is too large": ({"eval_seed": 10**30}, "seed must be a whole number that fits in 64 bits"),
-    "too many questions": ({"num_eval_examples": 10**12}, "must be a whole number from 0 to 2147483648, not 1000000"),
-    "fewer questions than tasks": (
-        {"gym": ["leg_counting", "chain_sum"], "num_eval_examples": 1},
-        "1 example is too few for 2 tasks",
-    ),
-}
-BAD_HARNESS: list[tuple[dict[str, Any], str]] = [
-    ({"request_timeout": 0}, "greater than 0"),
-    ({"request_timeout": float("nan")}, "finite number"),
-    ({"max_retries": -1}, "greater than or equal to 0"),
-]
+CASES = yaml.safe_load(Path(__file__).with_name("v1_options.yaml").read_text())
+CASES["refused"]["deep JSON"] = {"options": {"gym": "[" * 100_000}, "message": "not JSON"}
 SPEC = {
-    "put": PUT,
-    "bad": {name: options for name, (options, _) in BAD.items()},
-    "bad_harness": [options for options, _ in BAD_HARNESS],
+    "accepted": {name: case["options"] for name, case in CASES["accepted"].items()},
+    "refused": {name: case["options"] for name, case in CASES["refused"].items()},
+    "refused_by_harness": [case["options"] for case in CASES["refused_by_harness"]],
 }
 SCENARIO = Path(__file__).with_name("v1_scenario.py")
 
@@ -158,12 +124,13 @@ def test_from_python(release: Release, environment: Callable[[Release], Path], t
     done = run(environment(release) / "python", "-W", "ignore", SCENARIO, tmp_path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
-    assert said["put"] == {name: put(**PUT_IN_CORE.get(name, options)) for name, options in PUT.items()}
-    for name, (_, problem) in BAD.items():
-        assert problem in said["bad"][name], name
+    rows = {name: core_rows(**case.get("core", case["options"])) for name, case in CASES["accepted"].items()}
+    assert said["accepted"] == rows
+    for name, case in CASES["refused"].items():
+        assert case["message"] in said["refused"][name], name
     assert "register your own function with @rg_env.reward" in said["a function"]
-    for (_, problem), told in zip(BAD_HARNESS, said["bad_harness"], strict=True):
-        assert problem in told
+    for case, error in zip(CASES["refused_by_harness"], said["refused_by_harness"], strict=True):
+        assert case["message"] in error
     assert said["gold"] == [True] * 14
     assert said["keys"] == [14, 14]
     none = {"status/wrong": 0.0, "status/no_answer": 0.0, "status/too_long": 0.0, "status/ungradable": 0.0}
@@ -181,10 +148,10 @@ def test_from_python(release: Release, environment: Callable[[Release], Path], t
     assert said["loaded"] == ["ReasoningGymEnv", f"rg_env.adapters.{release.apis[0]}"]
 
 
-def put(
+def core_rows(
     *, gym: Any = "leg_counting", split: Any = "eval", num_train_examples: int = 3, seed: int = 0, **options: Any
 ) -> list[dict[str, Any]]:
-    """The same questions by core."""
+    """The same rows, built by core."""
     rows = PromptOptions(**options).to_examples(build_rows(gym, split, num_train_examples, seed))
     return [
         {

@@ -1,7 +1,7 @@
 """What a release with the v1 API is asked from Python, in its own environment: v1_scenario.py FOLDER, prints JSON.
 
-FOLDER has own.py, with a reward and a task of a user's own, and spec.json: `put` and `bad`, options of the taskset by
-name, and `bad_harness`, options of the harness.
+FOLDER contains own.py, with a user's reward and task, and spec.json: `accepted` and `refused` options of the taskset by
+name, and options `refused_by_harness`.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ def scored(task: Any, reply: str) -> Any:
     return {"rewards": trace.rewards, "metrics": trace.metrics}
 
 
-def put(task: Any) -> dict[str, Any]:
+def row(task: Any) -> dict[str, Any]:
     return {"system": task.data.system_prompt, "prompt": task.data.prompt, "info": task.data.info}
 
 
@@ -96,10 +96,10 @@ def main() -> None:
     os.chdir(Path(sys.argv[1]))
     spec = json.loads(Path("spec.json").read_text())
     found: dict[str, Any] = {
-        "put": {name: [put(task) for task in tasks(**options)] for name, options in spec["put"].items()},
-        "bad": {name: refused(**options) for name, options in spec["bad"].items()},
+        "accepted": {name: [row(task) for task in tasks(**options)] for name, options in spec["accepted"].items()},
+        "refused": {name: refused(**options) for name, options in spec["refused"].items()},
         "a function": refused(rewards=[print]),
-        "bad_harness": [harness_refused(**options) for options in spec["bad_harness"]],
+        "refused_by_harness": [harness_refused(**options) for options in spec["refused_by_harness"]],
         "loaded": loaded(),
         "gold": asyncio.run(gold(tasks(gym=GOLD, num_eval_examples=2 * len(GOLD)))),
     }
