@@ -1,4 +1,4 @@
-"""A fake of the outermost wire only: a real HTTP server on loopback."""
+"""Replaces only the model server, by a real HTTP server on loopback."""
 
 from collections.abc import Iterator
 
@@ -8,6 +8,6 @@ from chat_server import ChatServer
 
 @pytest.fixture
 def server() -> Iterator[ChatServer]:
-    """Answers every chat with 0, until a test sets `answer`."""
+    """A chat server that answers 0 to every question until a test sets `answer`."""
     with ChatServer(lambda question: "<answer>0</answer>") as server:
         yield server

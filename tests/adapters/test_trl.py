@@ -1,4 +1,4 @@
-"""The environment for TRL, called as `GRPOTrainer` 1.x calls it; `tests/matrix` trains with the real one."""
+"""The environment for TRL, called as `GRPOTrainer` 1.x calls it; `test_trl_training.py` uses the real trainer."""
 
 import asyncio
 import inspect
@@ -43,7 +43,7 @@ SHOTS = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<a
 
 
 class Logs:
-    """What `GRPOTrainer` passes to reward functions in addition to the batch, and how it uses their logs."""
+    """The additional arguments that `GRPOTrainer` passes to reward functions, and the logs it collects."""
 
     def __init__(self) -> None:
         self.metrics: dict[str, list[float]] = defaultdict(list)
@@ -61,7 +61,7 @@ class Logs:
 
 
 def _call(env: Environment, texts: list[Any], rows: list[Any] | None = None, logs: Logs | None = None) -> list[Any]:
-    """The values of each function on one batch, one completion a row, as `GRPOTrainer._calculate_rewards` does it."""
+    """Call each function on one batch, with one completion per row, as `GRPOTrainer._calculate_rewards` does."""
     rows = rows or env.train_dataset.to_list()[: len(texts)]
     columns = {key: [row[key] for row in rows] for key in rows[0] if key != "prompt"}
     batch = {
@@ -85,7 +85,7 @@ def _right(row: Any) -> str:
     ],
 )
 def test_rows_are_the_plain_environments(arguments: dict[str, Any]) -> None:
-    """Prompts, questions, answers and info, in both splits, and the manifest."""
+    """Rows of both splits and the manifest are those of `ReasoningGym`."""
     env = load_environment(**SMALL, **arguments)
     other = ReasoningGym(**SMALL, **arguments)
     assert env.train_dataset is not None
@@ -142,7 +142,7 @@ def test_async_rewards() -> None:
 
 @pytest.mark.parametrize("form", [str, lambda text: [], lambda text: [{"role": "assistant"}], lambda text: None])
 def test_completions_in_other_forms(form: Any) -> None:
-    """Plain texts, as TRL passes them for plain prompts, and messages without any text."""
+    """Completions may be plain text, as TRL passes it for plain prompts; messages without text earn nothing."""
     env = load_environment(**SMALL)
     rows = env.train_dataset.to_list()[:2]
     columns = {name: [row[name] for row in rows] for name in ("answer", "info")}
@@ -152,8 +152,8 @@ def test_completions_in_other_forms(form: Any) -> None:
 
 
 def test_reasoning_that_trl_cut_off_is_part_of_the_text() -> None:
-    """Tokenizers that parse responses leave no <think> block in the content; the field that holds it differs by
-    model."""
+    """Tokenizers that parse responses move the <think> block from the content to another field, whose name depends on
+    the model."""
     env = load_environment(**SMALL, rewards=["think_format", "correctness"])
     row = env.train_dataset[0]
     for key in ("reasoning_content", "thinking"):
@@ -205,7 +205,7 @@ def test_a_batch_is_scored_and_logged_once() -> None:
 
 
 def test_functions_can_be_pickled() -> None:
-    """For trainers that score in a process of their own; there too they share their scores."""
+    """Some trainers score in a separate process; the functions share their scores there, too."""
     env = load_environment(**{**SMALL, "num_eval_examples": 0}, rewards=ALL_REWARDS)
     assert env.eval_dataset is None
     texts = [_right(row) for row in env.train_dataset]
@@ -218,7 +218,7 @@ def test_functions_can_be_pickled() -> None:
 
 @pytest.mark.parametrize(("value", "said"), [(float("nan"), "returned nan"), ("raise", "raised KeyError"), (None, "")])
 def test_a_reward_that_fails_ends_the_run(value: Any, said: str) -> None:
-    """TRL takes None and NaN for "does not apply": here each is a `RewardError` that names reward and rollout."""
+    """TRL ignores rewards of None and NaN; ours raise a `RewardError` that names the reward and the rollout."""
 
     def bad(rollout: Rollout) -> Any:
         if value == "raise":
@@ -237,7 +237,7 @@ def test_a_reward_that_fails_ends_the_run(value: Any, said: str) -> None:
     ],
 )
 def test_bad_arguments_are_refused_at_once(kwargs: dict[str, Any], error: type[Exception], message: str) -> None:
-    """What cannot work is an `InputError` of one line."""
+    """Invalid arguments raise an `InputError`."""
     with pytest.raises(error, match=message):
         load_environment(**{**SMALL, **kwargs})
 
@@ -255,7 +255,7 @@ def test_bad_arguments_are_refused_at_once(kwargs: dict[str, Any], error: type[E
     ],
 )
 def test_rows_of_others_are_refused(changes: dict[str, Any], message: str) -> None:
-    """Never a 0 for a row that cannot be graded."""
+    """Rows that cannot be graded raise an error instead of scoring 0."""
     env = load_environment(**SMALL)
     row = env.train_dataset[0]
     batch = {"prompts": ["?"], "completions": ["a"], "answer": [row["answer"]], "info": [row["info"]], **changes}
@@ -264,7 +264,7 @@ def test_rows_of_others_are_refused(changes: dict[str, Any], message: str) -> No
 
 
 def test_it_needs_neither_trl_nor_torch_nor_verifiers() -> None:
-    """Not even where they are broken."""
+    """The adapter works even if these packages cannot be imported."""
     code = """
 import sys
 sys.modules.update(dict.fromkeys(["trl", "verifiers"]))
@@ -287,7 +287,7 @@ print(values, {"torch", "transformers"} & set(sys.modules))
     ],
 )
 def test_the_example_reports_mistakes(task: str, installed: str, message: str, tmp_path: Path) -> None:
-    """In one line, before anything is loaded."""
+    """Mistakes are reported in one line, before anything is loaded."""
     if installed:
         (tmp_path / f"trl-{installed}.dist-info").mkdir()
         metadata = f"Metadata-Version: 2.1\nName: trl\nVersion: {installed}\n"

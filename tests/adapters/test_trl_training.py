@@ -1,4 +1,4 @@
-"""The environment for TRL under the real TRL, in a process of its own: it prints, and sets its process up."""
+"""Training with the real TRL, in a separate process, because TRL prints and changes process-wide settings."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What `train_trl.py` printed."""
+    """The results printed by `train_trl.py`."""
     script = Path(__file__).with_name("train_trl.py")
     command = [sys.executable, "-W", "ignore", str(script), str(tmp_path_factory.mktemp("trl"))]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -23,7 +23,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_the_example_learns(found: dict[str, Any]) -> None:
-    """In six steps: from a third of the sampled answers right to most of them."""
+    """In six steps, accuracy rises from a third of the sampled answers to most of them."""
     assert found["trl"].startswith("1.")
     example = found["example"]
     assert example["before"] < 0.45
@@ -33,7 +33,7 @@ def test_the_example_learns(found: dict[str, Any]) -> None:
 
 
 def test_trl_logs_rewards_and_metrics(found: dict[str, Any]) -> None:
-    """Weighted as asked, with the accuracy of each task and the statuses, in training and evaluation."""
+    """Training and evaluation log weighted rewards, the accuracy of each task, and statuses."""
     logged = found["logged"]
     means = {name: logged[f"rewards/{name}/mean"] for name in ("correctness", "format", "length")}
     assert means["length"] > 0.5
@@ -50,5 +50,5 @@ def test_trl_logs_rewards_and_metrics(found: dict[str, Any]) -> None:
 
 
 def test_a_reward_that_raises_ends_the_run(found: dict[str, Any]) -> None:
-    """With our error, not a 0."""
+    """The run ends with our error; the reward does not count as 0."""
     assert found["error"].startswith("RewardError: reward 'bad' raised KeyError: 'x' (")

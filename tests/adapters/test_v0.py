@@ -1,4 +1,4 @@
-"""The environment under Verifiers' v0 API, over a real local server."""
+"""The environment for Verifiers' v0 API, evaluated with a real local server."""
 
 import asyncio
 import inspect
@@ -22,7 +22,7 @@ SHOTS = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<a
 
 
 class Seen:
-    """A reward that pays nothing and keeps the rollouts that it is called with."""
+    """A reward that returns 0 and keeps the rollouts it receives."""
 
     def __init__(self) -> None:
         self.rollouts: list[Rollout] = []
@@ -35,7 +35,7 @@ class Seen:
 
 @pytest.mark.parametrize("prompt", [{}, {"prompt_placement": "user", "few_shot": SHOTS}, {"system_prompt": None}])
 def test_rows_and_scores_are_the_plain_environments(server: ChatServer, prompt: dict[str, Any]) -> None:
-    """In both splits, with every form of prompt; and what each reply earns over HTTP."""
+    """Rows of both splits and scores of replies over HTTP equal those of `ReasoningGym`, for every form of prompt."""
     rewards = ["correctness", "format", "brevity"]
     arguments: dict[str, Any] = {**SMALL, **prompt, "gym": ["leg_counting", "gcd"], "rewards": rewards}
     env, plain = rg_env.load_environment(**arguments), rg_env.ReasoningGym(**arguments)
@@ -57,7 +57,7 @@ def test_rows_and_scores_are_the_plain_environments(server: ChatServer, prompt: 
 
 
 def test_verifiers_loads_it_by_name() -> None:
-    """`vf.load_environment("rg-env", gym="leg_counting")` gives the environment, with the columns v0 wants."""
+    """`vf.load_environment("rg-env", ...)` returns the environment, with the columns that the v0 API requires."""
     env = vf.load_environment("rg-env", gym="leg_counting")
     assert isinstance(env, rg_env.ReasoningGymEnv)
     assert (len(env.dataset), len(env.eval_dataset)) == (2000, 200)
@@ -76,7 +76,7 @@ def test_verifiers_loads_it_by_name() -> None:
 
 
 def test_parameters_follow_upstream() -> None:
-    """Names and defaults of upstream's own environment, in both entry points."""
+    """The first parameters are those of Verifiers' own environment, and both entry points have the same defaults."""
     parameters = inspect.signature(rg_env.load_environment).parameters
     upstream = ["gym", "num_train_examples", "num_eval_examples", "system_prompt", "parser", "seed"]
     assert list(parameters)[:6] == upstream
@@ -114,7 +114,7 @@ def test_async_rewards(server: ChatServer, grading: str) -> None:
 
 
 def test_statuses_are_metrics(server: ChatServer) -> None:
-    """What became of the answers, as shares; a gate and an option of a reward reach the environment."""
+    """Metrics count the statuses of answers; the gate and options of a reward take effect."""
     gated = {"name": "length", "weight": 1.0, "when": "answered", "options": {"max_tokens": 256}}
     env = rg_env.load_environment(**SMALL, rewards=["correctness", gated])
     replies = iter(["<answer>no</answer>", "none", "<answer>" + "1" * 20_000 + "</answer>"] * 2)
@@ -128,7 +128,7 @@ def test_statuses_are_metrics(server: ChatServer) -> None:
 
 
 def test_accuracy_by_task_is_exact_over_a_dataset(server: ChatServer) -> None:
-    """The mean of `accuracy/<task>` over the environment's own rows is that task's accuracy, with repeats too."""
+    """The mean of `accuracy/<task>` over the environment's rows is that task's accuracy, also with repeated rows."""
     gym = [{"name": "leg_counting", "weight": 2}, "chain_sum", {"name": "gcd", "weight": 0.3}]
     env = rg_env.load_environment(gym=gym, num_train_examples=8, num_eval_examples=17)
     golds = {row["question"]: row["answer"] for row in env.eval_dataset if row["info"]["rg_task"] != "chain_sum"}
@@ -143,7 +143,7 @@ def test_accuracy_by_task_is_exact_over_a_dataset(server: ChatServer) -> None:
 
 
 def test_another_completion_in_the_same_state_is_scored_anew() -> None:
-    """The rollout kept in `state` is used only for the completion it belongs to."""
+    """The rollout stored in `state` is used only for its own completion."""
     env = rg_env.load_environment(**SMALL)
     row = env.dataset[0]
     state: dict[str, Any] = {}
@@ -156,7 +156,7 @@ def test_another_completion_in_the_same_state_is_scored_anew() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), "raise"])
 def test_a_reward_that_fails_ends_the_batch(value: Any, server: ChatServer) -> None:
-    """An error or NaN in a reward comes out of generate as a RewardError naming it, and only once."""
+    """`generate` raises a `RewardError` that names the reward that failed or returned NaN; later batches still work."""
     broken = True
 
     def bad(rollout: Rollout) -> float:
@@ -172,13 +172,13 @@ def test_a_reward_that_fails_ends_the_batch(value: Any, server: ChatServer) -> N
 
 
 async def _says_cat(completion: Any, state: Any) -> float:
-    """An async reward in a rubric of Verifiers."""
+    """An async reward in one of Verifiers' rubrics."""
     await asyncio.sleep(0)
     return float("cat" in completion[-1]["content"])
 
 
 def test_a_rubric_of_the_users_own(server: ChatServer) -> None:
-    """Its rewards count in place of the default ones, or in addition to `rewards`; the trainer takes it, too."""
+    """Its rewards replace the default ones or are added to `rewards`; the trainer accepts the environment, too."""
     server.answer = lambda question: "cat <answer>no</answer>"
     rubric = vf.Rubric(funcs=[_says_cat], weights=[0.5])
     env = rg_env.load_environment(**SMALL, rubric=rubric)
@@ -205,20 +205,20 @@ def test_a_rubric_of_the_users_own(server: ChatServer) -> None:
     ],
 )
 def test_bad_arguments_are_refused_at_once(kwargs: dict[str, Any], error: type[Exception], message: str) -> None:
-    """What cannot work is an `InputError` of one line."""
+    """Invalid arguments raise an `InputError`."""
     with pytest.raises(error, match=message):
         rg_env.load_environment(**{**SMALL, **kwargs})
 
 
 def test_one_split_alone_and_parent_arguments() -> None:
-    """0 examples leave a split out; arguments of the parent class go through."""
+    """A split with 0 examples is None; arguments of the parent class are passed on."""
     env = rg_env.load_environment(num_train_examples=0, num_eval_examples=2, sampling_args={"temperature": 0.5})
     assert env.dataset is None
     assert env.sampling_args["temperature"] == 0.5
 
 
 def test_usage_is_read_from_either_kind_of_state() -> None:
-    """Token counts and truncation if the state contains them, otherwise None."""
+    """Token counts and truncation are read from the state; None if it lacks them."""
 
     class Box:
         def __init__(self, **values: Any) -> None:
@@ -234,7 +234,7 @@ def test_usage_is_read_from_either_kind_of_state() -> None:
 
 @pytest.mark.slow
 def test_a_cancelled_reward_leaves_the_score_to_the_others() -> None:
-    """Several functions wait for one worker's score, and the state keeps no trace of the wait."""
+    """Several functions await one worker's score, and the state does not keep the pending score."""
     env = rg_env.load_environment(**SMALL, grading="upstream")
     row = env.dataset[0]
     first, second = functions(env.rubric)[:2]
@@ -259,7 +259,7 @@ def test_a_cancelled_reward_leaves_the_score_to_the_others() -> None:
 
 @pytest.mark.slow
 def test_a_task_of_the_users_own_is_graded_beside_others(server: ChatServer, tmp_path: Path) -> None:
-    """By name in a mixture: answers that hang its grader are timed out, and all others are scored."""
+    """A user's task works in a mixture: answers that make its grader hang time out, and all others are scored."""
     path = tmp_path / "own_tasks.py"
     path.write_text(TASK)
     with nothing_left():

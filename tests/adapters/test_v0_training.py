@@ -1,4 +1,4 @@
-"""Environments of other authors for Verifiers' v0 API, as the trainer's environment."""
+"""Training on other authors' environments for Verifiers' v0 API."""
 
 import asyncio
 import warnings
@@ -22,7 +22,7 @@ def right(completion: Any, answer: str) -> float:
 
 
 async def short(completion: Any, state: Any) -> float:
-    """An async reward, which also looks at the state."""
+    """An async reward that also reads the state."""
     await asyncio.sleep(0.01)
     assert state["completion"] == completion
     return 1.0 if len(completion[-1]["content"]) < 5 else 0.0
@@ -36,7 +36,7 @@ def make(*funcs: Any, weights: list[float] | None = None, **options: Any) -> Ver
 
 
 def test_rows_and_scores_are_verifiers() -> None:
-    """Prompts as it puts them; each reward, async ones too, and the weighted sum of its rubric."""
+    """Prompts are Verifiers' own, and so are all rewards, including async ones, and their weighted sum."""
     env = make(right, short, weights=[1.0, 0.25])
     assert env.train_rows[2]["prompt"] == [{"role": "system", "content": "Add."}, {"role": "user", "content": "2 + 1?"}]
     assert (env.eval_rows, env.system_prompt) == ([], "Add.")
@@ -53,7 +53,7 @@ def test_rows_and_scores_are_verifiers() -> None:
 
 
 def test_accuracy_is_a_metric() -> None:
-    """A reward function with that name counts with its weight."""
+    """A reward function named `accuracy` is a metric and also counts with its weight."""
 
     def accuracy(completion: Any, answer: str) -> float:
         return right(completion, answer)
@@ -65,7 +65,7 @@ def test_accuracy_is_a_metric() -> None:
 
 
 def test_rewards_see_the_rows_own_values() -> None:
-    """The answer with its type, info and task, and text prompts in completion environments."""
+    """Rewards receive the answer with its type, the info and the task; completion environments have text prompts."""
     seen: list[Any] = []
 
     def look(prompt: Any, completion: Any, answer: Any, info: Any, task: Any) -> float:
@@ -99,7 +99,7 @@ async def _gives_none(completion: Any) -> Any:
     ],
 )
 def test_a_reward_that_fails_is_an_error(rubric: Any, message: str) -> None:
-    """Never 0, as Verifiers has it; the next batch is not blamed."""
+    """A failing reward raises an error instead of counting as 0; the next batch is not affected."""
     env = make(rubric=rubric)
     with pytest.raises(RewardError, match=message):
         env.score([env.rollout(env.train_rows[0], "7")])
@@ -108,7 +108,7 @@ def test_a_reward_that_fails_is_an_error(rubric: Any, message: str) -> None:
 
 
 def test_a_rubric_that_gives_none_is_an_error() -> None:
-    """Also where its class computes rewards by itself."""
+    """The same applies if a rubric class computes rewards itself."""
 
     class Own(vf.Rubric):
         if hasattr(vf.Rubric, "score_rollouts"):  # up to 0.1.6
@@ -157,13 +157,13 @@ def _with_tools() -> Any:
     ],
 )
 def test_what_the_trainer_cannot_run_is_refused(env: Any, message: str) -> None:
-    """By name, with the way."""
+    """The error names the environment and suggests an alternative."""
     with pytest.raises(InputError, match=rf"{message}.*train on it with prime-rl"):
         as_environment(env)
 
 
 def test_odd_environments_are_refused() -> None:
-    """No reward function, a row without a prompt that can be put, something else."""
+    """An environment without a reward function, a prompt with an image, and other objects are refused."""
     with pytest.raises(InputError, match="the rubric of SingleTurnEnv has no reward function"):
         as_environment(vf.SingleTurnEnv(dataset=ROWS))
     image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
@@ -174,7 +174,7 @@ def test_odd_environments_are_refused() -> None:
 
 
 def test_the_plain_environment_is_taken_out_of_ours() -> None:
-    """What the v0 object wraps; rewards that need what only Verifiers has are refused in training."""
+    """The trainer uses the wrapped `ReasoningGym`; it refuses rewards that need arguments only Verifiers provides."""
     env = rg_env.load_environment(num_train_examples=4, num_eval_examples=2)
     plain = as_environment(env)
     assert isinstance(plain, ReasoningGym)

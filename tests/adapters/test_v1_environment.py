@@ -1,4 +1,4 @@
-"""`ReasoningGymEnv` under Verifiers' v1 API, run by Verifiers over a real local server."""
+"""`ReasoningGymEnv` for Verifiers' v1 API, run by Verifiers with a real local server."""
 
 import asyncio
 import inspect
@@ -19,7 +19,7 @@ SHOTS = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "<a
 
 
 def played(env: rg_env.ReasoningGymEnv, server: ChatServer) -> list[vf.Episode]:
-    """Every task once, as Verifiers runs an environment."""
+    """Run every task once, as Verifiers does."""
 
     async def run() -> list[vf.Episode]:
         client = vf.EvalClientConfig(base_url=server.url, api_key_var="HOME")
@@ -31,7 +31,7 @@ def played(env: rg_env.ReasoningGymEnv, server: ChatServer) -> list[vf.Episode]:
 
 
 def test_load_environment_gives_verifiers_object() -> None:
-    """A v1 environment with the plain one in it, and what the v0 object has."""
+    """The v1 environment contains the plain one and has the attributes of the v0 object."""
     env = rg_env.load_environment("leg_counting", **SMALL, seed=1, grading="partial")
     assert type(env) is rg_env.ReasoningGymEnv
     assert isinstance(env, vf.Env)
@@ -48,7 +48,7 @@ def test_load_environment_gives_verifiers_object() -> None:
 @pytest.mark.parametrize("split", ["train", "eval"])
 @pytest.mark.parametrize("prompt", [{}, {"few_shot": SHOTS}, {"prompt_placement": "user", "few_shot": SHOTS}])
 def test_prompts_and_rewards_are_the_plain_environments(server: ChatServer, split: Any, prompt: Any) -> None:
-    """Right, wrong and missing answers; functions as rewards; every form of prompt; each split."""
+    """Right, wrong and missing answers score as in `ReasoningGym`, for every form of prompt and both splits."""
 
     async def shouts(rollout: Rollout) -> float:
         return float("<ANSWER" not in rollout.text) / (1 + (rollout.completion_tokens or 0))
@@ -86,7 +86,7 @@ def test_a_reward_that_raises_is_the_rollouts_error(server: ChatServer) -> None:
 
 
 def test_parameters_are_the_plain_environments_and_the_split() -> None:
-    """In both entry points."""
+    """Both entry points have the parameters of `ReasoningGym`, and `split`."""
     plain = dict(inspect.signature(rg_env.ReasoningGym).parameters)
     own = dict(inspect.signature(rg_env.ReasoningGymEnv).parameters)
     assert own.pop("split").default == "eval"
@@ -109,7 +109,7 @@ def test_bad_arguments_are_reported_at_once(options: dict[str, Any], error: type
 
 
 def test_a_split_without_rows_is_an_error_when_it_is_read() -> None:
-    """It may be there for training alone."""
+    """An environment may have rows for training only."""
     env = rg_env.load_environment(num_train_examples=2, num_eval_examples=0)
     assert len(env.environment.train_rows) == 2
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Tasksets of other authors for Verifiers' v1 API, as the trainer's environment."""
+"""Training on other authors' tasksets for Verifiers' v1 API."""
 
 import asyncio
 import itertools
@@ -27,7 +27,7 @@ class Sum(vf.Task[SumData]):
 
 
 class Sums(vf.Taskset[Sum, vf.TasksetConfig]):
-    """Four questions, of the task that `kind` names."""
+    """Four questions of task class `kind`."""
 
     kind: type[Sum] = Sum
     prompt: Any = "{} + 1?"
@@ -55,7 +55,7 @@ def scored(taskset: Any, *texts: str, **options: Any) -> list[Scored]:
 
 
 def test_tasks_are_rows_and_rewards_are_verifiers() -> None:
-    """Prompts in order, with the system prompt; the weighted sum, rewards and metrics of `Task.score`."""
+    """Rows have the prompts in order, and scores are the rewards, metrics and weighted sum of `Task.score`."""
 
     class Both(Sum):
         @vf.reward(weight=0.25)
@@ -81,7 +81,7 @@ def test_tasks_are_rows_and_rewards_are_verifiers() -> None:
 
 
 def test_the_trace_holds_what_was_sampled() -> None:
-    """Prompt, text, token ids, log-probabilities, usage, finish reason and a state of the task's own kind."""
+    """The trace has prompt, text, token ids, log-probabilities, usage, finish reason and the task's own state class."""
     seen: list[vf.Trace] = []
 
     class OwnState(vf.State):
@@ -109,7 +109,7 @@ def test_the_trace_holds_what_was_sampled() -> None:
 
 @pytest.mark.parametrize("kind", ["reward", "metric"])
 def test_accuracy_is_a_metric(kind: str) -> None:
-    """A reward with that name counts with its weight."""
+    """A reward named `accuracy` is a metric and also counts with its weight."""
 
     class Rated(Sum):
         @(vf.reward(weight=2.0) if kind == "reward" else vf.metric)
@@ -122,7 +122,7 @@ def test_accuracy_is_a_metric(kind: str) -> None:
 
 
 def test_prompts_of_several_messages_are_text_too() -> None:
-    """Examples before the question."""
+    """A prompt may contain examples before the question."""
     chat = [vf.UserMessage(content="1 + 1?"), vf.AssistantMessage(content="2"), vf.UserMessage(content="2 + 1?")]
     env = as_environment(of(prompt=chat, system_prompt_text=None))
     assert [message["role"] for message in env.train_rows[0]["prompt"]] == ["user", "assistant", "user"]
@@ -130,7 +130,7 @@ def test_prompts_of_several_messages_are_text_too() -> None:
 
 
 def test_a_judge_that_needs_no_runtime_scores() -> None:
-    """Over the network, with its weight; its failure is an error with its name."""
+    """A judge called over the network counts with its weight; if it fails, the error names it."""
     with ChatServer(lambda question: "yes" if "reply 1" in question else "no") as server:
 
         class Asks(Sum):
@@ -163,7 +163,7 @@ def test_a_judge_that_needs_no_runtime_scores() -> None:
 
 
 def test_functions_that_a_config_plugs_count(tmp_path: Any) -> None:
-    """With the config's weight."""
+    """A reward function from the config counts with the config's weight."""
     (tmp_path / "plugged.py").write_text("async def half(trace):\n    return 0.5\n")
     task = vf.TaskConfig(rewards={"half": {"fn": f"{tmp_path}/plugged.py:half", "weight": 3.0}})
     env = as_environment(Sums(vf.TasksetConfig(task=task)))
@@ -182,7 +182,7 @@ def test_functions_that_a_config_plugs_count(tmp_path: Any) -> None:
     ],
 )
 def test_a_reward_that_fails_is_an_error(value: Any, message: str) -> None:
-    """Never 0, and never left out, in whichever rollout."""
+    """A failing reward is never counted as 0 or omitted, whichever rollout fails."""
 
     class Odd(vf.Task[SumData]):
         @vf.reward
@@ -212,7 +212,7 @@ def test_a_metric_that_fails_is_an_error() -> None:
 
 
 def kind(**members: Any) -> type[Sum]:
-    """`Sum` with other members."""
+    """`Sum` with additional or different members."""
     return type("Own", (Sum,), members)
 
 
@@ -256,7 +256,7 @@ IMAGE = [vf.UserMessage(content=[vf.ImageUrlContentPart(image_url=vf.ImageUrlSou
     ],
 )
 def test_what_the_trainer_cannot_run_is_refused(taskset: Any, message: str) -> None:
-    """By name, with the way."""
+    """The error names the task and suggests an alternative."""
     with pytest.raises(InputError, match=rf"{message}.*train on it with prime-rl"):
         as_environment(taskset)
 
@@ -276,7 +276,7 @@ def test_a_taskset_without_end_is_bounded_first() -> None:
 
 
 def test_odd_tasksets_are_refused() -> None:
-    """No reward, no tasks, something else."""
+    """Tasks without rewards, empty tasksets and other objects are refused."""
 
     class Unpaid(vf.Task[SumData]):
         pass
@@ -297,7 +297,7 @@ def test_odd_tasksets_are_refused() -> None:
 
 
 def single(kind: type[vf.Env] = vf.SingleAgentEnv, **agent: Any) -> vf.Env:
-    """A single-agent env whose taskset is `Sums`; Verifiers finds tasksets by name alone."""
+    """A single-agent env with the taskset `Sums`, set afterward because Verifiers loads tasksets only by name."""
     config = vf.SingleAgentEnvConfig(taskset={"id": "rg-env"}, agent=vf.AgentConfig(**agent))
     env = kind(config)
     env.taskset = of()
@@ -335,7 +335,7 @@ def test_envs_that_run_in_a_way_of_their_own_are_refused() -> None:
 
 
 def test_scores_are_those_of_the_plain_environment() -> None:
-    """Our own taskset is treated like any other."""
+    """Our own taskset scores like the plain environment."""
     plain = rg_env.ReasoningGym("leg_counting", num_train_examples=3, num_eval_examples=0)
     taskset = rg_env.ReasoningGymEnv("leg_counting", num_train_examples=3, split="train").taskset
     env = as_environment(taskset)
@@ -347,7 +347,7 @@ def test_scores_are_those_of_the_plain_environment() -> None:
 
 
 def test_it_scores_where_an_event_loop_runs_already() -> None:
-    """As in a notebook."""
+    """Scoring works inside a running event loop, as in a notebook."""
 
     async def cell() -> list[Scored]:
         return scored(of(), "1")

@@ -1,4 +1,4 @@
-"""The environments of the releases, the server that they ask, and what has to come out."""
+"""Fixtures: an environment for each release, the server, and the expected results."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from rg_env.core.tasks.mixture import Mixture
 
 @pytest.fixture(scope="session")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Release], Path]:
-    """From a release to the folder of programs of its environment, made once for all test processes."""
+    """A function that returns the folder of programs in a release's environment, created once per test run."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
@@ -45,7 +45,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Release],
 
 @pytest.fixture(scope="session")
 def replies() -> dict[str, str | None]:
-    """By question, an answer of each kind: right, wrong, unmarked, empty, none at all, right among other text."""
+    """For each question, a reply: right, wrong, without tags, empty, missing, or right and surrounded by text."""
     found: dict[str, str | None] = {}
     for index, row in enumerate(build_rows(GYM, "eval", EXAMPLES, 3)):
         gold = row["answer"]
@@ -69,7 +69,7 @@ def server(replies: dict[str, str | None]) -> Iterator[ChatServer]:
 
 @pytest.fixture(scope="session")
 def expected(replies: dict[str, str | None]) -> dict[str, dict[str, Any]]:
-    """By kind of rewards and question: the reward and the metrics that every release has to give."""
+    """For each set of rewards and each question, the reward and metrics expected from every release."""
     mixture = Mixture.parse(GYM)
     found: dict[str, dict[str, Any]] = {}
     for name, spec in REWARDS.items():

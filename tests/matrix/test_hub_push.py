@@ -79,7 +79,7 @@ def prime(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def known_to_git() -> set[str]:
-    """The checkout's files, new ones too, that .gitignore does not name."""
+    """The checkout's files, including new ones, that .gitignore does not exclude."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
     return {name for name in names if (ROOT / name).is_file()}
@@ -87,7 +87,7 @@ def known_to_git() -> set[str]:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy with what work leaves in one: keys, an environment, runs, caches."""
+    """A copy of the checkout with typical private files: keys, an environment, runs, caches."""
     folder = tmp_path / "rg-env"
     for name in known_to_git():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def push(prime: Path, checkout: Path, hub: Hub, *options: str) -> str:
-    home = checkout.parent / "home"  # no login of the user's is read, and no setting of theirs is written
+    home = checkout.parent / "home"  # the user's login is not read, and their settings are not changed
     home.mkdir()
     variables = {name: value for name, value in os.environ.items() if not name.startswith("PRIME_")}
     variables |= {"HOME": str(home), "PRIME_API_BASE_URL": hub.address, "PRIME_API_KEY": "none"}
@@ -141,7 +141,7 @@ def test_the_client_builds_and_sends_what_the_hub_asks_for(prime: Path, checkout
 def test_the_archive_holds_the_repository_and_nothing_private(
     prime: Path, checkout: Path, hub: Hub, tmp_path: Path
 ) -> None:
-    """And a wheel can be built from it, as `prime env install` does of a private environment."""
+    """A wheel can be built from the archive, as `prime env install` does for a private environment."""
     out = push(prime, checkout, hub, "--runtime", "v1")
     assert "verifiers v1 (from --runtime)" in " ".join(out.split())
     assert hub.posted["E/wheels"]["runtime_hint"] == "VERIFIERS_V1"

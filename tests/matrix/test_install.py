@@ -1,4 +1,4 @@
-"""The built wheel in empty environments: what README shows runs as printed, and commands name the extra they need."""
+"""The wheel in empty environments: the README's examples run as printed, and commands name the extra they need."""
 
 import re
 import subprocess
@@ -31,7 +31,7 @@ def test_there_are_lines_to_run() -> None:
 
 @pytest.mark.parametrize("release", IN_CI, ids=lambda release: release.version)
 def test_the_lines_of_the_readme(release: Release, environment: Callable[[Release], Path], tmp_path: Path) -> None:
-    """Each call of the table, where the release has the API, and the example without a model."""
+    """Each call in the table works if the release has the API, and so does the example that needs no model."""
     calls = [call for call in CALLS if "v0" in release.apis or not call.startswith("vf.")]
     code = ["import rg_env, rg_env.adapters.trl, verifiers as vf", *(f"assert {call}" for call in calls), EXAMPLE]
     done = run(environment(release) / "python", "-W", "ignore", "-c", "\n".join(code), cwd=tmp_path)
@@ -40,7 +40,7 @@ def test_the_lines_of_the_readme(release: Release, environment: Callable[[Releas
 
 
 def test_the_base_install(environment: Callable[[Release], Path], tmp_path: Path) -> None:
-    """Commands that need an extra are one line with what to install; the others work; v0's call has both remedies."""
+    """Commands that need an extra print one line with what to install; others work; importing v0 names both remedies."""
     programs = environment(IN_CI[-1])
 
     def rg_env(command: str) -> subprocess.CompletedProcess[str]:

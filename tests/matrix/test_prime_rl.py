@@ -1,5 +1,5 @@
-"""The files for prime-rl through prime-rl's own command, which checks them and says what each of its processes gets;
-then the environment's server as it would be started, asked as prime-rl's orchestrator asks it.
+"""The configs for prime-rl, checked by prime-rl's own dry run, which writes the config of each process; then the
+environment's server, started and called as by prime-rl's orchestrator.
 
 Needs a checkout of prime-rl, uv with Python 3.12, and the registry; no GPU, torch or vLLM. Skipped without a checkout:
 
@@ -24,9 +24,9 @@ ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs" / "prime-rl"
 CHECKOUT = os.environ.get("PRIME_RL_CHECKOUT", "")
 SOURCES: dict[str, Any] = tomllib.loads((CONFIGS / "single_node.toml").read_text())["orchestrator"]
-# What `rl --dry-run` imports beside the package of config classes.
+# Packages that `rl --dry-run` imports in addition to the config classes.
 NEEDED = ("verifiers>=0.3.1", "loguru", "psutil", "setproctitle", "jinja2")
-# `env-server` without its logging, which imports torch; and of the orchestrator what it does with a source.
+# `env-server` without its logging, which imports torch; and the orchestrator's requests to one source.
 SERVER = """
 from prime_rl.configs.env_server import EnvServerConfig
 from prime_rl.utils.config import cli
@@ -95,7 +95,7 @@ def variables() -> dict[str, str]:
 
 
 def dry_run(python: Path, folder: Path, *names: str, options: tuple[str, ...] = ()) -> Path:
-    """The folder that `rl @ NAME ... --dry-run` leaves."""
+    """The output folder of `rl @ NAME ... --dry-run`."""
     files = [part for name in names for part in ("@", CONFIGS / name)]
     where = ("--output-dir", folder, "--run.name", "run", "--dry-run")
     run(python, "-c", COMMAND, *files, *where, *options, env=variables(), cwd=folder)
@@ -103,7 +103,7 @@ def dry_run(python: Path, folder: Path, *names: str, options: tuple[str, ...] = 
 
 
 def check_sources(folder: Path) -> None:
-    """Each environment's server gets its taskset as the file has it, played in its own process without a sandbox."""
+    """Each environment's server gets the taskset options of the file and runs without a sandbox."""
     for split in ("train", "eval"):
         for source in SOURCES[split]["source"]:
             env = json.loads((folder / "configs" / "envs" / split / f"{source['name']}.json").read_text())["env"]
@@ -122,7 +122,7 @@ def test_one_node(python: Path, tmp_path: Path) -> None:
 
 
 def test_several_nodes(python: Path, tmp_path: Path) -> None:
-    """The job installs this package again after the sync that takes it out."""
+    """The job installs this package again after `uv sync`, which removes it."""
     partition = ("--slurm.partition", "NAME")
     folder = dry_run(python, tmp_path, "single_node.toml", "multi_node.toml", options=partition)
     check_sources(folder)
@@ -137,7 +137,7 @@ def test_several_nodes(python: Path, tmp_path: Path) -> None:
 def test_an_environments_server_plays_what_the_orchestrator_sends(
     python: Path, tmp_path: Path, split: str, name: str
 ) -> None:
-    """Rows are those that this interpreter draws, and each answer earns the file's rewards."""
+    """The server's rows are the same as ours, and answers earn the file's rewards."""
     configs = dry_run(python, tmp_path, "single_node.toml") / "configs"
     (taskset,) = [each["env"]["taskset"] for each in SOURCES[split]["source"] if each["name"] == name]
     counts = [taskset.get(f"num_{part}_examples", 0) if part == split else 0 for part in ("train", "eval")]

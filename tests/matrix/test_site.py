@@ -1,4 +1,4 @@
-"""The documentation site, built by mkdocs in an environment of its own."""
+"""The documentation site, built by mkdocs in a separate environment."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
 def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
-    """No fonts, scripts, styles or pictures of another host: it works without a network."""
+    """Pages load no fonts, scripts, styles or pictures from other hosts, so they work offline."""
     environment, site = str(tmp_path / "environment"), tmp_path / "site"
     run = ("run", "-q", "--frozen", "--only-group", "docs", "mkdocs", "build", "--strict", "-q", "-d", site)
     uv(*run, UV_PROJECT_ENVIRONMENT=environment, NO_MKDOCS_2_WARNING="1")

@@ -1,4 +1,4 @@
-"""The built wheel beside each release of Verifiers with the v0 API, in an environment of its own.
+"""The wheel with each release of Verifiers that has the v0 API, in separate environments.
 
     .venv/bin/pytest -m network tests/matrix                                    # all of them
     .venv/bin/pytest -m "network and not full_matrix" tests/matrix            # what CI runs, with locked versions
@@ -21,7 +21,7 @@ from release_environments import RELEASES, ROOT, Release
 SCENARIO = Path(__file__).with_name("v0_scenario.py")
 ADAPTERS = [f"tests/adapters/test_{name}.py" for name in ("v0", "v0_training", "reward_errors")]
 SUITES = {"0.1.6.post0": ADAPTERS, "0.3.1": [*ADAPTERS, "tests/training/test_v0_environments.py"]}
-"""Tests of the v0 API, which the environment of the other tests lacks; those that train need the extra `train`."""
+"""Tests of the v0 API, which the Verifiers release of the other tests lacks; training tests need the extra `train`."""
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
 
@@ -34,7 +34,7 @@ def test_v0(
     expected: dict[str, Any],
     tmp_path: Path,
 ) -> None:
-    """Loaded and evaluated from Python: rewards and metrics are equal in all releases, and so are errors."""
+    """Evaluation from Python gives the same rewards, metrics and errors in all releases."""
     calls = {name: {"rewards": spec} for name, spec in REWARDS.items()}
     bad = {"breaks": {"rewards": ["correctness", "breaks"]}, "argument": {"gyn": 1}, "task": {"gym": "leg_countin"}}
     spec = {"url": server.url, "options": OPTIONS, "calls": {**calls, **bad}, "examples": EXAMPLES}
@@ -62,7 +62,7 @@ def test_v0_vf_eval(
     expected: dict[str, Any],
     tmp_path: Path,
 ) -> None:
-    """`vf-eval rg-env` with options; a reward that raises ends it, also where a server runs the environment."""
+    """`vf-eval rg-env` accepts options, and a failing reward ends it, even if a server runs the environment."""
 
     def vf_eval(model: str, options: dict[str, Any]) -> subprocess.CompletedProcess[str]:
         return run(
@@ -96,7 +96,7 @@ def test_v0_vf_eval(
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("version", SUITES)
 def test_the_tests_of_the_v0_api(version: str, environment: Callable[[Release], Path], tmp_path: Path) -> None:
-    """Run there, slow ones too: the environment, training on others' environments. None is skipped."""
+    """All v0 tests pass with these releases, including slow ones; none is skipped."""
     (release,) = [release for release in RELEASES if release.version == version]
     report = tmp_path / "report.xml"
     options = ("-o", "addopts=", "--import-mode=importlib", "-p", "no:cacheprovider", "-q", f"--junitxml={report}")

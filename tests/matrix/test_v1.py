@@ -1,4 +1,4 @@
-"""The built wheel beside each release of Verifiers with the v1 API, in an environment of its own (see `test_v0.py`)."""
+"""The wheel with each release of Verifiers that has the v1 API, in separate environments (see `test_v0.py`)."""
 
 import json
 import subprocess
@@ -51,7 +51,7 @@ class EchoDataset(ProceduralDataset):
 
 register_dataset("echo", EchoDataset, EchoConfig)
 """
-"""A reward and a task of a user's own, and a reward that v1 cannot give what it asks for."""
+"""A user's reward and task, and a reward that needs an argument the v1 API lacks."""
 CASES = yaml.safe_load(Path(__file__).with_name("v1_options.yaml").read_text())
 CASES["refused"]["deep JSON"] = {"options": {"gym": "[" * 100_000}, "message": "not JSON"}
 SPEC = {
@@ -72,7 +72,7 @@ def test_the_commands(
     expected: dict[str, Any],
     tmp_path: Path,
 ) -> None:
-    """Evaluated, validated and rescored from the command line, without a sandbox or a login; errors are reported."""
+    """The commands evaluate, validate and rescore without a sandbox or login, and report errors."""
     programs = environment(release)
     prefix = "" if "v0" in release.apis else "vf-"  # 0.2 and 0.3 call v1's commands `eval`, `validate` and `replay`
     place = "--taskset" if release.version.startswith("0.2.") else "--env.taskset"
@@ -118,7 +118,7 @@ def test_the_commands(
 
 @pytest.mark.parametrize("release", releases("v1"))
 def test_from_python(release: Release, environment: Callable[[Release], Path], tmp_path: Path) -> None:
-    """Rows and prompts are core's, whatever the options; own tasks and rewards; gold answers; all that is refused."""
+    """Rows and prompts equal core's for all options; users' tasks and rewards work; invalid options are refused."""
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "spec.json").write_text(json.dumps(SPEC))
     done = run(environment(release) / "python", "-W", "ignore", SCENARIO, tmp_path, cwd=tmp_path)
@@ -168,7 +168,7 @@ def text(value: Any) -> str:
 
 
 def traces(folder: Path) -> list[dict[str, Any]]:
-    """All traces under a run's folder in one form: each release has a form of its own."""
+    """All traces in a run's folder in a uniform format, which differs between releases."""
     found = []
     for path in folder.rglob("traces.jsonl"):
         for line in path.read_text().splitlines():

@@ -1,4 +1,4 @@
-"""Upstream's own pair, examples/vf_grpo, in environments from its own lock file (needs uv and the registry)."""
+"""examples/vf_grpo, with Verifiers' trainer and server, in environments from its lock file (needs uv and a network)."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.network, pytest.mark.timeout(1200)]
 
 @contextlib.contextmanager
 def environment(folder: Path, *groups: str) -> Iterator[Path]:
-    """The project's environment, and its folder of programs; gigabytes where links to uv's cache are not possible."""
+    """Create the project's environment and yield its folder of programs. Uses gigabytes if uv cannot link to its cache."""
     sync = ("sync", "-q", "--frozen", "--project", PROJECT, "--python", PYTHON, *groups)
     try:
         uv(*sync, UV_PROJECT_ENVIRONMENT=str(folder / "venv"))
@@ -45,7 +45,7 @@ def variables(programs: Path, **more: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What `vf_grpo_scenario.py` printed, in an environment without vLLM."""
+    """The results of `vf_grpo_scenario.py` in an environment without vLLM."""
     folder = tmp_path_factory.mktemp("vf_grpo")
     with environment(folder) as programs:
         scenario = str(ROOT / "tests" / "matrix" / "vf_grpo_scenario.py")
@@ -57,12 +57,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_the_lock_file_fits_the_projects() -> None:
-    """This one's and rg_env's; after a change: `uv lock --project examples/vf_grpo`."""
+    """If it is outdated, run `uv lock --project examples/vf_grpo`."""
     uv("lock", "--check", "--project", PROJECT, UV_DEFAULT_INDEX="https://pypi.org/simple")
 
 
 def test_the_script_builds_upstreams_trainer_on_our_environment(found: dict[str, Any]) -> None:
-    """With its command-line options, for the server's model, connected to the server."""
+    """The trainer has the command-line options and the server's model, and is connected to the server."""
     assert found["verifiers"] == "0.1.6.post0"
     assert found["model"]
     assert found["asked"][:3] == ["/health", "/get_world_size", "/init_communicator"]
@@ -72,7 +72,7 @@ def test_the_script_builds_upstreams_trainer_on_our_environment(found: dict[str,
 
 
 def test_the_model_sees_the_prompt(found: dict[str, Any]) -> None:
-    """Log-probabilities are those of a plain forward pass; upstream's do not depend on the prompt at all."""
+    """Log-probabilities equal those of a plain forward pass; upstream's do not depend on the prompt."""
     differences = found["logprobs"]
     assert differences["ours - direct"] < 1e-4
     assert differences["ours, another prompt"] > 0.1
@@ -82,7 +82,7 @@ def test_the_model_sees_the_prompt(found: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def running(command: list[str], log: Path, environment: dict[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
-    """A program in a session of its own, all of which ends with the block."""
+    """Run a program in its own session, and kill the whole session at the end of the block."""
     with log.open("wb") as file:
         process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
@@ -106,8 +106,8 @@ def wait_for(server: "subprocess.Popen[bytes]", url: str, log: Path, limit_s: fl
 
 @pytest.mark.full_matrix
 def test_two_processes_under_zero3_learn_from_upstreams_server(tmp_path: Path) -> None:
-    """A real `vf-vllm` and a real trainer, with gloo in the place of NCCL; rewards rise by what log-probabilities
-    without the prompt, or stale weights, would not reach. rg_env's plugin does no harm to a vLLM of that time."""
+    """With a real `vf-vllm` and a real trainer, using gloo instead of NCCL, rewards rise as they would not with stale
+    weights or log-probabilities that ignore the prompt. rg_env's plugin does not break this old vLLM release."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     gym = json.dumps({"name": "leg_counting", "config": TASKS["leg_counting"]})

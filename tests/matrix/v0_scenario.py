@@ -1,7 +1,7 @@
-"""What every release with the v0 API is asked, in its own environment: python v0_scenario.py SPEC (JSON), prints JSON.
+"""Runs in the environment of each release with the v0 API: `python v0_scenario.py SPEC` (JSON) prints JSON.
 
-Spec: `url` of the server, `options` of the environment, `calls` (a name -> further options), `examples`. Answers by
-name: the error on one line, or for each question its reward and metrics.
+SPEC has the `url` of the server, the `options` of the environment, `calls` (a name -> further options) and the number
+of `examples`. The result of a call is its error on one line, or the reward and metrics of each question.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ def evaluated(options: dict[str, Any], url: str, examples: int) -> Any:
 
 
 def per_question(result: Any) -> list[dict[str, Any]]:
-    """One entry per rollout, whatever the release returns: an object, a mapping of lists, or a mapping with outputs."""
+    """One entry per rollout, from any result type: an object, a mapping of lists, or a mapping with outputs."""
     if isinstance(result, dict) and "outputs" in result:
         rows = [dict(each) for each in result["outputs"]]
         metrics = [each.get("metrics") or {} for each in rows]

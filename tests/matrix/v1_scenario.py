@@ -1,4 +1,4 @@
-"""What a release with the v1 API is asked from Python, in its own environment: v1_scenario.py FOLDER, prints JSON.
+"""Runs in the environment of each release with the v1 API: `python v1_scenario.py FOLDER` prints JSON.
 
 FOLDER contains own.py, with a user's reward and task, and spec.json: `accepted` and `refused` options of the taskset by
 name, and options `refused_by_harness`.
@@ -33,7 +33,7 @@ def tasks(**options: Any) -> list[Any]:
 
 
 def trace_of(task: Any, reply: str) -> Any:
-    """A finished trace with this reply, as far as scoring looks at it; Verifiers' own come through the commands."""
+    """A finished trace with this reply, reduced to what scoring needs; the commands test Verifiers' own traces."""
 
     class Trace:
         def __init__(self) -> None:
@@ -62,7 +62,7 @@ def row(task: Any) -> dict[str, Any]:
 
 
 def refused(**options: Any) -> str:
-    """Errors while the config is read: later, the commands would show a traceback."""
+    """The error raised when the config is read; later errors would print a traceback."""
     try:
         config(**options)
     except ValueError as error:

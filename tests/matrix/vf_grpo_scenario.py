@@ -1,9 +1,9 @@
-"""Builds the trainer of examples/vf_grpo/train.py without vLLM, and compares its log-probabilities with upstream's.
+"""Build the trainer of examples/vf_grpo/train.py without vLLM, and compare its log-probabilities with upstream's.
 
     PYTHON tests/matrix/vf_grpo_scenario.py FOLDER
 
-PYTHON is of that project's environment. vLLM's two classes that the trainer's client imports have stand-ins, and a
-local server answers the client. Prints what came of it as a line of JSON.
+PYTHON is the interpreter of that project's environment. Stand-ins replace the two vLLM classes that the trainer's
+client imports, and a local server answers the client. Prints the results as a line of JSON.
 """
 
 import json
@@ -56,7 +56,7 @@ def stand_in_for_vllm() -> None:
 
 
 def build_trainer(folder: Path, port: int) -> Any:
-    """The trainer that the script makes, in the moment at which it would begin."""
+    """The trainer that the script builds, before training."""
     made: list[Any] = []
     train.GRPOTrainer.save_model = lambda self: None
     train.GRPOTrainer.train = lambda self: made.append(self)
@@ -81,7 +81,7 @@ def compare(trainer: Any) -> dict[str, float]:
     model = trainer.model.eval()
 
     def logps(kind: Any, prompts: list[list[int]]) -> torch.Tensor:
-        """Of the completion's tokens after each prompt, (2, C): `kind`'s, or those of a plain forward pass."""
+        """The completion's log-probabilities after each prompt, (2, C), from `kind` or a plain forward pass."""
         if kind is None:
             found = []
             for prompt in prompts:
