@@ -15,7 +15,7 @@ from rg_env.core.grading.graders import grade
 ENTRIES = 4
 ANSWERS = Path(__file__).parents[1] / "data" / "answers"
 Answers = str | Sequence[str]
-"""A list, or a text in which ` | ` separates answers."""
+"""A list of answers, or text with answers separated by ` | `."""
 
 
 @cache

@@ -40,7 +40,7 @@ def test_the_lines_of_the_readme(release: Release, environment: Callable[[Releas
 
 
 def test_the_base_install(environment: Callable[[Release], Path], tmp_path: Path) -> None:
-    """Commands that need an extra print one line with what to install; others work; importing v0 names both remedies."""
+    """Commands that need an extra print one line with the remedy; others work; importing v0 names both remedies."""
     programs = environment(IN_CI[-1])
 
     def rg_env(command: str) -> subprocess.CompletedProcess[str]:

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.network, pytest.mark.timeout(1200)]
 
 @contextlib.contextmanager
 def environment(folder: Path, *groups: str) -> Iterator[Path]:
-    """Create the project's environment and yield its folder of programs. Uses gigabytes if uv cannot link to its cache."""
+    """Create the project's environment (gigabytes, if uv cannot link to its cache) and yield its folder of programs."""
     sync = ("sync", "-q", "--frozen", "--project", PROJECT, "--python", PYTHON, *groups)
     try:
         uv(*sync, UV_PROJECT_ENVIRONMENT=str(folder / "venv"))

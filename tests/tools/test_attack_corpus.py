@@ -1,6 +1,7 @@
-"""On rows that the shipped table was not made from, no reply found by a cheap search pays more than the table states.
+"""On new rows, no reply found by a cheap search scores more than the shipped table states.
+
 The attacks are the search itself (`tools/cheap_replies.py`): thousands of replies per task, derived from the question's
-text, from gold answers of other questions, and from tricks with numbers, formulas and formatting.
+text, from gold answers to other questions, and from tricks with numbers, formulas and formatting.
 """
 
 import os
@@ -14,12 +15,12 @@ from rg_env.core.grading.audit import kept
 from rg_env.core.tasks.task_table import load_table
 
 QUICK = ("coin_flip", "graph_color", "knights_knaves", "propositional_logic", "simple_integration", "sudoku")
-"""Graders that had holes, or that read formulas, sentences and boards. All tasks are searched with RG_ENV_MANY set."""
+"""Tasks whose graders had holes, or read formulas, sentences or boards. With RG_ENV_MANY, all tasks are searched."""
 ROWS = 40
 
 
 def bound(share: float, rows: int) -> float:
-    """Upper bound on few rows, by chance, of a fraction measured on 200 rows: four standard errors."""
+    """Upper bound, by four standard errors, for the fraction on a few rows, given the fraction on 200 rows."""
     likely = max(share, 0.02)
     return likely + 4 * sqrt(likely * (1 - likely) / rows)
 
@@ -27,7 +28,7 @@ def bound(share: float, rows: int) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("task", sorted(load_table()) if "RG_ENV_MANY" in os.environ else QUICK)
 def test_nothing_cheap_pays_more_than_was_measured(task: str) -> None:
-    """Neither in full nor with partial credit; what is above one half has a reason."""
+    """Neither strict scores nor partial credit exceed the measured ones."""
     train, held_out = rows_of(task, ROWS, ROWS, seed=77)
     found = search(task, train, held_out, seed=77, most_graded=15_000)
     known = kept()[task]
@@ -43,13 +44,13 @@ def test_nothing_cheap_pays_more_than_was_measured(task: str) -> None:
 
 
 def test_every_task_was_searched() -> None:
-    """Those that are slow to draw on twenty rows, others on up to two hundred."""
+    """Every task was searched on at least twenty rows."""
     for task, result in kept().items():
         assert result.rows >= 20, task
 
 
 def test_what_pays_above_one_half_has_a_reason() -> None:
-    """Every such task is listed with why it is not a hole in the grader, and no task is listed in vain."""
+    """Tasks with a score above one half are listed with the reason why this is not a hole in the grader."""
     above = {task for task, result in kept().items() if max(result.exploit, result.partial) > 0.5}
     assert above <= set(SHORTCUTS)
     assert set(SHORTCUTS) <= {task for task, result in kept().items() if max(result.exploit, result.partial) > 0.4}

@@ -1,4 +1,4 @@
-"""The searches for constants and cheap replies find what a grader pays for nothing: holes are planted, and found."""
+"""The searches for constant and cheap replies find holes planted in graders."""
 
 import json
 import random
@@ -15,11 +15,11 @@ from question_parts import MOST_CHARS, parts
 from reply_changes import CHANGES
 
 Pays = Callable[[str, str, str], float]
-"""Question, gold answer, reply: a value."""
+"""A planted grader: the reply's value, given question, gold answer and reply."""
 
 
 class PlantedRows(GradedRows):
-    """Rows that a made-up grader pays."""
+    """Rows graded by a planted grader."""
 
     def __init__(self, pairs: Sequence[tuple[str, str]], pays: Pays) -> None:
         super().__init__([])
@@ -59,7 +59,7 @@ HOLES: dict[str, Pays] = {
 
 
 def test_no_strategy_copies_the_gold_answer_of_the_row_itself() -> None:
-    """It would be right on every training row, and win against what is right on a third."""
+    """Such a strategy would be right on every training row, but useless on others."""
     rows = PlantedRows(sums(), exact)
     for strategy in from_golds(rows, seed=0):
         assert rows.paid(strategy.replies(rows.questions)).strict < 0.1, strategy.name
@@ -67,20 +67,20 @@ def test_no_strategy_copies_the_gold_answer_of_the_row_itself() -> None:
 
 @pytest.mark.parametrize("hole", HOLES)
 def test_a_planted_hole_is_found(hole: str) -> None:
-    """And what was found is paid on rows that it was not chosen by."""
+    """The reply found also scores on held-out rows."""
     found = searched(sums(), HOLES[hole]).exploit
     assert found is not None
     assert found.paid.strict > 0.9, found.strategy.name
 
 
 def test_an_exact_grader_pays_for_nothing() -> None:
-    """No reply is paid for a calculation that is not part of any question."""
+    """No reply scores if the answer needs a calculation that the search does not know."""
     found = searched(sums(), exact)
     assert found.exploit is None or found.exploit.paid.strict < 0.1
 
 
 def test_partial_credit_leads_to_what_is_right() -> None:
-    """Where nothing at first is right, the search follows what is nearly right: two changes are found one by one."""
+    """If no reply is right at first, the search improves nearly right ones: it finds two changes one by one."""
     words = ["".join(random.Random(i).sample("abcdefghijklmnop", 7)) for i in range(80)]
     pairs = [(f"Turn it around, in capitals: {word}", word[::-1].upper()) for word in words]
 
@@ -94,7 +94,7 @@ def test_partial_credit_leads_to_what_is_right() -> None:
 
 
 def test_a_solution_is_no_exploit() -> None:
-    """The greatest common divisor is what gcd asks for: it is reported apart, not as a hole."""
+    """Computing the greatest common divisor solves gcd, so it is reported separately, not as an exploit."""
     train, held_out = rows_of("gcd", 30, 30, seed=3)
     found = search("gcd", train, held_out, most_graded=20_000)
     assert found.solution is not None
@@ -104,7 +104,7 @@ def test_a_solution_is_no_exploit() -> None:
 
 
 def test_a_rule_by_one_feature_is_found() -> None:
-    """Long questions have another answer than short ones."""
+    """The search finds that long questions have a different answer from short ones."""
     rng = random.Random(2)
     pairs = [(f"Is it so? {'very ' * (n := rng.randint(1, 40))}", "Yes" if n > 20 else "No") for _ in range(200)]
     found = searched(pairs, exact).exploit
@@ -114,7 +114,7 @@ def test_a_rule_by_one_feature_is_found() -> None:
 
 
 def test_a_constant_that_is_no_gold_answer_is_found() -> None:
-    """Votes and the greedy search put together a coloring that is right more often than any gold answer."""
+    """Votes and the greedy search find a coloring that is right more often than any gold answer."""
     rng = random.Random(3)
 
     def coloring() -> tuple[str, str]:
@@ -147,7 +147,7 @@ def test_a_constant_that_is_no_gold_answer_is_found() -> None:
 @settings(max_examples=40)
 @given(st.text(max_size=400))
 def test_parts_and_changes_take_any_text(question: str) -> None:
-    """None raises, whatever a question looks like; parts are not blank and not too long."""
+    """No function raises an error for any question; parts are neither blank nor too long."""
     found = parts(question)
     assert all(text.strip() == text and 0 < len(text) <= MOST_CHARS for text in found.values())
     assert all(isinstance(value, float | int) for value in features(question).values())

@@ -1,4 +1,4 @@
-"""Kinds of disagreement with the library's graders: each takes what it is for, and excuses nothing else."""
+"""Kinds of disagreement with the library's graders: each explains its own cases and nothing else."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ CASES = yaml.safe_load(DATA.read_text(encoding="utf-8"))
 
 @pytest.mark.parametrize("case", CASES, ids=[case["task"] for case in CASES])
 def test_a_kind_fits_what_it_is_for(case: dict[str, Any]) -> None:
-    """And an answer that is otherwise wrong, or right, is unexplained."""
+    """Each answer has the listed kind; other wrong or right answers are unexplained."""
     entry = {"question": "?", "metadata": {}, **case["entry"]}
     kinds = {answer: explanation(case["task"], entry, answer, case["right"]) for answer in case["kinds"]}
     assert kinds == case["kinds"]

@@ -1,4 +1,4 @@
-"""The tool that measures the graders, as a process and by its parts."""
+"""The tool that measures the graders."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 def test_one_task_is_measured() -> None:
-    """Gold answers, agreement and searches, in a line under the header; nothing is written."""
+    """The result is printed in one line under the header; no file is written."""
     before = grader_audit.PATH.read_bytes()
     options = ["--measure", "chain_sum", "--items", "5", "--seeds", "1", "--rows", "20", "--processes", "1"]
     command = [sys.executable, "tools/grader_audit.py", *options]
@@ -27,7 +27,7 @@ def test_one_task_is_measured() -> None:
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    """Other tasks stay as they are; examples are for people, and not kept."""
+    """Results of other tasks are kept; examples are not written."""
     path = tmp_path / "audit.json"
     path.write_text('{\n  "gcd": {"items": 7}\n}\n')
     grader_audit.write([Audit("maze", items=5, constant=0.123456, constant_reply="'é'", examples=["x"])], path)
@@ -39,7 +39,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 
 def test_a_guessable_task_is_marked() -> None:
-    """By a star at the share of the constant."""
+    """A star follows the accuracy of the best constant answer."""
     assert "0.31*" in line(Audit("gcd", constant=0.31))
     assert "0.29 " in line(Audit("gcd", constant=0.29))
     assert "*" not in line(Audit("gcd", constant=0.29))

@@ -1,4 +1,4 @@
-"""The polynomials and formulas that the graders of the algebra tasks parse, and roots of random polynomials."""
+"""Parsing of polynomials and formulas, and the roots of random polynomials."""
 
 import math
 import re
@@ -26,13 +26,13 @@ from rg_env.core.grading.graders.forms import Unreadable, attempt
     ],
 )
 def test_what_is_not_expanded_or_no_polynomial_is_refused(text: str) -> None:
-    """Products of sums, terms not collected, other signs."""
+    """Products of sums, uncollected terms and other syntax are refused."""
     with pytest.raises(Unreadable):
         parse_expanded(text, ("x", "y"))
 
 
 def test_large_numbers_and_longer_names() -> None:
-    """Thousands separators, and a variable of several letters."""
+    """Thousands separators and variables of several letters are accepted."""
     assert parse_expanded("1,234,567*alpha", ("alpha", "a")) == {(("alpha", 1),): 1234567}
     assert parse_expanded("12", ()) == {(): 12}
     assert parse_expanded("0", ("x",)) == {}
@@ -40,7 +40,7 @@ def test_large_numbers_and_longer_names() -> None:
 
 @given(st.lists(st.integers(-20, 20).map(lambda n: Fraction(n, 4)), min_size=1, max_size=4), st.booleans())
 def test_every_root_is_required_once(roots: list[Fraction], complex_pair: bool) -> None:
-    """Roots of a product of linear factors, possibly repeated, and possibly x**2 + 1."""
+    """All distinct roots of a product of linear factors, possibly with x**2 + 1, are required, each once."""
     x = sympy.Symbol("x")
     factors = [x - sympy.Rational(root) for root in roots] + [x**2 + 1] * complex_pair
     expanded = str(sympy.expand(sympy.prod(factors) * 4 ** len(roots)))
@@ -66,7 +66,7 @@ READ = dict(
 
 @pytest.mark.parametrize("text", READ)
 def test_a_formula_as_people_write_it_is_read(text: str) -> None:
-    """The value of each form, for x = 3."""
+    """Each formula has the right value for x = 3."""
     middle, radius = compiled(parse(text, ("x",)))({"x": ((3.0, 0.0), (1.0, 0.0))})[0]
     assert middle == pytest.approx(READ[text])
     assert radius <= 1e-12 * abs(middle)
@@ -87,14 +87,14 @@ def test_all_else_is_no_formula(text: str) -> None:
 
 
 def test_the_depth_is_as_documented_and_a_variable_goes_before_a_constant() -> None:
-    """The caller decides what `e` means."""
+    """Nesting is limited to `MAX_DEPTH`, and a variable named `e` is not the constant."""
     assert exact(parse("(" * (MAX_DEPTH - 1) + "1" + ")" * (MAX_DEPTH - 1))) == 1
     assert exact(parse("2e", ("e",)), {"e": Fraction(5)}) == 10
 
 
 @given(st.text(alphabet="0123456789xC+-*/^()|. \\{}sincoexpfra²√×", max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
-    """No other exception leaves the parser."""
+    """The parser raises no other exception."""
     attempt(lambda formula: parse(formula, ("x", "C")), text)
 
 
@@ -107,7 +107,7 @@ SUMS = st.recursive(
 
 @given(SUMS | st.lists(st.integers(0, 10**6).map(str), min_size=1, max_size=5).map(" - ".join))
 def test_exact_is_exact(text: str) -> None:
-    """As Python computes the same text with fractions (the text is the test's own); None for a division by zero."""
+    """Values equal those that Python computes with fractions; None for a division by zero."""
     try:
         wanted = eval(re.sub(r"\d+", lambda match: f"Fraction({match[0]})", text))
     except ZeroDivisionError:
@@ -116,7 +116,7 @@ def test_exact_is_exact(text: str) -> None:
 
 
 def test_exact_values_keep_all_digits_and_have_any_length() -> None:
-    """More digits than a float has, more terms than an answer may have; anything else is an error."""
+    """Values may have more digits than a float, and expressions more terms than an answer; variables are refused."""
     assert exact_value("-( 12345678901.123456789012 - 0.000000000001 )") == -Fraction("12345678901.123456789011")
     assert exact_value(" + ".join(["1"] * 2 * MAX_TOKENS)) == 2 * MAX_TOKENS
     with pytest.raises(Unreadable):

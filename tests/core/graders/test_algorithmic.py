@@ -53,13 +53,13 @@ def lines(grid: Grid) -> str:
 @settings(max_examples=30, deadline=None)
 @given(grid=GRIDS)
 def test_a_grid_is_read_in_every_form(write: Any, grid: Grid) -> None:
-    """Forms change, numbers and shape do not."""
+    """A right grid scores 1.0 in every format."""
     assert common.grade_grid(write(grid), grid) == 1.0
 
 
 @given(grid=GRIDS, data=st.data())
 def test_one_changed_number_is_not_right(grid: Grid, data: st.DataObject) -> None:
-    """1.0 is for the whole grid only, and less is at least 0."""
+    """A grid with a wrong number scores less than 1.0, but not less than 0."""
     row, column = data.draw(st.integers(0, len(grid) - 1)), data.draw(st.integers(0, len(grid[0]) - 1))
     changed = [list(cells) for cells in grid]
     changed[row][column] += 1
@@ -67,7 +67,7 @@ def test_one_changed_number_is_not_right(grid: Grid, data: st.DataObject) -> Non
 
 
 def test_the_right_numbers_in_another_shape_are_wrong_and_trivial_boards_are_worth_nothing() -> None:
-    """Progress counts from the best of the unchanged board and a constant one."""
+    """Partial credit counts only beyond the better of the unchanged board and a constant one."""
     for text in ("1 2 3 4", "[1, 2, 3, 4]", "1 2\n3", "1 2\n3 4\n5 6", "1 2 3\n4", "[[1, 2], [3, 4]], 0"):
         assert common.grade_grid(text, [[1, 2], [3, 4]]) == 0.0
     gold, unchanged = [[0, 0, 0, 1], [1, 1, 0, 0]], [[0, 0, 1, 1], [1, 0, 0, 0]]
@@ -81,7 +81,7 @@ def test_the_right_numbers_in_another_shape_are_wrong_and_trivial_boards_are_wor
 
 @given(value=st.integers(0, 900), below=st.integers(1, 81))
 def test_pool_matrix_takes_every_rounded_mean(value: int, below: int) -> None:
-    """Rounding to two places never makes a right mean wrong."""
+    """A mean rounded to two places is right."""
     mean = float(Fraction(value, below))
     row("pool_matrix", entry("", solution=[[mean]], matrix=[[1, 2]]), f"{mean:.2f}", f"{mean + 0.02:.2f}").check()
 
@@ -105,7 +105,7 @@ def test_every_partition_into_palindromes_is_counted(text: str) -> None:
 
 
 def test_word_lists_are_read_without_importing_the_library() -> None:
-    """A ladder and a sentence of the story are graded while reasoning_gym stays out of the process."""
+    """Grading a ladder and a sentence of the story does not import reasoning_gym."""
     code = (
         "import sys; from rg_env.core.grading.graders import GRADERS as graders;"
         "entry = {'question': ': ask. we what', 'answer': 'what we ask.', 'metadata':"

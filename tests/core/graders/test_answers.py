@@ -8,7 +8,7 @@ CASES = cases()
 
 @pytest.mark.parametrize("case", [case for _, case in CASES], ids=[name for name, _ in CASES])
 def test_answers_score_what_they_are_worth(case: Row) -> None:
-    """Form does not matter; another value, or another type, scores 0.0."""
+    """Right values score 1.0 in any form; other values and types score 0.0."""
     case.check()
 
 

@@ -1,4 +1,4 @@
-"""The cube that the grader of rubiks_cube turns, and random values of codeio."""
+"""The rubiks_cube grader's model of a cube, and random values for codeio."""
 
 import json
 from typing import Any
@@ -53,7 +53,7 @@ JSON = st.recursive(
 
 @given(JSON, JSON)
 def test_values_are_right_only_if_equal(gold: Any, other: Any) -> None:
-    """A value matches itself in any spacing, and matches other values only within the tolerance for floats."""
+    """A value matches itself with any spacing, and other values only within the tolerance for floats."""
     item = entry(json.dumps(gold))
     assert grade("codeio", {}, item, json.dumps(gold, indent=2)) == 1.0
     if grade("codeio", {}, item, json.dumps(other)) == 1.0 and "e" not in str(gold) and "." not in str(gold):

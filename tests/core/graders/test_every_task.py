@@ -1,5 +1,4 @@
-"""Every task's grader, on gold answers in many forms, honest answers that the library grades too, wrong and hostile
-ones."""
+"""Every task's grader, tested with gold answers in many forms, honest answers, wrong answers and hostile ones."""
 
 import json
 import re
@@ -37,7 +36,7 @@ def graded(task: str, item: dict[str, Any] | str, answer: str, grading: str = "p
 
 
 def filled(unit: str, length: int = LONG) -> str:
-    """`unit` over and over, up to `length` characters."""
+    """`unit`, repeated up to `length` characters."""
     return (unit * (length // len(unit) + 1))[:length]
 
 
@@ -54,13 +53,13 @@ ANSWERS = [
 
 
 def test_every_task_has_one_grader() -> None:
-    """There are no graders of unknown tasks."""
+    """The tasks with graders and with known disagreements are in the table."""
     assert sorted(GRADERS) == TASKS
     assert set(DISAGREEMENTS) <= set(TASKS)
 
 
 def timed(task: str, text: str, answer: str) -> tuple[Score, float]:
-    """The score and its CPU seconds; what takes long is graded again, because a collection of garbage may take long."""
+    """The score and its CPU seconds. Slow answers are graded again, because garbage collection may interfere."""
     seconds = inf
     for _ in range(3):
         start = time.process_time()
@@ -94,7 +93,7 @@ def test_hostile_answers_score_0_and_are_graded_quickly(task: str, tmp_path: Pat
 
 @each_task
 def test_any_text_has_a_value_and_the_same_verdict_in_another_dress(task: str) -> None:
-    """Random text, and random text made of the characters or words of a right answer."""
+    """Random text, also from the characters or words of a right answer, is never ungradable."""
     item = entries(task)[0]
     text, gold = json.dumps(item), (gold_answer(task, item) or "0")[:2_000]
     signs = st.text(st.sampled_from(sorted(set(gold + "[](){},\"' \n-=+.0"))), max_size=60)
@@ -117,7 +116,7 @@ def test_any_text_has_a_value_and_the_same_verdict_in_another_dress(task: str) -
 
 @each_task
 def test_an_entry_whose_gold_is_not_right_is_ungradable(task: str) -> None:
-    """The entry was edited or comes from another release of the library, so the answers are not to blame."""
+    """Answers to entries that were edited, or come from another release of the library, are ungradable, not wrong."""
     item = entries(task)[0]
     for change in ({}, {"metadata": {}}, {"answer": "@@"}, {"answer": None}):
         broken = {**item, **change}
@@ -148,7 +147,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
 
 @each_task
 def test_a_right_answer_is_right_in_every_dress(task: str) -> None:
-    """Except for those listed; a test below shows that none makes a wrong answer right."""
+    """All dresses are accepted except those in `REFUSED`."""
     refused = (*REFUSED.get(task, ()), *(LABELS if task in COMPOSED else ()))
     tried = 0
     for item in entries(task):
@@ -185,7 +184,7 @@ PART_OF_THE_ANSWER = {
 
 @pytest.mark.parametrize("task", [task for task in TASKS if task not in PART_OF_THE_ANSWER])
 def test_a_second_value_a_hedge_or_a_denial_is_wrong(task: str) -> None:
-    """Text before the label or after the answer is not ignored."""
+    """An answer with other text before or after it is wrong."""
     golds = [(item, (gold_answer(task, item) or "").strip()) for item in entries(task)]
     for item, gold in golds:
         others = [other for _, other in golds if other and other.casefold() != gold.casefold()] or ["-98765"]
@@ -195,13 +194,13 @@ def test_a_second_value_a_hedge_or_a_denial_is_wrong(task: str) -> None:
 
 
 SLOW_TO_DRAW = {"codeio", "futoshiki", "intermediate_integration", "knight_swap"}
-"""The library takes seconds for one of their questions. The shipped table was measured on more."""
+"""Tasks for which the library takes seconds per question. The shipped table was measured on more questions."""
 
 
 @each_task
 def test_honest_answers_are_graded_as_by_the_library(task: str) -> None:
-    """Gold answers are right. On changed answers and those of other questions the graders agree, or the disagreement is
-    of a listed kind."""
+    """Gold answers are right. On changed answers and on those to other questions, our grader and the library's agree,
+    or the disagreement has a known explanation."""
     result = compare(task, items=2 if task in SLOW_TO_DRAW else 8, seeds=[5])
     assert not result.gold_wrong
     assert not result.unexplained, result.examples

@@ -20,7 +20,7 @@ plain = st.recursive(
 
 @given(plain)
 def test_json_and_python_literals_are_read(value: Any) -> None:
-    """As `json.dumps` and `repr` write them, up to 100 levels and 1,000 digits."""
+    """The output of `json.dumps` and `repr` is read back."""
     if json.dumps(value).isascii() and forms.plain_digits(str(value)) == str(value):
         assert forms.literal(json.dumps(value)) == value
     if all(ord(character) < 128 and character.isprintable() for character in repr(value)):
@@ -57,7 +57,7 @@ def test_any_text_is_a_literal_or_unreadable(text: str) -> None:
     ],
 )  # fmt: skip
 def test_values(read: Callable[[str], Any], text: str, value: Any) -> None:
-    """Literals, decimal numbers, fractions."""
+    """Literals, decimal numbers and fractions have the right values."""
     assert read(text) == value
 
 
@@ -85,7 +85,7 @@ def test_anything_else_is_unreadable(read: Callable[[str], Any], texts: list[str
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=6, min_value=-(10**9), max_value=10**9))
 def test_every_way_to_write_a_number(value: Any) -> None:
-    """With thousands separators or without, in fixed or scientific notation."""
+    """Numbers are read with or without thousands separators, in fixed and scientific notation."""
     for text in (f"{value:f}", f"{value:,f}", f"{value:,f}".replace(",", "_"), f"{value:e}"):
         assert forms.number(text) == Fraction(value), text
 
@@ -121,7 +121,7 @@ def test_wrapping(text: str, bare: str) -> None:
     ],
 )
 def test_what_may_belong_to_the_answer_is_tried_with_and_without_it(text: str, bare: str) -> None:
-    """The text itself is tried first."""
+    """The text itself is the first candidate, and the bare answer the last."""
     found = forms.candidates(text, label=True)
     assert (found[0], found[-1]) == (text, bare)
     assert forms.candidates(" It is.\n") == [" It is.\n", "It is.", "It is"]
@@ -131,7 +131,7 @@ def test_what_may_belong_to_the_answer_is_tried_with_and_without_it(text: str, b
 
 @given(st.text(alphabet=" .`\\$*[]()\"'“”5x{},\n-", max_size=12) | st.text(max_size=8))
 def test_no_wrapping_is_overlooked(text: str) -> None:
-    """Whatever it begins with."""
+    """Every text that `unwrap` changes has several candidates."""
     found = forms.candidates(text)
     assert found[0] == text
     assert len(found) > 1 or forms.unwrap(text) == text.strip()

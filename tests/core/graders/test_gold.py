@@ -82,8 +82,8 @@ def test_the_right_answer_is_paid_whatever_is_stored(
 
 
 def test_syllogisms_are_the_fifteen_valid_moods_and_nine_that_need_a_member() -> None:
-    """Of the 256 moods in four figures, as logic books list them; another nine are valid for Aristotle alone, are
-    left out of rows, and keep their stored answer."""
+    """Of the 256 moods in four figures, 15 are valid. Another nine are valid only in Aristotelian logic; they are left
+    out of rows and keep their stored answer."""
     figures = [("MP", "SM"), ("PM", "SM"), ("MP", "MS"), ("PM", "MS")]
     kinds = {"A": "All {} are {}", "E": "No {} are {}", "I": "Some {} are {}", "O": "Some {} are not {}"}
     found: dict[bool | None, set[str]] = {True: set(), False: set(), None: set()}
@@ -107,7 +107,7 @@ def test_family_relationships_reads_the_names_of_the_config() -> None:
 
 
 def test_knights_that_can_be_swapped_are_not_impossible() -> None:
-    """The library stores "No" for some of them."""
+    """The library stores "No" for some puzzles that have a solution."""
     item = entry("No", pieces={**RING, "A1": "w", "C3": "B"}, start_turn="w", is_possible=False)
     gold = gold_answer("knight_swap", item)
     assert gold is not None
@@ -117,7 +117,7 @@ def test_knights_that_can_be_swapped_are_not_impossible() -> None:
 
 
 def test_gold_answers_that_are_in_the_metadata() -> None:
-    """graph_color and rubiks_cube keep theirs elsewhere; some entries have none."""
+    """The gold answers of graph_color and rubiks_cube are in their metadata; some entries have none."""
     assert gold_answer("graph_color", entry(None, possible_answer={0: 1})) == '{"0": 1}'
     assert gold_answer("rubiks_cube", entry(None, example_correct_answer="")) is None
     assert gold_answer("maze", {"answer": 3, "metadata": {}}) == "3"

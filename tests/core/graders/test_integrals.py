@@ -32,7 +32,7 @@ def integral(answer: str, integrand: str, variable: str = "x", task: str = "inte
 
 
 def test_the_variable_in_the_other_case_and_truncated_coefficients() -> None:
-    """The case is forgiven, but not mixed; a decimal has all digits of a float."""
+    """The variable may be in the other case, but not in both; a decimal must have all digits of a float."""
     assert integral("x**2", "2*X", "X") == integral("X**2 + C", "2*X", "X") == integral("exp(X)", "exp(x)") == 1.0
     assert integral("X*x", "2*X", "X") == integral("exp(x) + x", "exp(x)") == 0.0
     for answer in ("0.333333*x**3", "0.33333333333*x**3", "0.3333333333334*x**3"):
@@ -63,7 +63,7 @@ ABSORBED = [
 
 @pytest.mark.parametrize("absorbed", ABSORBED)
 def test_rounding_does_not_decide(absorbed: str) -> None:
-    """The integrand times a term that floats, or a fine sawtooth, take for 0 with slope 1."""
+    """The integrand times a term is wrong, even if floats or a fine sawtooth make the term look like 0 with slope 1."""
     assert [integrand for integrand in INTEGRANDS if integral(f"({integrand})*{absorbed} + C", integrand)] == []
 
 
@@ -76,7 +76,7 @@ def test_rounding_does_not_decide(absorbed: str) -> None:
     ],
 )
 def test_constants_of_any_name(constant: str) -> None:
-    """Letters with or without a number, words, several of them."""
+    """Constants may be letters with or without a number, or words; there may be several."""
     assert integral(f"x**2 + {constant}", "2*x") == integral(f"{constant} + x**2", "2*x") == 1.0
     assert integral(f"X**2 + {constant}", "2*X", "X") == integral(f"x**2 + {constant}", "2*X", "X") == 1.0
     assert integral(f"x + {constant}", "2*x") == 0.0
@@ -91,13 +91,13 @@ def test_constants_of_any_name(constant: str) -> None:
     ],
 )
 def test_what_is_not_a_constant(constant: str) -> None:
-    """The variable, unknown names, and constants that change the derivative."""
+    """The variable, unknown names and constants that change the derivative are refused."""
     assert integral(f"x**2 + {constant}", "2*x") == 0.0
 
 
 def test_an_answer_cannot_be_tuned_to_the_points() -> None:
-    """Neither to fixed points nor to those of another answer; they are the same in every process, of both signs, and
-    spread over the sizes."""
+    """Answers cannot be tuned to fixed points or to those of another answer. Points are the same in every process, have
+    both signs, and cover all magnitudes."""
     points = list(calculus._points(random.Random("2*x\nx**2")))
     assert points == list(calculus._points(random.Random("2*x\nx**2"))) != list(calculus._points(random.Random("2")))
     assert [point > 0 for point in points] == [True, False] * (len(points) // 2)
@@ -118,7 +118,7 @@ def text_of(polynomial: dict[int, object]) -> str:
 
 @given(st.dictionaries(POWERS, COEFFICIENTS, min_size=1, max_size=6), COEFFICIENTS, st.integers(0, 60), POWERS)
 def test_polynomials_and_their_neighbours(polynomial: dict[int, object], factor: object, tiny: int, power: int) -> None:
-    """The antiderivative is right; with one term more it is not, however small the coefficient."""
+    """The antiderivative is right; with an additional term, it is wrong, however small the coefficient."""
     values = {key: sympy.Rational(str(value)) for key, value in polynomial.items()}
     derivative = text_of({key - 1: key * value for key, value in values.items()})
     assert integral(text_of(polynomial), derivative) == 1.0
@@ -132,7 +132,7 @@ def test_polynomials_and_their_neighbours(polynomial: dict[int, object], factor:
     "integrand", ["exp(x)*cos(x)", "x**3*exp(x)", "sin(x)*cos(x)", "asin(3*x)", "acos(5*x)", "atan(2*x)"]
 )
 def test_a_quadrature_is_not_an_antiderivative(integrand: str, nodes: int) -> None:
-    """Covers Gauss-Legendre quadrature from 0 to x, which needs only copies of the integrand."""
+    """Gauss-Legendre quadrature from 0 to x, which needs only copies of the integrand, is wrong."""
     points, weights = np.polynomial.legendre.leggauss(nodes)
     terms = [
         f"{float(weight) / 2!r}*" + re.sub(r"\bx\b", f"({float(1 + point) / 2!r}*x)", integrand)
@@ -154,9 +154,9 @@ def rewritten(gold: sympy.Expr, x: sympy.Symbol) -> Iterator[sympy.Expr]:
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("task", ["simple_integration", "intermediate_integration"])
 def test_gold_answers_their_rewritings_and_the_tricks(task: str) -> None:
-    """Right in every way of writing that sympy knows; the integrand times an absorbed term never is.
+    """Gold answers are right in every form that sympy can write; the integrand times an absorbed term is wrong.
 
-    Of 300 questions with RG_ENV_MANY set, else of 60.
+    Uses 300 questions with RG_ENV_MANY set, and 60 otherwise.
     """
     refused, paid = [], []
     for row in build_rows(task, "train", 300 if "RG_ENV_MANY" in os.environ else 60, 0):
@@ -190,7 +190,7 @@ def test_gold_answers_their_rewritings_and_the_tricks(task: str) -> None:
     ],
 )
 def test_long_answers_take_milliseconds(answer: str) -> None:
-    """Each of the longest formulas is graded at every point; 50 ms are the bound for any answer."""
+    """The longest formulas, evaluated at every point, take less than 50 ms, the limit for any answer."""
     times = []
     for _ in range(5):
         begin = time.process_time()
@@ -220,7 +220,7 @@ FORMULAS = st.recursive(
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(FORMULAS, st.floats(0.01, 30) | st.floats(-30, -0.01))
 def test_no_value_or_derivative_leaves_its_ball(text: str, x: float) -> None:
-    """As sympy differentiates and mpmath computes to 60 digits, however much cancels."""
+    """Balls contain the values computed by sympy and mpmath with 60 digits, even if digits cancel."""
     try:
         value, slope = at(text, x)
     except (ValueError, ArithmeticError):
@@ -244,7 +244,7 @@ def test_no_value_or_derivative_leaves_its_ball(text: str, x: float) -> None:
     ],
 )
 def test_no_ball_crosses_the_edge_of_the_domain(name: str, ball: calculus.Ball) -> None:
-    """An error, not a value that holds for some of it only."""
+    """A ball that is not entirely inside the domain raises an error."""
     with pytest.raises((ValueError, ArithmeticError)):
         getattr(calculus, name)(ball)
 
@@ -254,7 +254,7 @@ POWERS_OF = [Fraction(power) for power in (-3, -1, 0, 1, 2, 5, 0.5, -1.5)]
 
 @given(st.sampled_from([*sorted(FUNCTIONS), *POWERS_OF]), st.floats(-3, 3), st.floats(1e-6, 0.5), st.floats(-1, 1))
 def test_wide_balls_hold_every_value(of: str | Fraction, x: float, radius: float, share: float) -> None:
-    """Also those at the ends of the argument's ball; of powers, too."""
+    """Balls of functions and powers contain all values, including those at the ends of the argument's ball."""
     inside = x + share * radius * (1 - 1e-12)
     try:
         middle, spread = (

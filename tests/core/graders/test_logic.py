@@ -1,6 +1,4 @@
-"""Which conclusions of propositional_logic are right: the grader against its rule, applied literally by brute force;
-and the formulas that it reads.
-"""
+"""The propositional_logic grader, compared with a literal implementation of its rule; and the parser of formulas."""
 
 import itertools
 import time
@@ -53,7 +51,7 @@ def graded(answer: str, texts: list[str], names: list[str] = NAMES) -> bool:
 @given(PREMISES, FORMULAS)
 @example([("var", "P"), ("not", ("var", "P"))], ("and", ("var", "P"), ("not", ("var", "P"))))
 def test_the_rule_is_as_documented(given_: list[Formula], formula: Formula) -> None:
-    """The grader agrees with the documented rule, applied to sets of assignments; and so does the gold answer.
+    """The grader and the gold answer agree with the documented rule, applied to sets of assignments.
 
     The gold answer is the shortest one; missing only if no formula of up to two literals is one, or the premises
     contradict each other.
@@ -81,7 +79,7 @@ def test_gold_answers_of_propositional_logic() -> None:
 
 
 def test_sixteen_variables_are_quick() -> None:
-    """The largest table and the most parts cost milliseconds; beyond `MAX_DEPENDS` variables nothing is right."""
+    """The largest table and most parts take milliseconds; formulas of more than `MAX_DEPENDS` variables are wrong."""
     names = [chr(ord("A") + i) for i in range(16)]
     chain = [f"({a} → {b})" for a, b in itertools.pairwise(names)]
     answers = ["A → C ∨ " + " ∨ ".join(f"¬{name}" for name in names[4 : MAX_DEPENDS + 2]), " ↔ ".join(names[:10])]
@@ -102,7 +100,7 @@ ALPHABETS = [
 
 @given(formulas_in(NAMES), st.sampled_from(ALPHABETS), st.sampled_from(NAMES))
 def test_formulas_are_read_and_have_their_truth_table(formula: Formula, signs: dict[str, str], name: str) -> None:
-    """Logical signs, ASCII, words and LaTeX give the formula back. Bit k of a row's number is the value of variable k;
+    """Formulas are read from logical signs, ASCII, words and LaTeX. Bit k of a row's number is the value of variable k;
     swapping the rows in which a variable is true and false gives the formula with the variable negated.
     """
     assert parse(written(formula, signs), NAMES) == formula
@@ -142,7 +140,7 @@ def test_what_is_not_a_formula(text: str) -> None:
 
 
 def test_variables_beyond_z_and_the_largest_table() -> None:
-    """The library's name after `Z` is `[`: then that sign is a variable. Sixteen variables have a table, 17 do not."""
+    """The library's variable after `Z` is `[`, which is then not a bracket. Tables have at most sixteen variables."""
     assert parse("([ ∨ P)", ["P", "["]) == ("or", ("var", "["), P)
     names = ["".join(pair) for pair in itertools.product("abcd", repeat=2)]
     assert len(columns(names)) == 16

@@ -30,7 +30,7 @@ MANY_BOXES = boxes(
 
 
 def test_the_solver_of_rush_hour_finds_the_shortest_solution() -> None:
-    """A slide of any length is one move. A wall before the car, and a board that is solved from the start."""
+    """A slide of any length is one move. A wall in front of the car has no solution; a solved board needs no moves."""
     assert gold_answer("rush_hour", TRAFFIC) == "B-1 A+4"
     start = time.perf_counter()
     solution = gold_answer("rush_hour", HARD_TRAFFIC)
@@ -43,7 +43,7 @@ def test_the_solver_of_rush_hour_finds_the_shortest_solution() -> None:
 
 
 def test_the_solver_of_boxnet_matches_all_boxes() -> None:
-    """Also several boxes of a color, targets under boxes, and colors of two words."""
+    """The plan matches several boxes of a color, targets under boxes, and colors of two words."""
     assert grade("boxnet", {}, MANY_BOXES, gold_answer("boxnet", MANY_BOXES) or "") == 1.0
 
 
@@ -53,7 +53,7 @@ MAZE = entry(
 
 
 def lock(solution: str, target: int, *buttons: tuple[str, str, int, str]) -> dict[str, Any]:
-    """A lock that begins with 0 and a red light; buttons with name, type, value and active state."""
+    """A lock that starts with 0 and a red light. Buttons have name, type, value and active state."""
     keys = ("name", "type", "value", "active_state")
     return entry(
         " → ".join(solution),
@@ -70,7 +70,7 @@ GREEN, UP, DOWN = ("A", "add", 3, "green"), ("B", "add", 1, "any"), ("C", "subtr
 
 
 def test_locks_with_a_shorter_sequence_by_the_letter_are_known() -> None:
-    """`A → A` first presses a button without effect."""
+    """`A → A` is shorter under the literal reading: its first press has no effect but toggles the light."""
     assert not is_shortest_lock(lock("CAB", 3, GREEN, UP, DOWN))
     assert is_shortest_lock(lock("BA", 4, GREEN, UP, DOWN))
     assert is_shortest_lock(lock("ABB", 8, A, B, C))

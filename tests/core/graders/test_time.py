@@ -1,4 +1,4 @@
-"""Grading takes time linear in the answer, and no more than some milliseconds: for every task, and long gold answers.
+"""Grading takes time linear in the answer's length, and only milliseconds, for every task and for long gold answers.
 
 CPU time of this process is measured, so a busy machine does not matter; times over a limit are measured again.
 """
@@ -28,12 +28,12 @@ TASKS = sorted(load_table())
 GROWTH = 8
 IGNORED_S = 5e-3
 SAMPLE, SLOW_SAMPLE = 60, 6
-"""The quick tier takes every sixtieth shape, the slow one every sixth, others for each task."""
+"""The quick tier tests every sixtieth shape and the slow one every sixth; they differ between tasks."""
 LIMIT_S, LIMIT_OF_LONG_S = 0.05, 0.1
 
 
 def cpu_s(answer: str, info: dict[str, str], enough: float, rounds: int = 5) -> float:
-    """CPU seconds of grading `answer`: the best of some rounds, or the first one below `enough`."""
+    """CPU seconds for grading `answer`: the minimum over some rounds, or the first one below `enough`."""
     best = float("inf")
     for _ in range(rounds):
         start = time.process_time()
@@ -50,7 +50,7 @@ def info_of(task: str, entry: dict[str, Any], config: dict[str, Any] | None = No
 
 
 def assert_linear(task: str, shapes: Iterator[tuple[str, str, str]], longest: int = MAX_ANSWER_CHARS) -> None:
-    """From a quarter of the length to the whole the time grows by less than `GROWTH`, and is below the limit."""
+    """Check that four times the length takes less than `GROWTH` times as long, and less than the limit."""
     info = info_of(task, entries(task)[0])
     cpu_s("1", info, 0.0, rounds=1)  # reads word lists, once
     for opener, run, closer in shapes:
@@ -77,7 +77,7 @@ LONG_GOLD = {"binary_matrix": 3, "game_of_life": 3, "manipulate_matrix": 3, "num
 
 
 def assert_quick(task: str, entry: dict[str, Any], config: dict[str, Any], step: int) -> None:
-    """Every `step`th text of the maximum length that is graded."""
+    """Check the time for every `step`th text of the maximum length."""
     gold = str(entry["answer"]).strip()
     info = info_of(task, entry, config)
     assert score_extraction(Extraction("ok", gold), info).status == "correct"
@@ -95,7 +95,7 @@ def test_long_gold_answers_leave_no_room_for_slow_ones(task: str) -> None:
 
 
 def test_a_long_tower_of_hanoi_is_graded_in_time() -> None:
-    """13 disks on three pegs: 8,191 moves, 262,126 characters."""
+    """13 disks on three pegs need 8,191 moves, or 262,126 characters."""
     moves: list[str] = []
 
     def move(disks: int, source: int, target: int) -> None:
@@ -120,7 +120,7 @@ def test_a_long_tower_of_hanoi_is_graded_in_time() -> None:
 
 
 def test_a_long_value_of_codeio_is_graded_in_time() -> None:
-    """As long as the longest that the library stores, about 30,000 characters."""
+    """The longest values that the library stores have about 30,000 characters."""
     entry = {"question": "", "answer": json.dumps([[0, 1, 2]] * 3_030), "metadata": {}}
     assert_quick("codeio", entry, {}, 150)
     for literal in ("[1," * 10_000, "['a'," * 5_000, "[" + "'a'," * 10_000 + "]", str([(0, 1, 3)] * 3_030)):

@@ -1,7 +1,7 @@
-"""Reasoning Gym's own tests against our graders: where they differ and why, and that they agree everywhere else.
+"""Our graders on the answers in Reasoning Gym's own tests: every difference from the library's score is explained.
 
-The data is what the library's tests ask its graders, and what these pay, sampled where a loop asks the same of many
-items: see `tools/record_upstream_scores.py`. The library is not called.
+The recorded calls are sampled where a test grades many items in a loop: see `tools/record_upstream_scores.py`. The
+library is not called.
 """
 
 import gzip
@@ -31,7 +31,7 @@ class Case(NamedTuple):
     entry: dict[str, Any]
     answer: str | None
     paid: float
-    """What the library pays."""
+    """The library's score."""
 
 
 def cases() -> list[Case]:
@@ -54,13 +54,13 @@ def ours(case: Case) -> Score:
 
 @dataclass(frozen=True)
 class Kind:
-    """One way in which the library pays otherwise than our strict grading, which gives 1 or 0."""
+    """A reason why the library's score differs from our strict grading, which gives 1 or 0."""
 
     why: str
     right: bool
     """Whether our verdict is that the answer is right."""
     tasks: str
-    """Where it occurs: in each of them at least once."""
+    """Tasks in which it occurs at least once."""
     fits: Callable[[Case], bool]
 
 
@@ -69,31 +69,31 @@ def answer_of(case: Case) -> str:
 
 
 def gold_inside(case: Case) -> bool:
-    """The share of the answer's characters that are the gold answer's is what the library pays."""
+    """Whether the library's score is the gold answer's share of the answer's characters."""
     gold, given = case.entry["answer"].strip().upper(), answer_of(case).upper()
     return given != gold and gold in given and case.paid == pytest.approx(len(gold) / len(given), abs=1e-6)
 
 
 def common_prefix(case: Case) -> bool:
-    """The share of leading digits that are those of the gold answer is what the library pays."""
+    """Whether the library's score is the share of leading digits that are right."""
     texts = [f"{float(Fraction(text)):.10g}" for text in (answer_of(case), case.entry["answer"])]
     return case.paid < CORRECT_FROM and case.paid == pytest.approx(prefix(*texts) / min(map(len, texts)), abs=1e-6)
 
 
 def numbers_off(case: Case) -> bool:
-    """The answer has as many numbers as the gold one, and they are others."""
+    """Whether the answer has as many numbers as the gold one, but different ones."""
     given, gold = (re.findall(r"-?\d+(?:\.\d+)?", text) for text in (answer_of(case), case.entry["answer"]))
     return len(given) == len(gold) and [*map(float, given)] != [*map(float, gold)]
 
 
 def parts_right(case: Case) -> bool:
-    """Some of the words, letters, numbers or cells are the gold answer's, and not all of them."""
+    """Whether some of the words, letters, numbers or cells are right, but not all of them."""
     given, gold = (re.findall(r"\w", text.casefold()) for text in (answer_of(case), case.entry["answer"] or ""))
     return given != gold and bool(set(given) & set(gold))
 
 
 def same_items(case: Case) -> bool:
-    """Equal to the gold answer except for brackets, commas, quotes and whitespace; anagrams may be in any order."""
+    """Whether the answer equals the gold one except for brackets, commas, quotes, whitespace and order."""
     given, gold = (re.findall(r"\w+", text) for text in (answer_of(case), case.entry["answer"]))
     return "".join(given) == "".join(gold) or sorted(given) == sorted(gold)
 
@@ -166,7 +166,7 @@ KINDS: dict[str, Kind] = {
 
 
 def listed(case: Case, right: bool) -> str | None:
-    """The first of `KINDS` that this difference is of, with its task."""
+    """The first of `KINDS` that explains this difference, with its task."""
     for name, kind in KINDS.items():
         if kind.right is right and case.task in kind.tasks.split() and kind.fits(case):
             return f"{name}: {case.task}"
@@ -174,20 +174,20 @@ def listed(case: Case, right: bool) -> str | None:
 
 
 def kind_of(case: Case, right: bool) -> str | None:
-    """The kind of this difference: of those above, or one that the audit knows."""
+    """The kind of this difference, from `KINDS` or from the audit's explanations."""
     return listed(case, right) or explanation(case.task, case.entry, answer_of(case), right)
 
 
 @pytest.fixture(scope="module")
 def differences() -> list[tuple[Case, bool]]:
-    """Cases for which we pay otherwise than the library, and whether we say that the answer is right."""
+    """Cases in which our score differs from the library's, and whether the answer is right by our verdict."""
     scores = [(case, ours(case)) for case in CASES]
     assert {score.value for _, score in scores} == {0.0, 1.0}
     return [(case, score.value == 1) for case, score in scores if abs(score.value - case.paid) > 1 - CORRECT_FROM]
 
 
 def test_the_data_is_of_all_tasks() -> None:
-    """All but boxnet, whose answers no test of the library grades; two thirds of them with wrong answers, too."""
+    """The data covers all tasks except boxnet, which the library's tests do not grade; most have wrong answers, too."""
     unsolved = {"boxnet", "rush_hour"}  # the library stores no right answers to their questions
     assert {case.task for case in CASES if case.paid >= CORRECT_FROM} == load_table().keys() - unsolved
     assert len({case.task for case in CASES if case.paid < CORRECT_FROM}) > 60
@@ -195,7 +195,7 @@ def test_the_data_is_of_all_tasks() -> None:
 
 
 def test_every_difference_is_of_a_listed_kind(differences: list[tuple[Case, bool]]) -> None:
-    """A new one is a grader's mistake, or a kind with a reason."""
+    """A new difference is either a mistake of a grader or a new kind."""
     new = [
         (case.test, case.task, case.answer, f"library {case.paid}, ours {float(right)}")
         for case, right in differences
@@ -205,19 +205,19 @@ def test_every_difference_is_of_a_listed_kind(differences: list[tuple[Case, bool
 
 
 def test_every_listed_kind_occurs(differences: list[tuple[Case, bool]]) -> None:
-    """In each of the tasks that it names: what no longer differs is taken off the list."""
+    """Every kind still occurs in each of its tasks."""
     found = {listed(case, right) for case, right in differences}
     assert {f"{name}: {task}" for name, kind in KINDS.items() for task in kind.tasks.split()} - found == set()
 
 
 def test_kinds_excuse_nothing_else(differences: list[tuple[Case, bool]]) -> None:
-    """Where the two agree, the opposite verdict would be a difference without a reason."""
+    """Where the scores agree, no kind would explain the opposite verdict."""
     for case in CASES:
         if case.paid in (0, 1) and (case, case.paid == 0) not in differences:
             assert listed(case, case.paid == 0) is None, case
 
 
 def test_only_broken_entries_cannot_be_graded() -> None:
-    """Entries that the library's tests wrote by hand are completed; one of them has a wrong gold answer."""
+    """Only one handwritten entry of the library's tests has a wrong gold answer."""
     ungradable = {case.test for case in CASES if ours(case).status == "ungradable"}
     assert ungradable == {"test_palindrome_partitioning.py::test_palindrome_partitioning_score_answer"}

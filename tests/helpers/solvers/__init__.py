@@ -1,4 +1,4 @@
-"""Solvers that read a question's text and nothing else: independent of the library's metadata and of our graders.
+"""Solvers that use only a question's text, independent of the library's metadata and of our graders.
 
     SOLVERS["gcd"]("Find the Greatest Common Divisor (GCD) of these numbers: 355, 215. ...")       # "5"
 
@@ -17,4 +17,4 @@ MODULES = algebra, arithmetic, boards, codes, dates, games, grids, houses, numbe
 SOLVERS: dict[str, Solver] = {
     task: getattr(module, task) for task in sorted(load_table()) for module in MODULES if hasattr(module, task)
 }
-"""The functions of these modules that are named as a task is."""
+"""The functions of these modules that are named after a task."""

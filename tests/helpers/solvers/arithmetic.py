@@ -21,7 +21,7 @@ _BINARY = {
 
 
 def value(expression: str) -> Fraction | int:
-    """The exact value, by school precedence."""
+    """The exact value with the usual precedence."""
 
     def of(node: ast.expr) -> Fraction | int:
         if isinstance(node, ast.BinOp):

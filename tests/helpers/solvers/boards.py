@@ -139,7 +139,7 @@ def tsumego(question: str) -> str:
 
 
 def rectangle_count(question: str) -> str:
-    """By top left corners: two sides begin there that meet again at the bottom right."""
+    """Counts top left corners whose sides end at a common bottom right corner."""
     lines = question.partition("grid below?\n")[2].splitlines()
     inked = {(r, c) for r, line in enumerate(lines) for c, sign in enumerate(line) if sign in "#█"}
     doubled = {(r, c) for r, line in enumerate(lines) for c, sign in enumerate(line) if sign == "█"}

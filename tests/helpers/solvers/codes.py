@@ -67,7 +67,7 @@ def string_insertion(question: str) -> str:
 
 
 def _rule(rule: str, text: str) -> str | None:
-    """The text after the rule; None where it does not apply."""
+    """The text after the rule is applied; None if it does not apply."""
     at_start = re.match(r"If the string (?:prefix is|starts with) '(\w+)', (.*)", rule)
     at_end = re.match(r"If the string (?:suffix is|ends with) '(\w+)', (.*)", rule)
     if inside := re.match(r"If the string contains '(\w+)'(.*)", rule):
@@ -116,7 +116,7 @@ def string_manipulation(question: str) -> str:
 
 
 def _cycled(state: dict[str, int], rules: list[tuple[str, str]], exhausting: bool) -> list[int]:
-    """Apply the first rule that can be applied, over and over."""
+    """Apply the first applicable rule repeatedly."""
     seen = {tuple(state.values())}
     for _ in range(1000):
         for uses, makes in rules:

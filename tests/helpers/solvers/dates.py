@@ -12,7 +12,7 @@ _DAY = re.compile(rf"\b({'|'.join(DAYS)})")
 
 
 def _dates(text: str) -> list[date]:
-    """In order; a date without a year is of the year of the one that has it.
+    """Dates in order; a date without a year has the year of the other one.
 
     The library writes the year of the first date behind both, also where the second is of the next year: its weekday,
     which precedes it, shows this.

@@ -12,7 +12,7 @@ from solvers.search import assign, search
 
 
 def quantum_lock(question: str) -> str:
-    """Each press toggles the light; the operation takes place in the button's light alone."""
+    """Each press toggles the light; the operation takes effect only in the button's light."""
     start, light = re.findall(r"Start: (\d+) \((\w+)\)", question)[0]
     target = int(re.findall(r"Target: (\d+)", question)[0])
     buttons = re.findall(r"^([A-Z]): (\w+) (\d+) \(when (\w+)\)", question, re.MULTILINE)
@@ -72,7 +72,7 @@ def knight_swap(question: str) -> str:
 
 
 def tower_of_hanoi(question: str) -> str:
-    """By recursion with three pegs, whatever there are."""
+    """Recursion with three pegs, even if there are more."""
     n, _, start, target = map(int, re.findall(r"\d+", question)[:4])
     spare = next(peg for peg in (1, 2, 3) if peg not in (start, target))
 
@@ -178,7 +178,7 @@ def word_ladder(question: str) -> str:
 
 
 def boxnet(question: str) -> str:
-    """Box after box, each straight to a target of its color that no other box has taken."""
+    """Move each box in turn straight to a free target of its color."""
     boxes, targets = [], []
     for x, y, seen in re.findall(r"I am in square\[([\d.]+), ([\d.]+)\], I can observe \[(.*?)\]", question):
         for kind, color in re.findall(r"'(box|target)_([^']+)'", seen):

@@ -29,7 +29,7 @@ def text(grid: list[list[object]]) -> str:
 
 
 def _turned(grid: Grid) -> Grid:
-    """A quarter clockwise."""
+    """A quarter turn clockwise."""
     return [list(row) for row in zip(*grid[::-1], strict=True)]
 
 

@@ -72,7 +72,7 @@ def self_reference(question: str) -> str:
 
 
 def syllogism(question: str) -> str:
-    """Looks for a world of at most three individuals in which the premises hold and the conclusion does not."""
+    """Search for a world of at most three individuals in which the premises hold and the conclusion does not."""
     texts = re.findall(r"(?:^\d\. |that:\n)(.*?)\??$", question, re.MULTILINE)
     forms = [re.match(r"(All|No|Some) (\w+) are (not )?(\w+)", text).groups() for text in texts]
     terms = sorted({term for _, subject, _, predicate in forms for term in (subject, predicate)})
@@ -89,7 +89,7 @@ def syllogism(question: str) -> str:
 
 
 def circuit_logic(question: str) -> str:
-    """Follows the wires of the drawing from each gate's inputs to the left, and from its output to the right."""
+    """Follow the wires in the drawing from each gate's inputs to the left, and from its output to the right."""
     values = dict(re.findall(r"^  ([A-Z]+) = ([01])", question, re.MULTILINE))
     drawing = question.partition("circuit.\n\n")[2].partition("\n\n\nLegend")[0].splitlines()
     columns = {line.index("┐"): line.partition(":")[0].strip() for line in drawing[: len(values)]}
@@ -142,7 +142,7 @@ _MEANING = {"∧": min, "∨": max, "→": lambda a, b: max(1 - a, b), "↔": la
 
 
 def _holds(formula: str, values: dict[str, int]) -> bool:
-    """By working out the innermost brackets, over and over."""
+    """Repeatedly evaluate the innermost brackets."""
     text = re.sub(r"\s", "", "".join(str(values.get(sign, sign)) for sign in formula))
     while text not in ("0", "1"):
         text = re.sub(r"¬([01])", lambda found: str(1 - int(found[1])), text)

@@ -1,4 +1,4 @@
-"""The two searches that solvers use: for a shortest way, and for a value of each name."""
+"""The two searches used by solvers: for a shortest path, and for an assignment of values to names."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from typing import Any
 def search(
     start: Hashable, moves: Callable[[Any], Iterable[tuple[str, Hashable]]], done: Callable[[Any], bool]
 ) -> list[str] | None:
-    """The names of the moves of a shortest way to a state that is `done`; None if no such state can be reached."""
+    """The names of the moves on a shortest path to a `done` state; None if no such state can be reached."""
     ways: dict[Hashable, list[str]] = {start: []}
     queue = [start]
     for state in queue:
@@ -23,7 +23,7 @@ def search(
 def assign(
     names: Sequence[Any], choices: Callable[[dict[Any, Any], Any], Iterable[Any]], given: dict[Any, Any] | None = None
 ) -> dict[Any, Any] | None:
-    """The first way to give each name a value; `choices` lists the next name's, which depend on those given before."""
+    """The first assignment found; `choices` lists the next name's values, given the earlier ones."""
     given = given or {}
     if len(given) == len(names):
         return given

@@ -1,7 +1,8 @@
 """Questions solved from their text, by code that knows neither the library's metadata nor our graders.
 
-A solver's answer must be paid, and be the gold answer where there is only one. What was found wrong this way in the
-library is in `core.grading.graders.gold`; questions without a single answer are in `core.tasks.library_fixes.LEFT_OUT`.
+A solver's answer must be graded as right, and equal the gold answer if there is only one. Errors of the library found
+this way are corrected in `core.grading.graders.gold`; questions without a single answer are listed in
+`core.tasks.library_fixes.LEFT_OUT`.
 """
 
 import json
@@ -23,8 +24,8 @@ MANY_ANSWERS = {
     *("rush_hour", "shortest_path", "simple_integration", "survo", "time_intervals", "tower_of_hanoi", "tsumego"),
     "word_ladder",
 }
-"""Tasks with several right answers, or ways to write one: there the solver's is paid, and may differ from the gold one.
-The fixed grid of kakurasu and survo is not always the only one."""
+"""Tasks with several right answers or notations, where the solver's answer may differ from the gold one. kakurasu and
+survo may have several solutions."""
 SLOW = {"countdown", "futoshiki", "knight_swap", "rush_hour"}
 N_QUICK, N_ALL = 4, 300
 N_SLOW = {
@@ -35,7 +36,7 @@ N_SLOW = {
     **dict.fromkeys(("game_of_life", "polynomial_equations", "polynomial_multiplication", "simple_integration"), 60),
     **dict.fromkeys(("count_primes", "game_of_life_halting", "jugs", "mini_sudoku", "n_queens"), 100),
 }
-"""Fewer questions where the library draws them slowly, or the solver searches long."""
+"""Number of questions for tasks that are slow to draw or to solve."""
 HARDER = {
     *("countdown", "cryptarithm", "futoshiki", "graph_color", "jugs", "kakurasu", "knight_swap", "letter_jumble"),
     *("n_queens", "puzzle24", "quantum_lock", "rectangle_count", "rush_hour", "sudoku", "survo", "tower_of_hanoi"),
@@ -61,7 +62,7 @@ def _check(task: str, n: int, seed: int, config: dict[str, object] | None = None
 
 
 def test_most_tasks_have_a_solver() -> None:
-    """Those without one need a dictionary, a picture or the discovery of a rule."""
+    """Tasks without a solver need a dictionary, a picture or the discovery of a rule."""
     assert set(SOLVERS) <= set(load_table())
     assert len(SOLVERS) == 93
 
@@ -82,6 +83,6 @@ def test_many_solved_questions_are_paid(task: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("task", sorted(task for task in {*SOLVERS} - HARDER if working_levels(task)))
 def test_harder_questions_are_paid(task: str) -> None:
-    """At the second level of the task's curriculum, or the highest below."""
+    """Questions at level 2 of the task's curriculum, or its highest level if lower."""
     level = max(level for level in working_levels(task) if level <= 2)
     _check(task, 6, seed=5, config=working_levels(task)[level])
