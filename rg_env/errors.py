@@ -193,6 +193,11 @@ def nearest(name: object, known: Iterable[str], cutoff: float = 0.65) -> list[st
     return [each for each in known if f"_{name}_" in f"_{each}_"][:3]
 
 
+def not_single_turn(name: str, why: str) -> InputError:
+    """An error for an environment `name` that the trainer cannot run."""
+    return InputError(f"{name} {why}, but GRPOTrainer samples only single turns: train on it with prime-rl")
+
+
 def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "") -> UnknownNameError:
     """An `UnknownNameError` that suggests the most similar `known` names.
 

@@ -38,7 +38,7 @@ from rg_env.core.grading.scoring import UNNAMED_TASK, Rollout, score_extraction_
 from rg_env.core.prompts import SYSTEM_PROMPT
 from rg_env.core.rewards import PARAMETERS, Rubric, Scored, checked_value, describe, offered
 from rg_env.core.text import shortened, user_error
-from rg_env.errors import InputError, MissingExtraError, RewardError
+from rg_env.errors import InputError, MissingExtraError, RewardError, not_single_turn
 
 if not hasattr(vf, "SingleTurnEnv"):
     raise MissingExtraError(
@@ -374,21 +374,14 @@ class VerifiersEnvironment(Environment):
             raise InputError(f"{type(env).__name__} has neither training nor evaluation rows")
         watch(env.rubric)
         names, weights = (_of_rubric(env.rubric, name) for name in ("reward_func_names", "reward_weights"))
-        self._weights = {
+        self.reward_weights = {
             name: float(weight)
             for name, weight in zip(names, weights, strict=True)
             if name not in _MONITORS and not _is_part(name)
         }
-        if not self._weights:
+        self.has_accuracy = "accuracy" in self.reward_weights
+        if not self.reward_weights:
             raise InputError(f"the rubric of {type(env).__name__} has no reward function")
-
-    @property
-    def reward_weights(self) -> dict[str, float]:
-        return self._weights
-
-    @property
-    def has_accuracy(self) -> bool:
-        return "accuracy" in self._weights
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Scored]:
         states = [self._state(rollout) for rollout in rollouts]
@@ -474,14 +467,11 @@ async def _scored_groups(rubric: Any, states: Sequence[Any]) -> list[tuple[Any, 
 def _check_single_turn(env: Any) -> None:
     name, base = type(env).__name__, vf.SingleTurnEnv
     if not isinstance(env, base):
-        why = "is not a SingleTurnEnv: it may have several turns or tools"
-    elif getattr(env, "oai_tools", None) or getattr(env, "tool_defs", None):
-        why = "has tools"
-    elif own := [hook for hook in _HOOKS if getattr(type(env), hook, None) is not getattr(base, hook, None)]:
-        why = f"overrides {', '.join(own)}"
-    else:
-        return
-    raise InputError(f"{name} {why}, but GRPOTrainer samples only single turns: train on it with prime-rl")
+        raise not_single_turn(name, "is not a SingleTurnEnv: it may have several turns or tools")
+    if getattr(env, "oai_tools", None) or getattr(env, "tool_defs", None):
+        raise not_single_turn(name, "has tools")
+    if own := [hook for hook in _HOOKS if getattr(type(env), hook, None) is not getattr(base, hook, None)]:
+        raise not_single_turn(name, f"overrides {', '.join(own)}")
 
 
 def _of_rubric(rubric: Any, name: str) -> list[Any]:

@@ -12,7 +12,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import verifiers.v1 as vf
 from verifiers.v1.state import state_cls
@@ -23,7 +23,7 @@ from rg_env.core.event_loop import run_each
 from rg_env.core.grading.scoring import Rollout
 from rg_env.core.rewards import Scored, checked_value, describe
 from rg_env.core.text import user_error
-from rg_env.errors import InputError, MissingExtraError, RewardError
+from rg_env.errors import InputError, MissingExtraError, RewardError, not_single_turn
 
 if not hasattr(vf.Taskset, "bounded"):
     raise MissingExtraError("training on v1 tasksets needs verifiers 0.4 or later (pip install -U verifiers)")
@@ -50,22 +50,14 @@ class TasksetEnvironment(Environment):
 
     def __init__(self, train_taskset: vf.Taskset | None, eval_taskset: vf.Taskset | None = None) -> None:
         self.prompt_options = PromptOptions(system_prompt=None)
-        self._weights: dict[str, float] = {}
-        self._has_accuracy = False
+        self.reward_weights: dict[str, float] = {}
+        self.has_accuracy = False
         self.train_rows, self.eval_rows = (
             prompted_rows(self._rows(taskset), name, self.prompt_options)
             for name, taskset in (("train_taskset", train_taskset), ("eval_taskset", eval_taskset))
         )
         if not self.train_rows and not self.eval_rows:
             raise InputError("neither train_taskset nor eval_taskset has any tasks")
-
-    @property
-    def reward_weights(self) -> dict[str, float]:
-        return self._weights
-
-    @property
-    def has_accuracy(self) -> bool:
-        return self._has_accuracy or "accuracy" in self._weights
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Scored]:
         found = run_each(_score, rollouts)
@@ -82,7 +74,7 @@ class TasksetEnvironment(Environment):
         if not taskset.bounded:
             raise InputError(f"{name} is infinite: limit it, for example {name}(...).take(1000)")
         if taskset.toolsets(taskset.config):
-            _refuse(name, "has tools")
+            raise not_single_turn(name, "has tools")
         checked: set[tuple[type, int]] = set()
         rows = []
         for task in taskset:
@@ -97,23 +89,23 @@ class TasksetEnvironment(Environment):
         name, judges = type(task).__name__, task.plugged_judges()
         rewards, metrics = task.hooks("reward"), task.hooks("metric")
         if task.toolsets(task.config):
-            _refuse(name, "has tools")
+            raise not_single_turn(name, "has tools")
         if task.NEEDS_CONTAINER:
-            _refuse(name, "needs a container")
+            raise not_single_turn(name, "needs a container")
         if own := [hook for hook in _HOOKS if getattr(type(task), hook, None) is not getattr(vf.Task, hook, None)]:
-            _refuse(name, f"overrides {', '.join(own)}")
+            raise not_single_turn(name, f"overrides {', '.join(own)}")
         if any(hasattr(getattr(type(task), each, None), "intercept") for each in dir(type(task))):
-            _refuse(name, "intercepts requests or replies")
+            raise not_single_turn(name, "intercepts requests or replies")
         of_judges = [(judge.reward_name, judge.score) for judge in judges]
         for signal, function in [*((each.__name__, each) for each in (*rewards, *metrics)), *of_judges]:
             runtime = inspect.signature(function).parameters.get("runtime")
             if runtime is not None and runtime.default is runtime.empty:
-                _refuse(name, f"needs a runtime for {signal!r}")
+                raise not_single_turn(name, f"needs a runtime for {signal!r}")
         if not rewards and not judges:
             raise InputError(f"{name} has no reward: add a method decorated with @vf.reward, or a judge")
-        self._weights |= {each.__name__: float(getattr(each, "_vf_weight", 1.0)) for each in rewards}
-        self._weights |= {judge.reward_name: float(judge.config.weight) for judge in judges}
-        self._has_accuracy |= any(each.__name__ == "accuracy" for each in metrics)
+        self.reward_weights |= {each.__name__: float(getattr(each, "_vf_weight", 1.0)) for each in rewards}
+        self.reward_weights |= {judge.reward_name: float(judge.config.weight) for judge in judges}
+        self.has_accuracy |= "accuracy" in {*self.reward_weights, *(each.__name__ for each in metrics)}
 
 
 def environment_of(env: Any) -> TasksetEnvironment:
@@ -129,27 +121,23 @@ def environment_of(env: Any) -> TasksetEnvironment:
     if not isinstance(env, vf.Env):
         raise InputError(f"the Verifiers object {name} is neither a Taskset nor an Env")
     if not isinstance(env, base):
-        _refuse(name, "is not a SingleAgentEnv: it may have several agents or turns")
+        raise not_single_turn(name, "is not a SingleAgentEnv: it may have several agents or turns")
     if own := [hook for hook in ("run", "setup", "finalize") if getattr(type(env), hook) is not getattr(base, hook)]:
-        _refuse(name, f"overrides {', '.join(own)}")
+        raise not_single_turn(name, f"overrides {', '.join(own)}")
     harness = env.config.agent.harness  # if None, Verifiers uses its default, whose tools the trainer ignores
     if harness is not None and vf.load_harness(harness).EXECUTES_CODE:
-        _refuse(name, f"has a harness with tools ({harness.id})")
+        raise not_single_turn(name, f"has a harness with tools ({harness.id})")
     return TasksetEnvironment(env.taskset)
-
-
-def _refuse(name: str, why: str) -> NoReturn:
-    raise InputError(f"{name} {why}, but GRPOTrainer samples only single turns: train on it with prime-rl")
 
 
 def _row(task: vf.Task) -> dict[str, Any]:
     data, answer = task.data, getattr(task.data, "answer", None)
     if data.skills:
-        _refuse(f"{type(task).__name__} {data.idx}", "has skills")
+        raise not_single_turn(f"{type(task).__name__} {data.idx}", "has skills")
     try:
         prompt = chat_of(data.system_prompt, data.prompt)
     except TypeError as error:
-        _refuse(f"{type(task).__name__} {data.idx}", f"cannot be prompted: {error}")
+        raise not_single_turn(f"{type(task).__name__} {data.idx}", f"cannot be prompted: {error}") from error
     return {"prompt": prompt, "answer": answer if isinstance(answer, str | int | float) else None, _TASK: task}
 
 

@@ -140,7 +140,7 @@ class Environment:
         """The rewards, each with its name, function, weight and gate."""
         return self.rubric.rewards
 
-    @property
+    @functools.cached_property
     def reward_weights(self) -> dict[str, float]:
         """The rewards' weights by name, in order."""
         return {reward.name: reward.weight for reward in self.rewards}
@@ -150,7 +150,7 @@ class Environment:
         """Instructions in addition to the question."""
         return self.prompt_options.system_prompt
 
-    @property
+    @functools.cached_property
     def has_accuracy(self) -> bool:
         """Whether rollouts are graded as right or wrong; if so, the `metrics` from `score` include `accuracy`."""
         return any(metric.name == "accuracy" for metric in self.rubric.metrics)
