@@ -33,7 +33,7 @@ from rg_env.core.data.splits import SplitBy
 from rg_env.core.data.user_rows import DataConfig
 from rg_env.core.rewards import resolve_rewards
 from rg_env.core.run_folder import RunFolder, checkpoint_step, is_missing_folder, model_path_problem
-from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.tasks.mixture import entry_problems
 from rg_env.core.tasks.task_table import load_table
 from rg_env.core.text import counted
 from rg_env.core.user_code import import_user_code
@@ -522,18 +522,13 @@ def path_problems(models: Iterable[EvalModel]) -> Iterator[str]:
 
 
 def _tasks(config: EvalConfig) -> Iterator[Problem]:
-    table, reserved = load_table(), {_ALL_TASKS: "the files about all tasks", config.data_name or "": "the data"}
+    reserved = {_ALL_TASKS: "the files about all tasks", config.data_name or "": "the data"}
     for name, entry in config.tasks.items():
-        is_label = entry.task not in (None, name)
-        path: tuple[str, ...] = ("tasks", name)
-        if is_label and (problem := parsing.label_problem(name, reserved)):
-            yield Problem(path, problem)
         if config.count(name) * config.rollouts_per_example > _MOST_ANSWERS:
-            yield Problem(path, f"has more than {_MOST_ANSWERS:,} answers: lower num_examples or rollouts_per_example")
-        if is_label and entry.task not in table:
-            path = (*path, "task")
-        hint = "" if is_label or name in table else "; your own label needs task: NAME"
-        yield from problems_within(path, config.gym(name), Mixture.parse, hint)
+            message = f"has more than {_MOST_ANSWERS:,} answers: lower num_examples or rollouts_per_example"
+            yield Problem(("tasks", name), message)
+        label = None if entry.task in (None, name) else name
+        yield from entry_problems(("tasks", name), config.gym(name), label, reserved)
 
 
 def _rewards(config: EvalConfig) -> Iterator[Problem]:

@@ -12,14 +12,14 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rg_env.core.child_main import ParentPipe
-from rg_env.core.config.files import OTHER_NAMES
-from rg_env.core.config.parsing import TaskOptions, Text, Weight, input_error
+from rg_env.core.config.files import OTHER_NAMES, Keys
+from rg_env.core.config.parsing import Problem, TaskOptions, Text, Weight, input_error, label_problem, problems_within
 from rg_env.core.processes import JsonProcess, bare_environment
 from rg_env.core.tasks import library
 from rg_env.core.tasks.task_table import SET_BY_ROWS, is_user_task, load_table, resolve_levels
@@ -186,3 +186,22 @@ def serve_option_check() -> None:
         except InputError as error:
             problems.append(str(error))
     parent.send(problems)
+
+
+def entry_problems(
+    path: Keys, spec: Mapping[str, Any], label: str | None, reserved: Mapping[str, str]
+) -> Iterator[Problem]:
+    """The problems with an entry at `path` in a config's evaluation tasks.
+
+    Args:
+        spec: the task's name and options, as accepted by `Mixture.parse`.
+        label: the entry's key, if it is not the name of the task.
+        reserved: the meaning of each name that cannot be a label.
+    """
+    is_unknown = spec["name"] not in load_table()
+    if label is not None and (problem := label_problem(label, reserved)):
+        yield Problem(path, problem)
+    if label is not None and is_unknown:
+        path = (*path, "task")
+    hint = "; your own label needs task: NAME" if label is None and is_unknown else ""
+    yield from problems_within(path, spec, Mixture.parse, hint)

@@ -17,7 +17,6 @@ from rg_env.core.config.files import Document, Keys
 from rg_env.core.config.parsing import (
     Problem,
     config_error,
-    label_problem,
     parse_config,
     problem_of,
     problems_within,
@@ -25,7 +24,7 @@ from rg_env.core.config.parsing import (
 )
 from rg_env.core.processes import world_size
 from rg_env.core.rewards import resolve_rewards
-from rg_env.core.tasks.mixture import Mixture
+from rg_env.core.tasks.mixture import Mixture, entry_problems
 from rg_env.core.tasks.task_table import load_table, working_levels
 from rg_env.core.text import counted
 from rg_env.core.user_code import import_user_code
@@ -209,23 +208,16 @@ def curriculum_problems(curriculum: CurriculumConfig, tasks: Mapping[str, Any]) 
 
 
 def _evaluation_tasks(config: TrainConfig) -> Iterator[Problem]:
-    evaluation, table = config.evaluation, load_table()
+    evaluation = config.evaluation
     reserved = FIGURES | ({config.data.name: "the data"} if config.data else {})
     for name in evaluation.tasks:
         path: Keys = ("evaluation", "tasks", name)
-        spec, hint = evaluation.gym(name), ""
-        if name in evaluation.labels:
-            if text := label_problem(name, reserved):
-                yield Problem(path, text)
-            if spec["name"] not in table:
-                path = (*path, "task")
-        elif name in config.tasks:
+        label = name if name in evaluation.labels else None
+        if label is None and name in config.tasks:
             yield Problem(
                 path,
                 "is a training task and is evaluated anyway: leave it out here, or evaluate it with other options "
                 f"under its own label, such as {name}_hard: {{task: {name}, config: {{...}}}}",
             )
-            continue
-        elif name not in table:
-            hint = "; an entry under your own label needs task: NAME"
-        yield from problems_within(path, spec, Mixture.parse, hint)
+        else:
+            yield from entry_problems(path, evaluation.gym(name), label, reserved)
