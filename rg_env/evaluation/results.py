@@ -349,6 +349,18 @@ class Results(Record):
         """A training run's scores over all tasks in `part`, or None if there are no such tasks."""
         return next(iter(self.models.values())).parts.get(part)
 
+    def accuracies(self) -> dict[str, tuple[Scores, float, Interval]]:
+        """A training run's measured accuracies with their intervals, and the scores that contain them: "sampled" and
+        "greedy" on the training tasks, and "held-out tasks"."""
+        overall, held_out = self.overall(), self.overall("held_out")
+        found = {"sampled": (overall, "accuracy"), "greedy": (overall, "greedy_accuracy")}
+        found |= {"held-out tasks": (held_out, "accuracy")}
+        return {
+            label: (scores, getattr(scores, name), scores.intervals[name])
+            for label, (scores, name) in found.items()
+            if scores and name in scores.intervals
+        }
+
     def scores(self, part: Part) -> dict[str, Scores]:
         """A training run's scores on each task in `part`."""
         return {name: task.scores for name, task in self.tasks.items() if task.part == part}
@@ -426,6 +438,16 @@ def read_results(file: str | Path) -> Results:
 def results_files(folder: Path) -> list[Path]:
     """Files with the results of all tasks in an evaluation folder, newest first; their names contain the time."""
     return sorted(folder.glob("results_all_tasks_*.json"), reverse=True)
+
+
+def nothing_in(folder: Path) -> InputError:
+    """The error for a folder with neither a run nor an evaluation."""
+    if (folder / "sweep.yaml").is_file():
+        return InputError(f"{folder} is a sweep: use `rg-env compare {folder}`, or pass the folders of its runs")
+    return InputError(
+        f"{folder} contains neither a training run (metrics.jsonl, eval_results/) nor an evaluation "
+        "(results_all_tasks_*.json, rollouts.jsonl)"
+    )
 
 
 def read_evaluations(run: RunFolder, until: float = math.inf) -> list[Results]:

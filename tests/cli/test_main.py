@@ -106,7 +106,7 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
         (["tasks", "--category", "logics"], "unknown category 'logics': did you mean 'logic'"),
         (["tasks", "leg_counting", "--level", "99"], "level"),
         (["report", "RUN/metrics.jsonl"], "is not a results file from rg-env eval (results_*.json); pass the folder"),
-        (["plot", "SWEEP"], "SWEEP is a sweep: use `rg-env compare SWEEP`, or pass SWEEP/*/metrics.jsonl"),
+        (["plot", "SWEEP"], "SWEEP is a sweep: use `rg-env compare SWEEP`, or pass the folders of its runs"),
         (["plot", "configs"], "configs cannot be read"),
         (
             ["push", "SWEEP", "--repo-id", "a/b", "--dry-run"],
@@ -116,7 +116,7 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
         (["train", TINY_RUN, "--nproc_per_node", "4"], "`rg-env launch` and `accelerate launch` start several"),
         (["train", TINY_RUN, "--gpus", "4"], "`rg-env launch` takes --gpus"),
         (["slurm", TINY_RUN, "--gpus", "1", "--time", "5", "--nnodes", "2"], "no option '--nnodes': use --nodes"),
-        (["train", TINY_RUN, "training.max_tokens=600", "output.dir=x"], "max_tokens = 600: tiny has a context"),
+        (["train", TINY_RUN, "training.max_tokens=600", "output.dir=x"], "max_tokens=600 does not fit"),
         (
             [*SHORTEST_PATHS, "-n", "3", "--max-tokens", "8", "--output-dir", "y"],
             "leave the task out, or choose an easier level or another model",

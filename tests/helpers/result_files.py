@@ -7,16 +7,16 @@ from typing import Any
 from rg_env.core.environment import Environment
 from rg_env.evaluation import results as schema
 from rg_env.evaluation.questions import Questions, TaskWork
-from rg_env.evaluation.results import ModelResult, ModelSummary, Part, Results, Scores, TaskResults
+from rg_env.evaluation.results import ModelResult, Part, Results, Scores, TaskResults, summary_of
 from rg_env.evaluation.scores import Source, results_of
 from rg_env.inference.protocol import Sampling
 
 USAGE = {"prompt_tokens": 1000, "completion_tokens": 2000, "cost": None}
 
 
-def model_result(accuracy: float = 0.5, n: int = 20, rollouts: int = 1, seed: int = 0, **scores: Any) -> ModelResult:
+def model_result(accuracy: float = 0.5, n: int = 20, rollouts: int = 1, **scores: Any) -> ModelResult:
     """A model that answered the share `accuracy` of `n` questions correctly; `scores` overrides the derived scores."""
-    rng = random.Random(seed)
+    rng = random.Random(0)
     correct = {f"q{number}": [rng.random() < accuracy for _ in range(rollouts)] for number in range(n)}
     half = 1.96 * (accuracy * (1 - accuracy) / max(1, n)) ** 0.5
     interval = [max(0.0, accuracy - half), min(1.0, accuracy + half)]
@@ -80,30 +80,13 @@ def task_results(models: Mapping[str, float | ModelResult], task: str = "maze", 
 
 def all_results(tasks: Sequence[TaskResults], **changes: Any) -> Results:
     """Results of all tasks, with the macro averages of all their models."""
-    models = {}
-    for name in dict.fromkeys(name for task in tasks for name in task.models):
-        scores = [task.models[name].scores for task in tasks if name in task.models]
-        mean = sum(each.accuracy for each in scores) / len(scores)
-        models[name] = ModelSummary.model_validate(
-            {
-                "accuracy": mean,
-                "intervals": {"accuracy": (max(0.0, mean - 0.05), min(1.0, mean + 0.05))},
-                "guess_adjusted": None,
-                "categories": {"games": mean},
-                "usage": USAGE,
-                "failed": sum(each.failed for each in scores),
-            }
-        )
-    return Results.model_validate(
-        {
-            "created": "2025-01-01T12:00:00+00:00",
-            "versions": {"reasoning-gym": "0.1.25"},
-            "tasks": {task.task: task for task in tasks},
-            "models": models,
-            "comparisons": [],
-            **changes,
-        }
-    )
+    models = {
+        name: summary_of(name, [task for task in tasks if name in task.models])
+        for name in dict.fromkeys(name for task in tasks for name in task.models)
+    }
+    fixed: dict[str, Any] = {"created": "2025-01-01T12:00:00+00:00", "versions": {"reasoning-gym": "0.1.25"}}
+    values = {"tasks": {task.task: task for task in tasks}, "models": models, "comparisons": [], **changes}
+    return Results.model_validate(fixed | values)
 
 
 def of_task(task: TaskResults) -> Results:

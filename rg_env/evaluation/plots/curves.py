@@ -224,20 +224,12 @@ def _draw_run(axes: Axes, steps: list[dict[str, Any]], evaluations: Sequence[Res
     if steps:
         heights = [row[REWARD] for row in steps]
         axes.plot([row["step"] for row in steps], heights, color=style.GREY, linewidth=1.2, label=_PANELS[REWARD])
-    overall = [(each.step or 0, scores) for each in evaluations if (scores := each.overall())]
-    held_out = [(each.step or 0, scores) for each in evaluations if (scores := each.overall("held_out"))]
-    for label, measured, name, color, marker in (
-        ("accuracy, sampled", overall, "accuracy", _BLUE, "o"),
-        ("accuracy, greedy", overall, "greedy_accuracy", _ORANGE, "s"),
-        ("accuracy, held-out tasks", held_out, "accuracy", _PURPLE, "^"),
-    ):
-        points = [
-            (step, getattr(each, name), each.intervals[name]) for step, each in measured if name in each.intervals
-        ]
+    for label, color, marker in (("sampled", _BLUE, "o"), ("greedy", _ORANGE, "s"), ("held-out tasks", _PURPLE, "^")):
+        points = [(each.step or 0, *found[label]) for each in evaluations if label in (found := each.accuracies())]
         if points:
-            at, accuracies, intervals = zip(*points, strict=True)
+            at, scores, accuracies, intervals = zip(*points, strict=True)
             look: dict[str, Any] = {"color": color, "marker": marker, "markersize": 5, "linewidth": 1.6, "capsize": 3}
-            text = f"{label} ({measured[0][1].n} frozen questions)"
+            text = f"accuracy, {label} ({scores[0].n} frozen questions)"
             axes.errorbar(at, accuracies, yerr=style.error_bars(accuracies, intervals), label=text, **look)
     axes.set(xlabel="optimizer step", ylabel="reward, accuracy (bars: 95% intervals)")
     style.label_whole_steps(axes)

@@ -20,7 +20,7 @@ from rg_env.errors import InputError, unknown_name
 from rg_env.evaluation.plots.curves import notes_on, plot_curves, read_curve
 from rg_env.evaluation.plots.results import plot_results
 from rg_env.evaluation.plots.style import check_suffix
-from rg_env.evaluation.results import Results, merged, read_results, results_files
+from rg_env.evaluation.results import Results, merged, nothing_in, read_results, results_files
 
 
 def plot_files(
@@ -79,12 +79,7 @@ def _file_in(folder: Path) -> Path:
     run = RunFolder(folder)
     if found := [run.metrics_file] if run.metrics_file.is_file() else results_files(folder):
         return found[0]
-    if (folder / "sweep.yaml").is_file():
-        raise InputError(f"{folder} is a sweep: use `rg-env compare {folder}`, or pass {folder}/*/metrics.jsonl")
-    raise InputError(
-        f"{folder} has neither the metrics of a run (metrics.jsonl) nor an evaluation's results "
-        "(results_all_tasks_*.json)"
-    )
+    raise nothing_in(folder)
 
 
 def _run_names(files: Sequence[Path]) -> list[str]:

@@ -24,7 +24,7 @@ from rg_env.core.run_folder import RunFolder, written_aside
 from rg_env.errors import InputError, OutputFolderError
 from rg_env.evaluation.questions import ROLLOUTS
 from rg_env.evaluation.report.content import Page, results_page, run_page
-from rg_env.evaluation.results import results_files
+from rg_env.evaluation.results import nothing_in, results_files
 
 ROLLOUTS_KEPT = 10_000
 """Default maximum number of rollouts in a report."""
@@ -77,12 +77,7 @@ def _page(source: Path, limit: int) -> Page:
         return run_page(source, limit)
     if (source / ROLLOUTS).is_file() or results_files(source):
         return results_page(source, limit)
-    if (source / "sweep.yaml").is_file():
-        raise InputError(f"{source} is a sweep: pass the folder of one of its runs, or use `rg-env compare {source}`")
-    raise InputError(
-        f"{source} contains neither a training run (metrics.jsonl, eval_results/) nor an evaluation "
-        f"(results_all_tasks_*.json, {ROLLOUTS})"
-    )
+    raise nothing_in(source)
 
 
 def render(page: Page) -> str:

@@ -20,7 +20,7 @@ from rg_env.core.text import counted, is_number
 from rg_env.errors import InputError
 from rg_env.evaluation import results as schema
 from rg_env.evaluation.questions import ROLLOUTS, Answer, Record
-from rg_env.evaluation.results import Accuracy, Results, Scores, TaskResults
+from rg_env.evaluation.results import Results, Scores, TaskResults
 from rg_env.evaluation.scores import scores_from, together
 from rg_env.evaluation.tables import ABOUT_LEFT_OUT, Table, columns_of, figures_of, tables_of
 
@@ -183,12 +183,6 @@ def _read_rollouts(file: Path) -> Iterator[Record]:
         if not isinstance(record.get("question"), str):
             raise damaged(file, "a rollout has no question")
         yield record
-
-
-def _estimate(found: Accuracy | None, name: str = "accuracy") -> Estimate | None:
-    """A mean with its interval, or None if it was not measured."""
-    value = getattr(found, name, None)
-    return (value, *found.intervals[name]) if found and value is not None else None
 
 
 def _date(created: str | None) -> str:
@@ -372,13 +366,12 @@ def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
     """Add charts of accuracy on the frozen questions, and of reward and length in training."""
     lines: dict[str, list[tuple[float, Estimate]]] = {}
     for each in evaluations:
-        overall, labels = each.overall(), list(each.scores("labelled").items())[:_LABELS_DRAWN]
-        found = {"sampled": _estimate(overall), "greedy": _estimate(overall, "greedy_accuracy")}
-        found |= {"held-out tasks": _estimate(each.overall("held_out"))}
-        found |= {f"{name}{schema.SUFFIXES['labelled']}": _estimate(scores) for name, scores in labels}
+        found = {name: (value, *interval) for name, (_, value, interval) in each.accuracies().items()}
+        for name, scores in list(each.scores("labelled").items())[:_LABELS_DRAWN]:
+            if scores.accuracy is not None:
+                found[f"{name}{schema.SUFFIXES['labelled']}"] = (scores.accuracy, *scores.intervals["accuracy"])
         for name, estimate in found.items():
-            if estimate:
-                lines.setdefault(name, []).append((each.step or 0, estimate))
+            lines.setdefault(name, []).append((each.step or 0, estimate))
     note = "Mean and 95% interval, clustered by problem"
     charts = [Chart("Accuracy on the frozen questions", lines, note, share=True)]
     for title, names in _CHARTS.items():

@@ -155,7 +155,7 @@ def test_all_files_of_an_evaluation_make_one_plot(rg_env: Run) -> None:
     ("arguments", "message"),
     [
         ("none.json", "none.json cannot be read: No such file or directory"),
-        ("run.png", "run.png has neither the metrics of a run (metrics.jsonl) nor an evaluation"),
+        ("run.png", "run.png contains neither a training run (metrics.jsonl, eval_results/) nor an evaluation"),
         ("odd.svg --output ./odd.svg", "odd.svg is one of the input files: choose another name for the plot"),
         ("half.json", "half.json is damaged: "),
         ("list.json", "list.json is not a results file from rg-env eval (results_*.json)\n"),

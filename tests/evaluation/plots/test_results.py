@@ -95,7 +95,8 @@ def test_few_models_on_few_tasks_are_dots_with_intervals(tmp_path: Path) -> None
         assert [share(each.left) for each in intervals] == pytest.approx([low for low, _ in ends], abs=1e-3)
         assert [share(each.right) for each in intervals] == pytest.approx([high for _, high in ends], abs=1e-3)
     assert picture.text("b").y < picture.text("a").y
-    assert {"0.667 [0.617, 0.717]", "0.400 [0.350, 0.450]", "3 tasks"} <= set(picture.words)
+    assert "3 tasks" in picture.words
+    assert all(any(each.startswith(macro) for each in picture.words) for macro in ("0.667 [", "0.400 ["))
     floors = [each for each in picture.lines("#777777", 1.2) if each.left == each.right]
     assert [share(each.left) for each in floors] == pytest.approx([0.3, 0.3], abs=1e-3)
     assert "n = 20 questions per task, 1 rollout each" in picture.words
@@ -139,8 +140,8 @@ def test_a_model_without_results_on_all_tasks_is_marked(tmp_path: Path) -> None:
     """Its macro average is over fewer."""
     tasks = [task_results({"a": model_result(0.5, failed=2), "b": 0.4}, "maze"), task_results({"a": 0.7}, "gcd")]
     words = drawn(all_results(tasks), tmp_path).words
-    assert "0.400 [0.350, 0.450], 1 task" in words
-    assert "0.600 [0.550, 0.650], 2 failed calls" in words
+    for start, end in (("0.400 [", "], 1 task"), ("0.600 [", "], 2 failed calls")):
+        assert any(each.startswith(start) and each.endswith(end) for each in words)
     models = dict.fromkeys(NAMES[:9], 0.5)
     tasks = [task_results({**models, "b": 0.4}, "maze"), task_results({**models, "b": model_result(0, 0)}, "gcd")]
     picture = drawn(all_results(tasks), tmp_path)

@@ -258,7 +258,7 @@ def test_nothing_to_report_is_one_line(tmp_path: Path, report: Run) -> None:
     for source, words in (
         ("absent", "does not exist"),
         ("bare", "contains neither a training run (metrics.jsonl, eval_results/) nor an evaluation"),
-        ("sweep", "is a sweep: pass the folder of one of its runs, or use `rg-env compare"),
+        ("sweep", "is a sweep: use `rg-env compare"),
         ("started", "contains a training run without metrics, evaluations or rollouts"),
         ("other", "results_all_tasks_1.json is damaged: it is not a results file of this version: format"),
         ("none", "has no rollouts"),
