@@ -138,9 +138,10 @@ class ActorCritic(GRPOTrainer):
             rollouts = self.rollouts = self.sampler.sample(
                 rng.sample(self.env.train_rows, options.batch_size), self.sampling
             )
-            batch = rollouts.tokens().tensors(slice(None), pad_token=0, device=self.accelerator.device)
-            ids, mask = batch["input_ids"], batch["loss_mask"]
-            rewards = torch.tensor(rollouts.rewards, device=ids.device)
+            batch = rollouts.tensors(pad_token=0)
+            ids, mask, rewards = (
+                batch[name].to(self.accelerator.device) for name in ("input_ids", "loss_mask", "rewards")
+            )
             logps, advantages, returns, hidden = judge(self.model, self.critic, ids, mask, rewards, options)
             self.updating, self.consistent = True, False  # Ctrl-C takes effect at the end of the step
             metrics = {

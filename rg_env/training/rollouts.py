@@ -26,7 +26,6 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import compress
 from typing import Any
 
 import torch
@@ -38,50 +37,6 @@ from rg_env.core.text import counted
 from rg_env.errors import InputError, TrainingError
 from rg_env.evaluation.questions import record_of
 from rg_env.inference.protocol import Engine, PromptEncoder, Sampling
-
-
-@dataclass(frozen=True)
-class TokenBatch:
-    """The tokens in a batch of N rollouts, identical on all processes. Rollouts of the same prompt are adjacent."""
-
-    prompt_ids: list[list[int]]
-    completion_ids: list[list[int]]
-    trained: list[bool]
-    """Whether each rollout's completion contributes to the loss."""
-    sampler_logps: list[list[float]]
-    """Log-probability of each completion token when it was sampled."""
-    rewards: list[float]
-
-    def tokens(self) -> int:
-        """Number of tokens that contribute to the loss."""
-        return sum(map(len, compress(self.completion_ids, self.trained)))
-
-    def entropy(self) -> float:
-        """Mean per-token entropy of the sampling distribution, in nats: `-mean(log p(token))`.
-
-        This estimate from samples (Cover & Thomas, 2006, section 2.1) is unbiased, but noisy with few rollouts.
-        """
-        return -sum(map(sum, compress(self.sampler_logps, self.trained))) / max(1, self.tokens())
-
-    def tensors(self, rows: slice, *, pad_token: int, device: Any) -> dict[str, torch.Tensor]:
-        """Rows as tensors, padded on the right: `input_ids (B, L) int64`, `loss_mask (B, L - 1) bool` and
-        `sampler_logps (B, L - 1) float32`, where the last two correspond to `input_ids[:, 1:]`."""
-        ids, masks, logps = [], [], []
-        for i in range(len(self.prompt_ids))[rows]:
-            prompt, completion = self.prompt_ids[i], self.completion_ids[i]
-            ids.append(prompt + completion)
-            masks.append([False] * len(prompt) + [self.trained[i]] * len(completion))
-            logps.append([0.0] * len(prompt) + self.sampler_logps[i])
-        width = max(map(len, ids))
-
-        def padded(lists: list[list[Any]], value: Any, dtype: torch.dtype) -> torch.Tensor:
-            return torch.tensor([row + [value] * (width - len(row)) for row in lists], dtype=dtype, device=device)
-
-        return {
-            "input_ids": padded(ids, pad_token, torch.long),
-            "loss_mask": padded(masks, False, torch.bool)[:, 1:],
-            "sampler_logps": padded(logps, 0.0, torch.float32)[:, 1:],
-        }
 
 
 @dataclass(frozen=True)
@@ -108,16 +63,36 @@ class Rollouts:
         found = [scored.metrics.get("accuracy") for scored in self.scored]
         return None if None in found else [value for value in found if value is not None]
 
-    def tokens(self, left_out: Collection[int] = ()) -> TokenBatch:
-        """The batch of tokens to train on. Every sampled token contributes to the loss, except those of the rollouts
-        in `left_out`."""
-        return TokenBatch(
-            self.prompt_ids,
-            [list(rollout.token_ids) for rollout in self.rollouts],
-            [row not in left_out for row in range(len(self))],
-            [list(rollout.logprobs) for rollout in self.rollouts],
-            self.rewards,
-        )
+    def entropy(self) -> float:
+        """Mean per-token entropy of the sampling distribution, in nats: `-mean(log p(token))`.
+
+        This estimate from samples (Cover & Thomas, 2006, section 2.1) is unbiased, but noisy with few rollouts.
+        """
+        tokens = sum(len(rollout.token_ids) for rollout in self.rollouts)
+        return -sum(sum(rollout.logprobs) for rollout in self.rollouts) / max(1, tokens)
+
+    def tensors(self, pad_token: int, left_out: Collection[int] = ()) -> dict[str, torch.Tensor]:
+        """The batch to train on, padded on the right: `input_ids (B, L) int64`, `loss_mask (B, L - 1) bool` and
+        `sampler_logps (B, L - 1) float32`, where the last two correspond to `input_ids[:, 1:]`, and `rewards (B,)`.
+
+        Every sampled token contributes to the loss, except those of the rollouts in `left_out`.
+        """
+        ids, masks, logps = [], [], []
+        for row, (prompt, rollout) in enumerate(zip(self.prompt_ids, self.rollouts, strict=True)):
+            ids.append([*prompt, *rollout.token_ids])
+            masks.append([False] * len(prompt) + [row not in left_out] * len(rollout.token_ids))
+            logps.append([0.0] * len(prompt) + list(rollout.logprobs))
+        width = max(map(len, ids))
+
+        def padded(lists: list[list[Any]], value: Any, dtype: torch.dtype) -> torch.Tensor:
+            return torch.tensor([row + [value] * (width - len(row)) for row in lists], dtype=dtype)
+
+        return {
+            "input_ids": padded(ids, pad_token, torch.long),
+            "loss_mask": padded(masks, False, torch.bool)[:, 1:],
+            "sampler_logps": padded(logps, 0.0, torch.float32)[:, 1:],
+            "rewards": torch.tensor(self.rewards),
+        }
 
     def groups(self, size: int) -> list["Rollouts"]:
         """The groups of `size` rollouts, each with its share of the duration."""

@@ -49,7 +49,7 @@ from rg_env.training.config.load import contradictions
 from rg_env.training.config.schema import EngineConfig
 from rg_env.training.curriculum import Curriculum
 from rg_env.training.reporting.metrics import StepMetrics, batch_metrics, step_costs
-from rg_env.training.rollouts import BatchOrder, GroupFilter, Rollouts, RolloutSampler, TokenBatch, repeated
+from rg_env.training.rollouts import BatchOrder, GroupFilter, Rollouts, RolloutSampler, repeated
 from rg_env.training.strategy import StepGuard, StepResult, check_engine, make_strategy
 from rg_env.training.vllm_engine import Vllm
 
@@ -215,8 +215,8 @@ class GRPOTrainer:
             self.micro_batches = self._split(batch)
         return self.micro_batches
 
-    def _next_batch(self, number: int) -> TokenBatch:
-        """The tokens of batch `number`, sampled now or earlier (`num_batches_ahead`). Called on the main process
+    def _next_batch(self, number: int) -> dict[str, torch.Tensor]:
+        """The tensors of batch `number`, sampled now or earlier (`num_batches_ahead`). Called on the main process
         only."""
         if self.curriculum is not None:
             self.curriculum.update_levels(self.state.global_step)
@@ -242,7 +242,7 @@ class GRPOTrainer:
         if self.args.mask_truncated_completions:
             left_out += [row for row, rollout in enumerate(rollouts.rollouts) if rollout.truncated]
         self.rollouts = rollouts
-        return rollouts.tokens(set(left_out))
+        return rollouts.tensors(self._pad_token(), set(left_out))
 
     def _rows(self, number: int) -> list[Any]:
         """The rows of batch `number`, each repeated `num_generations` times."""
@@ -263,17 +263,17 @@ class GRPOTrainer:
         self.state.num_input_tokens_seen += tokens
         return rollouts
 
-    def _split(self, batch: TokenBatch) -> list[dict[str, Any]]:
+    def _split(self, batch: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
         """This process's part of a batch, shuffled and split for gradient accumulation."""
         processes, device = self.accelerator.num_processes, self.accelerator.device
-        share = len(batch.rewards) // processes
+        share = len(batch["rewards"]) // processes
         part = slice(self.accelerator.process_index * share, (self.accelerator.process_index + 1) * share)
         parts = self.args.accumulation(processes)
-        rewards = torch.tensor(batch.rewards, device=device)
-        advantages = group_advantages(rewards, self.args.num_generations, self.args.scale_rewards)
-        tensors: dict[str, Any] = batch.tensors(part, pad_token=self._pad_token(), device=device)
-        tensors["advantages"] = advantages[part]
-        tensors["batch_tokens"] = torch.full((share,), batch.tokens() / (parts * processes), device=device)
+        advantages = group_advantages(batch["rewards"], self.args.num_generations, self.args.scale_rewards)
+        whole = {**batch, "advantages": advantages}
+        tensors: dict[str, Any] = {name: whole[name][part].to(device) for name in whole if name != "rewards"}
+        tokens = int(batch["loss_mask"].sum())
+        tensors["batch_tokens"] = torch.full((share,), tokens / (parts * processes), device=device)
         tensors["old_logps"] = self.objective.old_logps(tensors)
         order = torch.randperm(share).chunk(parts)
         return [{name: None if value is None else value[rows] for name, value in tensors.items()} for rows in order]

@@ -202,15 +202,14 @@ def test_an_update_is_the_gradient_of_the_whole_step(make_trainer: Any, model: A
 
 
 def test_rollouts_without_loss() -> None:
-    """They have no effect; entropy is computed over the remaining tokens."""
+    """Their tokens are not in the mask of those that contribute."""
     env = Environment([{"question": "1 + 1 =", "answer": "2"}])
     logprobs = ([-1.0, -3.0], [-5.0, -5.0], [-5.0, -5.0], [-1.0, -3.0])
     made = [env.rollout(env.train_rows[0], "2", token_ids=[5, 5], logprobs=each) for each in logprobs]
     rollouts = Rollouts(made, env.score(made), [[1]] * 4)
-    batch = rollouts.tokens(left_out={1, 2})
-    assert batch.trained == [True, False, False, True]
-    assert (batch.tokens(), rollouts.tokens().tokens()) == (4, 8)
-    assert batch.entropy() == pytest.approx(2.0)
+    assert rollouts.tensors(0, left_out={1, 2})["loss_mask"].sum(dim=1).tolist() == [2, 0, 0, 2]
+    assert rollouts.tensors(0)["loss_mask"].sum() == 8
+    assert rollouts.entropy() == pytest.approx(3.5)
 
 
 @pytest.mark.parametrize("masks", [False, True])

@@ -55,7 +55,7 @@ def sampled(tokenizer: Any) -> Any:
 def test_tensors_are_prompt_and_sampled_tokens(sampled: Any, tokenizer: Any) -> None:
     """Special tokens and the end token included, each with the log-probability it was sampled at, and no others."""
     found, completions, engine, env = sampled
-    tensors = found.tokens().tensors(slice(None), pad_token=0, device="cpu")
+    tensors = found.tensors(pad_token=0)
     for row, (prompt, completion) in enumerate(zip(engine.prompts, completions, strict=True)):
         assert prompt == tokenizer.apply_chat_template(
             env.train_rows[row]["prompt"], add_generation_prompt=True, return_dict=False
@@ -80,8 +80,7 @@ def test_what_the_engine_samples_is_what_the_loss_sees(make_trainer: Any) -> Non
         return given
 
     trainer.engine.generate = kept
-    batch = trainer._next_batch(0)
-    tensors = batch.tensors(slice(None), pad_token=trainer._pad_token(), device="cpu")
+    tensors = trainer._next_batch(0)
     mask = tensors["loss_mask"]
     assert [ids[row].tolist() for ids, row in zip(tensors["input_ids"][:, 1:], mask, strict=True)] == [
         completion.token_ids for completion in given

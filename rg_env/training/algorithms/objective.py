@@ -15,7 +15,7 @@ from rg_env.training.reporting.metrics import StepMetrics, over_processes
 class Objective:
     """The GRPO loss of a policy, with the settings in `args`.
 
-    A micro-batch has the tensors of `TokenBatch.tensors`, `advantages (B,)`, `old_logps` and `reference_logps` (each
+    A micro-batch has the tensors of `Rollouts.tensors`, `advantages (B,)`, `old_logps` and `reference_logps` (each
     `(B, L - 1)` or None), and `batch_tokens (B,)`: the mean number of tokens per micro-batch that contribute to the
     loss, the same value for all rows.
 

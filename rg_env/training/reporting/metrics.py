@@ -99,7 +99,7 @@ def batch_metrics(found: Rollouts, num_generations: int) -> dict[str, float]:
         "reward": groups.mean().item(),
         "reward_std": groups.std(dim=1).mean().item(),
         "frac_reward_zero_std": equal_rewards(groups).float().mean().item(),
-        "entropy": found.tokens().entropy(),
+        "entropy": found.entropy(),
         "time/generation": found.seconds,  # includes scoring; spent before the step if batches are generated ahead
     }
     for name in found.scored[0].rewards:
