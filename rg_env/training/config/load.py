@@ -13,15 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from rg_env.core.config import parsing
 from rg_env.core.config.files import Document, Keys
-from rg_env.core.config.parsing import (
-    Problem,
-    config_error,
-    parse_config,
-    problem_of,
-    problems_within,
-    read_config,
-)
+from rg_env.core.config.parsing import Problem
 from rg_env.core.processes import world_size
 from rg_env.core.rewards import resolve_rewards
 from rg_env.core.tasks.mixture import Mixture, entry_problems
@@ -43,7 +37,7 @@ def load_train_config(file: str | Path, overrides: Sequence[str] = (), *, proces
         ConfigError: keys, types, ranges, names or combinations are invalid (all of them are reported in one error), or
             an entry of `imports` cannot be imported.
     """
-    return checked_config(read_config(file, overrides), processes=processes)
+    return checked_config(parsing.read_config(file, overrides), processes=processes)
 
 
 def checked_config(document: Document, *, processes: int | None = None) -> TrainConfig:
@@ -56,26 +50,24 @@ def checked_config(document: Document, *, processes: int | None = None) -> Train
         if used <= config.training.model_fields_set:  # parsing did not drop any of them as invalid
             yield from _batch(config, count)
 
-    config = parse_config(document, TrainConfig, names)
+    config = parsing.parse_config(document, TrainConfig, names)
     if found := [*_names(config), *problems(config, count)]:
-        raise config_error(document, found)
+        raise parsing.config_error(document, found)
     return config
 
 
 def _names(config: TrainConfig) -> Iterator[Problem]:
     """Yield the problems caused by unknown names and by invalid options of known names. The config's imports run first,
     because they can register names."""
-    try:
-        import_user_code(config.imports)
-    except InputError as error:
-        yield Problem(("imports",), str(error))
+    if failed := [*parsing.problem_of(("imports",), lambda: import_user_code(config.imports))]:
+        yield from failed
         return
     for spec in config.gym:
-        yield from problems_within(("tasks", spec["name"]), spec, Mixture.parse)
+        yield from parsing.problems_within(("tasks", spec["name"]), spec, Mixture.parse)
     for spec in config.reward_specs:
-        yield from problems_within(("rewards", spec["name"]), spec, lambda spec: resolve_rewards([spec]))
+        yield from parsing.problems_within(("rewards", spec["name"]), spec, lambda spec: resolve_rewards([spec]))
     if config.data is not None:
-        yield from problem_of(("data", "path"), config.data.check_exists)
+        yield from parsing.problem_of(("data", "path"), config.data.check_exists)
     for key in OWNED_ELSEWHERE.keys() & config.training.model_fields_set:
         yield _at(f"training.{key}", f"is set in another section: use {OWNED_ELSEWHERE[key]}")
     yield from _evaluation_tasks(config)
