@@ -218,10 +218,10 @@ class RunFolder:
         _append(self.rollouts_file, [{"step": step, **record} for record in records])
 
     def cut_after(self, step: int) -> None:
-        """Remove records after `step`, and a finished run's totals. A resumed run writes them again."""
+        """Remove records after `step`. A resumed run writes them again."""
         for file in (self.metrics_file, self.rollouts_file):
             if file.exists():
-                kept = [each for each in _steps_in(file) if each["step"] <= step and "train_runtime" not in each]
+                kept = [each for each in _steps_in(file) if each["step"] <= step]
                 write_aside(file, "".join(map(_line, kept)))
         for later in [each for each in self.evaluation_steps() if each > step]:
             self.evaluation_file(later).unlink()

@@ -9,10 +9,7 @@ from typing import Any
 from rg_env.core.run_folder import RunFolder
 from rg_env.evaluation.results import read_results
 
-_BY_THE_CLOCK = (
-    "time/", "memory/", "gpu/", "step_time", "tokens_per_second", "train_runtime", "train_samples_per_second",
-    "train_steps_per_second",
-)  # fmt: skip
+_BY_THE_CLOCK = ("time/", "memory/", "gpu/", "step_time", "tokens_per_second")
 
 
 def repeatable(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:

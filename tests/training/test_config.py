@@ -46,23 +46,11 @@ MISTAKES = [
     ("hf_upload.organization=me", "put it into repo_id: ORGANIZATION/NAME (in hub)"),
     ("hf_upload=true", "use hub"),
     ("max_steps=3", "unknown key 'max_steps': did you mean training.max_steps?"),
-    ("output_dir=x", "use output.dir"),
-    ("hub.organization=me", "put it into repo_id"),
     ("training.lr=1e-5", "use learning_rate"),
-    *[
-        (f"{key}=1", text)
-        for key, text in {
-            # the course's and the benchmarking framework's, which similar names of ours would mislead
-            "eval_temperature": "use evaluation.temperature",
-            "eval_num_examples_to_print": "use logging.num_examples",
-            "per_device_eval_batch_size": "use engine.max_batch_size",
-            "save_strategy": "use output.save_every",
-            "lora_r": "use lora.r",
-            "training.use_lora": "use a lora section",
-            "training.lora_r": "use lora.r",
-            "model.torch_dtype": "use model.dtype",
-        }.items()
-    ],
+    # keys that similar names of ours would mislead
+    ("eval_num_examples_to_print=1", "use logging.num_examples"),
+    ("lora_r=1", "use lora.r"),
+    ("training.use_lora=1", "use a lora section"),
     # types
     ("training.kl_reference=previous", "training.kl_reference = 'previous' @ command line: there is no KL term"),
     # names of other trainers and of earlier releases, and keys of other sections
@@ -161,16 +149,10 @@ def test_a_mistake_is_one_line_with_path_and_remedy(base: Path, overrides: str |
 @pytest.mark.parametrize(
     ("override", "end"),
     [
-        ("lora.lora_alpha=8", "use lora.alpha"),
         ("model.model_name_or_path=x", "use model.name"),
-        ("use_vllm=false", "use engine.kind: vllm or embedded"),
         ("vllm_mode=colocate", "use engine.kind: vllm or embedded"),
         ("dataset_name=openai/gsm8k", "use data.path for your own questions, or tasks"),
-        ("model.attn_implementation=sdpa", "use model.attention"),
-        ("vllm_gpu_memory_utilization=0.5", GRPO_NAMES["vllm_gpu_memory_utilization"]),
-        ("training.warmup_ratio=0.1", "use warmup_steps, a number of steps"),
         ("curriculum={tasks: [chain_sum], last_k: 5}", "use window"),
-        ("lora.bias=none", "biases are not trained: leave it out"),
         ("lr=1", "use learning_rate (in training)"),
         ("trainer.n_gpus_per_node=2", "use the option --gpus of `rg-env launch` or `rg-env slurm`"),
         ("trainer.balance_batch=true", "verl's sections correspond to training, output and logging here"),
