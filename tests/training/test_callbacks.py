@@ -92,7 +92,7 @@ def test_control_ends_and_saves_a_run(make_trainer: Any, tmp_path: Path) -> None
 
 
 def test_a_control_that_is_returned_counts(make_trainer: Any) -> None:
-    """As in transformers; None keeps the current control. Classes are instantiated."""
+    """As in transformers, None keeps the current control, and callback classes are instantiated."""
 
     class Returns(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:

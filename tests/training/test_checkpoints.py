@@ -71,7 +71,7 @@ def forge(checkpoint: Path, **changes: Any) -> None:
 
 
 def problem(path: Path) -> str:
-    """Why `path` cannot be resumed from, on one line."""
+    """Return the one-line reason why a run cannot resume from `path`."""
     with pytest.raises(InputError) as caught:
         chosen(path, path.parent)
     assert "\n" not in str(caught.value)
@@ -147,7 +147,8 @@ def test_nothing_in_a_checkpoint_is_executed(run: Path, tmp_path: Path) -> None:
     ],
 )
 def test_another_run_is_refused(run: Path, make_trainer: Any, fields: dict[str, Any], words: str) -> None:
-    """Settings that change the order of the rows or need a missing file, and fewer steps. Nothing is written."""
+    """Settings that change the order of the rows, settings that need a missing file, and fewer steps are rejected.
+    Nothing is written."""
     before = sorted(run.rglob("*"))
     with pytest.raises(InputError, match=words):
         train(make_trainer(output_dir=str(run), **{**OPTIONS, **fields}), resume="auto")
@@ -155,7 +156,7 @@ def test_another_run_is_refused(run: Path, make_trainer: Any, fields: dict[str, 
 
 
 def test_other_rows_or_processes_are_refused(run: Path, make_trainer: Any, make_env: Any) -> None:
-    """For rows, the error includes what that run's manifest reveals about the difference."""
+    """If the rows differ, the error includes the difference between the two manifests."""
     trainer = make_trainer(output_dir=str(run), env=make_env(seed=7), **OPTIONS)
     with pytest.raises(InputError, match="seed of the train rows"):
         train(trainer, resume="auto")
@@ -168,7 +169,7 @@ def test_other_rows_or_processes_are_refused(run: Path, make_trainer: Any, make_
 
 
 def test_another_model_is_refused(run: Path, make_trainer: Any) -> None:
-    """The error names the first weight that is missing or has another shape; also for a model with an adapter."""
+    """The error names the first weight that is missing or has another shape, including the weights of an adapter."""
     from peft import LoraConfig
 
     path = run / "checkpoint-2" / "model.safetensors"
@@ -265,7 +266,7 @@ def test_weights_in_several_files_are_found(tmp_path: Path) -> None:
 
 
 def test_weights_that_nothing_could_load_are_refused_at_the_start(make_args: Any) -> None:
-    """Covers pickles and shards that ZeRO-3 does not gather; the error has a remedy."""
+    """Pickles, and shards that ZeRO-3 would not gather, are rejected with a remedy."""
     with pytest.raises(InputError, match="save_safetensors=False: weights are always saved as safetensors"):
         make_args(save_safetensors=False)
     plugin = SimpleNamespace(zero_stage=3, zero3_save_16bit_model=False, deepspeed_config={})

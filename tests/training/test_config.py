@@ -238,7 +238,7 @@ def test_a_batch_is_checked_for_the_processes_that_share_it(base: Path) -> None:
 def test_a_batch_that_does_not_fit_is_refused_with_the_nearest_that_do(
     rollouts: int, group: int, micro: int, processes: int
 ) -> None:
-    """A batch that is suggested needs no other change, unless none within a factor of 2 is like that."""
+    """A suggested batch needs no other change, unless no batch within a factor of 2 qualifies."""
     args = GRPOConfig(rollouts_per_step=rollouts, num_generations=group, per_device_train_batch_size=micro)
 
     def fits(**changes: int) -> bool:
@@ -278,7 +278,7 @@ def test_a_batch_that_does_not_fit_is_refused_with_the_nearest_that_do(
     ids=str,
 )
 def test_in_python_all_mistakes_are_one_line(fields: dict[str, Any], message: str) -> None:
-    """Names of other trainers are refused with what replaces them."""
+    """Names from other trainers are rejected, and the error gives the replacement."""
     with pytest.raises(InputError, match=message) as caught:
         GRPOConfig(**fields)
     assert "\n" not in str(caught.value)
@@ -302,7 +302,7 @@ def test_the_fields_that_other_sections_hold_are_pythons_alone(base: Path) -> No
 
 
 def test_mistakes_of_all_kinds_are_shown_together(base: Path) -> None:
-    """First types, keys and names; then incompatible values."""
+    """Types, keys and names are checked first, then incompatible values."""
     names = ["training.output_dir=x", "tasks.mase={}", "rewards.lenth=1"]
     for mistakes in (["seed=x", "training.max_steps=0", "model.nam=1", *names], ["training.warmup_steps=500", *names]):
         with pytest.raises(ConfigError) as caught:
@@ -311,7 +311,7 @@ def test_mistakes_of_all_kinds_are_shown_together(base: Path) -> None:
 
 
 def test_the_default_warmup_fits_into_a_short_run(base: Path) -> None:
-    """A first try of a few steps needs no other settings; a warmup that is set is still checked."""
+    """A short run needs no other settings. A warmup that the user has set is still checked."""
     assert load_train_config(base, ["training.max_steps=3"]).training.warmup_steps == 3
     assert (GRPOConfig(max_steps=3).warmup_steps, GRPOConfig(max_steps=30).warmup_steps) == (3, 10)
     assert GRPOConfig(max_steps=3, warmup_steps=0).warmup_steps == 0
@@ -339,12 +339,13 @@ def test_the_default_warmup_fits_into_a_short_run(base: Path) -> None:
     ],
 )
 def test_short_forms(base: Path, short: str, whole: str) -> None:
-    """Plain text is a section or a list; a list of names, mappings or both is a mapping; a number is a weight."""
+    """Plain text can stand for a section or a list, a list of names or mappings for a mapping, and a number for a
+    weight."""
     assert load_train_config(base, [short]) == load_train_config(base, [whole])
 
 
 def test_a_batch_that_does_not_fit_is_reported_with_other_mistakes(base: Path) -> None:
-    """Except if a value that the batch depends on is itself wrong."""
+    """The batch is not checked if a value that it depends on is itself invalid."""
     with pytest.raises(ConfigError, match=r"2 mistakes(.|\n)*7 rollouts are not divisible by num_generations=8"):
         load_train_config(base, ["training.rollouts_per_step=7", "training.learning_rate=x"])
     with pytest.raises(ConfigError, match=r"^training.num_generations = 'x'[^\n]*$"):
@@ -367,7 +368,7 @@ def test_a_section_given_as_plain_text_is_changed_by_key(base: Path) -> None:
 
 
 def _short(kind: Any) -> str:
-    """The key that plain text sets in a section of this type."""
+    """Return the key that plain text sets in a section of this type."""
     return next((short for each in (kind, *get_args(kind)) if (short := getattr(each, "short", ""))), "")
 
 
@@ -478,7 +479,7 @@ def test_other_keys_are_not(base: Path, overrides: list[str]) -> None:
 
 
 def test_a_run_begins_with_its_plan(base: Path) -> None:
-    """Before anything is loaded, on the first of several processes, with the keys that have no effect."""
+    """The first of several processes prints the plan, with the keys that have no effect, before anything is loaded."""
     given = "engine: {port: 1}\ntraining: {max_steps: 40, num_train_epochs: 2}\n"
     base.write_text(f"{base.read_text().replace('tiny', 'nowhere/at-all')}{given}")
     for rank, lines in (("0", 10), ("1", 0)):
@@ -505,8 +506,8 @@ STEPS = [
 
 
 def test_steps_that_count_rollouts_become_updates(base: Path) -> None:
-    """All of them; two updates a batch take half its rollouts each. Of two levels that begin with the same update the
-    later one wins, in whatever order the schedule names them."""
+    """All step counts are converted; with two updates per batch, each update counts for half of its rollouts. If two
+    levels of a schedule begin at the same update, the later one applies, regardless of their order in the config."""
     config = load_train_config(base, STEPS)
     assert config.in_updates() is config
     counted = [*STEPS, "training.rollouts_as_steps=true", "curriculum.schedule={6400: 2, 60: 1, 20: 3, 0: 0}"]
@@ -522,13 +523,13 @@ def test_steps_that_count_rollouts_become_updates(base: Path) -> None:
 
 
 def parts(annotation: Any) -> list[type[Section]]:
-    """The schemas named in an annotation."""
+    """Return the schemas named in an annotation."""
     named = [annotation, *getattr(annotation, "__args__", ())]
     return [each for each in named if isinstance(each, type) and issubclass(each, Section)]
 
 
 def sections(schema: type[Section]) -> list[type[Section]]:
-    """A schema and all schemas in it."""
+    """Return a schema and all schemas in it."""
     fields = schema.model_fields.values()
     return [schema, *(found for field in fields for part in parts(field.annotation) for found in sections(part))]
 

@@ -65,7 +65,7 @@ def test_base_spells_out_the_defaults(tmp_path: Path) -> None:
 
 
 def test_a_list_of_rewards_replaces_those_of_the_base(tmp_path: Path) -> None:
-    """A mapping adds to them."""
+    """A mapping adds to the rewards of the base."""
     sections = {"model": {"name": "tiny"}, "tasks": {"ab": {}}}
     listed = [{"name": "correctness", "weight": 0.8}, {"name": "brevity", "weight": 0.2}]
     assert [*loaded(tmp_path, CONFIGS / "base.yaml", **sections, rewards=listed).rewards] == ["correctness", "brevity"]
@@ -130,14 +130,14 @@ def test_evaluations_are_those_of_the_sources() -> None:
 
 
 def test_the_inter_domain_evaluation_has_the_held_out_tasks() -> None:
-    """Training measures on them by domain, and an evaluation on all of them together."""
+    """Training runs evaluate them by domain, and one evaluation config combines all of them."""
     extended = yaml.safe_load((CONFIGS / "eval" / "paper_inter.yaml").read_text())["extends"]
     domains = {path.name for path in (CONFIGS / "tasks" / "held_out").iterdir()}
     assert {Path(each).name for each in extended if "held_out" in each} == domains
 
 
 def test_a_linear_length_reward_of_wrong_answers_gives_the_sources_advantages() -> None:
-    """paper/inter_*.yaml, against score + 0.2 x (1 - score) x length."""
+    """Compares paper/inter_*.yaml with score + 0.2 x (1 - score) x length."""
     rewards = load_train_config(CONFIGS / "train" / "paper" / "inter_algebra.yaml").rewards
     ours = {name: (each.weight, each.when, each.options) for name, each in rewards.items() if each is not None}
     assert ours["correctness"] == (0.8, None, {})

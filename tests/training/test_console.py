@@ -45,7 +45,7 @@ class Terminal(io.StringIO):
         return True
 
     def shown(self) -> str:
-        """What was written since the last call."""
+        """Return what was written since the last call."""
         text = self.getvalue()
         self.seek(0)
         self.truncate()
@@ -132,7 +132,8 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_model_text_is_shown_and_not_obeyed(name: str) -> None:
-    """It is data, on terminals and in logs: no markup, escape sequences, or characters that reverse or hide text."""
+    """Model text is printed as data: markup, escape sequences, and characters that reverse or hide text have no
+    effect."""
     text, expected = HOSTILE[name]
     assert visible_line(text) == expected
     plain, terminal = io.StringIO(), Terminal()
@@ -174,7 +175,7 @@ def test_a_stream_that_cannot_write_everything_does_not_end_the_run() -> None:
 
 
 def test_examples_of_other_environments() -> None:
-    """Without a status, an accuracy or an answer; unknown values are not shown."""
+    """Records may lack a status, an accuracy or an answer; unknown values are not shown."""
     stream = io.StringIO()
     record = example(correct=None, reward=None, completion="", task="default")
     del record["status"]
@@ -197,7 +198,8 @@ def test_examples_are_spread_over_the_batch() -> None:
 def evaluation(
     step: int, tasks: Sequence[str], held_out: Sequence[str] = (), labels: Sequence[str] = (), **changes: Any
 ) -> Results:
-    """Two answers to each of six problems a task, right more often in later steps; `changes` go into each record."""
+    """Two answers to each of six problems per task, which are right more often in later steps. `changes` are applied to
+    each record."""
     rng, problems = random.Random(step), []
     parts = {**dict.fromkeys(tasks, "training"), **dict.fromkeys(held_out, "held_out")}
     for task, part in {**parts, **dict.fromkeys(labels, "labelled")}.items():
@@ -228,7 +230,8 @@ def printed(*evaluations: Results) -> list[str]:
 
 
 def test_before_and_after_stand_side_by_side() -> None:
-    """Each task with its part, then the training tasks and the held-out ones as a whole, then paired differences."""
+    """The table lists each task, then the training tasks and the held-out tasks as a whole, and then paired
+    differences."""
     lines = printed(*(evaluation(step, ["maze", "chain_sum"], ["sudoku"], ["hard"]) for step in (0, 20)))
     heads = [line.split(" [")[0].rpartition(" ")[0] for line in lines]
     order = ["maze 6", "chain_sum 6", "sudoku (held out) 6", "hard 6", "training tasks, accuracy",
@@ -259,7 +262,7 @@ def test_the_summary_of_an_interrupted_run(tmp_path: Path) -> None:
 
 
 def test_labels_are_in_no_overall_figure() -> None:
-    """They are shown in the given order."""
+    """Labels are shown in the given order."""
     labels = ["words_6", "words_10", "maze_easy"]
     found, without = evaluation(0, ["maze"], ["sudoku"], labels), evaluation(0, ["maze"], ["sudoku"])
     assert (found.overall(), found.overall("held_out")) == (without.overall(), without.overall("held_out"))
@@ -272,7 +275,7 @@ def test_labels_are_in_no_overall_figure() -> None:
 
 
 def test_an_environment_without_accuracy_is_shown_by_reward() -> None:
-    """Neither accuracy nor pass@k is invented."""
+    """Neither accuracy nor pass@k is shown."""
     found = evaluation(0, ["a", "b"], ["c"], correct=None, completion_tokens=None, truncated=None)
     assert headline(found) == (
         "reward 0.50 [0.50, 0.50]  on 12 problems  held out: reward 0.50 [0.50, 0.50]  on 6 problems"
@@ -292,7 +295,7 @@ def test_an_environment_without_accuracy_is_shown_by_reward() -> None:
     ],
 )
 def test_examples_after_a_run_differ(before: list[Any], after: list[Any], shown: list[int]) -> None:
-    """The answer that improved most, one in the middle, and the one that got worst."""
+    """The pairs are the one that improved most, the median one, and the one that improved least."""
 
     def made(step: int, correct: list[Any]) -> Results:
         rewards = [1.0 if step and number == 3 and each is None else 0.5 for number, each in enumerate(correct)]
@@ -331,7 +334,7 @@ def test_the_picture_grows_with_the_tasks(tmp_path: Path, tasks: int, held_out: 
 
 @pytest.mark.parametrize(("last", "apart"), [(3, 1), (25, 5), (60, 10)])
 def test_steps_are_whole_and_round_in_the_picture(last: int, apart: int, tmp_path: Path) -> None:
-    """Ticks are whole steps for a short run, and every third step for a longer one."""
+    """Ticks are at whole, round step numbers."""
     write(tmp_path, *(evaluation(step, ["maze"]) for step in (0, last)))
     words = Picture(lambda file: plot_run(tmp_path, file), tmp_path).words
     ticks = sorted(int(word) for word in words if word.isdecimal())

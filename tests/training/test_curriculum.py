@@ -20,13 +20,14 @@ from rg_env.training.curriculum import FIRST_ROWS, Curriculum, CurriculumState, 
 
 @pytest.fixture(scope="module")
 def env() -> Any:
-    """Sums, and another task."""
+    """An environment with sums and another task."""
     return ReasoningGym(gym=["chain_sum", "leg_counting"], num_train_examples=8, num_eval_examples=40)
 
 
 @pytest.fixture
 def make(env: Any) -> Callable[..., Curriculum]:
-    """A curriculum of `chain_sum` with a window of 2; fields of the config and of the task by keyword."""
+    """A curriculum for `chain_sum` with a window of 2. Keywords are fields of the config; `task` has those of the
+    task."""
 
     def curriculum(task: dict[str, Any] | None = None, gym: Any = ("chain_sum",), **fields: Any) -> Curriculum:
         config = {"tasks": {"chain_sum": task or {}}, "window": 2, **fields}
@@ -38,12 +39,12 @@ def make(env: Any) -> Callable[..., Curriculum]:
 
 
 def rows_of(env: Any, *tasks: str) -> list[dict[str, Any]]:
-    """A row of the environment for each name."""
+    """Return a row of the environment for each task name."""
     return [next(row for row in env.train_rows if row["info"]["rg_task"] == task) for task in tasks]
 
 
 def play(curriculum: Curriculum, env: Any, accuracies: Sequence[float], first: int = 0) -> list[int]:
-    """A batch of one sum for each accuracy, and the level after it."""
+    """Play a batch of one sum for each accuracy, and return the level after each batch."""
     levels = []
     for step, accuracy in enumerate(accuracies, start=first):
         curriculum.replace(step, rows_of(env, "chain_sum"))
@@ -54,7 +55,7 @@ def play(curriculum: Curriculum, env: Any, accuracies: Sequence[float], first: i
 
 
 def level_of(row: dict[str, Any]) -> tuple[int, int]:
-    """Terms of a sum, and digits of the longest."""
+    """Return the number of terms in a sum, and the number of digits of the longest term."""
     numbers = re.findall(r"\d+", row["question"])
     return len(numbers), max(map(len, numbers))
 
@@ -97,7 +98,8 @@ def test_a_change_is_told_and_logged(make: Any, env: Any) -> None:
 def test_levels_stay_within_bounds_and_wait_for_a_window(
     make: Any, env: Any, accuracies: list[float], window: int, step: int, start: int
 ) -> None:
-    """Whatever the accuracies: from 0 to the highest, by at most a step, no sooner than `window` prompts later."""
+    """For any accuracies, levels stay between 0 and the highest, change by at most one step, and wait for a full
+    window."""
     curriculum = make({"start": start, "highest": 3}, window=window, step=step)
     levels = [start, *play(curriculum, env, accuracies)]
     assert all(0 <= level <= 3 for level in levels)
@@ -108,8 +110,8 @@ def test_levels_stay_within_bounds_and_wait_for_a_window(
 
 
 def test_questions_are_of_the_level_and_for_training(make: Any, env: Any) -> None:
-    """With the size of the level, each new, from the training split, and prompted and graded like the environment's
-    own."""
+    """Questions have the size of the level, never repeat, come from the training split, and are prompted and graded
+    like the environment's own."""
     curriculum = make({"start": 2})
     (old,) = rows_of(env, "chain_sum")
     rows = [curriculum.replace(number, [old])[0] for number in range(FIRST_ROWS + 20)]
@@ -141,14 +143,15 @@ def test_options_win_in_their_order(env: Any) -> None:
 
 
 def test_single_attributes_alone_change(make: Any, env: Any) -> None:
-    """The others stay at level 0, as in a mixture; an attribute with fewer levels uses its highest."""
+    """The other attributes stay at level 0, and an attribute with fewer levels uses its highest."""
     rows = make({"start": 3, "attributes": ["num_digits"]}).replace(0, rows_of(env, "chain_sum") * 40)
     assert {level_of(row)[0] for row in rows} == {2}
     assert max(level_of(row)[1] for row in rows) == 4
 
 
 def test_rollouts_count_at_the_level_they_were_asked_at(make: Any, env: Any) -> None:
-    """A batch requested ahead keeps its questions, and does not count for the level that was reached meanwhile."""
+    """A batch requested ahead keeps its questions, and its accuracy does not count toward a level reached in the
+    meantime."""
     curriculum = make(window=1)
     row = rows_of(env, "chain_sum")
     curriculum.replace(0, row)
@@ -188,7 +191,7 @@ def test_broken_levels_are_stepped_over() -> None:
 
 
 def test_a_level_without_questions_becomes_the_ceiling() -> None:
-    """The library refuses a rotation of 50, which the table of whole levels cannot know: the run continues at the level
+    """The library rejects a rotation of 50, which the task table cannot show, so the run continues at the level
     below."""
     env = ReasoningGym(gym="caesar_cipher", num_train_examples=4, num_eval_examples=0)
     config = {"tasks": {"caesar_cipher": {"attributes": ["rotation"], "start": 1}}, "window": 1}
@@ -234,7 +237,7 @@ def test_a_pool_grows_and_starts_over(env: Any) -> None:
 
 
 def test_what_is_too_long_is_left_out(env: Any) -> None:
-    """Reported once; if no question is short enough, an error is raised."""
+    """The message is printed once. If no question is short enough, an error is raised."""
     said: list[str] = []
     spec = {"name": "chain_sum", "config": working_levels("chain_sum")[3]}
 
@@ -265,7 +268,7 @@ def test_a_task_with_a_level_of_its_own_is_refused(env: Any) -> None:
 
 
 def test_a_task_without_a_working_level_is_told_with_the_config() -> None:
-    """Before anything is loaded."""
+    """The problem is reported before anything is loaded."""
     config = {"model": {"name": "tiny"}, "tasks": ["knight_swap"], "curriculum": {"tasks": ["knight_swap"]}}
     (problem,) = problems(TrainConfig.model_validate(config))
     assert problem.path == ("curriculum", "tasks", "knight_swap")

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def fresh(make_trainer: Any, make_env: Any, tmp_path: Path) -> Callable[..., Any]:
-    """A trainer as in a new process, with sums that get harder, and leg counting; `folder` is under `tmp_path`."""
+    """A trainer, as in a new process, for sums that get harder and for leg counting. `folder` is under `tmp_path`."""
 
     def make(folder: str, curriculum: dict[str, Any] | None, **fields: Any) -> Any:
         torch.manual_seed(0)
@@ -49,8 +49,8 @@ QUICK = {"tasks": {"chain_sum": {"highest": 3}}, "window": 3, "success_threshold
 def test_the_level_moves_and_so_do_the_questions(
     fresh: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The level is logged, printed and kept with each rollout; questions have the size of their level; other tasks do
-    not change."""
+    """The level is logged, printed and stored with each rollout, questions have the size of their level, and other
+    tasks do not change."""
     trainer = fresh("run", QUICK)
     train(trainer, evaluation=EvaluationPlan(every=100))
     metrics = [line for line in logged(tmp_path / "run") if "reward" in line]
@@ -89,7 +89,7 @@ def test_the_level_moves_and_so_do_the_questions(
 def test_a_run_goes_on_as_if_it_had_never_stopped(
     fresh: Any, tmp_path: Path, event: str, fields: dict[str, Any], curriculum: dict[str, Any]
 ) -> None:
-    """Levels, windows and questions too: metrics and rollouts equal an unbroken run's to the bit."""
+    """Metrics, rollouts, levels, windows and questions are identical to those of an uninterrupted run."""
     config = {**QUICK, **curriculum}
     unbroken = fresh("unbroken", config, **fields)
     train(unbroken, evaluation=EvaluationPlan(every=100))
@@ -109,7 +109,7 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(
 
 
 def test_checkpoints_of_another_curriculum_are_refused(fresh: Any, tmp_path: Path) -> None:
-    """With another configuration, with one against none, and where its file is damaged."""
+    """A checkpoint is rejected if the curriculum differs, if only one run has one, or if its file is damaged."""
     train(fresh("with", QUICK, max_steps=1), evaluation=EvaluationPlan(every=100))
     train(fresh("without", None, max_steps=1), evaluation=EvaluationPlan(every=100))
     for curriculum, folder, message in (

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def main_job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The run's folder, fresh under `outputs/` of the working directory, and what it printed."""
+    """The run's folder, which is new in `outputs/`, and its output."""
     folder = tmp_path_factory.mktemp("main-job")
     command = [sys.executable, str(EXAMPLES / "train_ultra_minimal.py")]
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
@@ -38,7 +38,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_the_policy_learns_to_reason(main_job: tuple[Path, str]) -> None:
-    """Sampled accuracy on the frozen questions rises by at least 0.35, greedy accuracy and length rise too."""
+    """Sampled accuracy on the frozen questions rises by at least 0.35, and so do greedy accuracy and length."""
     results = results_of(main_job[0])
     before, after = results["eval_before"], results["eval_after"]
     assert before["n"] == after["n"] >= 200
@@ -54,7 +54,8 @@ def test_the_policy_learns_to_reason(main_job: tuple[Path, str]) -> None:
 
 
 def test_before_and_after_are_compared(main_job: tuple[Path, str]) -> None:
-    """On three tasks, of which one was trained on: better on each, beyond chance, in all files that are promised."""
+    """The trained model is significantly better on three tasks, of which one was trained on, and all promised files
+    exist."""
     run, _ = main_job
     (checkpoint,) = run.glob("checkpoint-*")
     before = set((run.parent).iterdir())
@@ -85,7 +86,7 @@ def test_before_and_after_are_compared(main_job: tuple[Path, str]) -> None:
 
 
 def test_every_file_is_left(main_job: tuple[Path, str]) -> None:
-    """As the README lists them."""
+    """All files that the README lists exist."""
     run, _ = main_job
     results = results_of(run)
     steps = results["steps"]
@@ -121,7 +122,7 @@ def test_training_and_evaluation_questions_are_apart(main_job: tuple[Path, str])
 
 
 def test_the_console_tells_the_story(main_job: tuple[Path, str]) -> None:
-    """One line per step, results before and after, three samples, and the location of the files; nothing else."""
+    """The output has a line per step, the results before and after, three samples and the location of the files."""
     run, printed = main_job
     assert "step   1/" in printed
     assert "greedy accuracy" in printed
@@ -132,7 +133,8 @@ def test_the_console_tells_the_story(main_job: tuple[Path, str]) -> None:
 
 @pytest.mark.parametrize("by", ["config", "script"])
 def test_ctrl_c_saves_and_ends(tmp_path: Path, by: str) -> None:
-    """Within five seconds, with a loadable checkpoint, the results so far, and a command that resumes as printed."""
+    """The run ends within five seconds, leaves a loadable checkpoint and the results so far, and prints a command that
+    resumes it."""
     from rg_env.training import load_policy
 
     config = EXAMPLES.parent / "configs" / "train" / "tiny.yaml"
@@ -172,7 +174,7 @@ training: {{max_steps: 2, per_device_train_batch_size: 16}}
 
 @pytest.mark.parametrize("by", ["script", "config"])
 def test_own_data_trains(tmp_path: Path, by: str) -> None:
-    """A local file: accuracy is by its gold answers, and the rewards are the script's, or the config's."""
+    """Accuracy is measured with the gold answers of a local file, and rewards come from the script or the config."""
     question = "State the final answer to the following arithmetic problem: {} + 7 ="
     rows = [{"problem": question.format(i), "answer": i + 7} for i in range(80)]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

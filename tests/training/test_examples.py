@@ -109,7 +109,7 @@ rewards: {{correctness: 1.0, shows_work: {{weight: 0.2, when: correct, options: 
 
 
 def test_a_config_imports_tasks_and_rewards(tmp_path: Path) -> None:
-    """Then they are checked, drawn and graded by name; without the import they are not known."""
+    """Imported tasks and rewards are known by name; without the import, they are unknown."""
     file = tmp_path / "run.yaml"
     text = CONFIG.format(examples=REPOSITORY / "examples")
     with nothing_left():

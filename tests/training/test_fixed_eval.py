@@ -29,7 +29,7 @@ UNSEEN = [{"name": "chain_sum", "config": TASKS["chain_sum"]}]
 
 
 def drawn(rollouts: list[dict[str, Any]], draw: str, **of: Any) -> list[dict[str, Any]]:
-    """The sampled or greedy answers with these values."""
+    """Return the sampled or greedy answers with these values."""
     return [each for each in rollouts if each["draw"] == draw and all(each[key] == of[key] for key in of)]
 
 
@@ -96,7 +96,8 @@ def test_a_whole_plan(make_trainer: Any, unseen: Any, tmp_path: Path, capsys: py
 
 
 def test_labels_are_in_no_overall_figure(make_trainer: Any, make_env: Any, unseen: Any, tmp_path: Path) -> None:
-    """A training task at another difficulty, and a held-out one: by their own names, and in the manifest."""
+    """A training task at another difficulty and a held-out task are reported under their labels and are in the
+    manifest."""
     config = {**TASKS["leg_counting"], "min_animals": 1, "max_animals": 1}
     single = make_env(gym={"name": "leg_counting", "config": config}, num_train_examples=0, num_eval_examples=3)
     plan = EvaluationPlan(every=0, held_out=[unseen], labelled={"legs_1": single, "sums": unseen}, greedy=False)
@@ -166,7 +167,7 @@ def test_held_out_tasks_alone_without_greedy_answers(
 
 
 def test_what_was_asked_is_known_by_hash(make_trainer: Any, make_env: Any) -> None:
-    """The same for other training rows, another one for other evaluation rows or another prompt."""
+    """The hash depends on the evaluation rows and the prompt, but not on the training rows."""
 
     def hashes(**changes: Any) -> tuple[str, str]:
         (entry,) = FixedEvaluation(trainer, EvaluationPlan(env=make_env(**changes))).questions
@@ -202,7 +203,7 @@ def test_plans_that_cannot_be(fields: dict[str, Any], words: str) -> None:
 
 
 def test_plans_that_do_not_fit_the_trainer(make_trainer: Any, make_env: Any, unseen: Any, tmp_path: Path) -> None:
-    """Reported before anything is written; the folder that the trainer created is removed."""
+    """The error is raised before anything is written, and the folder that the trainer created is removed."""
     with pytest.raises(InputError, match="nothing to evaluate"):
         evaluate_only(make_trainer(env=make_env(num_eval_examples=0)), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -225,7 +226,7 @@ def test_labels_that_cannot_be(unseen: Any, label: str) -> None:
 
 
 def test_a_failing_reward_of_a_held_out_task_is_told(make_trainer: Any, unseen: Any, tmp_path: Path) -> None:
-    """It never counts as 0."""
+    """The failure is never counted as 0."""
 
     def failing(completion: Any) -> float:
         raise KeyError("no")
@@ -247,7 +248,8 @@ def test_a_run_goes_on_with_the_same_questions_only(make_trainer: Any, make_env:
 
 
 def test_when_evaluations_are_due() -> None:
-    """By default a fifth of the run apart; 0: none between; the first is a matter of its own."""
+    """By default, evaluations are a fifth of the run apart, 0 turns them off between start and end, and `before`
+    decides about the first."""
     assert [step for step in range(11) if EvaluationPlan().due(step, 10)] == [0, 2, 4, 6, 8, 10]
     assert [step for step in range(4) if EvaluationPlan().due(step, 3)] == [0, 1, 2, 3]
     assert [step for step in range(9) if EvaluationPlan(every=4, before=False).due(step, 100)] == [4, 8]
@@ -260,7 +262,8 @@ def test_when_evaluations_are_due() -> None:
 def test_a_checkpoint_gives_the_figures_of_its_run(
     make_trainer: Any, make_env: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], bf16: bool
 ) -> None:
-    """Greedy and sampled answers, to the letter, also in mixed precision; no optimizer state, no training file."""
+    """Greedy and sampled answers are identical, also in mixed precision, and neither optimizer state nor training files
+    are created."""
     plan = EvaluationPlan(every=0, rollouts_per_example=2)
     train(make_trainer(bf16=bf16), evaluation=plan)
     policy = load_policy(str(tmp_path / "run" / "checkpoint-2"))
@@ -311,8 +314,8 @@ def test_the_plan_of_a_config_holds_these_rows() -> None:
 
 
 def test_questions_at_other_difficulties_are_never_trained_on() -> None:
-    """They come from the evaluation partition: neither do the training rows hold one, nor what a curriculum draws later
-    at the very same difficulty."""
+    """They come from the evaluation split, so they are neither in the training rows nor drawn later by a curriculum at
+    the same difficulty."""
     words = {f"words_{n}": {"task": "spell_backward", "config": {"min_word_len": n, "max_word_len": n}} for n in (3, 4)}
     whole = config(
         seed=7,
@@ -336,7 +339,7 @@ def test_questions_at_other_difficulties_are_never_trained_on() -> None:
 
 
 def test_the_papers_curricula_are_measured_at_its_difficulties() -> None:
-    """On 50 questions each, with a curriculum and without."""
+    """Each difficulty is measured on 50 questions, with and without a curriculum."""
     for task, expected in (("spell_backward", {"_4": {4}, "_6": {6}}), ("mini_sudoku", {"_8_10": {8, 9, 10}})):
         for end in ("", "_fixed"):
             plan = evaluation_plan(load_train_config(PAPER / f"curriculum_{task}{end}.yaml"))

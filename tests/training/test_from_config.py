@@ -56,7 +56,7 @@ def test_a_run_is_repeated_from_its_own_config(config: Path) -> None:
 
 @pytest.mark.parametrize("overrides", [[], ["lora.r=4", "training.learning_rate=1e-2"]], ids=["whole", "adapters"])
 def test_a_checkpoint_is_evaluated_alone_as_the_run_did(config: Path, overrides: list[str]) -> None:
-    """By the config and the checkpoint's folder, or by the command."""
+    """The results equal those of the run, for whole weights and for adapters."""
     run_config(load_train_config(config, [*overrides, "output.dir=run"]))
     before, own = (evaluation_of(Path("run"), step) for step in (0, 2))
     options = ["--eval-only", "--checkpoint", "run/checkpoint-2", "output.dir=alone"]

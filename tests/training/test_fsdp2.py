@@ -75,8 +75,8 @@ CASES: dict[str, dict[str, Any]] = {
 @pytest.mark.timeout(2 * WITHIN_S)
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_train_as_one(case: str, tmp_path: Path) -> None:
-    """Each holds about half of the weights, the head tied; updates are those of one process; whole weights reach a
-    server and a checkpoint; and a run resumes to the bit."""
+    """Each process holds about half of the weights, updates equal those of one process, whole weights reach a server
+    and a checkpoint, and a resumed run is bit-identical."""
     printed = []
     for name, launcher in (("two", accelerate("fsdp2_cpu.yaml")), ("one", torchrun(1))):
         (tmp_path / name).mkdir()

@@ -21,7 +21,7 @@ def test_liger_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_liger_without_a_gpu(make_trainer: Any) -> None:
-    """Otherwise Triton fails in the first step."""
+    """Without this check, Triton would fail in the first step."""
     with pytest.raises(InputError, match="Liger's kernels need a GPU, but this run is on cpu"):
         make_trainer(use_liger_kernel=True)
 
@@ -29,7 +29,7 @@ def test_liger_without_a_gpu(make_trainer: Any) -> None:
 @pytest.mark.parametrize("chunk", [10**9, 5 * SMALL["vocab_size"]])
 @pytest.mark.parametrize("name", ["qwen2", "llama", "gemma2 with soft caps", "phi3 with fused projections"])
 def test_the_forward_of_a_liger_model(name: str, chunk: int) -> None:
-    """It accepts our arguments and gives the same numbers, also in chunks; parts that need a GPU are not tested."""
+    """It accepts our arguments and gives the same numbers, also in chunks. Parts that need a GPU are not tested."""
     try:
         from liger_kernel.transformers import _apply_liger_kernel_to_instance
     except ImportError as error:

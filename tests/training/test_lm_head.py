@@ -93,7 +93,7 @@ def test_chunks_change_nothing(name: str, arrangement: Arrangement) -> None:
 
 
 def test_the_head_is_restored_after_an_error() -> None:
-    """The next pass has logits again."""
+    """The next pass returns logits again."""
     model = build("llama")
     ids, mask = batch()
     expected = model(ids).logits.detach()
@@ -110,7 +110,7 @@ def test_the_head_is_restored_after_an_error() -> None:
 
 
 def test_hooks_of_the_head_see_all_hidden_states() -> None:
-    """Once a pass, as without chunks: examples/train_actor_critic.py takes them there."""
+    """Hooks run once per pass, as without chunks; examples/train_actor_critic.py relies on this."""
     model = build("llama")
     ids, mask = batch()
     found: dict[int, list[torch.Tensor]] = {FIVE: [], WHOLE: []}
@@ -124,8 +124,8 @@ def test_hooks_of_the_head_see_all_hidden_states() -> None:
 @pytest.mark.parametrize("chunk", [FIVE, WHOLE])
 @pytest.mark.parametrize("arrangement", get_args(Arrangement))
 def test_entropies_are_those_of_the_distributions(arrangement: Arrangement, chunk: int) -> None:
-    """At each position of a completion, with the gradient that autograd takes of the plain formula, next to the
-    log-probabilities; with gradient checkpointing too."""
+    """The entropy at each position and its gradient equal those of the plain formula, also with gradient
+    checkpointing."""
     model = build("gemma2, capped hard" if arrangement != "shared" else "llama")
     ids, mask = batch()
     plain = (model(ids).logits[:, :-1] / 0.7).log_softmax(-1)
@@ -217,7 +217,8 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("arrangement", get_args(Arrangement))
 def test_the_largest_tensor_is_a_chunk_of_logits(arrangement: Arrangement) -> None:
-    """However long the prompt, however many the rows, forward and backward; otherwise it grows with the rows."""
+    """In both passes, the largest tensor is a chunk of logits, however long the prompt is and however many rows there
+    are."""
     vocabulary, chunk = 20_000, 400_000
     model = random_model(LlamaConfig(**SMALL | {"vocab_size": vocabulary, "hidden_size": 16, "num_attention_heads": 2}))
 

@@ -42,7 +42,7 @@ def copied(tmp_path: Path) -> Path:
 
 
 def test_weights_that_are_missing_are_named(copied: Path) -> None:
-    """Their layers would be random; tied weights may be missing."""
+    """Missing weights are an error, because their layers would be random. Tied weights may be missing."""
     tensors = load_file(copied / "model.safetensors")
     name = next(key for key in tensors if key.endswith("q_proj.weight"))
     save_file({key: t for key, t in tensors.items() if key != name}, copied / "model.safetensors", {"format": "pt"})
@@ -52,7 +52,7 @@ def test_weights_that_are_missing_are_named(copied: Path) -> None:
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_tied_weights_need_not_be_there(copied: Path, tied: bool) -> None:
-    """This holds if the config ties them."""
+    """Tied weights may be missing if the config ties them."""
     tensors = {key: t for key, t in load_file(copied / "model.safetensors").items() if key != "lm_head.weight"}
     save_file(tensors, copied / "model.safetensors", {"format": "pt"})
     config = json.loads((copied / "config.json").read_text())
@@ -62,7 +62,7 @@ def test_tied_weights_need_not_be_there(copied: Path, tied: bool) -> None:
 
 
 def test_weights_of_another_shape_are_one_line(copied: Path) -> None:
-    """The library's whole message, with the folder."""
+    """The error has the library's whole message and names the folder."""
     config = json.loads((copied / "config.json").read_text())
     (copied / "config.json").write_text(json.dumps(config | {"intermediate_size": 2 * config["intermediate_size"]}))
     with pytest.raises(
@@ -76,7 +76,7 @@ def test_weights_of_another_shape_are_one_line(copied: Path) -> None:
 def test_the_default_without_a_gpu_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is reported on one line, even if the hub cannot be reached."""
+    """A line reports that the tiny policy is used, also if the Hub cannot be reached."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert load_policy().is_tiny
     assert capsys.readouterr().out == "No GPU found: using the tiny policy included in rg_env.\n"
@@ -122,7 +122,7 @@ def test_a_way_to_load_that_cannot_work_is_one_line(options: dict[str, Any], rea
 
 
 def test_frozen_weights_in_bfloat16_have_adapters_in_float32(make_trainer: Any) -> None:
-    """Through a step of training; the frozen ones stay what they were."""
+    """After a training step, the frozen weights are unchanged."""
     model = load_policy("tiny", dtype="bfloat16").model
     before = {name: value.clone() for name, value in model.state_dict().items()}
     config = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")

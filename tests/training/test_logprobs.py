@@ -85,7 +85,7 @@ def test_shared_prompts_change_nothing(
 
 
 def test_a_prompt_is_computed_once_for_its_completions(model: Any) -> None:
-    """Eight short completions of one prompt cost it once."""
+    """Eight short completions share a single copy of their prompt."""
     prompt = list(range(20, 60))
     ids, mask = as_batch([(prompt, [100 + i, 7, 8]) for i in range(8)])
     shapes = Shapes(model)
@@ -96,7 +96,8 @@ def test_a_prompt_is_computed_once_for_its_completions(model: Any) -> None:
 
 
 def test_in_order_every_batch_takes_the_same_passes(model: Any) -> None:
-    """Whatever the lengths: ranks that share a model's shards must run it together."""
+    """The number of passes does not depend on the lengths, because ranks that share a model's shards must run it
+    together."""
     ids, mask = as_batch([([5, i], [9]) for i in range(8)] + [([5, 20 + i], [9] * 40) for i in range(2)])
     shapes = Shapes(model)
     completion_logps(model, ids, mask, max_rows=4, arrangement="in_order")
@@ -160,7 +161,8 @@ def test_bf16_logits_lose_no_more_than_they_must() -> None:
 def test_gradient_checkpointing_changes_no_gradient(
     lora: bool, arrangement: Arrangement, chunk: int, make_args: Any, make_batch: Callable[..., Any], model: Any
 ) -> None:
-    """With all weights trained or an adapter's; layers are run again in the backward pass only with checkpointing."""
+    """Gradients are equal for full training and for adapters, and only checkpointing runs layers again in the backward
+    pass."""
     batch = make_batch(["How many legs do three dogs have?"] * 4, ["12", "3 x 4 = 12", "<answer>12</answer>", "7"])
     found = []
     for checkpointing in (False, True):

@@ -185,7 +185,7 @@ def test_thresholds_and_windows_are_those_of_the_config() -> None:
 
 
 def test_steps_are_counted_as_they_are_logged() -> None:
-    """With metrics of a batch that serves two steps, and evaluations between steps, which are not steps."""
+    """Metrics of a batch used for two steps are logged only once, and evaluations between steps are ignored."""
     run = records(40, kl=0.01)
     for record in run[::2]:
         record["frac_reward_zero_std"] = 1.0
@@ -203,7 +203,7 @@ metrics = st.sampled_from(sorted({name for _, _, run, _ in FIRES for name in run
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.dictionaries(metrics, anything), max_size=15))
 def test_no_metrics_make_a_rule_fail(run: list[dict[str, Any]]) -> None:
-    """Whatever is logged, or not: a monitor never ends a run by an error of its own."""
+    """No combination of logged and missing metrics makes a monitor raise an error."""
     for line in lines([{"loss": 0.0, **record} for record in run], window=3):
         assert "\n" not in line
 
@@ -226,7 +226,7 @@ CONFIG = Path(__file__).parents[2] / "configs" / "train" / "tiny.yaml"
 
 @pytest.fixture
 def hacked(make_trainer: Any, make_env: Any, tmp_path: Path) -> Callable[..., Any]:
-    """A trainer as in a new process that is paid for short answers above all; `folder` is under `tmp_path`."""
+    """A trainer, as in a new process, that rewards mainly short answers. `folder` is under `tmp_path`."""
 
     short = {"name": "length", "weight": 1.0, "options": {"max_tokens": 40}}
 
@@ -253,7 +253,8 @@ def hacked(make_trainer: Any, make_env: Any, tmp_path: Path) -> Callable[..., An
 def test_a_reward_that_is_hacked_is_found_out_and_ends_the_run(
     hacked: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the rule and what is paid on one line, the last evaluation, a checkpoint and the results."""
+    """The line names the rule and the reward, and the run still makes its last evaluation, a checkpoint and its
+    results."""
     config = MonitorsConfig(window=5, stop_on=["reward_hacking"])
     results = train(hacked("run"), evaluation=EvaluationPlan(every=0), monitors=config)
     step = results["steps"]
@@ -283,7 +284,8 @@ def test_a_reward_that_is_hacked_is_found_out_and_ends_the_run(
 
 
 def test_what_rules_look_at_is_logged(make_trainer: Any, make_env: Any, tmp_path: Path) -> None:
-    """Shares of answers and forms, whatever they are paid; of each status; the largest ratio after several updates."""
+    """The shares of answers, formats and statuses are logged regardless of the rewards, as is the largest ratio after
+    several updates."""
     paid = [("correctness", 1.0), "length", {"name": "think_format", "weight": 0.1, "when": "correct"}]
     train(make_trainer(env=make_env(rewards=paid), num_iterations=2, beta=0.1), evaluation=NONE)
     first, second = [line for line in logged(tmp_path / "run") if "loss" in line]
@@ -298,7 +300,7 @@ def test_what_rules_look_at_is_logged(make_trainer: Any, make_env: Any, tmp_path
 
 
 def test_a_stop_is_a_failed_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 1; the run's config records the monitors."""
+    """The exit code is 1, and the run's config records the monitors."""
     folder = tmp_path / "run"
     small = ["training.per_device_train_batch_size=8", "training.max_steps=9", "splits.num_eval_examples=0"]
     watched = ["window=2", "length_drift=1e9", "zero_variance=0", "stop_on=[zero_variance]"]
@@ -311,7 +313,7 @@ def test_a_stop_is_a_failed_check(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_monitors_alone(make_trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """As a trainer callback, without `train()`; each call of the trainer's `train` starts over."""
+    """A monitor works as a trainer callback without `train()`, and each call of the trainer's `train` starts over."""
     watch = MonitorCallback(MonitorsConfig(window=2, zero_variance=0.0, stop_on=["zero_variance"]))
     trainer = make_trainer(max_steps=5, max_tokens=8, callbacks=[watch])
     for _ in range(2):
@@ -325,7 +327,7 @@ def test_monitors_alone(make_trainer: Any, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_monitors_of_the_trainer_are_those_of_the_run(make_trainer: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """One that was given to the trainer is not doubled by `train`."""
+    """A monitor passed to the trainer is not added again by `train`."""
     watch = MonitorCallback(MonitorsConfig(window=2, zero_variance=0.0, stop_on=["zero_variance"]))
     results = train(make_trainer(max_steps=5, max_tokens=8, callbacks=[watch]), evaluation=NONE)
     assert (results["steps"], results["stopped_by"]) == (2, "zero_variance")

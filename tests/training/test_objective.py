@@ -75,7 +75,7 @@ def gradient(model: Any, loss: torch.Tensor) -> torch.Tensor:
 def test_loss_and_gradient_are_those_of_the_formula(
     make_trainer: Any, micro_batch: dict[str, Any], loss_type: str, old: bool
 ) -> None:
-    """Over all rows, those that are left out of the passes too, with and without log-probs from before."""
+    """The loss covers all rows, including those left out of the passes, with and without earlier log-probabilities."""
     trainer = make_trainer(loss_type=loss_type, epsilon=0.1, epsilon_high=0.3)
     model = trainer.model
     if old:
@@ -92,7 +92,8 @@ def test_loss_and_gradient_are_those_of_the_formula(
 
 
 def test_a_kl_term_is_that_of_the_initial_model(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
-    """beta times the mean of `exp(d) - d - 1`, `d` the log-ratio of the initial model and the policy: of all rows."""
+    """The KL term is beta times the mean of `exp(d) - d - 1` over all rows, where `d` is the log-ratio of the initial
+    model and the policy."""
     trainer = make_trainer(beta=0.3)
     initial = AutoModelForCausalLM.from_pretrained(POLICY_DIR, dtype=torch.float32)
     with torch.no_grad():
@@ -115,8 +116,8 @@ def test_a_kl_term_is_that_of_the_initial_model(make_trainer: Any, micro_batch: 
 def test_an_entropy_bonus_is_that_of_the_formula(
     make_trainer: Any, micro_batch: dict[str, Any], loss_type: str
 ) -> None:
-    """`L - c H` (Schulman et al., 2017, arXiv:1707.06347, equation 9), H the entropy at the sampling temperature,
-    averaged as the loss is: over all rows, also those without an advantage."""
+    """The loss is `L - c H` (Schulman et al., 2017, arXiv:1707.06347, equation 9), where H is the entropy at the
+    sampling temperature, averaged like the loss over all rows, including those without an advantage."""
     trainer = make_trainer(loss_type=loss_type, entropy_coef=0.5, temperature=1.3)
     plain = make_trainer(loss_type=loss_type, temperature=1.3)
     mask = micro_batch["loss_mask"]
@@ -135,8 +136,8 @@ def test_an_entropy_bonus_is_that_of_the_formula(
 
 
 def test_rows_without_advantage_are_not_forwarded(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
-    """Three of six rows go through the model, cut to their own width; without any advantage one, so that ranks stay in
-    step, with a gradient of zero; all with a KL term."""
+    """Three of six rows pass through the model, cut to their own width. If no row has an advantage, one row passes with
+    a gradient of zero, so that ranks stay in step. With a KL term, all rows pass."""
 
     def forwarded(trainer: Any, **changes: Any) -> list[tuple[int, ...]]:
         shapes: list[tuple[int, ...]] = []
@@ -160,7 +161,7 @@ def test_rows_without_advantage_are_not_forwarded(make_trainer: Any, micro_batch
 
 def test_an_update_is_the_gradient_of_the_whole_step(make_trainer: Any, model: Any) -> None:
     """With plain gradient descent, the weights move by the learning rate times the mean gradient of the micro-batches,
-    which are all rollouts of the step, each once."""
+    which contain each rollout of the step once."""
     trainer = make_trainer(
         max_steps=1, optim="sgd", max_grad_norm=0.0, learning_rate=1e-3, lr_scheduler_type="constant"
     )
@@ -214,7 +215,7 @@ def test_rollouts_without_loss() -> None:
 
 @pytest.mark.parametrize("masks", [False, True])
 def test_cut_off_rollouts_carry_no_loss(make_trainer: Any, masks: bool) -> None:
-    """With room for four tokens every answer is cut off: only with the option nothing is learned from them."""
+    """Every answer is cut off, and only with the option do the answers not contribute to the loss."""
     trainer = make_trainer(max_steps=1, max_tokens=2, mask_truncated_completions=masks)
     seen = []
     compute = trainer.objective
@@ -234,7 +235,8 @@ def test_cut_off_rollouts_carry_no_loss(make_trainer: Any, masks: bool) -> None:
 
 
 def test_off_policy_rows_have_no_policy_term(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
-    """A row of negative advantage, far below what it was sampled at: the gradient is that without it."""
+    """A row with a negative advantage and a much lower probability than when it was sampled does not affect the
+    gradient."""
     trainer = make_trainer(off_policy_mask_threshold=0.5)
     with torch.no_grad():
         now = trainer.objective.logps(trainer.model, micro_batch["input_ids"], micro_batch["loss_mask"])
@@ -254,7 +256,7 @@ def test_off_policy_rows_have_no_policy_term(make_trainer: Any, micro_batch: dic
 
 
 def test_policy_terms_are_multiplied_by_the_samplers_weights(make_trainer: Any, micro_batch: dict[str, Any]) -> None:
-    """Token by token, at most by the cap."""
+    """The weights apply token by token and are capped."""
     trainer = make_trainer()
     parts = trainer.args, trainer.accelerator, trainer.model, trainer.metrics
     with torch.no_grad():
@@ -324,7 +326,7 @@ def test_the_reference_is_the_policy_of_an_update_ago(make_trainer: Any) -> None
 
 
 def test_weights_are_swapped_in_and_out(model: Any, tmp_path: Path) -> None:
-    """Also after a checkpoint."""
+    """The swap also works after resuming from a checkpoint."""
     previous = PreviousPolicy(model)
     before = model.lm_head.weight.detach().clone()
     previous.keep()
@@ -342,7 +344,7 @@ def test_weights_are_swapped_in_and_out(model: Any, tmp_path: Path) -> None:
 
 
 def test_adapters_alone_are_kept(make_trainer: Any) -> None:
-    """Under LoRA the copy has the adapters' size."""
+    """With LoRA, only the adapters are copied."""
     from peft import LoraConfig
 
     config = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
@@ -385,6 +387,6 @@ def test_advantages_are_those_of_the_formula(groups: list[list[float]], scale: A
 
 
 def test_rounding_errors_are_no_variance() -> None:
-    """Covers sums of rewards that are mathematically equal."""
+    """Sums of rewards that are mathematically equal count as equal."""
     groups = torch.tensor([[0.1 + 0.2, 0.3], [0.3, 0.4]])
     assert equal_rewards(groups).tolist() == [True, False]

@@ -21,7 +21,7 @@ from rg_env.training.algorithms.optimizers import learning_rate, make_optimizer
     peak=st.floats(1e-7, 1.0),
 )
 def test_learning_rates_are_those_of_transformers(kind: Any, steps: int, warmup: int, peak: float) -> None:
-    """Update by update, whatever comes first, the end of the warm-up or of the run."""
+    """The rates agree for each update, whether the warmup or the run ends first."""
     args = GRPOConfig(max_steps=steps, warmup_steps=warmup, lr_scheduler_type=kind, learning_rate=peak)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=peak)
     scheduler = get_scheduler(kind, optimizer, num_warmup_steps=warmup, num_training_steps=steps)
@@ -81,7 +81,7 @@ def test_offloaded_adamw_is_adamw_on_float32_copies(make_args: Any) -> None:
 
 
 def test_a_bfloat16_model_trains_and_resumes_with_offloaded_adamw(make_trainer: Any, tmp_path: Path) -> None:
-    """Through the trainer; its checkpoint holds the float32 copies."""
+    """The trainer's checkpoint contains the float32 copies."""
     none = EvaluationPlan(before=False, after=False, every=0)
 
     def trainer(folder: str) -> Any:
@@ -112,7 +112,7 @@ def groups(model: Any) -> Any:
 
 @pytest.mark.parametrize("scheduled", [False, True])
 def test_an_optimizer_of_ones_own_keeps_its_learning_rates(make_trainer: Any, model: Any, scheduled: bool) -> None:
-    """They follow the schedule of the arguments, each from its own peak; or a scheduler of one's own."""
+    """They follow the schedule from `args`, each from its own peak, or the user's own scheduler."""
     made = groups(model)
     scheduler = torch.optim.lr_scheduler.LambdaLR(made, lambda update: 0.5**update) if scheduled else None
     fields = {"max_steps": 4, "max_tokens": 4, "lr_scheduler_type": "linear", "warmup_steps": 0}

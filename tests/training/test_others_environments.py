@@ -47,6 +47,6 @@ class AdditionTaskset(vf.Taskset[AdditionTask, AdditionConfig]):
 
 @pytest.mark.slow
 def test_it_learns_to_add(tmp_path: Path) -> None:
-    """The accuracy by the tasks' own reward rises by more than its confidence interval, with their own prompt."""
+    """With the tasks' own prompt and reward, accuracy rises by more than its confidence interval."""
     evaluation = AdditionTaskset(AdditionConfig(count=100, seed=2))
     rises(TasksetEnvironment(AdditionTaskset(AdditionConfig()), evaluation), tmp_path)

@@ -32,7 +32,7 @@ def our_classes() -> Iterator[type]:
 
 
 def test_no_class_inherits_from_a_foreign_trainer() -> None:
-    """And nothing imports one, within functions either."""
+    """No module imports one either, not even inside functions."""
     classes = list(our_classes())
     assert GRPOTrainer in classes
     assert GRPOTrainer.__mro__ == (GRPOTrainer, object)

@@ -128,7 +128,7 @@ def test_prompts_are_measured_before_weights_are_loaded(here: Path) -> None:
 
 
 def test_a_server_that_is_not_there_yet(here: Path) -> None:
-    """A dry run notes it; a run waits for it, and then it is an error."""
+    """A dry run prints a note; a run waits for the server and then raises an error."""
     done = train("engine.kind=vllm", "engine.port=1", "--dry-run")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].startswith("#   note        a vLLM server must answer at 127.0.0.1:1 when")

@@ -27,8 +27,8 @@ run_command(main)
 
 
 def test_two_processes_train_and_end_together(tmp_path: Path) -> None:
-    """With the same levels of a curriculum, which the main process keeps and reports once; an interrupt of both saves
-    one checkpoint and the results, and neither waits for the other."""
+    """The main process keeps the levels of the curriculum and reports changes once. An interrupt of both processes
+    saves one checkpoint and the results, and neither process waits for the other."""
     (tmp_path / "script.py").write_text(HEAD + CURRICULUM)
     process = start(tmp_path, torchrun(2), ["script.py"])
     output = ""
@@ -113,10 +113,9 @@ run_command(main)
 
 
 def test_what_fails_on_one_process_ends_all(tmp_path: Path) -> None:
-    """With other rows, before anything is written. In a reward, in the engine, on the disk of one: one line, and
-    checkpoints of the last complete step. A pass that
-    is not finite on one process is skipped by both; what the first one's monitors find ends both after the same step.
-    And two processes resume to the bit."""
+    """Different rows are rejected before anything is written. A failure in a reward, in the engine or on one process's
+    disk is reported on one line and leaves the checkpoint of the last complete step. Both processes skip a step that is
+    not finite on one of them, and a monitor ends both after the same step. Two processes resume bit-identically."""
     done = run_script(tmp_path, torchrun(2), ENDS)
     first, second = told(tmp_path)
     assert first == second
@@ -259,9 +258,10 @@ torch.distributed.destroy_process_group()
 
 
 def test_two_processes_under_zero3(tmp_path: Path) -> None:
-    """No process ever holds the whole model, and the shards are the stored weights. The previous policy's shards can
-    be put in place and taken out. A loss that is not finite on one process changes no shard, and three such steps end
-    both. Weights, moments and the previous policy resume to the bit; of LoRA without a copy of the frozen base."""
+    """No process ever holds the whole model, and the shards match the stored weights. The previous policy's shards can
+    be swapped in and out. A loss that is not finite on one process changes no shard, and three such steps end both
+    processes. Weights, moments and the previous policy resume bit-identically, and checkpoints of LoRA leave out the
+    frozen base model."""
     done = run_script(tmp_path, accelerate("zero3_cpu.yaml"), SHARDED)
     assert done.returncode == 0, done.stderr[-4000:]
     first, second = told(tmp_path)
@@ -289,8 +289,8 @@ OVERRIDES = (
 
 @pytest.mark.timeout(900)
 def test_one_two_and_three_processes_train_the_same(tmp_path: Path) -> None:
-    """A config means the same experiment: as many rollouts and steps, the same first update, and a curve within its
-    interval."""
+    """A config describes the same experiment: the numbers of rollouts and steps and the first update are equal, and the
+    curves agree within their confidence intervals."""
 
     def curve(processes: int) -> list[dict[str, Any]]:
         folder = tmp_path / str(processes)

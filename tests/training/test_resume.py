@@ -21,7 +21,7 @@ from rg_env.training import EvaluationPlan, train
 
 @pytest.fixture
 def fresh(make_trainer: Any, tmp_path: Path) -> Callable[..., Any]:
-    """A trainer as in a new process: nothing is left of an earlier one. `folder` is its name under `tmp_path`."""
+    """A trainer, as in a new process. `folder` is under `tmp_path`."""
 
     def make(folder: str, *, lora: bool = False, model: Any = None, **fields: Any) -> Any:
         from peft import LoraConfig
@@ -55,7 +55,8 @@ def same_weights(one: Any, other: Any) -> bool:
     ids=["full", "lora", "two updates a batch, filtered, held to the previous policy", "several epochs"],
 )
 def test_a_run_goes_on_as_if_it_had_never_stopped(fresh: Any, tmp_path: Path, fields: dict[str, Any]) -> None:
-    """Metrics, rollouts, evaluations and weights equal an unbroken run's to the bit, also in mid-batch."""
+    """Metrics, rollouts, evaluations and weights are bit-identical to those of an uninterrupted run, also in the middle
+    of a batch."""
     stops = 3 if fields.get("max_steps") is None else 10
     options = {"save_steps": stops, **fields}
     unbroken = fresh("unbroken", **options)
@@ -82,8 +83,8 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(fresh: Any, tmp_path: Path, fi
     ("event", "at"), [("on_step_begin", 3), ("backward pass", 3), ("on_optimizer_step", 2), ("on_log", 3)]
 )
 def test_an_interrupted_run_goes_on_exactly_too(fresh: Any, tmp_path: Path, event: str, at: int) -> None:
-    """Wherever Ctrl-C came: between steps, in mid-step (whose rollouts were made already), within an update, or before
-    the step's metrics were written."""
+    """This holds for a Ctrl-C between steps, in the middle of a step, during an update, and before the step's metrics
+    are written."""
     unbroken = fresh("unbroken")
     train(unbroken, evaluation=EvaluationPlan(every=3))
     first = fresh("broken")
@@ -115,8 +116,8 @@ def test_a_run_that_is_killed_in_its_last_evaluation_can_be_resumed(fresh: Any, 
 
 
 def test_a_complete_run_has_nothing_to_resume(fresh: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`auto` reports that and returns its results, unchanged, so that a job that is restarted ends well; a checkpoint
-    that is named is an error."""
+    """With `auto`, the run's results are returned unchanged, so that a restarted job succeeds. Resuming from an
+    explicit checkpoint is an error."""
     plan = EvaluationPlan(every=0, before=False)
     results = train(fresh("run", max_steps=2), evaluation=plan)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
@@ -129,7 +130,7 @@ def test_a_complete_run_has_nothing_to_resume(fresh: Any, tmp_path: Path, capsys
 
 @pytest.mark.parametrize("event", ["on_optimizer_step", "on_step_begin"])
 def test_two_signals_at_once_are_one_request(fresh: Any, tmp_path: Path, event: str) -> None:
-    """As a closed terminal or a scheduler sends them, within an update or between two: the run is saved."""
+    """A closed terminal or a scheduler may send two signals, during an update or between updates; the run is saved."""
     trainer = fresh("run")
 
     def two() -> None:
@@ -145,7 +146,8 @@ def test_two_signals_at_once_are_one_request(fresh: Any, tmp_path: Path, event: 
 @pytest.mark.slow
 @pytest.mark.parametrize("comes", ["when weights are in", "before they come back", "before the update"])
 def test_a_previous_policy_stays_whole_whenever_ctrl_c_comes(fresh: Any, tmp_path: Path, comes: str) -> None:
-    """With its weights in the model, or with a copy taken for an update that is not made yet, the run does not end."""
+    """The run does not end while the previous weights are in the model, or between copying the weights and updating
+    them."""
     options = {"beta": 0.05, "kl_reference": "previous", "max_steps": 4}
     none = EvaluationPlan(before=False, after=False, every=0)
     train(fresh("unbroken", **options), evaluation=none)
@@ -178,7 +180,7 @@ def test_a_previous_policy_stays_whole_whenever_ctrl_c_comes(fresh: Any, tmp_pat
 
 
 def test_what_the_first_part_left_stays(fresh: Any, tmp_path: Path) -> None:
-    """Its configuration, next to that of the second part. A line that a kill cut off is removed."""
+    """Both parts' configurations are kept, and a line that was cut off when the run was killed is removed."""
     train(
         fresh("run", max_steps=2, lr_scheduler_type="constant"),
         evaluation=EvaluationPlan(every=10),
@@ -195,7 +197,7 @@ def test_what_the_first_part_left_stays(fresh: Any, tmp_path: Path) -> None:
 
 
 def test_another_folder_takes_the_rest(fresh: Any, tmp_path: Path) -> None:
-    """From a checkpoint of another run, which stays as it is."""
+    """The run continues from a checkpoint of another run, which is not changed."""
     train(fresh("one", max_steps=1, lr_scheduler_type="constant"), evaluation=EvaluationPlan(every=10))
     before = sorted(path.name for path in (tmp_path / "one").rglob("*"))
     trainer = fresh("two", max_steps=2, lr_scheduler_type="constant")
@@ -206,7 +208,7 @@ def test_another_folder_takes_the_rest(fresh: Any, tmp_path: Path) -> None:
 
 
 def test_auto_begins_where_there_is_nothing(fresh: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With a message; files of a run without a checkpoint are not mixed with new ones."""
+    """A message is printed, and records of an earlier run without a checkpoint are removed."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "reward": 7}\n')
     train(fresh("run", max_steps=1), evaluation=EvaluationPlan(every=10), resume="auto")
@@ -215,7 +217,7 @@ def test_auto_begins_where_there_is_nothing(fresh: Any, tmp_path: Path, capsys: 
 
 
 def test_a_scheduler_of_the_users_own_resumes_too(fresh: Any, tmp_path: Path) -> None:
-    """With a learning rate for each group of parameters."""
+    """The user's scheduler and the learning rate of each parameter group are restored."""
 
     def trainer(folder: str) -> Any:
         torch.manual_seed(0)

@@ -37,7 +37,7 @@ class Scripted:
 
 @pytest.fixture
 def sampled(tokenizer: Any) -> Any:
-    """Rollouts with an end token, without one, of special tokens within the text, and of nothing but the end."""
+    """Rollouts with an end token, without one, with special tokens in the text, and with only an end token."""
     end = tokenizer.eos_token_id
     text = tokenizer("<answer>2</answer>")["input_ids"]
     special = tokenizer.pad_token_id if tokenizer.pad_token_id != end else tokenizer.all_special_ids[0]
@@ -53,7 +53,8 @@ def sampled(tokenizer: Any) -> Any:
 
 
 def test_tensors_are_prompt_and_sampled_tokens(sampled: Any, tokenizer: Any) -> None:
-    """Special tokens and the end token included, each with the log-probability it was sampled at, and no others."""
+    """The tensors include special tokens and the end token, each with its log-probability when sampled, and nothing
+    else."""
     found, completions, engine, env = sampled
     tensors = found.tensors(pad_token=0)
     for row, (prompt, completion) in enumerate(zip(engine.prompts, completions, strict=True)):
@@ -70,7 +71,7 @@ def test_tensors_are_prompt_and_sampled_tokens(sampled: Any, tokenizer: Any) -> 
 
 
 def test_what_the_engine_samples_is_what_the_loss_sees(make_trainer: Any) -> None:
-    """With the engine's log-probabilities those of the trainer, token by token."""
+    """The engine's and the trainer's log-probabilities agree token by token."""
     trainer = make_trainer(max_steps=1, max_tokens=12, temperature=1.2)
     given: list[Completion] = []
     generate = trainer.engine.generate
@@ -114,7 +115,8 @@ def test_batches_ahead_come_in_order_and_errors_reach_who_asks(tokenizer: Any) -
 
 
 def test_rollouts_are_scored_one_batch_at_a_time(tokenizer: Any) -> None:
-    """A batch ahead and groups that are replaced meanwhile: rewards of users need not be thread-safe."""
+    """Batches sampled ahead and replacement groups are not scored at the same time, so users' rewards need not be
+    thread-safe."""
     end, inside, most = tokenizer.eos_token_id, [0], [0]
 
     def slow(rollout: Any) -> float:
@@ -151,7 +153,7 @@ def order(**changes: Any) -> BatchOrder:
 
 
 def test_any_batch_can_be_asked_for() -> None:
-    """In any order: a resumed run needs the last one first."""
+    """Batches can be requested in any order, because a resumed run starts with a later one."""
     numbers = [5, 0, 3, 5]
     together = order()
     assert [together.batch(n) for n in numbers] == [order().batch(n) for n in numbers]
@@ -189,7 +191,7 @@ def test_epochs_set_the_number_of_steps(make_trainer: Any, epochs: float, iterat
 
 @pytest.mark.parametrize("more", [[], ["training.rollouts_as_steps=true", "training.warmup_steps=1280"]])
 def test_epochs_of_a_config_set_the_number_of_steps(more: list[str]) -> None:
-    """2,000 rows, 16 a step: 125 steps for an epoch. Other numbers may be counted in rollouts."""
+    """An epoch of 2,000 rows has 125 steps of 16 prompts. Other step counts may be given in rollouts."""
     config = load_train_config(
         CONFIGS / "train" / "tiny.yaml", ["training.num_train_epochs=0.5", "training.max_new_tokens=33", *more]
     )
@@ -205,7 +207,7 @@ def test_other_trainers_name_of_the_token_limit_is_accepted() -> None:
 
 
 def test_drawing_an_order_leaves_torchs_random_numbers_alone() -> None:
-    """They belong to training, and are saved with a checkpoint."""
+    """torch's random state belongs to training and is saved in checkpoints."""
     before = torch.random.get_rng_state()
     order().batch(7)
     assert torch.equal(before, torch.random.get_rng_state())
@@ -260,7 +262,7 @@ def test_mixed_groups_replace_the_others() -> None:
     ],
 )
 def test_places_left_over_are_empty(own: Any, more: Any, asked: int, mixed: int, expected: list[str]) -> None:
-    """After the last round, groups of the batch fill it, and are named; only sampled prompts count."""
+    """After the last round, unmixed groups fill the batch and are listed, and only sampled prompts are counted."""
     batches = Batches(batch("b", *more[0]), batch("c", *more[1]))
     filled, empty, metrics = GroupFilter(2, rounds=2)(batch("a", *own), batches)
     assert batches.calls == [(0, len(own)), (1, len(own))]
@@ -279,7 +281,7 @@ def test_the_third_empty_batch_in_a_row_ends_the_run(mark: str, words: str) -> N
 
 
 def test_other_prompts_than_the_batchs_are_sampled() -> None:
-    """The same ones on every call, others each round, and none twice."""
+    """Each call returns the same rows, each round returns different rows, and no row occurs twice."""
     order = BatchOrder(40, prompts=8, seed=3)
     drawn = [order.more(5, round_, 12) for round_ in range(4)]
     assert drawn == [order.more(5, round_, 12) for round_ in range(4)]
@@ -293,7 +295,7 @@ def test_other_prompts_than_the_batchs_are_sampled() -> None:
 
 @pytest.mark.slow
 def test_all_trained_groups_are_mixed(make_trainer: Any, make_env: Any, tmp_path: Path) -> None:
-    """Without the filter half of the groups of this run are not. Accuracy is logged before filtering."""
+    """Without the filter, about half of the groups are unmixed. Accuracy is logged before filtering."""
     mixed = {}
     for name, rounds in (("without", 0), ("with", 100)):
         fields = {"filter_groups": True, "filter_groups_rounds": rounds} if rounds else {}
@@ -320,7 +322,7 @@ def test_all_trained_groups_are_mixed(make_trainer: Any, make_env: Any, tmp_path
 
 
 def test_an_environment_without_accuracy_is_refused(make_trainer: Any) -> None:
-    """In an environment without accuracy: reported when the trainer is made."""
+    """The error is raised when the trainer is created."""
     env = Environment([{"question": f"{n}?"} for n in range(8)], rewards=[lambda completion: 1.0])
     assert not env.has_accuracy
     with pytest.raises(InputError, match="accuracy, which this environment does not measure"):

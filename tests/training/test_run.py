@@ -50,7 +50,7 @@ def no_space() -> None:
 
 
 def test_what_cannot_be_saved_does_not_hide_why_the_run_failed(make_trainer: Any, tmp_path: Path) -> None:
-    """It is a note to that error, and the rest is saved."""
+    """The second error becomes a note on the first, and everything else is saved."""
     trainer = make_trainer(max_steps=5)
     trainer.strategy.save = lambda *args, **kwargs: no_space()
     trainer.add_callback(At(1, lambda: 1 / 0))
@@ -90,7 +90,8 @@ def interrupt() -> None:
 def test_an_interrupted_run_says_what_it_has(
     make_trainer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Results name the step of their evaluation; the checkpoint is of the last whole step; how to resume is printed."""
+    """Results contain the step of their evaluation, the checkpoint is from the last complete step, and the resume
+    command is printed."""
     trainer = make_trainer(max_steps=9)
     trainer.add_callback(At(3, interrupt))
     results = train(trainer, evaluation=EvaluationPlan(every=2))
@@ -106,8 +107,8 @@ def test_an_interrupted_run_says_what_it_has(
     [(no_space, OSError), (interrupt, KeyboardInterrupt), (ctrl_c, KeyboardInterrupt), (None, TrainingError)],
 )
 def test_a_run_without_a_step_leaves_nothing(make_trainer: Any, tmp_path: Path, act: Any, error: type) -> None:
-    """An error or an interrupt before the first step, also within the evaluation; nothing was trained, so it must not
-    end as a success."""
+    """An error or an interrupt before the first step or during the first evaluation does not count as a success,
+    because nothing was trained."""
     trainer = make_trainer()
     if act is None:
         trainer.train = lambda **kwargs: None
@@ -122,7 +123,7 @@ def test_a_run_without_a_step_leaves_nothing(make_trainer: Any, tmp_path: Path, 
 
 
 def test_an_interrupt_that_a_library_hides_is_one(make_trainer: Any) -> None:
-    """Errors raised while it cleans up end the run as Ctrl-C would."""
+    """An error raised while a library handles Ctrl-C ends the run like Ctrl-C itself."""
 
     def clean_up() -> None:
         try:
@@ -137,7 +138,7 @@ def test_an_interrupt_that_a_library_hides_is_one(make_trainer: Any) -> None:
 
 
 def test_training_goes_on_after_an_interrupt(make_trainer: Any) -> None:
-    """In the same process, with the same trainer: nothing of the broken batch is left."""
+    """The same trainer can train again in the same process, without anything from the interrupted batch."""
     trainer = make_trainer(max_steps=3)
     once = At(1, lambda: trainer.engine.cancel())
     trainer.add_callback(once)
@@ -149,7 +150,8 @@ def test_training_goes_on_after_an_interrupt(make_trainer: Any) -> None:
 
 
 def test_a_checkpoint_broken_off_is_not_taken_for_one(make_trainer: Any, tmp_path: Path) -> None:
-    """Interrupted while it is written: no half folder under the final name, and the run's end writes a whole one."""
+    """An interrupt while a checkpoint is written leaves no incomplete folder, and the end of the run writes a complete
+    one."""
     trainer = make_trainer(max_steps=4, save_steps=2)
     save, calls = trainer.strategy.save, []
 
@@ -175,7 +177,8 @@ def test_old_checkpoints_are_rotated(make_trainer: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("event", "saved"), [("on_optimizer_step", False), ("on_log", True)])
 def test_a_second_ctrl_c_ends_a_run_at_once(make_trainer: Any, tmp_path: Path, event: str, saved: bool) -> None:
-    """In the middle of an update it saves nothing: the weights belong to no step. The checkpoint before stays."""
+    """In the middle of an update, nothing is saved, because the weights belong to no step. The previous checkpoint is
+    kept."""
 
     def twice() -> None:
         ctrl_c()
@@ -194,7 +197,7 @@ def test_a_second_ctrl_c_ends_a_run_at_once(make_trainer: Any, tmp_path: Path, e
 
 
 def test_an_error_in_the_middle_of_an_update_saves_nothing(make_trainer: Any, tmp_path: Path) -> None:
-    """Half of the weights may be new. The results so far are there."""
+    """The weights may be half updated, so only the results so far are saved."""
     trainer = make_trainer(max_steps=5)
     trainer.add_callback(At(1, no_space, "on_optimizer_step"))
     with pytest.raises(OSError, match="No space left"):
@@ -207,7 +210,8 @@ def test_an_error_in_the_middle_of_an_update_saves_nothing(make_trainer: Any, tm
 
 
 def test_the_config_tells_what_was_run(make_trainer: Any, tmp_path: Path) -> None:
-    """Model, prompt, tasks, rewards with weights; and training and engine, as settings that are accepted again."""
+    """The config contains the model, prompt, tasks and rewards, and training and engine settings that can be loaded
+    again."""
     trainer = make_trainer(max_steps=1)
     train(trainer, settings={"note": "x"})
     config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
@@ -222,7 +226,7 @@ def test_the_config_tells_what_was_run(make_trainer: Any, tmp_path: Path) -> Non
 
 
 def test_progress_is_a_line_a_step(make_trainer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With questions and answers as often as configured (on a terminal: `test_console`)."""
+    """Examples are printed as often as configured. `test_console` covers terminals."""
     logging = LoggingConfig(examples_every=2, num_examples=1, rollouts_kept=3)
     train(make_trainer(max_steps=2), evaluation=EvaluationPlan(every=1), logging=logging)
     shown = capsys.readouterr().out

@@ -101,7 +101,7 @@ def test_a_skipped_step_leaves_the_previous_policy_as_it_is(fresh: Any) -> None:
 
 
 def test_three_bad_steps_end_the_run_with_the_last_good_weights(fresh: Any, tmp_path: Path) -> None:
-    """With one line; the run resumes from there, with as many again, and keeps counting."""
+    """The error is one line, and a resumed run tolerates as many skipped steps again and continues the count."""
     trainer = fresh(max_steps=9)
     watch = Watch(trainer)
     Poison(trainer.model, set(range(2, 99)))
@@ -124,7 +124,7 @@ def test_three_bad_steps_end_the_run_with_the_last_good_weights(fresh: Any, tmp_
 
 
 def test_the_last_three_steps_are_no_success_either(fresh: Any, tmp_path: Path) -> None:
-    """There is no step after them that could not begin."""
+    """Skipped steps at the end of a run are an error, too."""
     trainer = fresh(max_steps=3)
     Poison(trainer.model, set(range(99)))
     with pytest.raises(TrainingError, match="3 consecutive steps were skipped, up to step 3"):
@@ -133,7 +133,7 @@ def test_the_last_three_steps_are_no_success_either(fresh: Any, tmp_path: Path) 
 
 
 def test_weights_that_overflowed_are_told_and_not_saved(fresh: Any, tmp_path: Path) -> None:
-    """An update of finite gradients can be too large, too: at the next step, which has no finite loss."""
+    """An update with finite gradients can still overflow, which is reported at the next step."""
     trainer = fresh(learning_rate=3e38, max_grad_norm=0.0, optim="sgd")
     Poison(trainer.model, {0, 1}, 1e3)  # larger gradients, still finite
     with pytest.raises(TrainingError, match=r"the weights are not finite after step 2.* \(3e\+38\)") as caught:
@@ -143,7 +143,7 @@ def test_weights_that_overflowed_are_told_and_not_saved(fresh: Any, tmp_path: Pa
 
 
 def test_a_loss_goes_through_its_gradient() -> None:
-    """To the bit where it is finite; where not, also if it did not depend on the weights there."""
+    """A finite loss keeps its gradient bit for bit; a non-finite loss makes all gradients non-finite."""
     weight = torch.tensor([0.1, -3e-20, 7e15], requires_grad=True)
     loss = (weight * weight.detach()).sum() / 3
     (plain,) = torch.autograd.grad(loss, weight, retain_graph=True)

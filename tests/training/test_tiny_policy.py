@@ -34,7 +34,7 @@ def model():
 
 
 def test_importing_the_package_loads_neither_torch_nor_reasoning_gym():
-    """Commands may name the policy's folder without paying for a model."""
+    """Commands can refer to the policy's folder without importing anything heavy."""
     code = "import sys, rg_env.tiny; assert not {'torch', 'transformers', 'reasoning_gym'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -66,7 +66,7 @@ def test_tokenizer_round_trips_prompts_and_completions(tokenizer, task):
 
 @tasks
 def test_worked_solutions_end_in_the_gold_answer(task):
-    """Computed from the question alone, each arrives at the entry's answer."""
+    """Solutions are computed from the question alone and arrive at the gold answer."""
     for entry in take(task, "train", seed=7, count=1000):
         blind = {**entry, "answer": None}
         *lines, last = worked_solution(task, blind).splitlines()
@@ -84,7 +84,7 @@ def test_worked_solutions_fit_the_rollout(tokenizer, task):
 
 @tasks
 def test_blurts_are_well_formed_and_mostly_wrong(task):
-    """This is why working pays off for the policy."""
+    """Guesses are rarely right, so showing the work pays off."""
     rng = random.Random(0)
     entries = take(task, "train", seed=3, count=1000)
     right = sum(blurted_guess(task, entry, rng) == f"<answer>{entry['answer']}</answer>" for entry in entries)
@@ -93,7 +93,7 @@ def test_blurts_are_well_formed_and_mostly_wrong(task):
 
 @tasks
 def test_the_two_splits_share_no_question(task):
-    """The build draws from one, its evaluation from the other."""
+    """The build uses one split, and its evaluation uses the other."""
     train, held_out = (
         {e["question"] for e in itertools.islice(questions(task, split, seed=0), 2000)} for split in ("train", "eval")
     )
@@ -114,7 +114,7 @@ def test_batches_lose_no_example_and_labels_cover_completions_only():
 
 @pytest.mark.slow
 def test_quick_build_works_offline_from_nothing_and_repeats_itself(tmp_path):
-    """Twice the same seed, twice the same bytes; a loadable policy in a folder that appears whole."""
+    """The same seed gives the same bytes, and the folder of the loadable policy appears complete."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "empty")}
     for name in ("one", "two"):
         command = [sys.executable, str(TOOLS / "tiny_build.py"), "--quick", "--out", str(tmp_path / name)]

@@ -22,7 +22,7 @@ TENSORBOARD = LoggingConfig(report_to=["tensorboard"])
 
 @pytest.fixture(autouse=True)
 def environ(here: Path) -> Iterator[MutableMapping[str, str]]:
-    """The environment, restored afterwards: no login, no settings of the machine's user, and a wandb without state."""
+    """An environment without logins or user settings, and a wandb without state. Everything is restored afterwards."""
     import wandb
 
     before = dict(os.environ)
@@ -77,8 +77,8 @@ def trackio() -> Iterator[Trackio]:
 
 
 def test_names_and_metrics_that_trackio_gets(make_trainer: Any, trackio: Trackio) -> None:
-    """Project and name from the config or the folder; training under train/, evaluations by their names; the last
-    evaluation too. Nothing is uploaded that was not asked for."""
+    """Project and name come from the config or the folder. Training metrics are logged under train/, and all
+    evaluations under their own names."""
     logging = LoggingConfig(report_to=["trackio"], project="legs", examples_every=1)
     train(make_trainer(max_steps=1), evaluation=EvaluationPlan(every=1), logging=logging)
     assert trackio.options == {"project": "legs", "name": "run"}
@@ -94,8 +94,8 @@ def test_names_and_metrics_that_trackio_gets(make_trainer: Any, trackio: Trackio
 
 @pytest.mark.parametrize("in_rollouts", [False, True])
 def test_tensorboard_has_what_the_metrics_file_has(make_trainer: Any, tmp_path: Path, in_rollouts: bool) -> None:
-    """In one file in the run's folder, the last evaluation included. If asked, over rollouts, sixteen of which make an
-    update here; metrics.jsonl has both counts either way."""
+    """One file in the run's folder has all metrics, including the last evaluation. The x-axis is steps or rollouts, as
+    configured; metrics.jsonl has both."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     run, unit = tmp_path / "run", 16 if in_rollouts else 1
@@ -112,7 +112,7 @@ def test_tensorboard_has_what_the_metrics_file_has(make_trainer: Any, tmp_path: 
 def test_a_service_that_fails_later_is_dropped(
     make_trainer: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], trackio: Trackio
 ) -> None:
-    """With one line on standard error; the run continues to its end."""
+    """One line is printed on standard error, and the run continues."""
     trackio.full = True
     logging = LoggingConfig(report_to=["trackio"])
     results = train(make_trainer(max_steps=2), evaluation=EvaluationPlan(every=10), logging=logging)
@@ -132,7 +132,7 @@ def test_a_folder_that_cannot_be_written_is_reported_before_training(make_traine
 
 
 def test_a_run_of_the_callers_own_is_left_open(make_trainer: Any, tmp_path: Path, environ: Any) -> None:
-    """It is used, whatever steps it has logged before, and may be logged to afterwards."""
+    """The caller's run is used, regardless of its earlier steps, and can still be logged to afterwards."""
     import wandb
 
     environ["WANDB_MODE"] = "offline"
@@ -148,7 +148,8 @@ def test_a_run_of_the_callers_own_is_left_open(make_trainer: Any, tmp_path: Path
 def test_wandb_offline_writes_into_the_folder_of_the_run(
     make_trainer: Any, tmp_path: Path, environ: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing into the working directory or on standard output; variables that the user has set win over the config."""
+    """Nothing is written to the working directory or standard output, and the user's environment variables override the
+    config."""
     import wandb
 
     environ |= {"WANDB_MODE": "offline", "WANDB_NAME": "name-of-user"}
@@ -175,7 +176,7 @@ NOT_ANSWERING = {"WANDB_API_KEY": "0" * 40, "WANDB_BASE_URL": "http://127.0.0.1:
 def test_wandb_that_cannot_start_is_reported_before_training(
     make_trainer: Any, tmp_path: Path, environ: Any, variables: dict[str, str], words: str
 ) -> None:
-    """In one line and in time; nothing is left of the run. wandb itself would ask, or wait."""
+    """The error is one line and comes quickly, and the run leaves no files. wandb itself would prompt or wait."""
     environ |= variables
     trainer = make_trainer()
     start = time.monotonic()

@@ -21,7 +21,7 @@ from rg_env.training.strategy import check_engine
 
 
 def test_an_output_folder_that_is_not_writable_is_refused_at_once(make_trainer: Any, tmp_path: Path) -> None:
-    """Rather than when training begins; nothing is created."""
+    """The error is raised when the trainer is created, and no folder is created."""
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"cannot write .*file/run: Not a directory"):
         make_trainer(output_dir=str(tmp_path / "file" / "run"))
@@ -35,7 +35,7 @@ def history(trainer: Any) -> list[tuple[float, float]]:
 
 
 def test_the_same_seed_gives_the_same_run(make_trainer: Any) -> None:
-    """Rewards, losses and gradients, step by step, whatever random numbers were drawn before; another seed others."""
+    """Rewards, losses and gradients depend only on the seed, not on random numbers drawn before."""
     runs = []
     for seed, before in ((3, 1), (3, 2), (4, 1)):
         torch.manual_seed(before)
@@ -69,7 +69,7 @@ def test_what_is_not_an_environment_is_refused(make_args: Any, model: Any, token
 
 
 def test_completion_metrics_are_what_was_sampled(make_trainer: Any) -> None:
-    """Lengths, ended and cut off completions, tokens seen."""
+    """Lengths, completed and truncated completions, and token counts match the sampled rollouts."""
     trainer = make_trainer(max_steps=2, max_tokens=6)
     batches = []
     sample = trainer.sampler.sample
@@ -106,7 +106,7 @@ def test_the_embedded_engine_refuses_sharded_weights() -> None:
 
 
 def test_answers_of_a_group_are_counted() -> None:
-    """Different ones, as they were extracted; a completion without an answer has none."""
+    """Distinct extracted answers are counted; a completion without an answer has none."""
     env = Environment([{"question": "1 + 1 =", "answer": "2"}])
     texts = ["<answer>2</answer>", "<answer> 2 </answer>", "<answer>3</answer>", "2", "none", "<answer>2</answer>"]
     rollouts = [env.rollout(env.train_rows[0], text, token_ids=[1], logprobs=[0.0]) for text in texts]
@@ -126,7 +126,7 @@ def test_the_largest_of_several_is_logged_as_such() -> None:
 
 
 def test_memory_is_the_peak_of_this_process() -> None:
-    """In units of 10^9 bytes, and not less than it is now."""
+    """The peak is in units of 10^9 bytes and is not below the current use."""
     kept = torch.ones(50_000_000)  # 0.2 GB
     costs = step_costs(0.5, 300)
     assert (costs["step_time"], costs["tokens_per_second"]) == (0.5, 600)
@@ -138,7 +138,7 @@ def test_memory_is_the_peak_of_this_process() -> None:
 
 
 def test_a_phase_counts_without_those_within_it() -> None:
-    """And no time between phases."""
+    """Time between phases is not counted."""
     metrics = StepMetrics()
     with metrics.phase("outer"):
         time.sleep(0.02)

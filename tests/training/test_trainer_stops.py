@@ -27,13 +27,13 @@ def not_a_number(completion: Any, answer: str) -> float:
 
 @pytest.mark.parametrize("reward", [raising, not_a_number])
 def test_a_failing_reward_ends_the_run_and_is_named(make_trainer: Any, reward: Any) -> None:
-    """It never counts as 0."""
+    """The failure is never counted as 0."""
     with pytest.raises(RewardError, match=reward.__name__):
         make_trainer(env=Environment(ROWS, rewards=[reward])).train()
 
 
 def test_an_engine_error_ends_the_run(make_trainer: Any) -> None:
-    """With that error, at once, not with a time-out; and the next run samples again."""
+    """The error ends the run at once, and the next run can sample again."""
     trainer = make_trainer()
     forward = trainer.engine._forward
     trainer.engine._forward = lambda *args: 1 / 0
@@ -62,7 +62,7 @@ def test_an_engine_error_ends_the_run(make_trainer: Any) -> None:
     ],
 )
 def test_what_a_trainer_refuses(make_trainer: Any, tmp_path: Path, options: dict[str, Any], words: str) -> None:
-    """Before anything is written."""
+    """The error is raised before anything is written."""
     with pytest.raises(InputError, match=words):
         make_trainer(**options)
     assert not (tmp_path / "run").exists()
@@ -77,7 +77,7 @@ def test_what_a_trainer_refuses(make_trainer: Any, tmp_path: Path, options: dict
     ],
 )
 def test_templates_that_cannot_prompt_are_refused(tokenizer: Any, template: str, words: str) -> None:
-    """Wherever one is needed, on one line."""
+    """The error is one line."""
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.chat_template = template
     with pytest.raises(InputError, match=words) as caught:
@@ -88,7 +88,7 @@ def test_templates_that_cannot_prompt_are_refused(tokenizer: Any, template: str,
 def test_a_template_without_a_system_role_gets_the_prompt_in_the_question(
     model: Any, make_env: Any, make_args: Any, tokenizer: Any
 ) -> None:
-    """As Gemma's: the system prompt precedes the question, in what is sampled and trained on."""
+    """With a template like Gemma's, the system prompt precedes the question in the sampled and trained tokens."""
     refuse = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.chat_template = refuse + tokenizer.chat_template
@@ -101,7 +101,7 @@ def test_a_template_without_a_system_role_gets_the_prompt_in_the_question(
 
 
 def test_text_prompts_are_continued_as_they_are(make_trainer: Any, tokenizer: Any) -> None:
-    """A base model's prompts: no chat template is put around them."""
+    """Prompts of a base model are not wrapped in a chat template."""
     env = Environment([{"prompt": f"{i} + {i} =", "answer": str(2 * i)} for i in range(16)])
     trainer = make_trainer(env=env, max_steps=1, max_tokens=4)
     trainer.train()
@@ -110,7 +110,7 @@ def test_text_prompts_are_continued_as_they_are(make_trainer: Any, tokenizer: An
 
 
 def test_gradients_of_a_step_that_was_broken_off_are_forgotten(make_trainer: Any) -> None:
-    """Between two micro-batches; the next `train` begins without them."""
+    """After an interrupt between two micro-batches, the next `train` starts without their gradients."""
     trainer = make_trainer(max_steps=1)
     loss, calls = trainer._loss, []
 
@@ -129,7 +129,7 @@ def test_gradients_of_a_step_that_was_broken_off_are_forgotten(make_trainer: Any
 
 
 def test_a_failure_in_the_first_step_leaves_no_checkpoint(make_trainer: Any, tmp_path: Path) -> None:
-    """Nothing was trained, and a run could not resume from a step 0."""
+    """No checkpoint is saved if nothing was trained, because a run could not resume from step 0."""
     trainer = make_trainer()
 
     def fails(*args: Any) -> Any:

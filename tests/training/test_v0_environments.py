@@ -27,7 +27,7 @@ def one_answer(completion: Any) -> float:
 
 @pytest.mark.slow
 def test_it_learns_to_add(tmp_path: Path) -> None:
-    """The accuracy of the environment's own rubric rises by more than its interval, under its own prompt."""
+    """With the environment's own prompt and rubric, accuracy rises by more than its confidence interval."""
     parser = vf.Parser(extract_fn=stated)
     rubric = vf.Rubric(funcs=[accuracy, one_answer], weights=[1.0, 0.1], parser=parser)
     env = vf.SingleTurnEnv(

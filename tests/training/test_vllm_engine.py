@@ -69,7 +69,7 @@ def difference(engine: Vllm) -> float:
 
 
 def test_the_server_has_the_weights_of_each_step(connect: Any, server: StandIn, model: Any) -> None:
-    """To the bit, and nothing of before is cached; no memory is left behind."""
+    """The weights are bit-identical, earlier cache entries are dropped, and no shared memory is left behind."""
     engine = connect(server)
     for _ in range(3):
         change(model)
@@ -154,7 +154,7 @@ def test_nccl_needs_vllm_next_to_the_trainer(connect: Any, stand_in: Any) -> Non
 
 
 def test_a_server_has_one_trainer_at_a_time(connect: Any, server: StandIn) -> None:
-    """The error names the first one; when that is gone, the second gets the server."""
+    """The error names the first trainer, and once it has disconnected, the second one can connect."""
     first = connect(server)
     with pytest.raises(ServerError, match=rf"serves another trainer \(process {os.getpid()}\): wait for it"):
         connect(server)
@@ -176,7 +176,7 @@ def test_a_server_with_too_small_a_context_is_refused(connect: Any, server: Stan
 
 
 def test_completions_that_never_come_are_an_error(connect: Any, server: StandIn) -> None:
-    """The message names the setting; and the request does not keep the process from ending, after Ctrl-C say."""
+    """The error names the setting, and the pending request does not keep the process from exiting."""
     engine = connect(server, generation_timeout=0.3)
     server.waits_at = COMPLETIONS
     with pytest.raises(TrainingError, match=r"no completions within 0\.3 s.*engine\.generation_timeout"):
@@ -186,7 +186,7 @@ def test_completions_that_never_come_are_an_error(connect: Any, server: StandIn)
 
 
 def test_an_unhealthy_server_ends_the_wait(connect: Any, server: StandIn) -> None:
-    """Long before the deadline of a batch."""
+    """The error is raised long before the batch's timeout."""
     engine, start = connect(server), time.monotonic()
     engine.sick_s = 0.2
     server.waits_at, server.fails_at = COMPLETIONS, "/health"
@@ -199,7 +199,7 @@ def test_an_unhealthy_server_ends_the_wait(connect: Any, server: StandIn) -> Non
 def test_a_failed_request_is_retried_unless_it_is_refused(
     connect: Any, server: StandIn, status: int, attempts: int
 ) -> None:
-    """A server that refuses a request would refuse it again."""
+    """A rejected request is not retried, because it would be rejected again."""
     engine = connect(server)
     server.fails_at, server.status = COMPLETIONS, status
     before = server.asked.count(COMPLETIONS)
@@ -216,7 +216,7 @@ def test_a_retry_can_succeed(connect: Any, server: StandIn) -> None:
 
 @pytest.mark.parametrize("difference", [0.02, float("nan")])
 def test_rollouts_of_other_weights_end_the_run(connect: Any, server: StandIn, difference: float) -> None:
-    """Weights that arrived wrong show in the log-probabilities of what is sampled from them."""
+    """Wrong weights are detected through the log-probabilities of the rollouts."""
     engine = connect(server)
     engine.check_parity(0.005)
     with pytest.raises(TrainingError, match=r"does not use the trained weights: .* differ by (0.02|nan) on average"):
@@ -225,7 +225,7 @@ def test_rollouts_of_other_weights_end_the_run(connect: Any, server: StandIn, di
 
 @pytest.mark.parametrize(("top_p", "ahead", "checked"), [(1.0, 0, True), (0.9, 0, False), (1.0, 1, False)])
 def test_parity_is_checked_where_it_must_hold(make_trainer: Any, top_p: float, ahead: int, checked: bool) -> None:
-    """After each step; not of a truncated distribution, nor of rollouts from older weights."""
+    """Parity is checked after each step, except for truncated distributions and rollouts from older weights."""
     trainer = make_trainer(max_steps=1, max_tokens=4, top_p=top_p)
     trainer.engine_config = EngineConfig(kind="vllm", num_batches_ahead=ahead)
     seen: list[float] = []

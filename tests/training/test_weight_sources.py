@@ -37,7 +37,7 @@ def plain(config: Any) -> Any:
 
 
 def adapted(model: Any, **options: Any) -> Any:
-    """With an adapter that changes something, its copies of whole modules included."""
+    """Return the model with an adapter that changes its output, including its copies of whole modules."""
     torch.manual_seed(1)
     model = get_peft_model(model, LoraConfig(r=4, init_lora_weights=False, **options)).eval()
     with torch.no_grad():
@@ -49,7 +49,7 @@ def adapted(model: Any, **options: Any) -> Any:
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_sent_of_an_adapted_model_is_the_merged_model(case: str) -> None:
-    """Under the plain model's names, each once; the adapted model stays what it was to the bit."""
+    """Each weight is sent once under the plain model's name, and the adapted model stays bit-identical."""
     config, options = CASES[case]
     model = plain(config)
     names = [source.name for source in sources(model)]
@@ -94,7 +94,7 @@ def test_head_and_embedding_are_sent_even_if_they_are_one(family: str) -> None:
 def test_what_cannot_be_sent_is_refused(
     config: Any, reason: str, model: Any, tokenizer: Any, make_env: Any, make_args: Any
 ) -> None:
-    """In one line, when the trainer is made and before any request to a server."""
+    """The error is one line, raised when the trainer is created and before any request to a server."""
     from rg_env.training import GRPOTrainer
 
     with torch.no_grad():
@@ -106,7 +106,7 @@ def test_what_cannot_be_sent_is_refused(
 
 
 def test_quantized_weights_are_refused() -> None:
-    """Their contents are not numbers that could be merged."""
+    """Quantized weights cannot be merged."""
     model = plain(SERVED["llama, untied"])
     model.model.layers[0].mlp.down_proj.weight = torch.nn.Parameter(
         torch.zeros(8, 8, dtype=torch.uint8), requires_grad=False
@@ -116,7 +116,7 @@ def test_quantized_weights_are_refused() -> None:
 
 @given(sizes=st.lists(st.integers(0, 100), max_size=30), limit=st.integers(1, 120))
 def test_buckets_lose_nothing_and_keep_their_size(sizes: list[int], limit: int) -> None:
-    """In order; only what is larger than a bucket goes beyond it, alone."""
+    """Sources keep their order, and a bucket exceeds the limit only if it contains a single larger source."""
     parameters = [torch.nn.Parameter(torch.zeros(size, dtype=torch.uint8), requires_grad=False) for size in sizes]
     found = [Source(str(number), (each,), lambda: torch.zeros(0)) for number, each in enumerate(parameters)]
     made = list(buckets(found, limit))
