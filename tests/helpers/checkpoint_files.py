@@ -3,15 +3,12 @@
 `tests/publish/test_real_shards.py` reads files that were actually written by the trainers.
 """
 
-import contextlib
 import json
 import math
 import os
 import shutil
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -71,35 +68,6 @@ def tied(model: nn.Module) -> dict[str, str]:
 # --- DeepSpeed
 
 
-@contextlib.contextmanager
-def _deepspeed_classes() -> Iterator[tuple[Any, Any]]:
-    """Provide the DeepSpeed classes that pickles refer to, whether or not DeepSpeed is installed."""
-    names = {"deepspeed.runtime.zero.config": "ZeroStageEnum", "deepspeed.runtime.fp16.loss_scaler": "LossScaler"}
-    modules = {module: ModuleType(module) for module in ("deepspeed", *names)}
-    before = {module: sys.modules.get(module) for module in modules}
-    made = []
-    for module, name in names.items():
-        made.append(type(name, (), {"__module__": module, "__init__": _init, "__reduce__": _reduce}))
-        setattr(modules[module], name, made[-1])
-    sys.modules.update(modules)
-    try:
-        yield made[0], made[1]
-    finally:
-        for module, there in before.items():
-            if there is None:
-                del sys.modules[module]
-            else:
-                sys.modules[module] = there
-
-
-def _reduce(self: Any) -> Any:
-    return type(self), self.arguments
-
-
-def _init(self: Any, *arguments: Any) -> None:
-    self.arguments = arguments
-
-
 def write_zero(
     folder: Path,
     state: State,
@@ -111,6 +79,9 @@ def write_zero(
     half: bool = False,
 ) -> Path:
     """Write `global_step5` and `latest` in `folder`; returns the former. `half`: the module's weights are bfloat16."""
+    from deepspeed.runtime.fp16.loss_scaler import LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+
     shards = folder / "global_step5"
     shards.mkdir(parents=True)
     (folder / "latest").write_text("global_step5")
@@ -133,18 +104,17 @@ def write_zero(
         torch.save({**head, "frozen_param_fragments": fragments}, shards / f"{name}_model_states.pt")
     flat = [value.flatten() for value in trained.values()]
     padding = torch.full((-sum(map(len, flat)) % (2 * processes),), math.nan)
-    with _deepspeed_classes() as (stage_enum, loss_scaler):
-        for rank in range(processes if stage else 0):
-            optimizer: dict[str, Any] = {"zero_stage": stage_enum(stage), "loss_scaler": loss_scaler()}
-            if stage == 3:  # a part of each parameter
-                part = torch.cat([_split(value, processes)[rank] for value in flat])
-                optimizer |= {"partition_count": processes, "fp32_flat_groups": [part]}
-            else:  # a part of all of them, one after another
-                part = _split(torch.cat([*flat, padding]), processes)[rank]
-                optimizer |= {"partition_count": [processes], "single_partition_of_fp32_groups": [part]}
-            optimizer["base_optimizer_state"] = {"state": {0: {"exp_avg": torch.zeros_like(part)}}}
-            path = shards / f"{'bf16_' if half else ''}zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
-            torch.save({"optimizer_state_dict": optimizer, "ds_version": "0.19.8"}, path)
+    for rank in range(processes if stage else 0):
+        optimizer: dict[str, Any] = {"zero_stage": ZeroStageEnum(stage), "loss_scaler": LossScaler()}
+        if stage == 3:  # a part of each parameter
+            part = torch.cat([_split(value, processes)[rank] for value in flat])
+            optimizer |= {"partition_count": processes, "fp32_flat_groups": [part]}
+        else:  # a part of all of them, one after another
+            part = _split(torch.cat([*flat, padding]), processes)[rank]
+            optimizer |= {"partition_count": [processes], "single_partition_of_fp32_groups": [part]}
+        optimizer["base_optimizer_state"] = {"state": {0: {"exp_avg": torch.zeros_like(part)}}}
+        path = shards / f"{'bf16_' if half else ''}zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+        torch.save({"optimizer_state_dict": optimizer, "ds_version": "0.19.8"}, path)
     return shards
 
 
