@@ -5,13 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("psutil", reason="extras 'train' and 'eval' have it")
+from worker_pools import until
+
 from rg_env.jobs.slurm import SlurmJob, sbatch_script
 
 REPOSITORY = Path(__file__).parents[2]
@@ -22,14 +23,13 @@ CONFIG += "training: {rollouts_per_step: 168, per_device_train_batch_size: 1}\n"
 EVALUATION = "models: {base: tiny, other: org/model}\ntasks: leg_counting\n"
 
 
-# Appends one line to the log, in one write: what was called, how, and what became of it.
 HEAD = f"""#!{sys.executable} -I
-import json, os, signal, subprocess, sys, time
-def note(event, **more):
+import json, os, signal, socket, subprocess, sys, time
+signal.alarm(120)  # a test that fails leaves none behind
+def note(event, **more):  # appends one line to the log, in one write
     line = json.dumps({{"program": os.path.basename(sys.argv[0]), "event": event, **more}}) + "\\n"
     log = os.open(os.environ["STAND_IN_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(log, line.encode())
-signal.alarm(120)  # a test that fails leaves none behind
 def begin():
     note("began", arguments=sys.argv[1:], environment=dict(os.environ), folder=os.getcwd())
 def train():  # saves on SIGTERM, as the trainer does; a second one would end it at once
@@ -43,14 +43,19 @@ def train():  # saves on SIGTERM, as the trainer does; a second one would end it
     note("training")
     time.sleep(float(os.environ.get("STAND_IN_TRAINS_S", 0)))
     sys.exit(int(os.environ.get("STAND_IN_CODE", 0)))
+def serve():
+    signal.signal(signal.SIGTERM, lambda *_: (note("ended"), sys.exit(0)))
+    if os.environ.get("STAND_IN_SERVER") == "fails":
+        sys.exit("out of memory")
+    time.sleep(0.3)
+    listener = socket.create_server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])))
+    note("serving")
+    while True:
+        listener.accept()[0].close()
 """
-TRAINER = "begin()\ntrain()\n"
-
-
+RG_ENV = "begin()\nserve() if sys.argv[1] == 'vllm' else train()\n"
 # Its child trains. As torch's launcher does, it ends that when it gets a signal itself.
-LAUNCHER = (
-    HEAD
-    + """
+LAUNCHER = """
 if os.environ.get("STAND_IN_WORKER"):
     train()
 begin()
@@ -58,43 +63,15 @@ child = subprocess.Popen([sys.executable, "-I", *sys.argv], env={**os.environ, "
 signal.signal(signal.SIGTERM, lambda *_: (note("launcher told"), child.kill()))
 sys.exit(child.wait())
 """
-)
-SERVER = """
-import socket
-begin()
-signal.signal(signal.SIGTERM, lambda *_: (note("ended"), sys.exit(0)))
-if os.environ.get("STAND_IN_SERVER") == "fails":
-    sys.exit("out of memory")
-time.sleep(0.3)
-listener = socket.create_server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])))
-note("serving")
-while True:
-    listener.accept()[0].close()
-"""
-
-
-# Trains, or serves: `rg-env vllm`.
-RG_ENV = f"""{HEAD}
-if sys.argv[1] == "vllm":
-    exec({SERVER!r})
-exec({TRAINER!r})
-"""
-
-
 # The real one answers SIGTERM with SIGKILL for its tasks (srun_signal_mgr in Slurm's source), and so does this.
-SRUN = (
-    HEAD
-    + """
+SRUN = """
 begin()
 words = sys.argv[1:]
 options = [word for word in words if word.startswith("--")]
 command = words[next(n for n, word in enumerate(words) if not word.startswith("--")):]
 nodes = int(next(word for word in options if word.startswith("--nodes=")).split("=")[1])
 tasks = []
-def killed(*_):
-    for task in tasks:
-        task.kill()
-signal.signal(signal.SIGTERM, killed)
+signal.signal(signal.SIGTERM, lambda *_: [task.kill() for task in tasks])
 for node in range(nodes):
     own = {"SLURM_NODEID": str(node), "SLURM_PROCID": str(node), "SLURMD_NODENAME": f"node{node}"}
     tasks.append(subprocess.Popen(command, env={**os.environ, **own}))
@@ -102,13 +79,8 @@ note("tasks", pids=[task.pid for task in tasks])
 codes = [task.wait() for task in tasks]
 sys.exit(max(128 - code if code < 0 else code for code in codes))
 """
-)
-
-
 # Without cgroups the real one gives the signal to every process of a step, and so does this.
-SCANCEL = (
-    HEAD
-    + """
+SCANCEL = """
 import psutil
 begin()
 number = getattr(signal, "SIG" + sys.argv[1].removeprefix("--signal="))
@@ -118,13 +90,9 @@ with open(os.environ["STAND_IN_LOG"]) as log:
             for process in [task, *task.children(recursive=True)]:
                 process.send_signal(number)
 """
-)
-
-
-# With the packages of the test run, as the real .venv has them.
-PYTHON = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
-TOOLS = {"srun": SRUN, "scancel": SCANCEL, "module": "#!/bin/sh\n"}
-STAND_INS = {"rg-env": RG_ENV, "accelerate": LAUNCHER, "python": PYTHON}
+PYTHON = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'  # with the packages of the test run, as the real .venv has them
+TOOLS = {"srun": HEAD + SRUN, "scancel": HEAD + SCANCEL, "module": "#!/bin/sh\n"}
+STAND_INS = {"rg-env": HEAD + RG_ENV, "accelerate": HEAD + LAUNCHER, "python": PYTHON}
 
 
 def job(config: str = "vllm.yaml", **changes: Any) -> SlurmJob:
@@ -172,10 +140,8 @@ class Cluster:
             ["bash", str(script)],
             cwd="/",  # wherever it was submitted
             env={**environment, **variables},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
             text=True,
+            **dict.fromkeys(("stdout", "stderr"), subprocess.PIPE),
         )
 
     def run(self, asked: SlurmJob, **variables: str) -> tuple[int, str]:
@@ -187,12 +153,9 @@ class Cluster:
     def warn(self, asked: SlurmJob, trainers: int, **variables: str) -> int:
         """Once all train, send SIGTERM twice to the script's shell, like `--signal=B:TERM`; returns the exit code."""
         with self.start(asked, STAND_IN_TRAINS_S="60", **variables) as process:
-            deadline = time.monotonic() + 30
-            while len(self.records(event="training")) < trainers and time.monotonic() < deadline:
-                time.sleep(0.05)
+            assert until(lambda: len(self.records(event="training")) == trainers, 30)
             process.send_signal(signal.SIGTERM)
-            while not self.records(event="told") and time.monotonic() < deadline:
-                time.sleep(0.05)
+            assert until(lambda: bool(self.records(event="told")), 30)
             process.send_signal(signal.SIGTERM)  # another, while they save
             process.communicate(timeout=30)
         return process.returncode
