@@ -1,6 +1,5 @@
 """Resources of this machine: GPUs, vLLM, programs and ports. `nvidia-smi` is the only program that this module runs."""
 
-import errno
 import os
 import re
 import shutil
@@ -78,8 +77,6 @@ def port_problem(port: int) -> str | None:
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            return "something else is listening there"
         return os.strerror(error.errno or 0)  # str(error) would repeat the address
     return None
 

@@ -327,7 +327,7 @@ def test_what_listens_at_the_servers_port(serve: Callable[..., Any]) -> None:
     is_like(check(serve(**vllm).port), "failed *does not accept weights*another engine.port")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        is_like(machine.check_port(port), f"warning *{port}: something else is listening*any free port")
+        is_like(machine.check_port(port), f"warning *{port}: Address already in use*any free port")
     is_like(machine.check_port(port), f"ok *{port} is free")
     is_like(check(port), f"warning *nothing is listening*rg-env vllm served --host 127.0.0.1 --port {port}")
     away = planned(engine="vllm", host="nowhere.invalid")

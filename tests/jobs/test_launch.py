@@ -333,4 +333,4 @@ def test_a_port_in_use_is_said_before_anything_starts(rg_env: Run) -> None:
         port = taken.getsockname()[1]
         code, _, errors = rg_env("launch", "examples/train.py", "--model", "m", "--port", str(port))
     assert code == 2
-    assert f"cannot use 127.0.0.1:{port} (something else is listening there)" in errors
+    assert f"cannot use 127.0.0.1:{port} (Address already in use)" in errors
