@@ -426,7 +426,7 @@ def read_results(file: str | Path) -> Results:
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}") from error
     except ValidationError as error:
-        if b'"format"' not in content:
+        if content and b'"format"' not in content:
             remedy = f"; pass the folder of the run, {Path(file).parent}" if Path(file).suffix == ".jsonl" else ""
             raise InputError(f"{file} is not a results file from rg-env eval (results_*.json){remedy}") from error
         first = next(problems_in(Results, error))

@@ -158,6 +158,7 @@ def test_all_files_of_an_evaluation_make_one_plot(rg_env: Run) -> None:
         ("run.png", "run.png contains neither a training run (metrics.jsonl, eval_results/) nor an evaluation"),
         ("odd.svg --output ./odd.svg", "odd.svg is one of the input files: choose another name for the plot"),
         ("half.json", "half.json is damaged: "),
+        ("void.json", "void.json is damaged: "),
         ("list.json", "list.json is not a results file from rg-env eval (results_*.json)\n"),
         ("empty.jsonl", "empty.jsonl has nothing to draw: the run has not logged reward or eval/accuracy yet"),
         ("new.json", "new.json is damaged: it is not a results file of this version: format"),
@@ -185,7 +186,7 @@ def test_mistakes_are_one_line(arguments: str, message: str, rg_env: Run, folder
     write("asked.json", task_results({"b": 0.5}, seed=1))
     write("all.json", all_results([task_results({"a": 0.5}, task) for task in ("maze", "gcd")]))
     write("zero.json", task_results({"a": model_result(0, 0)}))
-    texts = {"odd.svg": "{}", "empty.jsonl": "", "half.json": '{"format": "rg_', "list.json": "[]"}
+    texts = {"odd.svg": "{}", "empty.jsonl": "", "void.json": "", "half.json": '{"format": "rg_', "list.json": "[]"}
     texts["new.json"] = Path("a.json").read_text().replace("evaluation/2", "evaluation/3")
     for name, text in texts.items():
         Path(name).write_text(text)
