@@ -5,12 +5,12 @@ tests/matrix/test_prime_rl.py loads the configs into prime-rl's own classes.
 
 import re
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
+from rg_env.core.config.files import leaves
 from rg_env.core.data.dataset import build_splits
 from rg_env.core.data.splits import Split
 from rg_env.core.prompts import SYSTEM_PROMPT
@@ -42,14 +42,6 @@ FIELDS = {
 }
 
 
-def leaves(table: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from leaves(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
-
-
 def rows(taskset: dict[str, Any]) -> list[Any]:
     counts = [taskset[f"num_{split}_examples"] if taskset["split"] == split else 0 for split in ("train", "eval")]
     train, evaluation, _ = build_splits(
@@ -75,19 +67,14 @@ def test_a_source_names_our_taskset_with_tasks_and_rewards_that_exist(name: str)
     assert {reward.name: reward.weight for reward in rewards}["correctness"] == 1.0
 
 
-def test_training_uses_training_questions_and_evaluations_the_others() -> None:
-    assert {SOURCES[source["name"]]["split"] for source in TRAIN} == {"train"}
-    assert {SOURCES[source["name"]]["split"] for source in EVAL} == {"eval"}
-
-
 def test_one_evaluation_asks_what_is_trained_on_and_one_what_is_not() -> None:
+    """Both use questions of the evaluation split, and their reward is the accuracy."""
     trained, same, held_out = (Mixture.parse(SOURCES[name]["gym"]) for name in SOURCES)
     assert same == trained
     assert not set(held_out.names) & set(trained.names)
-
-
-def test_the_reward_of_an_evaluation_is_the_accuracy() -> None:
+    assert {SOURCES[source["name"]]["split"] for source in TRAIN} == {"train"}
     for source in EVAL:
+        assert SOURCES[source["name"]]["split"] == "eval"
         assert SOURCES[source["name"]]["rewards"] == {"correctness": 1.0}
 
 

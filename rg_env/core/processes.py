@@ -400,7 +400,6 @@ class JsonProcess:
             f"from {module} import {function}; {function}()"
         )
         self._lock = threading.Lock()
-        self._reaped = False
         self._lines: deque[bytes] = deque()
         self._rest = b""
         self._last_error = ""
@@ -477,7 +476,7 @@ class JsonProcess:
     def signal_kill(self) -> None:
         """Send SIGKILL to the process and its group, without waiting for them to end."""
         with self._lock:
-            if not self._reaped:  # the process's id cannot be reused until the process is reaped
+            if self._process.returncode is None:  # the id cannot be reused until the process is reaped
                 _signal_group(self._process)
 
     def kill(self) -> None:
@@ -485,7 +484,6 @@ class JsonProcess:
         self.signal_kill()
         with self._lock:
             self._process.wait()
-            self._reaped = True
         if not self._log.closed:
             self._log.seek(0)
             lines = self._log.read().decode(errors="replace").strip().splitlines()
