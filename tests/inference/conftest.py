@@ -1,4 +1,4 @@
-"""The tiny policy behind an engine, and small random models of other families."""
+"""An engine with the tiny policy."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The embedded engine: reported tokens and log-probabilities are those that were sampled."""
+"""The embedded engine: the reported tokens and log-probabilities are those that were sampled."""
 
 import math
 import threading
@@ -32,15 +32,11 @@ def forward_passes(model: Any, watch: Callable[[tuple[int, ...]], None]) -> Iter
         yield
 
 
-def direct_logprobs(model: Any, prompt: list[int], got: Completion, temperature: float = 1.0) -> torch.Tensor:
-    """Log-probabilities of the completion by one plain forward pass."""
+def check_logprobs(model: Any, prompt: list[int], got: Completion, temperature: float = 1.0) -> None:
+    """Compare the log-probabilities of the completion with those of one plain forward pass."""
     with torch.no_grad():
         logits = model(torch.tensor([prompt + got.token_ids])).logits[0, len(prompt) - 1 : -1].float() / temperature
-    return torch.log_softmax(logits, -1).gather(-1, torch.tensor(got.token_ids)[:, None]).squeeze(-1)
-
-
-def check_logprobs(model: Any, prompt: list[int], got: Completion, temperature: float = 1.0) -> None:
-    expected = direct_logprobs(model, prompt, got, temperature)
+    expected = torch.log_softmax(logits, -1).gather(-1, torch.tensor(got.token_ids)[:, None]).squeeze(-1)
     torch.testing.assert_close(torch.tensor(got.logprobs), expected, atol=5e-4, rtol=1e-3)
 
 
@@ -49,7 +45,7 @@ def check_logprobs(model: Any, prompt: list[int], got: Completion, temperature: 
 def test_logprobs_are_those_of_a_direct_forward_pass(
     family: str, attention: str, tokenizer: Any, prompts: list[list[int]]
 ) -> None:
-    """Prompts of different lengths in one batch, several completions each, for each family of models."""
+    """A batch has prompts of different lengths with several completions each; all model families are covered."""
     model = random_model(FAMILIES[family], attn_implementation=attention)
     engine = EmbeddedEngine(model, tokenizer, seed=0)
     repeated = [prompt for prompt in prompts for _ in range(3)]
@@ -59,13 +55,17 @@ def test_logprobs_are_those_of_a_direct_forward_pass(
 
 
 def test_logprobs_with_a_temperature(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
-    """They are those of the tempered distribution, which is the one sampled from."""
+    """They are those of the tempered distribution, which is the one sampled from. A tiny temperature is greedy, because
+    dividing by it would overflow."""
     (got,) = engine.generate(prompts[:1], Sampling(temperature=0.5, max_tokens=24))
     check_logprobs(engine.model, prompts[0], got, 0.5)
+    (tiny,) = engine.generate(prompts[:1], Sampling(temperature=1e-40, max_tokens=24))
+    assert [tiny.token_ids] == [each.token_ids for each in engine.generate(prompts[:1], GREEDY)]
+    assert all(math.isfinite(value) for value in tiny.logprobs)
 
 
 def test_scores_are_those_of_a_direct_forward_pass(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
-    """Log-probabilities of each token after the first, and of the likeliest tokens at its position."""
+    """Scores are log-probabilities of each token after the first, and of the most likely tokens at its position."""
     (got,) = engine.generate(prompts[:1], GREEDY)
     scores = engine.score([*prompts[0], *got.token_ids], top=2)
     assert len(scores) == len(prompts[0]) + len(got.token_ids) - 1
@@ -75,15 +75,8 @@ def test_scores_are_those_of_a_direct_forward_pass(engine: EmbeddedEngine, promp
     assert all(len(best) == 2 and own <= max(best.values()) for own, best in scores)
 
 
-def test_a_tiny_temperature_is_greedy(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
-    """Dividing by it would overflow into NaN log-probabilities."""
-    (tiny,) = engine.generate(prompts[:1], Sampling(temperature=1e-40, max_tokens=24))
-    assert [tiny.token_ids] == [each.token_ids for each in engine.generate(prompts[:1], GREEDY)]
-    assert all(math.isfinite(value) for value in tiny.logprobs)
-
-
 def test_greedy_takes_the_likeliest_token(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
-    """Each token is the argmax of a plain forward pass, also next to rows that are sampled."""
+    """Each token is the argmax of a plain forward pass, even if other rows of the batch are sampled."""
     jobs = [Job(prompts[0], GREEDY), *(Job(prompts[0], Sampling(max_tokens=24)) for _ in range(5))]
     ids = engine.run(jobs)[0].token_ids
     with torch.no_grad():
@@ -92,7 +85,7 @@ def test_greedy_takes_the_likeliest_token(engine: EmbeddedEngine, prompts: list[
 
 
 def test_a_batch_answers_as_each_prompt_alone(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
-    """Greedy completions do not depend on the rest of the batch, nor on how it is cut."""
+    """Greedy completions do not depend on the rest of the batch, or on how it is split."""
     alone = [engine.generate([each], GREEDY)[0].token_ids for each in prompts]
     assert [got.token_ids for got in engine.generate(prompts, GREEDY)] == alone
     engine.max_batch_size = 3
@@ -100,7 +93,7 @@ def test_a_batch_answers_as_each_prompt_alone(engine: EmbeddedEngine, prompts: l
 
 
 def test_an_end_token_or_the_limit_ends_a_completion(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
-    """The end token is among the ids; limits are kept per completion, and the others continue."""
+    """The end token is one of the ids. Limits apply to each completion, and the others continue."""
     for got in engine.generate(prompts[1:2] * 40, Sampling(max_tokens=8)):
         ended = got.token_ids[-1] in engine.end_ids
         assert (got.finish_reason == "stop") == ended
@@ -112,7 +105,7 @@ def test_an_end_token_or_the_limit_ends_a_completion(engine: EmbeddedEngine, pro
 
 
 def test_a_watch_sees_each_token_and_can_end_a_completion(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
-    """As soon as it is drawn, in a batch that shrinks; the others continue."""
+    """The callback gets each token as soon as it is drawn, in a batch that shrinks; the others continue."""
     seen: dict[int, list[tuple[int, float]]] = {number: [] for number in range(12)}
 
     def watch(number: int) -> Callable[[int, float], bool]:
@@ -131,7 +124,7 @@ def test_a_watch_sees_each_token_and_can_end_a_completion(engine: EmbeddedEngine
 
 
 def test_long_completions_outgrow_the_first_cache_block(model: Any, tokenizer: Any, prompts: list[list[int]]) -> None:
-    """Log-probabilities stay right when the cache grows, several times over."""
+    """Log-probabilities remain correct when the cache grows several times."""
     engine = EmbeddedEngine(model, tokenizer, seed=0)
     engine.end_ids = frozenset([tokenizer.pad_token_id])  # never drawn: run to the limit
     (got,) = engine.generate(prompts[1:2], Sampling(max_tokens=200))
@@ -140,8 +133,8 @@ def test_long_completions_outgrow_the_first_cache_block(model: Any, tokenizer: A
 
 
 def test_a_shared_prompt_is_prefilled_once(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
-    """However many completions a group has; and finished sequences leave the batch, which never decodes more rows than
-    1 / 0.8 of those that still run."""
+    """This holds for any number of completions. Finished sequences leave the batch, which never has more than 1 / 0.8
+    times the rows that are still running."""
     shapes: list[tuple[int, ...]] = []
     with forward_passes(engine.model, shapes.append):
         results = engine.generate(prompts[:1] * 32 + prompts[1:2] * 32, Sampling(max_tokens=60))
@@ -154,7 +147,7 @@ def test_a_shared_prompt_is_prefilled_once(engine: EmbeddedEngine, prompts: list
 
 
 def test_samples_follow_the_distribution(engine: EmbeddedEngine, tokenizer: Any) -> None:
-    """First tokens of 4,000 completions against their probabilities: every frequency within five standard errors."""
+    """The frequencies of 4,000 first tokens are within five standard errors of their probabilities."""
     prompt = PromptEncoder(tokenizer)([{"role": "user", "content": "4 + 5 ="}])
     counts = torch.zeros(engine.config.vocab_size)
     for got in engine.generate([prompt] * 4000, Sampling(max_tokens=1)):
@@ -166,7 +159,7 @@ def test_samples_follow_the_distribution(engine: EmbeddedEngine, tokenizer: Any)
 
 
 def test_seeds_decide(model: Any, tokenizer: Any, prompts: list[list[int]]) -> None:
-    """The engine's seed, and a completion's own seed, independent of the rest of the batch."""
+    """Results depend on the engine's seed or the completion's own seed, but not on the rest of the batch."""
 
     def ids(seed: int, *seeds: int | None) -> list[list[int]]:
         jobs = [Job(prompts[0], Sampling(max_tokens=24), each) for each in seeds]
@@ -190,7 +183,7 @@ def test_seeds_decide(model: Any, tokenizer: Any, prompts: list[list[int]]) -> N
     ],
 )
 def test_truncation_keeps_the_right_tokens(settings: Sampling, allowed: set[int]) -> None:
-    """And renormalizes: the log-probabilities given are those of the truncated distribution."""
+    """The log-probabilities are those of the renormalized distribution."""
     probs = torch.tensor([[0.5, 0.3, 0.15, 0.05]])
     sampler = Sampler([Job([], settings)], 4, torch.device("cpu"), torch.Generator().manual_seed(0))
     drawn: dict[int, float] = {}
@@ -204,7 +197,7 @@ def test_truncation_keeps_the_right_tokens(settings: Sampling, allowed: set[int]
 
 
 def test_penalties_follow_their_formulas() -> None:
-    """Repetition counts the prompt; presence and frequency count what was generated."""
+    """The repetition penalty includes the prompt; presence and frequency penalties apply to generated tokens."""
     sampling = Sampling(0.0, repetition_penalty=2.0, presence_penalty=0.5, frequency_penalty=0.25)
     sampler = Sampler([Job([0, 1], sampling)], 4, torch.device("cpu"))
     logits = torch.tensor([[2.0, -2.0, 5.0, 1.0]])
@@ -216,7 +209,7 @@ def test_penalties_follow_their_formulas() -> None:
 
 
 def test_generation_leaves_the_model_as_it_was(model: Any, tokenizer: Any, prompts: list[list[int]]) -> None:
-    """Training mode, gradients and attention implementation."""
+    """Training mode, gradients and the attention implementation are unchanged."""
     model.train()
     try:
         EmbeddedEngine(model, tokenizer, seed=0).generate(prompts[:1], GREEDY)
@@ -233,7 +226,7 @@ def test_a_prompt_that_fills_the_context_is_refused(engine: EmbeddedEngine) -> N
 
 
 def test_an_error_in_the_model_is_an_engine_error(engine: EmbeddedEngine, prompts: list[list[int]]) -> None:
-    """It names its kind."""
+    """The message names its type."""
 
     def fail(_: object) -> None:
         raise RuntimeError("no memory")
@@ -243,7 +236,7 @@ def test_an_error_in_the_model_is_an_engine_error(engine: EmbeddedEngine, prompt
 
 
 def test_cancel_stops_within_a_token(model: Any, tokenizer: Any, prompts: list[list[int]]) -> None:
-    """A long generation in another thread ends at once; after `resume` the engine works again."""
+    """A long generation in another thread ends at once. After `resume`, the engine works again."""
     engine = EmbeddedEngine(model, tokenizer, seed=0)
     engine.end_ids = frozenset([tokenizer.pad_token_id])
     errors: list[Exception] = []

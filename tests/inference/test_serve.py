@@ -1,4 +1,4 @@
-"""`rg-env serve` as it is typed, on a real run of one step: a checkpoint is prompted as it was trained."""
+"""`rg-env serve` with a real run of one step: a checkpoint is prompted as in training."""
 
 import json
 import re
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 @contextmanager
 def served(*arguments: str) -> Iterator[openai.OpenAI]:
-    """A client of `rg-env serve`, in a process of its own."""
+    """A client of `rg-env serve`, which runs in a separate process."""
     command = [sys.executable, "-m", "rg_env.cli.main", "serve", "--port", "0", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -37,7 +37,7 @@ def served(*arguments: str) -> Iterator[openai.OpenAI]:
 
 
 def test_a_run_is_prompted_as_it_was_trained(tmp_path: Path) -> None:
-    """Unless a chat has the prompt, or a system message; or another prompt is given."""
+    """The prompt is not added to chats that have it or a system message; another prompt can be given."""
     run = tmp_path / "run"
     own = [
         *("training.max_steps=1", "training.rollouts_per_step=8", "training.per_device_train_batch_size=8"),

@@ -1,4 +1,4 @@
-"""The embedded engine's HTTP server, as OpenAI's client, lm-eval and others use it."""
+"""The embedded engine's HTTP server, as used by OpenAI's client, lm-eval and others."""
 
 import contextlib
 import copy
@@ -43,7 +43,7 @@ def client(server: LoopbackServer) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture
 def ask(client: openai.OpenAI) -> Ask:
-    """Makes one chat request."""
+    """Sends a chat request."""
     return lambda **body: client.chat.completions.create(
         **{"model": "tiny", "messages": MESSAGES, "max_tokens": 16, **body}
     )
@@ -51,7 +51,7 @@ def ask(client: openai.OpenAI) -> Ask:
 
 @pytest.fixture
 def complete(client: openai.OpenAI) -> Ask:
-    """Makes one request for a completion."""
+    """Sends a completion request."""
     return lambda **body: client.completions.create(**{"model": "tiny", "prompt": "1 + 2 =", "temperature": 0, **body})
 
 
@@ -61,7 +61,7 @@ def post(server: LoopbackServer, data: bytes) -> tuple[int, Any]:
 
 
 def test_a_response_has_text_usage_and_token_ids(ask: Ask, engine: EmbeddedEngine) -> None:
-    """With the extensions of vLLM that trainers use: tokens are `token_id:<int>`, each with its log-probability."""
+    """With vLLM's extensions for trainers, tokens are `token_id:<int>`, each with its log-probability."""
     extensions = {"return_tokens_as_token_ids": True, "skip_special_tokens": False, "top_k": -1, "min_p": 0.0}
     extensions |= {"repetition_penalty": 1.0, "include_stop_str_in_output": False}
     answer = ask(logprobs=True, extra_body=extensions, tools=None, stop=None)
@@ -77,7 +77,8 @@ def test_a_response_has_text_usage_and_token_ids(ask: Ask, engine: EmbeddedEngin
 
 
 def test_tokens_come_as_text_by_default(ask: Ask, server: LoopbackServer, client: openai.OpenAI) -> None:
-    """As from OpenAI's servers; no log-probabilities by default; `n` numbered choices. Health and models come first."""
+    """As with OpenAI's servers, log-probabilities are optional, and `n` choices are numbered. Health and models are
+    checked first."""
     assert httpx.get(f"{server.address}/health").status_code == 200
     assert [model.id for model in client.models.list()] == ["tiny"]
     parts = [{"type": "text", "text": MESSAGES[0]["content"][:9]}, {"type": "text", "text": MESSAGES[0]["content"][9:]}]
@@ -90,7 +91,7 @@ def test_tokens_come_as_text_by_default(ask: Ask, server: LoopbackServer, client
 
 
 def test_a_stream_adds_up_to_the_whole_response(ask: Ask, complete: Ask) -> None:
-    """Each token is an event; log-probabilities, finish reasons and usage come along."""
+    """Each token is an event; log-probabilities, finish reasons and usage are included."""
     whole = ask(seed=5, n=2, logprobs=True)
     chunks = list(ask(seed=5, n=2, logprobs=True, stream=True, stream_options={"include_usage": True}))
     for choice in whole.choices:
@@ -107,7 +108,7 @@ def test_a_stream_adds_up_to_the_whole_response(ask: Ask, complete: Ask) -> None
 
 
 def test_stop_strings_end_a_completion(ask: Ask, engine: EmbeddedEngine) -> None:
-    """They are not part of the text, streamed or not, and may begin and end within tokens."""
+    """They are not part of the text, streamed or not, and may start and end within tokens."""
     text = ask(temperature=0).choices[0].message.content
     for stop in (text[3:5], text[2:9], [text[6:8], text[4:6]]):
         first = min(text.index(each) for each in ([stop] if isinstance(stop, str) else stop))
@@ -120,7 +121,7 @@ def test_stop_strings_end_a_completion(ask: Ask, engine: EmbeddedEngine) -> None
 
 @given(st.text(max_size=30), st.lists(st.text(min_size=1, max_size=3), max_size=3))
 def test_text_grows_to_what_the_tokens_are(tokenizer: Any, text: str, stops: list[str]) -> None:
-    """Characters of several tokens come whole; what was sent never has to be taken back."""
+    """Characters of several tokens are sent whole, and sent text is never revised."""
     request = ChatRequest.model_validate({"messages": MESSAGES, "stop": stops})
     ids = tokenizer(text, add_special_tokens=False)["input_ids"] or [5]
     expected = tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
@@ -136,14 +137,14 @@ def test_text_grows_to_what_the_tokens_are(tokenizer: Any, text: str, stops: lis
 
 
 def test_a_seed_decides(ask: Ask) -> None:
-    """Whatever else the server samples; choices of one request differ."""
+    """The result does not depend on other requests; choices of one request differ."""
     texts = [[each.message.content for each in ask(seed=seed, n=4).choices] for seed in (3, 3, 4)]
     assert texts[0] == texts[1] != texts[2]
     assert len(set(texts[0])) > 1
 
 
 def test_a_prompt_can_be_scored(complete: Ask, engine: EmbeddedEngine) -> None:
-    """By its log-probabilities with `echo`, as lm-eval does it: given as text, or as tokens; several at once."""
+    """lm-eval scores prompts with `echo` and log-probabilities. Prompts may be text or tokens, one or several."""
     tokens = engine.tokenizer("1 + 2 = 3")["input_ids"]
     answer = complete(prompt=["1 + 2 = 3", "2"], echo=True, logprobs=1, max_tokens=1)
     assert answer.choices[0] == complete(prompt=tokens, echo=True, logprobs=1, max_tokens=1).choices[0]
@@ -161,7 +162,7 @@ def test_a_prompt_can_be_scored(complete: Ask, engine: EmbeddedEngine) -> None:
 
 
 def test_lm_eval_gets_the_same_as_from_the_model_itself(server: LoopbackServer, model: Any, tokenizer: Any) -> None:
-    """Its clients for both protocols: log-likelihoods, greedy or not, and generation up to a stop string."""
+    """Both of its clients agree on log-likelihoods, greedy or not, and on generation up to a stop string."""
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
     from lm_eval.models.openai_completions import LocalChatCompletion, LocalCompletionsAPI
@@ -205,8 +206,8 @@ UNSUPPORTED: dict[str, Any] = {
     ("said", "value"), [*((field, value) for field in REFUSED for value in REFUSED[field]), *UNSUPPORTED.items()]
 )
 def test_what_is_not_supported_is_refused(said: str, value: object) -> None:
-    """With a 400 that names the field, and the value where only other servers support it; only nulls are ignored, which
-    clients send for what they leave open."""
+    """The 400 response names the field, and the value if only other servers support it. Null values are ignored,
+    because clients send them for unset fields."""
     field = re.split("[.=]", said)[0]
     with pytest.raises(BadRequest) as caught:
         ChatRequest.parse({"messages": MESSAGES, field: value})
@@ -228,7 +229,7 @@ def test_what_is_not_supported_is_refused(said: str, value: object) -> None:
     ],
 )
 def test_refusals_are_openais_exceptions(ask: Ask, body: Any, error: type, words: str) -> None:
-    """Megabytes are refused without tokenizing them."""
+    """Megabytes are refused without being tokenized."""
     start = time.monotonic()
     with pytest.raises(error, match=words):
         ask(**body)
@@ -236,7 +237,7 @@ def test_refusals_are_openais_exceptions(ask: Ask, body: Any, error: type, words
 
 
 def test_a_template_that_refuses_is_a_bad_request(model: Any, tokenizer: Any) -> None:
-    """Its words are passed on; of system messages it may know nothing."""
+    """The template's message is passed on. A template may also reject system messages."""
     tokenizer = copy.copy(tokenizer)
     tokenizer.chat_template = (
         "{% for message in messages %}{% if message.role != 'user' %}{{ raise_exception('only users may speak') }}"
@@ -276,7 +277,7 @@ NAMES = st.sampled_from(["messages", "prompt", "model", "temperature", "top_k", 
 
 @given(st.dictionaries(NAMES, JSON, max_size=6) | JSON, st.sampled_from([ChatRequest, CompletionRequest]))
 def test_any_json_is_parsed_or_refused(body: object, kind: type[ChatRequest]) -> None:
-    """Nothing else is raised, whatever comes over the wire."""
+    """No other error is raised, whatever the request contains."""
     with contextlib.suppress(BadRequest):
         assert isinstance(kind.parse(body), kind)
 
@@ -298,7 +299,7 @@ NOT_UNICODE = "contains text that is not valid Unicode: unpaired surrogate '\\ud
     ],
 )
 def test_malformed_bodies_get_a_400(server: LoopbackServer, data: bytes, words: str) -> None:
-    """In the form that clients understand; one that is too large without being read to its end."""
+    """The response has the format that clients expect. A body that is too large is not read to its end."""
     status, body = post(server, data)
     assert (status, body["error"]["type"]) == (400, "BadRequestError")
     assert f"the body {words}" in body["error"]["message"] or not words
@@ -308,7 +309,7 @@ def test_malformed_bodies_get_a_400(server: LoopbackServer, data: bytes, words: 
 def test_clients_that_disconnect_do_not_disturb_others(
     server: LoopbackServer, client: openai.OpenAI, caplog: pytest.LogCaptureFixture, stream: bool, reset: bool
 ) -> None:
-    """In the middle of the head, of the body, of the answer, by closing or by a reset: nothing in the server's log."""
+    """They disconnect during the head, the body or the response, by closing or by a reset; the server logs nothing."""
     logging.getLogger("uvicorn.error").addHandler(caplog.handler)
     fields = {"model": "tiny", "messages": MESSAGES, "max_tokens": 60, "n": 4, "stream": stream}
     body = json.dumps(fields).encode()
@@ -363,7 +364,7 @@ def test_requests_that_wait_together_are_one_batch(server: LoopbackServer, engin
 
 
 def test_every_caller_gets_the_error_of_a_failed_batch(server: LoopbackServer, engine: EmbeddedEngine) -> None:
-    """A 500 with the error's text; in a stream, which has begun by then, an event."""
+    """The status is 500, with the error's text. In a stream, which has already started, the error is an event."""
 
     def fail(*_: object) -> None:
         raise RuntimeError("no memory")
@@ -379,7 +380,7 @@ def test_every_caller_gets_the_error_of_a_failed_batch(server: LoopbackServer, e
 
 
 def test_the_server_listens_on_loopback_only() -> None:
-    """A port in use, or none, is one clear line."""
+    """A port that is in use or does not exist gives a one-line error."""
     listener = api.bind(0)
     assert listener.getsockname()[0] == "127.0.0.1"
     with pytest.raises(InputError, match="choose another --port"):

@@ -1,4 +1,4 @@
-"""Tensors in memory that trainer and server share."""
+"""Tensors in memory shared by the trainer and the server."""
 
 import os
 import socket
@@ -29,7 +29,7 @@ shapes = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 @settings(deadline=None)
 @given(st.lists(st.tuples(shapes, st.sampled_from(DTYPES)), max_size=8), st.integers(0, 1000))
 def test_packed_tensors_come_out_as_they_went_in(wanted: list[tuple[tuple[int, ...], str]], seed: int) -> None:
-    """To the bit, whatever the type and shape: empty ones, single numbers, and such as are not contiguous."""
+    """Every bit is kept for any dtype and shape, including empty and non-contiguous tensors and scalars."""
     generator = torch.Generator().manual_seed(seed)
     tensors = []
     for number, (shape, dtype) in enumerate(wanted):
@@ -46,7 +46,7 @@ def test_packed_tensors_come_out_as_they_went_in(wanted: list[tuple[tuple[int, .
 
 
 def test_wider_numbers_are_rounded_and_others_stay() -> None:
-    """To what the server computes in."""
+    """They are rounded to the server's compute dtype."""
     tensors = [
         ("a", torch.tensor([1.00001])),
         ("b", torch.tensor([7])),
@@ -76,7 +76,7 @@ def path() -> Path:
 
 
 def test_both_sides_see_the_same_memory(path: Path) -> None:
-    """Also after the file is unlinked; no other user may read it."""
+    """This remains so after the file is unlinked. No other user may read it."""
     try:
         assert path.stat().st_mode & 0o777 == 0o600
         ours, theirs = mapped(path), mapped(path)
@@ -89,7 +89,7 @@ def test_both_sides_see_the_same_memory(path: Path) -> None:
 
 
 def test_only_such_files_are_mapped(path: Path, tmp_path: Path) -> None:
-    """Whoever reaches a server's port may name any."""
+    """Anyone who can reach a server's port can pass a path."""
     (tmp_path / path.name).write_bytes(b"x" * 10)
     (link := Path("/dev/shm") / f"rg-env-link-{os.getpid()}").symlink_to(tmp_path / path.name)
     try:

@@ -1,4 +1,4 @@
-"""Requests to a vLLM server over HTTP, against real local servers that are something else."""
+"""Requests to a vLLM server over HTTP, sent to local servers that are something else."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ MODELS = {"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 64}]}
 
 @contextlib.contextmanager
 def speaking(speak: Callable[[socket.socket], None]) -> Iterator[VllmServer]:
-    """A program that is not a web server: `speak` gets its first connection, once it has sent something."""
+    """A program that is not a web server: `speak` gets its first connection once it has received something."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
@@ -36,7 +36,8 @@ def speaking(speak: Callable[[socket.socket], None]) -> Iterator[VllmServer]:
 
 
 def test_no_server_is_one_clear_error() -> None:
-    """With the command that starts one; it is not awaited if, for example, its process has died."""
+    """The error gives the command that starts one. The client stops waiting if, for example, the server's process has
+    died."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         server = VllmServer("127.0.0.1", free.getsockname()[1])
@@ -49,7 +50,7 @@ def test_no_server_is_one_clear_error() -> None:
 
 
 def test_an_unhealthy_server_is_not_awaited_beyond_the_timeout(serve: Any) -> None:
-    """It listens, and answers with an error."""
+    """It listens, but responds with an error."""
     with pytest.raises(ServerError, match="answers /health with 500"):
         serve(health=(500, {})).wait(timeout_s=0.1)
 
@@ -59,7 +60,7 @@ HOSTS = ["a..b", "a" * 70 + ".com", "xn--a", "\u2603.x", "[::1", "", "a b", "a\n
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_an_invalid_host_is_one_line(host: str) -> None:
-    """httpx raises errors of several kinds."""
+    """httpx raises several kinds of errors."""
     server = VllmServer(host, 8000)
     with pytest.raises(ServerError):
         server.info()
@@ -72,13 +73,13 @@ def test_an_invalid_host_is_one_line(host: str) -> None:
     "answer", [(200, b"<html>"), (200, []), (200, {"data": []}), (200, {"data": [{"id": "gpt"}]}), (404, {})]
 )
 def test_other_servers_are_not_vllm(serve: Any, answer: tuple[int, Any]) -> None:
-    """A web site, another program, another kind of server."""
+    """A website, another program, or another kind of server."""
     with pytest.raises(ServerError, match="is not a vLLM server"):
         serve(models=answer).info()
 
 
 def test_a_plain_vllm_server_takes_no_weights(serve: Any) -> None:
-    """It was started without its development mode."""
+    """It was started without vLLM's development mode."""
     with pytest.raises(ServerError, match="does not accept weights"):
         serve(models=(200, MODELS)).info()
     whole = {"get_world_size": (200, {"world_size": 2}), "version": (200, {"version": "0.32.1"})}
@@ -88,7 +89,7 @@ def test_a_plain_vllm_server_takes_no_weights(serve: Any) -> None:
 
 
 def test_a_hung_server_is_not_awaited_forever() -> None:
-    """It accepts connections and never answers."""
+    """It accepts connections, but never responds."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = VllmServer("127.0.0.1", listener.getsockname()[1])
         start = time.monotonic()
@@ -100,13 +101,13 @@ def test_a_hung_server_is_not_awaited_forever() -> None:
 
 @pytest.mark.parametrize("spoken", [b"SSH-2.0-OpenSSH_9.2\r\n\r\n", b""])
 def test_a_program_that_does_not_speak_http_is_not_taken_for_a_free_port(spoken: bytes) -> None:
-    """The user would look for a server that did not start, where another program holds the port."""
+    """Otherwise, users would look for a server that did not start instead of the program that uses the port."""
     with speaking(lambda connection: connection.sendall(spoken)) as server:
         assert server.health_problem(timeout_s=5) == BREAKS_OFF
 
 
 def test_an_endless_body_is_not_read() -> None:
-    """Only its status matters; a time-out bounds the silence between two bytes, and not the whole."""
+    """Only the status matters. A timeout limits the time between two bytes, not the total time."""
     over = threading.Event()
 
     def endless(connection: socket.socket) -> None:
@@ -124,7 +125,7 @@ def test_an_endless_body_is_not_read() -> None:
 
 @pytest.mark.parametrize("body", [{}, {"tokens": None}, {"choices": []}, {"choices": [{"prompt_logprobs": [None]}]}])
 def test_malformed_answers_are_reported(serve: Any, body: dict[str, Any]) -> None:
-    """As those of a server of another version."""
+    """Servers of other versions may return them."""
     server = serve(tokenize=(200, body), completions=(200, body))
     with pytest.raises(ServerError, match="unexpected answer to /tokenize: "):
         server.tokenize("m", [])
@@ -150,7 +151,7 @@ def test_the_printed_command_listens_on_this_machine_only() -> None:
 
 @pytest.mark.parametrize(("gpus", "backend"), [(0, "rg_env_shm"), (1, "rg_env_shm"), (2, "nccl")])
 def test_vllm_is_started_so_that_it_takes_weights(gpus: int, backend: str) -> None:
-    """By the backend that the machine has; what the user adds comes last, and so wins."""
+    """The backend depends on the number of GPUs. The user's options come last, so they take precedence."""
     environment, command = vllm_command("tiny", ["--port", "9000", "--logprobs-mode", "raw_logprobs"], gpus)
     assert (Path(command[command.index("--model") + 1]) / "model.safetensors").is_file()
     assert environment["VLLM_SERVER_DEV_MODE"] == "1"

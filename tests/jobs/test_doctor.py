@@ -1,4 +1,4 @@
-"""`rg-env doctor` on this doctor."""
+"""`rg-env doctor` on this machine."""
 
 import json
 import os
@@ -20,13 +20,13 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(scope="session")
 def gpus_here() -> machine.Gpus:
-    """What torch sees on this machine, measured once, because it takes seconds."""
+    """The GPUs that torch sees on this machine, measured once, because it takes seconds."""
     return machine.ask_gpus()
 
 
 @pytest.fixture
 def doctor(rg_env: Run, monkeypatch: pytest.MonkeyPatch, gpus_here: machine.Gpus) -> Run:
-    """Runs the command in an empty folder; gives exit code, standard output and standard error."""
+    """Runs the command in an empty folder; returns exit code, standard output and standard error."""
     monkeypatch.setattr(machine, "ask_gpus", lambda: gpus_here)
     return lambda *arguments: rg_env("doctor", *arguments)
 
@@ -59,7 +59,7 @@ def test_this_machine_can_train_the_tiny_policy(doctor: Run, tmp_path: Path, env
 
 
 def test_every_problem_is_reported_with_its_fix(doctor: Run) -> None:
-    """Not only the first one; exit code 1."""
+    """All problems are reported, and the exit code is 1."""
     code, text, _ = doctor("--model", "tiny", "--num-generations", "7", "--max-prompt-length", "20")
     assert code == 1
     failed = {name: line for name, line in by_name(text).items() if line.startswith("failed ")}
@@ -70,7 +70,7 @@ def test_every_problem_is_reported_with_its_fix(doctor: Run) -> None:
 
 
 def test_a_config_is_checked_with_all_that_it_evaluates(doctor: Run, config: str, tmp_path: Path) -> None:
-    """Overrides count, and fixes name its keys."""
+    """Overrides apply, and fixes name the config's keys."""
     out = f"output.dir={tmp_path / 'out'}"
 
     def lines(*overrides: str) -> dict[str, str]:
@@ -98,7 +98,7 @@ def test_a_config_is_checked_with_all_that_it_evaluates(doctor: Run, config: str
 
 
 def test_a_config_with_own_data_is_checked(doctor: Run, config: str, tmp_path: Path) -> None:
-    """Prompt lengths are those of the file's rows; data on the Hub is not downloaded for them."""
+    """Prompt lengths are those of the file's rows; data on the Hub is not downloaded to measure them."""
     rows = [{"question": f"{number} + 1", "answer": number + 1} for number in range(30)]
     (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     own = ["tasks=null", "splits.num_eval_examples=6", "evaluation=null", f"output.dir={tmp_path / 'out'}"]
@@ -117,7 +117,7 @@ def test_a_config_with_own_data_is_checked(doctor: Run, config: str, tmp_path: P
 
 
 def test_a_missing_default_model_is_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As a run does it; a model that was named must exist."""
+    """A run replaces it, too; a model given by the user must exist."""
     device = {"index": 0, "capability": [8, 0], "free": 80 * 2**30, "problem": ""}
     gpus = machine.Gpus(["0, GPU"], torch={"version": "2.8.0", "cuda": "12.8", "devices": [device]})
     monkeypatch.setattr("rg_env.inference.models.DEFAULT_GPU_MODEL", str(tmp_path / "nowhere"))
@@ -129,7 +129,7 @@ def test_a_missing_default_model_is_replaced(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_records(doctor: Run) -> None:
-    """`--json`, also for a model that does not exist."""
+    """`--json` also reports a model that does not exist."""
     code, text, _ = doctor("--json", "--model", os.devnull)
     assert code == 1
     records = {record["name"]: record for record in json.loads(text)}
@@ -150,7 +150,7 @@ def test_records(doctor: Run) -> None:
     ],
 )
 def test_bad_input_exits_with_code_2(doctor: Run, config: str, arguments: list[str], words: str) -> None:
-    """Before anything is checked."""
+    """It is reported before anything is checked."""
     code, text, errors = doctor(*(config if argument == "CONFIG" else argument for argument in arguments))
     assert (code, text) == (2, "")
     assert words in errors

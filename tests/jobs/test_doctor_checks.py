@@ -49,7 +49,7 @@ KEYS = {"host": "engine.host", "port": "engine.port", "engine": "engine.kind", "
 
 
 def planned(processes: int = 1, **options: Any) -> PlannedRun:
-    """A run that options describe, of a model other than the tiny one."""
+    """A run described by options, with a model other than the tiny policy."""
     given = {KEYS.get(name, f"training.{name}"): value for name, value in options.items()}
     return PlannedRun.of_options({"model.name": "org/model", **given}, processes)
 
@@ -59,12 +59,12 @@ NOT_REQUESTED = PlannedRun.of_options({})
 
 
 def is_like(check: Check, pattern: str) -> None:
-    """`pattern` has the status, and words of the finding and the fix, between asterisks."""
+    """Compare a check's line with `pattern`: the status, then parts of the finding and the fix, between asterisks."""
     assert fnmatchcase(check.line(), f"{pattern}*"), check.line()
 
 
 def probe(*devices: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """What `probe_torch` returns on a machine with `devices`."""
+    """The result of `probe_torch` on a machine with `devices`."""
     whole = {"capability": [8, 0], "free": 80 * GIB, "problem": ""}
     all_devices = [{"index": index, **whole, **device} for index, device in enumerate(devices)]
     return {"version": "2.8.0", "cuda": "12.8", "problem": "", "devices": all_devices, **changes}
@@ -72,7 +72,7 @@ def probe(*devices: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def ask(monkeypatch: pytest.MonkeyPatch, environ: Callable[..., None]) -> Callable[..., machine.Gpus]:
-    """What the machine reports if `nvidia-smi` prints `output`, and torch finds `found`."""
+    """Returns what the machine reports if `nvidia-smi` prints `output` and torch finds `found`."""
 
     environ(CUDA_VISIBLE_DEVICES=None)
 
@@ -111,7 +111,7 @@ def ask(monkeypatch: pytest.MonkeyPatch, environ: Callable[..., None]) -> Callab
     ],
 )
 def test_gpus(ask: Callable[..., machine.Gpus], output: str, code: int, found: Any, run: Any, pattern: str) -> None:
-    """The driver, torch, and the number of processes must agree."""
+    """The driver, torch and the number of processes must be consistent."""
     is_like(machine.check_gpus(ask(output, code, found), run), pattern)
 
 
@@ -144,7 +144,7 @@ def memory(run: PlannedRun, free: int, *lengths: list[int]) -> Check:
 
 
 def test_memory_is_estimated_for_the_micro_batch_that_is_computed() -> None:
-    """A process's share of a step, if that is smaller than `per_device_train_batch_size`."""
+    """It is a process's share of a step if that is smaller than `per_device_train_batch_size`."""
     sizes = {"rollouts_per_step": 32, "num_generations": 8}
     large, share = (memory(planned(8, **sizes, per_device_train_batch_size=size), 100).finding for size in (64, 4))
     assert large == share
@@ -221,7 +221,7 @@ def test_a_line_is_one_line() -> None:
 
 
 def test_a_trainer_that_cannot_be_imported() -> None:
-    """The missing package is named; only a run that was described needs it."""
+    """The missing package is named; it is a failure only if a run was described."""
     code = """
 import sys
 sys.modules["accelerate"] = None
@@ -287,14 +287,14 @@ def test_weights_in_the_hubs_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_a_preset_for_small_gpus_is_recommended(given: dict[str, Any], gigabytes: float, presets: list[str]) -> None:
-    """The one of the same model and method, if there is one for the memory."""
+    """It is for the same model and method if such a preset fits the memory."""
     folder = Path(__file__).parents[2] / "configs" / "models"
     found = preset_for(PlannedRun.of_options(given).config, int(gigabytes * 1e9), folder)
     assert [file.stem for file in found] == presets
 
 
 def test_tokens_that_engines_must_hold() -> None:
-    """The embedded engine caches evaluations too; a server must accept the longest prompt of them."""
+    """The embedded engine also caches evaluations; a server must accept their longest prompt."""
     lengths = PromptLengths([20], [50], [90] * 9)
 
     def run(engine: str = "embedded", **evaluation: Any) -> PlannedRun:
@@ -312,7 +312,7 @@ def test_tokens_that_engines_must_hold() -> None:
 
 
 def test_what_listens_at_the_servers_port(serve: Callable[..., Any]) -> None:
-    """Nothing, the right server, another model, too short a context, another kind of server."""
+    """Nothing, a suitable server, another model, too short a context, or another kind of server."""
     model = {"id": "served", "owned_by": "vllm", "max_model_len": 512}
     vllm = {"health": (200, {}), "models": (200, {"data": [model]}), "version": (200, {"version": "0.32.0"})}
 
@@ -336,7 +336,7 @@ def test_what_listens_at_the_servers_port(serve: Callable[..., Any]) -> None:
 
 
 def test_room_for_checkpoints(tmp_path: Path) -> None:
-    """One must fit; all should."""
+    """It is a failure if no checkpoint fits, and a warning if not all do."""
     free = shutil.disk_usage(tmp_path).free
     run = planned(output_dir=str(tmp_path / "run"))  # 200 steps, a checkpoint every 100
     is_like(machine.check_output(run, 1000), "ok *for 2 checkpoints of 0 MB")

@@ -1,4 +1,4 @@
-"""`rg-env launch`: its two commands, the mistakes that it reports before anything starts, and its dry run."""
+"""`rg-env launch`: its two commands, errors reported before anything starts, and its dry run."""
 
 import contextlib
 import json
@@ -34,7 +34,7 @@ ONE = Machine(gpus=("0",), vllm="0.32.0", programs=Path("bin"))
 
 @pytest.fixture(autouse=True)
 def repository(folder: Path) -> Path:
-    """The working directory with scripts, a config and accelerate configurations."""
+    """The working directory with scripts, a config and accelerate configs."""
     for name in ("examples/train.py", "examples/notes.txt", "configs/zero3.yaml", "configs/zero3_cpu.yaml"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).touch()
@@ -59,7 +59,7 @@ def options(**changes: Any) -> LaunchOptions:
     ],
 )
 def test_gpus_are_split(vllm: str | None, training: str | None, visible: str, expected: tuple[str, str]) -> None:
-    """By default one for vLLM and the others to train on; a single one is shared."""
+    """By default, vLLM gets one GPU and training the others; a single GPU is shared."""
     asked = [None if ids is None else tuple(ids) for ids in (vllm, training)]
     assert tuple("".join(ids) for ids in split_gpus(asked[0], asked[1], tuple(visible))) == expected
 
@@ -97,7 +97,7 @@ DEEPSPEED = "bin/accelerate launch --config-file configs/zero3.yaml --num-proces
     ],
 )  # fmt: skip
 def test_the_two_commands(machine: Machine, changes: dict[str, Any], server: str, trainer: str) -> None:
-    """As they are typed into two terminals."""
+    """They can be typed into two terminals."""
     commands = make_commands(options(**changes), machine)
     assert commands.server.shell() == server
     assert commands.trainer.shell() == trainer.replace("PYTHON", Path(sys.executable).name)
@@ -105,14 +105,14 @@ def test_the_two_commands(machine: Machine, changes: dict[str, Any], server: str
 
 
 def test_the_environment_reaches_both_programs_and_is_not_printed(environ: Callable[..., None]) -> None:
-    """The user's cache size of a server on a CPU is kept; secrets are inherited."""
+    """The user's cache size of a server on a CPU is kept, and secrets are inherited."""
     environ(VLLM_CPU_KVCACHE_SPACE="4", HF_TOKEN="hf_secret")
     assert "VLLM_CPU_KVCACHE_SPACE" not in make_commands(options(), CPU).server.environment
     assert "hf_secret" not in dry_run(options())
 
 
 def test_an_accelerate_config_is_given_or_found(repository: Path) -> None:
-    """Also for one process; found next to the script's folder if the working directory is another."""
+    """It also applies to one process, and is found near the script from another working directory."""
     given = make_commands(options(accelerate_config="run.yaml"), ONE).trainer.arguments
     assert given[:6] == ("bin/accelerate", "launch", "--config-file", "run.yaml", "--num-processes", "1")
     with contextlib.chdir("configs"):
@@ -158,8 +158,8 @@ def test_what_cannot_be_met(machine: Machine, changes: dict[str, Any], words: st
 def test_gpus_of_the_server_are_divided_as_the_heads_allow(
     tmp_path: Path, heads: int, groups: int, given: Any, gpus: int, expected: tuple[int, int] | None
 ) -> None:
-    """Copies of the model use the GPUs that tensor parallelism cannot. Sizes that do not divide the heads are an error
-    before the server starts, which would take a minute to report it."""
+    """Replicas use the GPUs that tensor parallelism cannot. Sizes that do not divide the heads are reported before the
+    server starts, which takes a minute."""
     config = {"text_config": {"num_attention_heads": heads, "num_key_value_heads": groups}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     if expected:
@@ -171,7 +171,7 @@ def test_gpus_of_the_server_are_divided_as_the_heads_allow(
 
 @pytest.mark.parametrize("model", ["org/model", "no such folder", "x" * 300, "../.."])
 def test_heads_of_a_model_that_is_not_here_are_not_checked(model: str) -> None:
-    """The plan says that the size is a guess, unless it was given."""
+    """The plan reports that the size is a guess, unless it was given."""
     assert parallel_sizes(None, None, 7, model) == (1, 7)
     assert parallel_sizes(None, None, 6, model) == (2, 3)
     with pytest.raises(InputError, match=r"--tensor-parallel-size 4 x .* the number of vLLM's GPUs, 6$"):
@@ -209,7 +209,7 @@ def test_what_is_not_installed(machine: Machine, words: str) -> None:
     ],
 )
 def test_visible_gpus(variable: Any, listed: Any, expected: Any, repository: Path, environ: Any) -> None:
-    """GPUs that the environment names, or all that nvidia-smi lists, if there is such a program."""
+    """The GPUs are those in the environment variable, or all that nvidia-smi lists, if it is installed."""
     if listed is not None:
         (repository / "nvidia-smi").write_text(f"#!/bin/sh\nprintf %s {shlex.quote(listed)}\n")
         (repository / "nvidia-smi").chmod(0o755)
@@ -222,7 +222,7 @@ def test_visible_gpus(variable: Any, listed: Any, expected: Any, repository: Pat
     [("5.19.0", None), ("5.23.0", "vLLM 0.32.0 requires transformers <5.20,>=5.16.1, but 5.23.0 is installed: ")],
 )
 def test_a_transformers_that_vllm_does_not_support(transformers: str, problem: str | None, tmp_path: Path) -> None:
-    """Reported before a server starts, which would end with a traceback."""
+    """It is reported before a server starts, which would end with a traceback."""
     requires = ["torch==2.13.0", 'transformers<4; extra == "old"', "transformers<5.20,>=5.16.1"]
     for name, version in {"vllm": "0.32.0", "vllm-cpu": "0.32.0", "transformers": transformers}.items():
         (folder := tmp_path / f"{name.replace('-', '_')}-{version}.dist-info").mkdir()
@@ -247,7 +247,7 @@ def test_a_dry_run_prints_commands_for_another_machine(rg_env: Run) -> None:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM for CPUs and all programs are installed, as far as the check can see."""
+    """Makes it look as if vLLM for CPUs and all programs were installed."""
     monkeypatch.setattr(Machine, "here", classmethod(lambda cls: CPU))
     monkeypatch.setattr(Machine, "check_installed", lambda self, *programs: None)
 
@@ -306,14 +306,14 @@ def test_a_config_trains_with_the_server_that_is_started(rg_env: Run) -> None:
 
 
 def test_gpus_that_stay_idle_are_named() -> None:
-    """Those that neither program uses."""
+    """Neither program uses them."""
     plan = make_commands(LaunchOptions("run.yaml", gpus=("1", "2"), processes=1), NODE).plan
     assert "warning: the run leaves GPUs 2,3 idle: use more --processes, --gpus or --vllm-gpus" in plan
     assert not any("warning" in line for line in make_commands(LaunchOptions("run.yaml"), NODE).plan)
 
 
 def test_the_server_accepts_the_prompts_of_held_out_tasks(repository: Path) -> None:
-    """Which max_prompt_length does not bound; they are measured."""
+    """max_prompt_length does not limit them, so they are measured."""
     long = "{task: word_sorting, config: {min_words: 90, max_words: 100}, num_examples: 2}"
     held_out = f"evaluation: {{tasks: {{long: {long}}}}}"
     (repository / "held_out.yaml").write_text(RUN.replace("org/model", "tiny") + held_out)

@@ -1,4 +1,4 @@
-"""`rg-env slurm`: what its scripts say, what it refuses, and the scripts run with stand-ins for Slurm."""
+"""`rg-env slurm`: the contents of its scripts, rejected options, and scripts run with stand-ins for Slurm."""
 
 import contextlib
 import json
@@ -31,8 +31,8 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def checkout(tmp_path: Path, environ: Callable[..., None]) -> Iterator[Path]:
-    """A working directory with a space and a quote in its name, a config for each engine and one for an evaluation, and
-    an environment."""
+    """A working directory with a space and a quote in its name, configs for each engine and for an evaluation, and a
+    virtual environment."""
     folder = tmp_path / "my team's checkout"
     shutil.copytree(REPOSITORY / "configs", folder / "configs")
     for kind in ("embedded", "vllm"):
@@ -50,7 +50,7 @@ def cluster(checkout: Path) -> Cluster:
 
 
 def sbatch_options(script: str) -> set[str]:
-    """The options that sbatch reads: lines that begin with #SBATCH, up to the first command."""
+    """The options that sbatch reads: lines that start with #SBATCH, up to the first command."""
     head = script[: script.index("\nset -euo pipefail")]
     return {line.removeprefix("#SBATCH ") for line in head.splitlines() if line.startswith("#SBATCH ")}
 
@@ -133,14 +133,14 @@ def test_impossible_jobs_are_refused_in_one_line(checkout: Path, changes: dict[s
 
 @pytest.mark.parametrize("file", sorted((REPOSITORY / "configs" / "eval").iterdir()), ids=lambda file: file.name)
 def test_shipped_evaluations_are_jobs(checkout: Path, file: Path) -> None:
-    """On all GPUs of a node."""
+    """They use all GPUs of a node."""
     script = sbatch_script(job(f"configs/eval/{file.name}", gpus=8))
     assert f"set -- configs/eval/{file.name} \\\n  serving.kind=vllm" in script
     assert 'rg-env eval "$@" --resume' in script
 
 
 def test_the_batch_must_fit_the_processes_that_train(checkout: Path) -> None:
-    """The processes of the job, not the one that writes the script."""
+    """It is checked for the job's processes, not for the process that writes the script."""
     keys = ("per_device_train_batch_size=2", "rollouts_per_step=16", "num_generations=8")
     two_groups = tuple(f"training.{key}" for key in keys)
     sbatch_script(job(gpus=3, nodes=2, overrides=two_groups))
@@ -184,7 +184,7 @@ def test_the_command_writes_a_file_once_and_prints_how_to_submit_it(checkout: Pa
 
 
 def test_gpus_that_stay_idle_are_named(checkout: Path) -> None:
-    """In the script's head, which the command prints."""
+    """They are in the script's header, which the command prints."""
     embedded = "\n# warning: engine.kind=embedded generates on one GPU while 7 wait; engine.kind=vllm uses all GPUs\n"
     assert embedded in sbatch_script(JOBS["8 GPUs, embedded"])
     two = sbatch_script(job(gpus=8, nodes=2, vllm_gpus=2, overrides=("model.name=org/model",)))
@@ -235,7 +235,7 @@ SOME_GPUS = "GPU-aa,GPU-bb,GPU-cc,GPU-dd,4,5,6,7"
 def test_a_job_runs_one_program(
     cluster: Cluster, name: str, variables: dict[str, str], program: str, words: str
 ) -> None:
-    """In the working directory, with its environment, and on the GPUs that Slurm names. The program's exit code is the
+    """It runs in the working directory, with its virtual environment, on the GPUs named by Slurm. Its exit code is the
     job's."""
     assert cluster.run(JOBS[name], STAND_IN_CODE="37", **variables) == (37, "")
     call = cluster.call(program)
@@ -256,7 +256,8 @@ def test_an_evaluation_in_another_folder_on_the_embedded_engine(cluster: Cluster
 
 @pytest.mark.slow
 def test_two_nodes(cluster: Cluster) -> None:
-    """A server on the first one's first GPU; when it serves, trainers on both, which meet on the first."""
+    """A server uses the first GPU of the first node. Once it is healthy, both nodes train, with the first one as
+    rendezvous."""
     asked = job(gpus=8, nodes=2, overrides=("model.name=org/model", "training.max_prompt_length=512"))
     assert cluster.run(asked, STAND_IN_CODE="37") == (37, "")
     server = cluster.call("rg-env")
@@ -280,7 +281,7 @@ def test_two_nodes(cluster: Cluster) -> None:
 
 @pytest.mark.slow
 def test_a_server_that_does_not_come_up_ends_the_job(cluster: Cluster) -> None:
-    """With one line that names the log, before any trainer starts."""
+    """One line names the log, before any trainer starts."""
     code, errors = cluster.run(JOBS["two nodes"], STAND_IN_SERVER="fails")
     assert code == 1
     assert errors == f"vLLM exited, or was not ready after 20 minutes: see vllm-{JOB}-vllm.log\n"
@@ -291,7 +292,7 @@ def test_a_server_that_does_not_come_up_ends_the_job(cluster: Cluster) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("asked", "trainers"), [*zip(JOBS.values(), [1, 1, 1, 1, 2, 1, 1, 1], strict=True)], ids=JOBS)
 def test_the_warning_lets_each_trainer_save(cluster: Cluster, asked: SlurmJob, trainers: int) -> None:
-    """Each gets one signal, its launcher none; the job waits for all, and ends with their exit code."""
+    """Each trainer gets one signal, and its launcher none; the job waits for all and returns their exit code."""
     code = cluster.warn(asked, trainers, **ARRAY)
     events = [record["event"] for record in cluster.records()]
     assert [events.count(event) for event in ("told", "saved", "launcher told")] == [trainers, trainers, 0]
@@ -301,7 +302,7 @@ def test_the_warning_lets_each_trainer_save(cluster: Cluster, asked: SlurmJob, t
 
 
 def test_a_requeued_job_goes_on_in_its_folder(cluster: Cluster) -> None:
-    """A new job gets a fresh one, unless it is given that of an older job."""
+    """A new job gets a new folder, unless it is given an older job's."""
     folders = []
     old = {"SLURM_JOB_ID": "4713", "RG_ENV_OUTPUT_DIR": f"outputs/vllm-{JOB}"}
     for variables in ({}, {"SLURM_RESTART_COUNT": "1"}, {"SLURM_JOB_ID": "4712"}, old):
@@ -313,7 +314,7 @@ def test_a_requeued_job_goes_on_in_its_folder(cluster: Cluster) -> None:
 
 
 def test_jobs_of_a_sweep_have_points_and_folders_of_their_own(cluster: Cluster) -> None:
-    """By their number, from 1, seeds innermost; and leave what `rg-env compare` reads."""
+    """Points are numbered from 1, with seeds innermost, and leave the files that `rg-env compare` reads."""
     asked = JOBS["a sweep"]
     points = [(rate, seed) for rate in ("1e-06", "2e-06") for seed in (0, 1)]
     for number, (rate, seed) in enumerate(points, 1):
@@ -342,7 +343,7 @@ def test_a_job_without_a_point_and_a_folder_of_another_sweep_end_at_once(cluster
 
 
 def test_the_folder_of_the_config_is_where_runs_go(cluster: Cluster) -> None:
-    """Each job has one of its own below it, whatever its name."""
+    """Each job has its own folder below it, whatever its name."""
     root = '/scratch/$USER `id` "x": #1'
     cluster.run(job(overrides=(f"output.dir={json.dumps(root)}",)))
     *_, last = [word for word in cluster.call("rg-env")["arguments"] if word.startswith("output.dir")]
@@ -350,7 +351,7 @@ def test_the_folder_of_the_config_is_where_runs_go(cluster: Cluster) -> None:
 
 
 def test_caches_are_passed_on_and_nothing_else(cluster: Cluster, environ: Callable[..., None]) -> None:
-    """The paths that are set when the script is written, but no keys."""
+    """Paths set when the script is written are passed on, but not keys."""
     environ(HF_HOME="/scratch/$(touch pwned) of 'us'/hf", RG_ENV_CACHE="", HF_TOKEN="hf_secret")
     assert cluster.run(JOBS["one GPU"]) == (0, "")
     environment = cluster.call("rg-env")["environment"]
@@ -364,7 +365,7 @@ HOSTILE = 'a b\'s "$(touch pwned)" `touch pwned`; touch pwned & #'
 
 @pytest.mark.slow
 def test_hostile_names_are_only_names(cluster: Cluster) -> None:
-    """Of the working directory, the config and in settings: they arrive as they are, and nothing runs."""
+    """Names of the working directory and the config, and settings, arrive unchanged, and none is executed."""
     folder = cluster.checkout.parent / HOSTILE
     (folder / ".venv/bin").mkdir(parents=True)
     (folder / "configs").symlink_to(cluster.checkout / "configs")

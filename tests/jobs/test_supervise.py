@@ -1,7 +1,5 @@
-"""A server and a trainer as one run: real processes, small Python programs in place of vLLM and the trainer.
-
-Each run is a process of its own, as for a user, whose console output, exit code, logs and processes are checked.
-"""
+"""A server and a trainer as one run, with small Python programs in place of vLLM and the trainer. Each run is a
+separate process, whose console output, exit code, logs and child processes are checked."""
 
 import json
 import signal
@@ -73,7 +71,7 @@ Start = Callable[..., Any]
 
 @pytest.fixture
 def start(tmp_path: Path, start_program: Start) -> Start:
-    """Starts a run of these programs."""
+    """Starts a run of these two programs."""
 
     def call(server: str, trainer: str, launcher: str = "", trainer_by: Any = (sys.executable,), **options: Any) -> Any:
         for name, text in {"server": server, "trainer": trainer}.items():
@@ -85,7 +83,7 @@ def start(tmp_path: Path, start_program: Start) -> Start:
 
 
 def test_the_trainer_runs_once_the_server_is_healthy_and_both_end(start: Start, tmp_path: Path) -> None:
-    """The trainer's output is on the console, without notices of libraries; the server's is in its log only."""
+    """The trainer's output is shown without library notices; the server's is only in its log."""
     notice = "W1123 16:45:22.908000 21687 torch/distributed/run.py:874] Setting OMP_NUM_THREADS"
     trainer = "print('healthy', (here / 'healthy').exists())\nprint('half', end='\\r')\n"
     trainer += f"print({notice!r})\nprint('step 1', file=sys.stderr)\nprint('no new line', end='')"
@@ -103,14 +101,14 @@ def test_the_trainer_runs_once_the_server_is_healthy_and_both_end(start: Start, 
 
 
 def test_the_exit_code_is_the_trainers(start: Start) -> None:
-    """Also if it crashes; its last lines are shown."""
+    """This includes a crash, whose last lines are shown."""
     code, printed, _ = start(SERVER + "stay()", "1 / 0").end()
     assert code == 1
     assert "[train] ZeroDivisionError: division by zero\n" in printed
 
 
 def test_a_server_that_dies_at_its_start_is_reported_with_its_last_lines(start: Start, tmp_path: Path) -> None:
-    """At once, with 20 lines of its log and where the rest is; no trainer is started."""
+    """It is reported at once, with 20 lines of its log and the log's path; no trainer is started."""
     server = "print(*(f'line {n}' for n in range(50)), sep='\\n', flush=True)\nsys.exit(3)"
     code, printed, errors = start(server, "pass").end()
     assert code == 1
@@ -127,7 +125,7 @@ def test_a_server_that_does_not_come_up_is_ended(start: Start) -> None:
 
 
 def test_a_server_that_dies_during_training_leaves_the_trainer_time_to_save(start: Start, tmp_path: Path) -> None:
-    """The trainer notices by itself; the run fails with one line."""
+    """The trainer notices by itself, and the run fails with a one-line error."""
     server = SERVER + "time.sleep(1)\nprint('out of memory', flush=True)\nsys.exit(5)"
     trainer = "time.sleep(2)\n(here / 'checkpoint').touch()\nprint('saved', flush=True)\nsys.exit(1)"
     code, printed, errors = start(server, trainer).end()
@@ -138,7 +136,7 @@ def test_a_server_that_dies_during_training_leaves_the_trainer_time_to_save(star
 
 
 def test_a_trainer_that_does_not_notice_is_ended(start: Start) -> None:
-    """After its time, and by SIGKILL if it must be."""
+    """It is stopped after its time to save, by SIGKILL if necessary."""
     code, printed, _ = start(SERVER + "time.sleep(0.5)", IGNORING + "note()\nstay()", save_timeout=1).end()
     assert code == 1
     assert "did not exit within 1 s" in printed
@@ -146,7 +144,7 @@ def test_a_trainer_that_does_not_notice_is_ended(start: Start) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_lets_the_trainer_save_first(start: Start, tmp_path: Path, number: signal.Signals) -> None:
-    """It gets SIGINT, and the server lives until it has ended."""
+    """The trainer gets SIGINT, and the server runs until the trainer has ended."""
     ending = "signal.signal(signal.SIGTERM, lambda *_: print((here / 'checkpoint').exists()) or sys.exit())\nstay()"
     run = start(SERVER + ending, SAVING + "(here / 'training').touch()\nstay()").until("training").signal(number)
     code, printed, _ = run.end()
@@ -156,7 +154,7 @@ def test_a_signal_lets_the_trainer_save_first(start: Start, tmp_path: Path, numb
 
 
 def test_a_second_ctrl_c_ends_at_once(start: Start, tmp_path: Path) -> None:
-    """Both, however stubborn."""
+    """Both programs end, even if they ignore signals."""
     stubborn = IGNORING + "(here / f'stubborn-{os.environ[\"NAME\"]}').touch()\nstay()"
     run = start(SERVER + stubborn, stubborn, save_timeout=600).until("stubborn-trainer").signal(signal.SIGINT)
     time.sleep(0.5)
@@ -165,7 +163,7 @@ def test_a_second_ctrl_c_ends_at_once(start: Start, tmp_path: Path) -> None:
 
 
 def test_two_different_signals_at_once_are_one_request(start: Start) -> None:
-    """As a closed terminal or a scheduler sends them: the trainer still saves."""
+    """A closed terminal or a scheduler may send two; the trainer still saves."""
     run = start(SERVER + "stay()", SAVING + "(here / 'training').touch()\nstay()").until("training")
     code, printed, _ = run.signal(signal.SIGHUP).signal(signal.SIGTERM).end()
     assert code in (128 + signal.SIGHUP, 128 + signal.SIGTERM)
@@ -180,7 +178,7 @@ def test_ctrl_c_while_the_server_loads(start: Start, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_spec("deepspeed") is None, reason="extra 'train', on Linux")
 def test_the_workers_of_accelerate_save(start: Start) -> None:
-    """Each gets one SIGINT, and the launcher none, which would kill them. The exit code is the signal's."""
+    """Each worker gets one SIGINT; the launcher gets none, as it would kill them. The signal sets the exit code."""
     config = Path(__file__).parents[2] / "configs" / "zero3_cpu.yaml"
     accelerate = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch", "--config-file", str(config)]
     run = start(
@@ -197,7 +195,7 @@ def test_the_workers_of_accelerate_save(start: Start) -> None:
 
 @LINUX
 def test_what_a_crashed_program_leaves_behind_is_ended(start: Start, tmp_path: Path) -> None:
-    """Also in sessions of its own, as torch's workers are, and of server and trainer alike."""
+    """Child processes of server and trainer are ended, even in sessions of their own, which torch's workers have."""
     code = CHILD.format(folder=str(tmp_path))
     child = f"subprocess.Popen([sys.executable, '-c', {code!r}], start_new_session=True)\n"
     crash = child + "time.sleep(0.5)\nos.kill(os.getpid(), signal.SIGKILL)"
@@ -208,14 +206,14 @@ def test_what_a_crashed_program_leaves_behind_is_ended(start: Start, tmp_path: P
 
 @LINUX
 def test_neither_outlives_a_run_that_is_killed(start: Start) -> None:
-    """They get SIGTERM from the kernel."""
+    """The kernel sends them SIGTERM."""
     run = start(SERVER + "stay()", "(here / 'training').touch()\nstay()").until("training").signal(signal.SIGKILL)
     run.process.wait(timeout=10)
     assert until(lambda: run.left() == [], 10)
 
 
 def test_a_reader_that_goes_away_does_not_end_the_run(start: Start, tmp_path: Path) -> None:
-    """As in `rg-env launch ... | head`: the logs are on disk."""
+    """`rg-env launch ... | head` keeps running, and its logs are on disk."""
     run = start(SERVER + "stay()", "print('one', flush=True)\ntime.sleep(1)\nprint('two', flush=True)\ntime.sleep(1)")
     run.until("train.log")
     assert run.process.stdout

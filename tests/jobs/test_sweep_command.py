@@ -1,4 +1,4 @@
-"""`rg-env train --sweep` and `rg-env compare`, as they are typed; and a real sweep of the tiny policy."""
+"""The commands `rg-env train --sweep` and `rg-env compare`, and a real sweep with the tiny policy."""
 
 import json
 import os
@@ -41,7 +41,8 @@ def config(folder: Path) -> None:
 
 
 def test_a_dry_run_prints_the_grid(rg_env: Run, folder: Path) -> None:
-    """With the steps of each run. A key with one value is a setting of all runs, wherever it is. Nothing is written."""
+    """It shows the steps of each run. A key with one value applies to all runs, wherever it is given. Nothing is
+    written."""
     words = ["--sweep", "training.max_steps=2,4", "seed=0,1"]
     expected = (
         "4 runs, one after another, in rates/\n"
@@ -59,7 +60,7 @@ def test_a_dry_run_prints_the_grid(rg_env: Run, folder: Path) -> None:
 
 
 def test_a_dry_run_tells_what_has_no_effect(rg_env: Run) -> None:
-    """In which points. Steps are updates, also where the config counts rollouts: a batch has 16."""
+    """It names the points. Steps are updates, even where the config counts rollouts, 16 per batch."""
     words = ["--dry-run", "training.rollouts_as_steps=true", "training.max_steps=40", "--sweep"]
     sweep = ["training.num_iterations=1,2", "training.epsilon=0.1,0.3"]
     lines = rg_env("train", "run.yaml", *words, *sweep)[1].splitlines()
@@ -83,7 +84,7 @@ def test_a_dry_run_tells_what_has_no_effect(rg_env: Run) -> None:
     ],
 )
 def test_mistakes_exit_with_code_2(rg_env: Run, folder: Path, arguments: list[str], told: str) -> None:
-    """With one line of output; nothing is written."""
+    """The error has one line, and nothing is written."""
     code, _, errors = rg_env("train", "run.yaml", *arguments)
     assert code == 2
     assert told in errors
@@ -91,7 +92,7 @@ def test_mistakes_exit_with_code_2(rg_env: Run, folder: Path, arguments: list[st
 
 
 def test_where_no_sweep_can_be(rg_env: Run, folder: Path, environ: Callable[..., None]) -> None:
-    """In each process of several, in `rg-env launch`, and a single run in the folder of a sweep."""
+    """One of several processes, `rg-env launch`, and a single run in the folder of a sweep."""
     (folder / "sweep.yaml").write_text("points: {a: {seed: 0}}\n")
     environ(WORLD_SIZE="2")
     for words, told in (
@@ -109,9 +110,9 @@ def test_where_no_sweep_can_be(rg_env: Run, folder: Path, environ: Callable[...,
 
 @pytest.mark.slow
 def test_a_sweep_is_interrupted_and_goes_on(rg_env: Run, folder: Path) -> None:
-    """By the command that it prints itself: with the run under way, without that which has finished, to one comparison.
+    """The printed command resumes the interrupted run, skips the finished one, and compares both.
 
-    The first run is one that a job of Slurm has made: it leaves the same, and this process has its libraries loaded.
+    The first run is made in this process, as a Slurm job would make it, because the libraries are already loaded.
     """
     long = CONFIG.replace("max_steps: 2", "max_steps: 30").replace("every: 1", "every: 0")
     (folder / "run.yaml").write_text(long)  # so long that no run is over before the interrupt reaches it

@@ -1,4 +1,4 @@
-"""Which points a sweep has, their names, and what is refused before any of them starts."""
+"""The points of a sweep, their names, and errors reported before any run starts."""
 
 import itertools
 import json
@@ -41,7 +41,7 @@ values = st.recursive(
 
 
 def as_yaml(value: Any) -> str:
-    """A value on one line, as PyYAML writes it between brackets."""
+    """Format a value on one line, as PyYAML does between brackets."""
     text = yaml.dump([value], Dumper=yaml12.Dumper, default_flow_style=True, width=10**6).strip()
     assert text[0] + text[-1] == "[]"
     return text[1:-1]
@@ -49,7 +49,7 @@ def as_yaml(value: Any) -> str:
 
 @given(st.lists(values, min_size=1, max_size=4), st.sampled_from([",", " , ", ",  "]))
 def test_values_are_split_where_yaml_ends_them(given_values: list[Any], separator: str) -> None:
-    """Commas within brackets, braces and quotes are theirs; the override of a run has the same value again."""
+    """Commas within brackets, braces and quotes do not separate values, and a run's override gives the same value."""
     assume(len({json.dumps(value, sort_keys=True) for value in given_values}) == len(given_values))
     swept = parse_axes([f"a.b={separator.join(map(as_yaml, given_values))}"])["a.b"]
     assert json.dumps(swept, sort_keys=True) == json.dumps(given_values, sort_keys=True)
@@ -65,7 +65,7 @@ def test_no_word_makes_anything_but_an_input_error(word: str) -> None:
 
 
 def test_the_grid_is_the_product_with_seeds_innermost() -> None:
-    """Wherever the seed was named."""
+    """The position of the seed among the words does not matter."""
     points = grid(parse_axes(["seed=0,1,2", "training.learning_rate=1e-6,2e-6", "training.beta=0.0,0.1"]))
     assert [list(point.values.values()) for point in points] == [
         [rate, beta, seed] for rate, beta, seed in itertools.product([1e-6, 2e-6], [0.0, 0.1], [0, 1, 2])
@@ -85,7 +85,7 @@ axes = st.dictionaries(
 
 @given(axes)
 def test_names_are_folders_anywhere_and_no_two_the_same(axes: dict[str, list[Any]]) -> None:
-    """Also on case-insensitive file systems; names have only safe characters and are short."""
+    """They are distinct even on case-insensitive file systems, short, and have only safe characters."""
     names = [point.name for point in grid(axes)]
     assert len({name.lower() for name in names}) == len(names)
     safe = set(string.ascii_letters + string.digits + "._=+-")
@@ -130,7 +130,7 @@ UPLOADED = ["hub.enabled=true", "hub.repo_id=me/legs"]
     ],
 )
 def test_words_that_are_not_a_sweep(config: str, overrides: str, words: str, told: str) -> None:
-    """One line, which shows the word or the point."""
+    """The one-line error shows the word or the point."""
     with pytest.raises(InputError) as caught:
         load_sweep(config, overrides.split("; ") if overrides else [], words.split("; "))
     assert told in str(caught.value)
@@ -138,14 +138,14 @@ def test_words_that_are_not_a_sweep(config: str, overrides: str, words: str, tol
 
 
 def test_sweeps_that_are_almost_wrong(config: str) -> None:
-    """Overrides of other keys in a swept section, and uploads of a single point, or of none."""
+    """Overrides of other keys in a swept section are valid, and so are uploads of a single point or of none."""
     load_sweep(config, ["lora={alpha: 8}", "training.beta=0.1"], ["lora.r=4,8"])
     load_sweep(config, [*UPLOADED, "hub.enabled=false"], ["seed=0,1"])
     load_sweep(config, UPLOADED, ["seed=0"])
 
 
 def test_all_mistakes_of_all_points_are_told_at_once(config: str) -> None:
-    """Each once, with the points that have it."""
+    """Each is reported once, with the affected points."""
     words = ["training.beta=0.1,x", "training.num_generations=8,7", "seed=0,-1"]
     with pytest.raises(ConfigError) as caught:
         load_sweep(config, ["training.temperatur=1"], words)
@@ -180,7 +180,7 @@ def test_points_are_checked_for_the_processes_that_train(config: str) -> None:
 )
 @pytest.mark.parametrize("name", ["plain", 'my team\'s "runs" #1, é'])
 def test_a_run_is_started_with_the_config_that_was_checked(config: str, words: list[str], name: str) -> None:
-    """From what all points share, in a file of the sweep's own: the config may be edited while the sweep runs."""
+    """The sweep keeps a copy of the shared config, because the original may be edited while the sweep runs."""
     sweep = load_sweep(config, ["training.max_steps=17", "output.save_every=3"], words)
     folder = Path(name)
     folder.mkdir()
@@ -198,7 +198,7 @@ def test_a_run_is_started_with_the_config_that_was_checked(config: str, words: l
 
 
 def test_what_differs_between_two_sweeps_is_told(config: str) -> None:
-    """But not where their output goes, what is logged and where the server is."""
+    """The output folder, logging and the server's address may differ."""
     rates = ["training.learning_rate=1e-6,2e-6"]
 
     def base(*overrides: str) -> dict[str, Any]:

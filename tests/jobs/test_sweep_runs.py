@@ -1,6 +1,5 @@
-"""Running a sweep in real processes, with a small Python program in place of `rg-env train`. Each sweep is a separate
-process, whose console output, exit code, files and children are checked.
-"""
+"""Sweeps with a small Python program in place of `rg-env train`. Each sweep is a separate process, whose console
+output, exit code, files and child processes are checked."""
 
 import json
 import signal
@@ -80,15 +79,15 @@ def started(start_program: Callable[..., Any]) -> Started:
 
 
 def ended(sweep: Any) -> tuple[int, list[str], str]:
-    """Exit code, lines of standard output without their seconds, and standard error."""
+    """Exit code, lines of standard output without the seconds, and standard error."""
     code, printed, errors = sweep.end()
     lines = [line.rpartition(" after ")[0] if line.endswith(" s") else line for line in printed.splitlines()]
     return code, lines, errors
 
 
 def test_a_run_that_fails_or_is_stopped_does_not_end_the_sweep(folder: Path, started: Started) -> None:
-    """A failed run is reported with its last line, and its remaining processes are ended; the next attempt runs only
-    this point. A run that a monitor stopped is not repeated, but is not taken for a finished one, either."""
+    """A failed run is reported with its last line, its remaining processes are ended, and the next attempt runs only
+    this point. A run that a monitor stopped is not repeated, but does not count as finished, either."""
     (folder / "does-0").write_text("is stopped")
     (folder / "does-1").write_text("fails")
     code, lines, errors = ended(started())
@@ -130,7 +129,7 @@ def test_a_run_that_fails_or_is_stopped_does_not_end_the_sweep(folder: Path, sta
 
 
 def test_a_signal_lets_the_run_save_and_ends_the_sweep(folder: Path, started: Started) -> None:
-    """One line shows how to resume; meanwhile, no other process can run the sweep."""
+    """One line shows how to resume. Until then, no other process can run the sweep."""
     (folder / "does-1").write_text("waits")
     sweep = started().until("sweep/logs/seed=1.log", "waiting")
     other = started().process
@@ -148,7 +147,7 @@ def test_a_signal_lets_the_run_save_and_ends_the_sweep(folder: Path, started: St
 
 
 def test_a_folder_of_another_sweep_is_refused(folder: Path) -> None:
-    """With what differs; a folder without a sweep, too."""
+    """The error names the difference. A folder without a sweep is refused, too."""
 
     def checked(*overrides: str, words: list[str] = WORDS, resume: bool = True) -> Path:
         return sweep_folder(load_sweep("run.yaml", ["output.dir=sweep", *overrides], words), "run", resume)

@@ -1,4 +1,4 @@
-"""Models to export, a run to publish, and a hub on loopback to publish it on."""
+"""Models to export, a run to publish, and a local stand-in for the Hub."""
 
 import contextlib
 import shutil
@@ -52,7 +52,7 @@ def exported() -> Callable[..., tuple[Path, list[str]]]:
 
 @pytest.fixture
 def refused(tmp_path: Path) -> Callable[..., Any]:
-    """A context that must end with an error of one line, and leave nothing."""
+    """Context manager: the block must raise a one-line error and leave no files."""
 
     @contextlib.contextmanager
     def check(words: str, kind: type[Exception] = RGEnvError) -> Iterator[None]:
@@ -67,7 +67,7 @@ def refused(tmp_path: Path) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of four steps on two tasks, with a held-out one and one under a label. Not to be changed."""
+    """A run of four steps on two tasks, with a held-out task and a labeled one. Tests must not change it."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     train(f"output.dir={folder}")
     return folder
@@ -75,13 +75,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(trained: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
+    """A copy of the trained run."""
     return Path(shutil.copytree(trained, tmp_path / "run"))
 
 
 @pytest.fixture
 def hub(environ: Callable[..., None], tmp_path: Path) -> Iterator[HubServer]:
-    """The hub for huggingface_hub of this process and its children; "me" may write with the token CANARY."""
+    """The Hub for huggingface_hub in this process and its children; "me" may write with the token CANARY."""
     with HubServer() as server:
         server.tokens = {CANARY: ("me", True)}
         # Other processes read the environment when they import huggingface_hub; this one has done that.

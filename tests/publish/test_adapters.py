@@ -1,4 +1,4 @@
-"""LoRA adapters, merged or kept: what comes out computes what the model with its adapters did."""
+"""LoRA adapters, merged or kept: the export computes the same as the model with its adapters."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ ALL = {"target_modules": "all-linear"}
 
 @pytest.fixture
 def trained(make_model: Callable[..., Any], tmp_path: Path) -> Callable[..., tuple[Path, Any]]:
-    """A checkpoint with adapters that do something, and the model; keywords as for `LoraConfig`."""
+    """A checkpoint with trained adapters, and the model. Keyword arguments are passed to `LoraConfig`."""
 
     def make(family: str = "qwen2, tied", **options: Any) -> tuple[Path, Any]:
         base = make_model(SERVED[family])
@@ -61,7 +61,7 @@ def computed(model: Any) -> torch.Tensor:
 )
 @pytest.mark.filterwarnings("ignore:Setting `save_embedding_layers` to `True`")
 def test_merged_adapters_compute_the_same(trained: Any, exported: Export, family: str, options: dict[str, Any]) -> None:
-    """As a plain model: the reference is the unmerged one, by PEFT."""
+    """The merged model is a plain model. Its logits match those that PEFT computes with unmerged adapters."""
     folder, model = trained(family, **options)
     out, lines = exported(folder, merge_lora=True, dtype="fp32")
     assert lines[0] == f"exporting {folder}: LoRA adapters, merged, step 5"
@@ -74,7 +74,7 @@ def test_merged_adapters_compute_the_same(trained: Any, exported: Export, family
 
 
 def test_kept_adapters_are_the_same(trained: Any, exported: Export) -> None:
-    """A folder that PEFT loads, with the tokenizer, in the requested dtype."""
+    """The export is a folder that PEFT loads, with the tokenizer, in the requested dtype."""
     folder, model = trained()
     out, lines = exported(folder)
     assert {path.name for path in out.iterdir()} == {"adapter_config.json", "adapter_model.safetensors", *TOKENIZER}
@@ -127,7 +127,7 @@ def tensors(change: Callable[[dict[str, torch.Tensor]], Any]) -> Callable[[Path]
 
 
 def another(state: dict[str, torch.Tensor]) -> None:
-    """As of another kind of adapters, which PEFT ignores."""
+    """Add a weight of another kind of adapter, which PEFT ignores."""
     name = next(name for name in state if name.endswith("q_proj.lora_A.weight"))
     state[name.replace("lora_A", "lora_C")] = torch.ones(1)
 
@@ -158,7 +158,7 @@ def test_damaged_adapters(
 
 @pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`")
 def test_a_tied_end_that_was_adapted_is_refused(trained: Any, exported: Export) -> None:
-    """Head and embedding are no longer the same, which the merged model could not say; kept adapters can."""
+    """The head and the embedding now differ, which a merged model cannot represent; kept adapters can."""
     folder, _ = trained(target_modules=["q_proj"], modules_to_save=["lm_head"])
     with pytest.raises(InputError, match="cannot be merged: the model ties LM head and embedding"):
         exported(folder, merge_lora=True)

@@ -1,4 +1,4 @@
-"""The card states what the run's files state and nothing else; text from files is data."""
+"""The model card reports what the run's files contain and nothing else; text from files is treated as data."""
 
 import contextlib
 import json
@@ -47,7 +47,7 @@ def card_of(path: Path, **request: Any) -> str:
 
 
 def numbers_in(value: object) -> Iterator[float]:
-    """All numbers in plain values, also those in strings."""
+    """All numbers in plain values, including those in strings."""
     if isinstance(value, dict):
         yield from numbers_in([*value, *value.values()])
     elif isinstance(value, list):
@@ -60,7 +60,7 @@ def numbers_in(value: object) -> Iterator[float]:
 
 
 def edited(run: Path, name: str, **values: Any) -> dict[str, Any]:
-    """Change sections of a YAML file of the run; returns its values."""
+    """Change sections of one of the run's YAML files and return its values."""
     found: dict[str, Any] = yaml.safe_load((run / name).read_text())
     for key, value in values.items():
         found[key] = {**found[key], **value} if isinstance(value, dict) else value
@@ -71,7 +71,7 @@ def edited(run: Path, name: str, **values: Any) -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [2, 4])
 def test_every_number_is_in_the_runs_files(trained: Path, step: int) -> None:
-    """Or follows from them by the project's own statistics."""
+    """Every number on the card is in the run's files, or follows from them by the project's own statistics."""
     body = card_of(trained / f"checkpoint-{step}", optimizer_state="full")
     run = RunFolder(trained)
     sides = {name: read_results(run.evaluation_file(at)) for name, at in (("before", 0), ("after", step))}
@@ -90,7 +90,7 @@ def test_every_number_is_in_the_runs_files(trained: Path, step: int) -> None:
 
 @pytest.mark.slow
 def test_tables_and_metadata_have_the_recorded_results(trained: Path) -> None:
-    """For each training task, all of them together, held-out tasks, and labels."""
+    """They cover each training task, their mean, held-out tasks and labeled tasks."""
     found = card_of(trained)
     after = evaluation_of(trained, 4)
     scores = after["tasks"]["leg_counting"]
@@ -149,7 +149,7 @@ def test_what_a_reader_needs(trained: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("grading", ["hardened", "upstream"])
 def test_the_card_of_a_scripts_run(run: Path, grading: str) -> None:
-    """Its settings are those of the environment, in config.yaml; there is no config to run again."""
+    """Its settings are those of the environment, in config.yaml; there is no config that could be run again."""
     edited(run, "arguments.yaml", environment={"grading": grading})
     (run / "arguments.yaml").rename(run / "config.yaml")
     found = card_of(run, optimizer_state="full")
@@ -161,7 +161,7 @@ def test_the_card_of_a_scripts_run(run: Path, grading: str) -> None:
 
 @pytest.mark.slow
 def test_what_is_missing_is_stated(run: Path) -> None:
-    """A run that has not ended, was stopped, needs the author's code, or has no evaluation of these weights."""
+    """The run has not ended, was stopped, needs the author's code, or did not evaluate these weights."""
     results = json.loads((run / "train_results.json").read_text())
     results |= {"stopped_by": "kl_spike", "monitors": ["step 3: *kl* | rose"], "interrupted": True, "error": "a <b>"}
     (run / "train_results.json").write_text(json.dumps(results))
@@ -200,7 +200,7 @@ def test_results_are_not_claimed_for_rounded_weights(run: Path) -> None:
 
 @pytest.mark.slow
 def test_the_program_prompts_the_model(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the run's first prompt; its text cannot end the program."""
+    """The card's program uses the run's first prompt, whose text cannot end the program."""
     messages = [{"role": "user", "content": "Say \"so\":\n```\nthen ''' <answer>1</answer>."}]
     edited(run, "arguments.yaml", environment={"first_prompt": messages})
     (program,) = re.findall(r"^````+python\n(.*?)^````+$", card_of(run), re.DOTALL | re.MULTILINE)
@@ -213,7 +213,7 @@ def test_the_program_prompts_the_model(run: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.slow
 def test_the_command_evaluates_as_the_run_did(run: Path, hub: HubServer, pushed: Any, tmp_path: Path) -> None:
-    """`rg-env eval` takes prompt, token limit and task options from the download, as a shell reads the card's line."""
+    """`rg-env eval` takes prompt, token limit and task options from the download when a shell runs the card's line."""
     prompt = 'It\'s "one": $HOME\nthen <answer>your answer here</answer>.'
     edited(run, "arguments.yaml", environment={"system_prompt": prompt})
     edited(run, "config.yaml", prompt={"system_prompt": prompt})
@@ -264,7 +264,7 @@ def test_text_from_files_is_data(run: Path) -> None:
 
 @pytest.mark.slow
 def test_the_card_of_a_run_on_own_data(tmp_path: Path) -> None:
-    """It names the file, and nothing of Reasoning Gym."""
+    """It names the file and does not mention Reasoning Gym."""
     rows = [{"question": f"{number} + 1", "answer": number + 1} for number in range(30)]
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     own = ["tasks=null", f"data={tmp_path / 'sums.jsonl'}", "splits.num_eval_examples=6", "training.max_steps=1",
@@ -274,20 +274,21 @@ def test_the_card_of_a_run_on_own_data(tmp_path: Path) -> None:
     found = card_of(tmp_path / "run")
     data = ModelCard(found).data
     assert isinstance(data, ModelCardData)
-    assert data.eval_results
-    assert {(each.dataset_name, each.dataset_type) for each in data.eval_results} == {("sums.jsonl", "sums.jsonl")}
+    assert {(each.dataset_name, each.dataset_type) for each in data.eval_results or ()} == {("sums.jsonl",) * 2}
     assert "reasoning-gym" not in data.tags
-    assert "A model trained with GRPO on the author's own data (`sums.jsonl`) with rg-env." in found
-    assert "| `sums.jsonl`, greedy | 6 |" in found
-    assert "6 of `sums.jsonl`." in found
     shown = "`run/eval_results` contains the 6 questions used only for evaluation, with answers"
-    assert f"own data, `sums.jsonl`. The data itself is not included, but {shown}.\n" in found
-    assert f"{shown}, and `run/rollouts.jsonl` contains questions from training.\n" in card_of(
-        tmp_path / "run", optimizer_state="full"
-    )
-    assert "- Grading: an answer is correct if it equals the row's answer as a number or as text." in found
-    assert "rg-env train legs/run/config.yaml --eval-only --checkpoint legs data.path=PATH" in found
+    for text in (
+        "A model trained with GRPO on the author's own data (`sums.jsonl`) with rg-env.",
+        "| `sums.jsonl`, greedy | 6 |",
+        "6 of `sums.jsonl`.",
+        f"own data, `sums.jsonl`. The data itself is not included, but {shown}.\n",
+        "- Grading: an answer is correct if it equals the row's answer as a number or as text.",
+        "rg-env train legs/run/config.yaml --eval-only --checkpoint legs data.path=PATH",
+    ):
+        assert text in found
     assert not re.search(FALSE_CLAIMS, found)
+    whole = card_of(tmp_path / "run", optimizer_state="full")
+    assert f"{shown}, and `run/rollouts.jsonl` contains questions from training.\n" in whole
 
 
 @pytest.mark.parametrize(("data", "named"), [("problems.jsonl", "problems.jsonl"), (None, "20 own rows")])
@@ -297,14 +298,17 @@ def test_the_card_of_a_scripts_run_on_own_rows(make_trainer: Any, tmp_path: Path
     trainer = make_trainer(env=Environment(rows[:20], rows[20:]), max_steps=1, max_tokens=8)
     train(trainer, settings={"data": data}, evaluation=EvaluationPlan(every=1))
     found = card_of(tmp_path / "run")
-    assert f"A model trained with GRPO on the author's own data (`{named}`) with rg-env." in found
-    assert f"| `{named}`, greedy | 4 |" in found
-    assert "- Grading: by the reward functions of the training script." in found
+    for text in (
+        f"A model trained with GRPO on the author's own data (`{named}`) with rg-env.",
+        f"| `{named}`, greedy | 4 |",
+        "- Grading: by the reward functions of the training script.",
+    ):
+        assert text in found
     assert not re.search(FALSE_CLAIMS, found)
 
 
 def test_the_license_is_what_the_base_models_card_states(tmp_path: Path) -> None:
-    """Unknown if there is no card, it does not state one, or it is damaged."""
+    """It is unknown if the card is missing or damaged, or does not state it."""
     assert find_license(Base("tiny"))["license"] == "apache-2.0"
     assert find_license(Base("org/base", on_hub=True)) == {}, "without a connection"
     base, card = Base("base", folder=tmp_path), tmp_path / "README.md"
@@ -317,22 +321,19 @@ def test_the_license_is_what_the_base_models_card_states(tmp_path: Path) -> None
 
 
 def test_folders_of_the_machine_are_left_out_of_settings() -> None:
-    """Text that only looks like a path stays."""
+    """Text that only looks like a path is kept."""
+    kept = {
+        "prompt": {"system_prompt": "/home/ is a folder"},
+        "tasks": {"a": {"config": {"operators": ["+", "/"], "text": "/no_think"}}},
+    }
     values = {
         "model": {"name": "/home/me/models/base"},
         "output": {"dir": "/home/me/run", "save_every": 2},
         "training": {"output_dir": "/home/me/run", "logging_dir": "x/y", "max_steps": 4},
-        "prompt": {"system_prompt": "/home/ is a folder"},
-        "tasks": {"a": {"config": {"operators": ["+", "/"], "text": "/no_think"}}},
         "hub": {"enabled": True},
     }
-    assert publishable(values) == {
-        "model": {"name": "base"},
-        "output": {"save_every": 2},
-        "training": {"max_steps": 4},
-        "prompt": values["prompt"],
-        "tasks": values["tasks"],
-    }
+    plain = {"model": {"name": "base"}, "output": {"save_every": 2}, "training": {"max_steps": 4}}
+    assert publishable({**values, **kept}) == {**plain, **kept}
 
 
 def test_a_model_without_a_run_claims_nothing() -> None:

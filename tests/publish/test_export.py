@@ -1,4 +1,4 @@
-"""An export loads everywhere and is the trained model; if it is not, nothing is left."""
+"""An export loads everywhere and equals the trained model; otherwise, no files are left."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ IDS = torch.arange(3, 40).view(1, -1)
 
 
 def same_model(folder: Path, model: Any, dtype: torch.dtype = torch.float32) -> None:
-    """What `from_pretrained` gives computes what `model` does, with its weights rounded to `dtype`."""
+    """Check that `from_pretrained` gives a model that computes the same as `model` with weights rounded to `dtype`."""
     # Of one kind of attention: Gemma 2's caps are not in all of them.
     attention = model.config._attn_implementation
     loaded = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation=attention)
@@ -49,14 +49,14 @@ def same_model(folder: Path, model: Any, dtype: torch.dtype = torch.float32) -> 
 
 
 def rounded(model: Any, dtype: torch.dtype) -> Any:
-    """`model` with parameters of that type; `to` would round the frequencies of positions, too."""
+    """Round the parameters of `model`. `model.to` would also round the position frequencies."""
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
     return model
 
 
 def test_an_export_keeps_what_an_evaluation_takes_from_the_run(saved: Path, exported: Export, tmp_path: Path) -> None:
-    """Wherever it is."""
+    """The files are found even if the export is outside the run."""
     for file in ("config.yaml", "manifest.json", "metrics.jsonl"):
         (saved.parent / file).write_text("{}")
     out, _ = exported(saved, out=tmp_path / "elsewhere" / "model", verify=False)
@@ -68,7 +68,7 @@ def test_an_export_keeps_what_an_evaluation_takes_from_the_run(saved: Path, expo
 
 @pytest.mark.parametrize("family", [*SERVED, "gemma2 with soft caps"])
 def test_families_come_out_as_they_went_in(family: str, make_model: Make, exported: Export, tmp_path: Path) -> None:
-    """Tied or not, fused or not: from shards of three processes."""
+    """Weights may be tied or fused, and come from shards of three processes."""
     model = make_model({**SERVED, **FAMILIES}[family])
     folder = with_companions(tmp_path / "checkpoint-5", model)
     write_zero(folder, weights(model), stage=3, processes=3, shared=tied(model))
@@ -88,7 +88,7 @@ def test_families_come_out_as_they_went_in(family: str, make_model: Make, export
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 @pytest.mark.parametrize("kind", ["bin", "verl", "accelerate"])
 def test_every_kind_exports_the_same(kind: str, dtype: str, make_model: Make, exported: Export, tmp_path: Path) -> None:
-    """Whatever the trainer wrote: rounded once, to the requested dtype, which config.json names."""
+    """Weights of any trainer are rounded once, to the requested dtype, which config.json records."""
     model = make_model()
     folder = with_companions(tmp_path / "run" / "checkpoint-5", model)
     state = weights(model)
@@ -111,7 +111,7 @@ def test_every_kind_exports_the_same(kind: str, dtype: str, make_model: Make, ex
 
 
 def test_the_type_is_that_of_the_checkpoint(make_model: Make, exported: Export, tmp_path: Path) -> None:
-    """The dtype that the run loaded, otherwise that of config.json, otherwise that of the weights."""
+    """The dtype is the one that the run loaded, or else the one in config.json, or else that of the weights."""
     model = rounded(make_model(), torch.bfloat16)
     folder = with_companions(tmp_path / "run" / "checkpoint-5", model)
     write_zero(folder, weights(model), stage=3, processes=2, shared=tied(model))
@@ -131,7 +131,7 @@ def test_the_type_is_that_of_the_checkpoint(make_model: Make, exported: Export, 
 
 
 def test_large_models_have_several_files(saved: Path, make_model: Make, monkeypatch: Patch, exported: Export) -> None:
-    """With an index, as transformers writes it."""
+    """They have an index like the one that transformers writes."""
     monkeypatch.setattr(export_module, "SHARD_SIZE", 300_000)
     model = make_model()
     out, lines = exported(saved)
@@ -146,7 +146,7 @@ def test_large_models_have_several_files(saved: Path, make_model: Make, monkeypa
 
 
 def test_names_that_trainers_wrap_are_found(make_model: Make, exported: Export, tmp_path: Path) -> None:
-    """By torch.compile, FSDP and others; what is not part of the model is left out, with a line."""
+    """torch.compile and FSDP add parts to names; weights that are not part of the model are skipped and reported."""
     model = make_model()
     folder = with_companions(tmp_path / "m", model)
     names = {name: name.replace("layers.1.", "layers.1._checkpoint_wrapped_module.") for name in weights(model)}
@@ -158,7 +158,7 @@ def test_names_that_trainers_wrap_are_found(make_model: Make, exported: Export, 
 
 
 def test_a_run_gives_its_last_or_its_best(make_model: Make, exported: Export, tmp_path: Path) -> None:
-    """Best by the accuracy recorded at its step; a better step that was not saved is named."""
+    """The best checkpoint has the highest recorded accuracy; a more accurate step that was not saved is reported."""
     models = {step: make_model(seed=step) for step in (2, 4, 10)}
     (tmp_path / "eval_results").mkdir()
     for step, model in models.items():
@@ -208,7 +208,7 @@ def norm(model: Any, value: float) -> dict[str, torch.Tensor]:
 def test_other_models_fail(
     changed: Any, dtype: Any, words: Any, make_model: Any, exported: Export, tmp_path: Path, refused: Any
 ) -> None:
-    """Also without the comparison; nothing is left, nor of the folders above it."""
+    """They fail even without verification, and no files or new parent folders are left."""
     model = make_model()
     folder = save_whole(tmp_path / "m", model, changed(model))
     with refused(words):
@@ -217,7 +217,7 @@ def test_other_models_fail(
 
 @pytest.mark.parametrize("stored", ["both", "head"])
 def test_a_stored_tied_head_is_read_once(stored: str, make_model: Make, exported: Export, tmp_path: Path) -> None:
-    """Where it is equal; of a model that stores the head alone, the head."""
+    """It must equal the embedding; a checkpoint may also store the head alone."""
     model = make_model()
     head = {"lm_head.weight": model.lm_head.weight.detach().clone()}
     folder = save_whole(tmp_path / "m", model, head | ({"model.embed_tokens.weight": None} if stored == "head" else {}))
@@ -227,7 +227,7 @@ def test_a_stored_tied_head_is_read_once(stored: str, make_model: Make, exported
 
 
 def test_tensors_that_share_memory_are_all_written(make_model: Make, exported: Export, tmp_path: Path) -> None:
-    """As torch's files keep them: a head that equals the embedding, in a model that does not tie them."""
+    """torch's files can store a head that shares the embedding's memory, in a model that does not tie them."""
     model = make_model(SERVED["qwen2, untied"])
     model.lm_head.weight = model.model.embed_tokens.weight
     head = {"lm_head.weight": model.lm_head.weight}
@@ -239,7 +239,7 @@ def test_tensors_that_share_memory_are_all_written(make_model: Make, exported: E
 
 
 def test_wrong_tensors_are_found(saved: Path, exported: Export, refused: Any, monkeypatch: Patch) -> None:
-    """The comparison loads what was written: a byte that differs ends the export."""
+    """The verification reads the written file: a single wrong byte makes the export fail."""
 
     def and_spoil(tensors: dict[str, torch.Tensor], folder: Path, **options: Any) -> None:
         save_torch_state_dict(tensors, folder, **options)
@@ -252,7 +252,7 @@ def test_wrong_tensors_are_found(saved: Path, exported: Export, refused: Any, mo
 
 
 def test_whole_weights_next_to_shards_are_compared(make_model: Make, exported: Export, tmp_path: Path) -> None:
-    """The processes gathered them when they saved: a second opinion on how the shards are put together."""
+    """The processes gathered them when they saved, so they confirm how the shards are assembled."""
     model = make_model()
     folder = with_companions(tmp_path / "m", model)
     write_zero(folder, weights(model), stage=3, processes=3, shared=tied(model))
@@ -272,8 +272,7 @@ def test_whole_weights_next_to_shards_are_compared(make_model: Make, exported: E
 
 
 def test_weights_in_the_wrong_places_are_found(make_model: Make) -> None:
-    """By the logits, relative to their size; rounding is within the tolerance, and nothing else: not two layers of the
-    same shapes in each other's place."""
+    """The relative difference of logits allows for rounding, but not for two swapped layers of the same shape."""
     model = make_model()
     prompts = export_module.prompt_ids(AutoTokenizer.from_pretrained(POLICY_DIR), 784)
     trained = export_module.logits(model, prompts)
@@ -288,6 +287,6 @@ def test_weights_in_the_wrong_places_are_found(make_model: Make) -> None:
 
 
 def test_the_base_model_has_what_is_missing(saved: Path, make_model: Make, exported: Export, tmp_path: Path) -> None:
-    """As FSDP's checkpoints lack it."""
+    """FSDP's checkpoints lack the configuration and the tokenizer."""
     write_distcp(tmp_path / "m", weights(make_model()), processes=2)
     same_model(exported(tmp_path / "m", base=str(saved))[0], make_model())

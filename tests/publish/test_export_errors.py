@@ -1,4 +1,4 @@
-"""What cannot be exported, and where an export cannot go: one line and an exit code, and nothing is left."""
+"""Checkpoints and output folders that cannot be used: a one-line error, an exit code, and no files left."""
 
 import contextlib
 import os
@@ -76,7 +76,7 @@ def test_a_missing_or_damaged_configuration(
 
 
 def test_the_tokenizer_of_another_model(make_model: Callable[..., Any], exported: Export, tmp_path: Path) -> None:
-    """It has ids that the model has no embedding for."""
+    """It has ids without an embedding in the model."""
     qwen = SERVED["qwen2, tied"]
     folder = save_whole(tmp_path / "m", make_model(type(qwen)(**{**qwen.to_dict(), "vocab_size": 500})))
     with pytest.raises(ExportError, match="has 769 tokens, but the model has embeddings for 500"):
@@ -84,7 +84,7 @@ def test_the_tokenizer_of_another_model(make_model: Callable[..., Any], exported
 
 
 def test_nothing_is_overwritten(saved: Path, exported: Export, tmp_path: Path, refused: Any) -> None:
-    """Not a folder with anything in it, a file, or a link; an empty folder is used."""
+    """Files, links and folders with files are not overwritten; an empty folder is used."""
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     (tmp_path / "file").touch()
@@ -102,7 +102,7 @@ def test_nothing_is_overwritten(saved: Path, exported: Export, tmp_path: Path, r
 
 
 def test_the_last_line_is_the_folder(rg_env: Command, saved: Path) -> None:
-    """Also of the folder that the command is called in; without the comparison it prints less."""
+    """The command also works on the current folder, and prints less without verification."""
     with contextlib.chdir(saved):
         code, out, errors = rg_env("export", ".")
     assert (code, errors, out.splitlines()[-1]) == (0, "", f"{saved}-export")
@@ -129,7 +129,7 @@ def test_mistakes_exit_with_2_and_failed_checks_with_1(rg_env: Command, saved: P
 
 
 def test_names_in_a_checkpoint_are_shown_as_text(rg_env: Command, saved: Path) -> None:
-    """What a terminal would obey is written as its number."""
+    """Control characters are escaped, so that a terminal does not interpret them."""
     state = torch.load(saved / "pytorch_model.bin")
     state = {f"module.{name}": value for name, value in state.items()} | {"red\x1b[31m": torch.zeros(1)}
     torch.save(state, saved / "pytorch_model.bin")
@@ -140,7 +140,7 @@ def test_names_in_a_checkpoint_are_shown_as_text(rg_env: Command, saved: Path) -
 
 @contextlib.contextmanager
 def files_up_to(size: int) -> Iterator[None]:
-    """Within: this process cannot write a file larger than `size` bytes."""
+    """Context in which this process cannot write a file larger than `size` bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -150,7 +150,7 @@ def files_up_to(size: int) -> Iterator[None]:
 
 
 def test_a_full_disk_leaves_nothing(rg_env: Command, saved: Path) -> None:
-    """In the middle of a file, here by a limit of file sizes."""
+    """The disk fills up in the middle of a file, simulated by a limit on file sizes."""
     before = sorted(saved.parent.rglob("*"))
     with files_up_to(200_000):
         code, _, errors = rg_env("export", str(saved), "--no-verify")
@@ -162,7 +162,7 @@ def test_a_full_disk_leaves_nothing(rg_env: Command, saved: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_while_writing_leaves_nothing(saved: Path, kind: signal.Signals) -> None:
-    """As clusters and closed terminals end programs."""
+    """Clusters and closed terminals end programs with these signals."""
     program = (
         f"import os, signal; signal.signal({kind.value}, signal.SIG_DFL)\n"  # nohup leaves SIGHUP ignored
         "from rg_env.cli.main import main; from rg_env.publish import export; finite = export._rounded\n"

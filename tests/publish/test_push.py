@@ -1,4 +1,4 @@
-"""What a repository receives, and what is never sent: over HTTP, with the Hub's protocol."""
+"""What a repository receives and what is never sent, over HTTP with the Hub's protocol."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ def write_private(run: Path) -> None:
 
 
 def test_a_repository_gets_model_card_and_records(hub: HubServer, pushed: Pushed, run: Path) -> None:
-    """Byte for byte, in one commit, and no other files of the folder."""
+    """The files arrive byte for byte, in one commit, without other files of the folder."""
     write_private(run)
     url, lines = pushed(run)
     files = hub.repos["me/legs"].files()
@@ -51,7 +51,7 @@ def test_a_repository_gets_model_card_and_records(hub: HubServer, pushed: Pushed
 
 
 def test_the_optimizers_state_comes_with_the_checkpoint(hub: HubServer, pushed: Pushed, run: Path) -> None:
-    """Everything that training resumes from, and no other files or paths; equal weights are sent once."""
+    """Everything needed to resume training is sent, without other files or paths; equal weights are sent once."""
     there = {path.name for path in (run / "checkpoint-2").iterdir()}
     write_private(run)
     for name in ("curriculum.json", "previous_policy_0.safetensors", "training_args.bin"):
@@ -77,7 +77,7 @@ def test_the_optimizers_state_comes_with_the_checkpoint(hub: HubServer, pushed: 
 
 
 def test_a_dry_run_needs_no_token(hub: HubServer, run: Path, environ: Any, rg_env: Any, pushed: Pushed) -> None:
-    """It lists what a push sends, with sizes, and prints the card."""
+    """It lists the files that a push sends, with sizes, and prints the card."""
     environ(HF_TOKEN=None)
     code, out, _ = rg_env("push", str(run), "--repo-id", "me/legs", "--dry-run", "--private")
     assert (code, hub.requests) == (0, [])
@@ -94,7 +94,7 @@ def test_a_dry_run_needs_no_token(hub: HubServer, run: Path, environ: Any, rg_en
 
 
 def test_a_lora_runs_checkpoint_names_no_folder_of_the_machine(hub: HubServer, pushed: Pushed, tmp_path: Path) -> None:
-    """Not in the card that PEFT writes into each, either; the card's code loads the adapters of the download."""
+    """Nor does the card that PEFT writes into each checkpoint. PEFT loads the downloaded adapters."""
     run = tmp_path / "lora"
     train(f"output.dir={run}", "lora={r: 2}", "training.max_steps=1", "evaluation.before=false", "evaluation.every=0")
     assert str(POLICY_DIR) in (run / "checkpoint-1/README.md").read_text(), "PEFT names it"
@@ -113,8 +113,8 @@ def test_a_lora_runs_checkpoint_names_no_folder_of_the_machine(hub: HubServer, p
 
 
 def test_the_same_run_is_pushed_again(hub: HubServer, pushed: Pushed, run: Path) -> None:
-    """Also from another folder and with fewer files: what rg-env sent before is deleted, what others added stays.
-    Another run is refused."""
+    """The run may have moved or have fewer files: earlier files of rg-env are deleted, others are kept. Another run is
+    refused."""
     pushed(run / "checkpoint-2", optimizer_state="full")
     repo = hub.repos["me/legs"]
     repo.branches["main"].append(hub.commit(repo.branches["main"], {**repo.files(), "LICENSE": b"theirs"}))
@@ -156,7 +156,7 @@ def test_a_card_that_was_edited_on_the_hub_stays(hub: HubServer, pushed: Pushed,
 
 @pytest.mark.parametrize("files", [{"model.bin": b"theirs"}, {"README.md": b"# mine"}], ids=["a model", "a card"])
 def test_other_content_is_not_overwritten(hub: HubServer, pushed: Pushed, run: Path, files: dict[str, bytes]) -> None:
-    """A branch of its own holds the run and nothing else."""
+    """A branch of its own has the run's files only."""
     repo = hub.add("me/legs", files)
     with pytest.raises(
         InputError, match=r"me/legs contains other files \(.*which rg-env does not overwrite.*--revision NAME"
@@ -173,7 +173,7 @@ def test_other_content_is_not_overwritten(hub: HubServer, pushed: Pushed, run: P
 
 
 def test_a_model_folder_alone(hub: HubServer, pushed: Pushed, tmp_path: Path) -> None:
-    """Its card claims no results; it can be replaced by the same weights, not by others."""
+    """Its card claims no results. It can be replaced by the same weights, but not by others."""
     folder = Path(shutil.copytree(POLICY_DIR, tmp_path / "model"))
     assert pushed(folder)[1][0].startswith(f"no run is known for {folder}, so its card has no results: push the run")
     files = hub.repos["me/legs"].files()
@@ -188,7 +188,7 @@ def test_a_model_folder_alone(hub: HubServer, pushed: Pushed, tmp_path: Path) ->
 
 
 def test_the_license_is_looked_up_on_the_hub(hub: HubServer, pushed: Pushed, run: Path, rg_env: Any) -> None:
-    """In the card of the base model; a dry run only reports that it will be."""
+    """It is in the base model's card; a dry run only reports that it will be looked up."""
     (run / "config.yaml").write_text((run / "config.yaml").read_text().replace("name: tiny", "name: org/base", 1))
     card = b"---\nlicense: other\nlicense_name: base-1\nlicense_link: https://org.example/license\n---\n# base\n"
     hub.add("org/base", {"README.md": card})
@@ -208,7 +208,7 @@ def test_the_license_is_looked_up_on_the_hub(hub: HubServer, pushed: Pushed, run
 
 
 def test_links_to_other_folders_are_refused(hub: HubServer, pushed: Pushed, run: Path) -> None:
-    """Such as a link to a key under a published name; a link within the run is followed."""
+    """A link could point to a key under a published name; a link within the run is followed."""
     secret = run.parent / "id_rsa"
     secret.write_text("not to be sent")
     (run / "checkpoint-4/NOTICE").symlink_to(run / "manifest.json")
@@ -224,7 +224,7 @@ def test_links_to_other_folders_are_refused(hub: HubServer, pushed: Pushed, run:
 
 
 def test_a_model_in_the_hubs_cache_is_sent(hub: HubServer, pushed: Pushed, tmp_path: Path) -> None:
-    """Its files are links to where the cache keeps them."""
+    """Its files are links to the cache's blobs."""
     blobs, folder = tmp_path / "models--a--b/blobs", tmp_path / "models--a--b/snapshots/abc"
     shutil.copytree(POLICY_DIR, blobs)
     folder.mkdir(parents=True)
@@ -239,7 +239,7 @@ KEYS = ("hf_" + "abCD" * 8 + "ef", "ghp_" + "a1B2" * 9, "AKIA" + "ABCD1234" * 2,
 
 
 def test_keys_are_not_sent(hub: HubServer, pushed: Pushed, run: Path, environ: Callable[..., None]) -> None:
-    """What looks like a key, or is the value of a secret variable; the error does not quote it."""
+    """Neither strings that look like a key nor the values of secret variables are sent, or quoted in errors."""
     config = (run / "config.yaml").read_text()
     for key in KEYS:
         (run / "config.yaml").write_text(f"{config}\nnotes: '{key}'\n")

@@ -1,4 +1,4 @@
-"""A push that fails reports it on one line, and the same command resumes it."""
+"""A failed push reports a one-line error, and the same command resumes it."""
 
 import logging
 import math
@@ -27,7 +27,7 @@ Pushed = Callable[..., tuple[str, list[str]]]
 
 
 def test_an_upload_that_fails_is_resumed(hub: HubServer, pushed: Pushed, run: Path) -> None:
-    """The repository stays as it was; the command in the error sends only what is missing."""
+    """The repository is unchanged, and the command in the error sends only what is missing."""
     pushed(run / "checkpoint-2", optimizer_state="full")
     before = hub.repos["me/legs"].files()
     state = (run / "checkpoint-4/optimizer.pt").read_bytes()
@@ -45,7 +45,7 @@ def test_an_upload_that_fails_is_resumed(hub: HubServer, pushed: Pushed, run: Pa
 
 
 def test_a_connection_dropped_in_the_middle_of_a_file(hub: HubServer, pushed: Pushed, run: Path) -> None:
-    """The library sends it again; after a refusal the next push sends that file, and none that had arrived."""
+    """The library sends the file again. After a refusal, the next push sends only the files that had not arrived."""
     hub.fail("POST", "/xorbs/")
     pushed(run / "checkpoint-2")
     assert "README.md" in hub.repos["me/legs"].files()
@@ -62,7 +62,7 @@ def test_a_connection_dropped_in_the_middle_of_a_file(hub: HubServer, pushed: Pu
 
 
 def test_a_push_to_a_new_branch_is_resumed(hub: HubServer, pushed: Pushed, run: Path) -> None:
-    """A branch starts with the files of the main one, which are replaced."""
+    """A branch starts with the files of the main branch, which are replaced."""
     hub.add("me/legs", {"model.bin": b"theirs"})
     hub.fail("POST", "/commit/")
     with pytest.raises(HubError):
@@ -91,7 +91,7 @@ def test_a_push_to_a_new_branch_is_resumed(hub: HubServer, pushed: Pushed, run: 
 def test_refusals_are_one_line(
     hub: HubServer, run: Path, prepare: Any, error: Any, words: str, caplog: pytest.LogCaptureFixture, pushed: Pushed
 ) -> None:
-    """Without tokens in the message or in a log; the next push succeeds if it may."""
+    """Neither the message nor a log contains a token; the next push succeeds if it is permitted."""
     tokens = dict(hub.tokens)
     prepare(hub)
     with caplog.at_level(logging.DEBUG), pytest.raises(error, match=words) as caught:
@@ -108,7 +108,7 @@ def test_refusals_are_one_line(
 def test_a_refusal_while_files_are_sent_without_xet(
     hub: HubServer, pushed: Pushed, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """huggingface_hub raises another error, whose cause is the refusal."""
+    """huggingface_hub raises another error, caused by the refusal."""
 
     def refuse(*args: Any, **kwargs: Any) -> None:
         response = httpx2.Response(403, request=httpx2.Request("PUT", "http://localhost/lfs"), text="no space left")
@@ -137,7 +137,7 @@ def test_a_hub_that_hangs(hub: HubServer, pushed: Pushed, run: Path, monkeypatch
     ids=["no hub", "user", "token", "no token", "offline"],
 )
 def test_unusable_hubs_and_tokens(hub: HubServer, trained: Path, variables: dict[str, str], words: str) -> None:
-    """Before any request, and without showing them."""
+    """They are refused before any request, and are not printed."""
     command = [sys.executable, "-m", "rg_env.cli.main", "push", str(trained), "--repo-id", "me/legs"]
     environment = {**os.environ, **variables}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=trained.parent)
@@ -149,7 +149,7 @@ def test_unusable_hubs_and_tokens(hub: HubServer, trained: Path, variables: dict
 
 
 def test_bad_input_is_one_line(hub: HubServer, run: Path, rg_env: Any, tmp_path: Path) -> None:
-    """Exit code 2, before any request."""
+    """The exit code is 2, and no request was sent."""
     half = Path(shutil.copytree(run / "checkpoint-4", tmp_path / "half"))
     (half / "model.safetensors").write_bytes((half / "model.safetensors").read_bytes()[:-100])
     damaged = Path(shutil.copytree(run, tmp_path / "damaged"))
@@ -191,7 +191,7 @@ def test_answers_of_another_server(hub: HubServer, run: Path, rg_env: Any, patte
 
 
 def test_the_token_is_sent_to_the_hub_alone(hub: HubServer, pushed: Pushed, run: Path) -> None:
-    """Not to the storage, which has its own token, and not to a server that the Hub redirects to."""
+    """It is sent neither to the storage, which has its own token, nor to a server that the Hub redirects to."""
     pushed(run)
     storage = [request for request in hub.requests if re.match(r"/v\d/", request.path)]
     assert storage
@@ -206,7 +206,7 @@ def test_the_token_is_sent_to_the_hub_alone(hub: HubServer, pushed: Pushed, run:
 
 
 def test_the_command_needs_no_torch(hub: HubServer, trained: Path, tmp_path: Path) -> None:
-    """HF_ENDPOINT and HF_TOKEN come from the environment; the example does the same."""
+    """HF_ENDPOINT and HF_TOKEN come from the environment. The example publishes in the same way."""
     code = f"import sys; from rg_env.cli.main import run; c = run(['push', {str(trained)!r}, '--repo-id', 'me/legs'])"
     code += "; sys.exit(c or int('torch' in sys.modules))"
     example = Path(__file__).parents[2] / "examples/publish.py"

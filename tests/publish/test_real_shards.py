@@ -1,4 +1,4 @@
-"""Checkpoints that DeepSpeed and FSDP really wrote, on two processes: exported, and compared with the trained model."""
+"""Checkpoints written by DeepSpeed and FSDP on two processes are exported and compared with the trained model."""
 
 import os
 import shutil
@@ -92,7 +92,7 @@ os._exit(0)  # the libraries' threads can abort an interpreter that ends in the 
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with all of them."""
+    """The folder with all checkpoints."""
     folder = tmp_path_factory.mktemp("written")
     (folder / "write.py").write_text(SCRIPT)
     config = Path(__file__).parents[2] / "configs" / "zero3_cpu.yaml"
@@ -109,7 +109,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("kind", ["trainer", "z1", "z2", "z2f", "z3b", "z3f", "fsdp", "dcp"])
 def test_what_was_really_written_is_exported(written: Path, exported: Export, tmp_path: Path, kind: str) -> None:
-    """Each weight as the processes had it when they saved, rounded to the type that they computed in."""
+    """Each weight equals the one in the processes when they saved, rounded to their compute dtype."""
     out, lines = exported(written / kind, out=tmp_path / "out", dtype="fp32")
     (told,) = [line for line in lines if line.startswith("verified: every tensor equals the trained one")]
     assert ("and the one in model.safetensors" in told) == (kind == "trainer")  # zero3_save_16bit_model

@@ -1,4 +1,4 @@
-"""The accuracy that a run recorded: measured again on what was exported, on the same problems."""
+"""The accuracy that a run recorded is measured again with the export, on the same problems."""
 
 import json
 import re
@@ -28,7 +28,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def config_run(kept: Path, tmp_path: Path) -> Path:
-    """A run of one step, to be changed."""
+    """A run of one step, which a test may change."""
     if not (kept / "config").exists():
         run_config(load_train_config(CONFIG, [*SMALL, f"output.dir={kept / 'config'}"]))
     return Path(shutil.copytree(kept / "config", tmp_path / "run"))
@@ -36,7 +36,7 @@ def config_run(kept: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def script_run(kept: Path, make_env: Any, make_trainer: Any, tmp_path: Path) -> Path:
-    """The same by a script, with the library's grading."""
+    """A run by a script, with the library's grading."""
     if not (kept / "script").exists():
         env = make_env(grading="upstream")
         trainer = make_trainer(env=env, output_dir=str(kept / "script"), max_steps=1, max_tokens=90)
@@ -49,7 +49,7 @@ def greedy(evaluation: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def edited(run: Path, change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """The evaluation after step 1, with a change."""
+    """Change the evaluation after step 1 and return it."""
     values: dict[str, Any] = json.loads((run / EVALUATION).read_text())
     change(values)
     (run / EVALUATION).write_text(json.dumps(values))
@@ -58,7 +58,7 @@ def edited(run: Path, change: Callable[[dict[str, Any]], None]) -> dict[str, Any
 
 @pytest.mark.parametrize("kind", ["config_run", "script_run"])
 def test_the_recorded_accuracy_is_found_again(kind: str, request: pytest.FixtureRequest, exported: Export) -> None:
-    """In float32 on the CPU exactly; a checkpoint whose record differs is not exported."""
+    """In float32 on a CPU, it is found exactly; a checkpoint with another recorded accuracy is not exported."""
     run: Path = request.getfixturevalue(kind)
     records = greedy(json.loads((run / EVALUATION).read_text()))[:20]
     right, n = sum(each["correct"] for each in records), len(records)
@@ -78,7 +78,7 @@ def test_the_recorded_accuracy_is_found_again(kind: str, request: pytest.Fixture
 
 
 def test_other_weights_are_found(config_run: Path, exported: Export) -> None:
-    """Each tensor is the checkpoint's, but the checkpoint is not what was evaluated."""
+    """Each tensor equals the checkpoint's, but the run evaluated other weights."""
     file = config_run / "checkpoint-1" / "model.safetensors"
     state = load_file(file)
     state["model.norm.weight"].mul_(-1)
@@ -96,7 +96,7 @@ def other_rows(values: dict[str, Any]) -> None:
 
 
 def own_code(run: Path) -> None:
-    """Code that a run's config names; a run's folder may come from anywhere."""
+    """Let the config import code, which must not run, because a run's folder may come from anywhere."""
     (run / "mine.py").write_text(f"open({str(run.parent / 'executed')!r}, 'w')")
     config = yaml.safe_load((run / "config.yaml").read_text())
     (run / "config.yaml").write_text(yaml.safe_dump({**config, "imports": ["mine.py"]}))
@@ -113,7 +113,7 @@ def own_code(run: Path) -> None:
     ],
 )
 def test_where_nothing_can_be_compared(config_run: Path, exported: Export, spoil: Any, words: str) -> None:
-    """The rest is verified, and the last line has the reason."""
+    """Everything else is verified, and the last line gives the reason."""
     spoil(config_run)
     assert re.match(f"not compared with the run's accuracy: {words}", exported(config_run)[1][-1])
     assert not (config_run.parent / "executed").exists()
@@ -128,7 +128,7 @@ def test_a_damaged_record_is_named(name: str, config_run: Path, exported: Export
 
 
 def test_rounded_weights_differ_by_little(config_run: Path, exported: Export, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the error names the dtype that rounds nothing."""
+    """If they differ by more, the error names the dtype that avoids rounding."""
     with monkeypatch.context() as patched:
         patched.setattr(export_module, "SLACK", 20)
         _, lines = exported(config_run, dtype="bf16")

@@ -1,4 +1,4 @@
-"""`hub:` in a config: uploads during training and after it, none of which can end a run."""
+"""The config section `hub`: uploads during and after training, none of which can end a run."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ def uploads(run: Path) -> Any:
 
 
 def step(uploads: Uploads, number: int, of: int = 6) -> None:
-    """What the trainer calls when a checkpoint is saved, and the next step begins."""
+    """Call the methods that the trainer calls when it saves a checkpoint and starts the next step."""
     state = SimpleNamespace(global_step=number, max_steps=of)
     uploads.on_save(None, state, None)
     uploads.on_step_begin(None, state, None)
@@ -57,8 +57,8 @@ def wait(uploads: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # two processes, and two uploads in processes of their own
 def test_a_run_publishes_itself(hub: HubServer, tmp_path: Path) -> None:
-    """During training and at the end, as one run, by only the main one of two processes; nothing is left next to its
-    folder, and no token is in its files."""
+    """The main one of two processes uploads during training and at the end. No files are left next to the run's folder,
+    and none contains the token."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     command += ["-m", "rg_env.cli.main", "train", str(CONFIG), *SMALL, f"output.dir={tmp_path / 'run'}"]
     command += [*HUB, "hub.every=2", "hub.optimizer_state=full", "hub.private=true"]
@@ -82,7 +82,7 @@ def test_a_run_publishes_itself(hub: HubServer, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_an_upload_that_fails_is_a_line(hub: HubServer, tmp_path: Path, capsys: Any, rg_env: Any) -> None:
-    """The run's result is as without it, and the command in the line finishes it."""
+    """The run's result is unaffected, and the command in the line completes the upload."""
     hub.tokens[CANARY] = ("me", False)
     results = train(f"output.dir={tmp_path / 'run'}", *HUB, "training.max_steps=1", "evaluation.every=0")
     assert results["error"] is None
@@ -139,7 +139,7 @@ def test_checkpoints_may_go_and_files_grow_meanwhile(hub: HubServer, uploads: An
 
 @pytest.mark.slow
 def test_a_run_waits_but_not_for_ever(hub: HubServer, uploads: Any, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C, or a limit, ends the upload, and the command is printed."""
+    """Ctrl-C or the time limit ends the upload, and the command that completes it is printed."""
     command = f"upload the run with: {entered('rg-env')} push {run} --repo-id me/legs"
     made = uploads(private=True)
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -156,7 +156,7 @@ def test_a_run_waits_but_not_for_ever(hub: HubServer, uploads: Any, run: Path, m
 
 @pytest.mark.slow
 def test_a_killed_run_leaves_no_upload(hub: HubServer, run: Path) -> None:
-    """The upload ends with it, and the next run in its folder removes the copy."""
+    """The upload ends with the run, and the next run in the folder removes the copy."""
     program = (
         "import sys, time; from pathlib import Path; from types import SimpleNamespace; "
         "from rg_env.training.config.schema import HubConfig; from rg_env.training.hub_uploads import Uploads; "
@@ -181,7 +181,7 @@ def test_a_killed_run_leaves_no_upload(hub: HubServer, run: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_that_did_not_come_to_its_end_is_not_published(hub: HubServer, uploads: Any, run: Path) -> None:
-    """A running upload is ended, and the command is printed."""
+    """A running upload is stopped, and the command that uploads the run is printed."""
     made = uploads(every=2, optimizer_state="full")
     with hub.lock:
         step(made, 2)
@@ -206,7 +206,7 @@ def test_only_the_main_process_uploads_and_only_if_asked(hub: HubServer, run: Pa
 
 
 def test_without_a_token_a_run_does_not_begin(hub: HubServer, tmp_path: Path, environ: Callable[..., None]) -> None:
-    """One line, before the model is loaded, and from the doctor."""
+    """It fails with a one-line error before the model is loaded; the doctor reports the same."""
     environ(HF_TOKEN=None)
     with pytest.raises(InputError, match=r"^hub.enabled: .*no Hugging Face token.*: set HF_TOKEN in .env"):
         train(f"output.dir={tmp_path / 'run'}", *HUB, "model.name=nobody/nothing")

@@ -1,4 +1,5 @@
-"""Weights of every format are read as they were written; damaged and hostile files are one line, and never executed."""
+"""Weights of every format are read as they were written. Damaged and hostile files give a one-line error and are never
+executed."""
 
 import dataclasses
 import json
@@ -45,7 +46,7 @@ def optimizer(rank: int) -> str:
 
 
 def check(kind: Kind, folder: Path, wanted: dict[str, torch.Tensor]) -> str:
-    """Compare the weights in the folder bit for bit; returns the description."""
+    """Compare the weights in the folder bit for bit; return the description of their format."""
     described, found = read_weights(kind, folder)
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
@@ -57,7 +58,7 @@ def check(kind: Kind, folder: Path, wanted: dict[str, torch.Tensor]) -> str:
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("frozen", [[], ["a.weight", "norm.weight"]])
 def test_deepspeeds_shards(tmp_path: Path, stage: int, processes: int, frozen: list[str]) -> None:
-    """Bit for bit, including tied and frozen tensors."""
+    """They are read bit for bit, including tied and frozen tensors."""
     folder = write_zero(tmp_path, STATE, stage=stage, processes=processes, shared=SHARED, frozen=frozen)
     described = check("deepspeed", folder, {**STATE, "head.weight": STATE["embed.weight"]})
     assert described == f"ZeRO-{stage} shards of {processes} process{'' if processes == 1 else 'es'}"
@@ -65,7 +66,7 @@ def test_deepspeeds_shards(tmp_path: Path, stage: int, processes: int, frozen: l
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
 def test_deepspeeds_model_file_alone(tmp_path: Path, stage: int) -> None:
-    """Up to ZeRO-2 it has all weights, as the model computed with them."""
+    """Up to ZeRO-2, it has all weights in the compute dtype."""
     folder = write_zero(tmp_path, STATE, stage=stage, processes=2, half=True)
     for file in folder.glob("*optim_states.pt"):
         file.unlink()
@@ -76,13 +77,13 @@ def test_deepspeeds_model_file_alone(tmp_path: Path, stage: int) -> None:
     ("processes", "replicas", "dim"), [(1, 1, 0), (2, 1, 0), (5, 1, 0), (3, 1, 1), (4, 2, 0), (6, 3, 1)]
 )
 def test_dtensors(tmp_path: Path, processes: int, replicas: int, dim: int) -> None:
-    """Split evenly or not, along any dimension, with replicas or without."""
+    """They may be split unevenly, along any dimension, with or without replicas."""
     state = {name: value.bfloat16() for name, value in STATE.items()}
     check("dtensor", write_dtensors(tmp_path, state, processes=processes, replicas=replicas, dim=dim), state)
 
 
 def test_dtensors_of_torch_2_4(tmp_path: Path) -> None:
-    """Their classes had other names, such as torch.distributed._tensor.api.DTensor."""
+    """Their classes had other names then, such as torch.distributed._tensor.api.DTensor."""
     folder = write_dtensors(tmp_path, STATE, processes=2)
     for file in [*folder.iterdir()]:
         with zipfile.ZipFile(file) as new:
@@ -104,7 +105,8 @@ def test_distcp(tmp_path: Path, processes: int) -> None:
 
 
 def test_plain_files(tmp_path: Path) -> None:
-    """One or several, of safetensors or of torch; safetensors have priority. Views are read as such."""
+    """Weights may be in one file or several, by safetensors or by torch; safetensors have priority. Views are read
+    correctly."""
     save_file(STATE, tmp_path / "model.safetensors")
     torch.save({}, tmp_path / "pytorch_model.bin")
     check("plain", tmp_path, STATE)
@@ -141,7 +143,7 @@ def model_steps(path: Path) -> None:
 
 
 def other_shapes(path: Path) -> None:
-    """The optimizer files of another checkpoint with the same names: values would come from the wrong places."""
+    """Use the optimizer files of another checkpoint with the same names, so values would come from the wrong places."""
     other = write_zero(path.parents[1] / "other", {**STATE, "more": torch.zeros(64)}, stage=3, processes=3)
     for rank in range(3):
         shutil.copyfile(other / optimizer(rank), path.with_name(optimizer(rank)))
@@ -159,7 +161,7 @@ def places(**values: Any) -> Callable[[Path], None]:
 
 
 def overlapping(file: Path) -> None:
-    """The second chunk of a tensor begins within the first one, and leaves a gap of the same size."""
+    """Move the second chunk of a tensor into the first one, which leaves a gap of the same size."""
     found, name = pickle.loads(file.read_bytes()), "model.embed.weight"
     chunk = found.state_dict_metadata[name].chunks[1]
     place = found.storage_data.pop(metadata.MetadataIndex(name, chunk.offsets))
@@ -169,7 +171,7 @@ def overlapping(file: Path) -> None:
 
 
 def incomplete(file: Path) -> None:
-    """A chunk less of each tensor: the rest would be whatever memory holds."""
+    """Remove a chunk of each tensor, whose values would otherwise be uninitialized memory."""
     found = pickle.loads(file.read_bytes())
     for entry in found.state_dict_metadata.values():
         if hasattr(entry, "chunks"):
@@ -178,7 +180,7 @@ def incomplete(file: Path) -> None:
 
 
 def index(*files: str) -> Callable[[Path], None]:
-    """Two files of weights that both have `a`, and an index of `files`."""
+    """Write two files of weights that both contain `a`, and an index of `files`."""
 
     def write(file: Path) -> None:
         for number in (1, 2):
@@ -228,7 +230,7 @@ INDEX = "model.safetensors.index.json"
     ],
 )  # fmt: skip
 def test_damaged_files_are_one_line(tmp_path: Path, kind: str, file: str, spoil: Any, words: str) -> None:
-    """The line names the file or folder."""
+    """The error names the file or folder."""
     folder = written(kind, tmp_path)
     spoil(folder / file)
     with pytest.raises(InputError, match=words) as caught:
@@ -242,7 +244,7 @@ KINDS: dict[str, Kind] = {"deepspeed": "deepspeed", "dtensor": "dtensor", "distc
 
 
 def written(kind: str, folder: Path) -> Path:
-    """A checkpoint of that kind, of three processes."""
+    """Write a checkpoint of this kind, by three processes."""
     if kind == "deepspeed":
         return write_zero(folder, STATE, stage=3, processes=3)
     if kind == "dtensor":
@@ -256,7 +258,7 @@ def written(kind: str, folder: Path) -> Path:
 
 
 def in_chunk(file: Path, bomb: Bomb) -> None:
-    """In place of a tensor in a .distcp file, with the same length."""
+    """Replace a tensor in a .distcp file, keeping the file's length."""
     torch.save(bomb, file.with_name("chunk"))
     found, size = file.with_name("chunk").read_bytes(), file.stat().st_size
     file.write_bytes(found + bytes(max(0, size - len(found))))
@@ -275,7 +277,7 @@ def in_chunk(file: Path, bomb: Bomb) -> None:
     ],
 )  # fmt: skip
 def test_nothing_is_executed(tmp_path: Path, kind: str, file: str, plant: Callable[[Path, Bomb], None]) -> None:
-    """Whatever a checkpoint contains: reading it is refused on one line."""
+    """Reading a hostile checkpoint gives a one-line error."""
     bomb = Bomb(tmp_path / "executed")
     folder = written(kind, tmp_path / "run")
     plant(folder / file, bomb)
