@@ -195,7 +195,7 @@ def nearest(name: object, known: Iterable[str], cutoff: float = 0.65) -> list[st
 
 def not_single_turn(name: str, why: str) -> InputError:
     """An error for an environment `name` that the trainer cannot run."""
-    return InputError(f"{name} {why}, but GRPOTrainer samples only single turns: train on it with prime-rl")
+    return InputError(f"{name} {why}, but GRPOTrainer samples only single turns; train on it with prime-rl")
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str], *, hint: str = "") -> UnknownNameError:

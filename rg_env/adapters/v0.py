@@ -168,7 +168,7 @@ def _check_keywords(kwargs: Mapping[str, Any]) -> None:
     }
     for name in kwargs:
         if name in _MADE_HERE:
-            raise InputError(f"{name!r} cannot be set: this environment builds it from gym and rewards")
+            raise InputError(f"{name!r} cannot be set, because this environment builds it from gym and rewards")
     if unknown := [name for name in kwargs if name not in parents]:
         own = {*inspect.signature(ReasoningGymEnv).parameters, *inspect.signature(ReasoningGym).parameters}
         raise unknown_parameters(unknown, (own | parents) - {*_MADE_HERE, "kwargs"})
@@ -467,7 +467,7 @@ async def _scored_groups(rubric: Any, states: Sequence[Any]) -> list[tuple[Any, 
 def _check_single_turn(env: Any) -> None:
     name, base = type(env).__name__, vf.SingleTurnEnv
     if not isinstance(env, base):
-        raise not_single_turn(name, "is not a SingleTurnEnv: it may have several turns or tools")
+        raise not_single_turn(name, "is not a SingleTurnEnv and may have several turns or tools")
     if getattr(env, "oai_tools", None) or getattr(env, "tool_defs", None):
         raise not_single_turn(name, "has tools")
     if own := [hook for hook in _HOOKS if getattr(type(env), hook, None) is not getattr(base, hook, None)]:

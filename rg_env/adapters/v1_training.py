@@ -121,7 +121,7 @@ def environment_of(env: Any) -> TasksetEnvironment:
     if not isinstance(env, vf.Env):
         raise InputError(f"the Verifiers object {name} is neither a Taskset nor an Env")
     if not isinstance(env, base):
-        raise not_single_turn(name, "is not a SingleAgentEnv: it may have several agents or turns")
+        raise not_single_turn(name, "is not a SingleAgentEnv and may have several agents or turns")
     if own := [hook for hook in ("run", "setup", "finalize") if getattr(type(env), hook) is not getattr(base, hook)]:
         raise not_single_turn(name, f"overrides {', '.join(own)}")
     harness = env.config.agent.harness  # if None, Verifiers uses its default, whose tools the trainer ignores

@@ -110,5 +110,8 @@ def _taken_from_lists(given: dict[str, Any], overrides: list[str]) -> list[str]:
             given[name] = rest
     for name in {"models", "tasks"} & given.keys():
         if single := next((each for each in (*overrides, *taken) if each.startswith(f"{name}.")), None):
-            raise InputError(f"--{name} and {single}: one would replace the other; set each as {name}.NAME=...")
+            raise InputError(
+                f"--{name} and {single} cannot be combined, because one would replace the other; set each as "
+                f"{name}.NAME=..."
+            )
     return taken

@@ -123,7 +123,7 @@ class Environment:
         self.train_rows: Sequence[Row] = self._own_rows(train_rows, "train_rows")
         self.eval_rows: Sequence[Row] = self._own_rows(eval_rows, "eval_rows")
         if not self.train_rows and not self.eval_rows:
-            raise InputError("train_rows and eval_rows are both empty: there is nothing to do")
+            raise InputError("train_rows and eval_rows are both empty, so there is nothing to do")
         self.rubric = Rubric.of_rows(weighted, [*self.train_rows, *self.eval_rows])
 
     def _resolved(self, rewards: Any) -> list[WeightedReward]:
@@ -258,7 +258,7 @@ class ReasoningGym(Environment):
         self.grading = self.prompt_options.grading
         self.rubric = Rubric.of_tasks(weighted, self.mixture, self.grading)
         if num_train_examples == 0 and num_eval_examples == 0:
-            raise InputError("num_train_examples and num_eval_examples are both 0: there is nothing to do")
+            raise InputError("num_train_examples and num_eval_examples are both 0, so there is nothing to do")
         train, evaluation, self.manifest = build_splits(
             self.mixture, num_train_examples, num_eval_examples, seed, eval_seed, split_by=split_by, manifest=manifest
         )

@@ -71,7 +71,7 @@ def require_chat_template(tokenizer: Any) -> None:
     except Exception as error:  # a template can raise any exception that Jinja raises
         raise InputError(f"the chat template of {name} fails on a plain question: {reason_of(error)}") from error
     if _QUESTION not in text:
-        raise InputError(f"the chat template of {name} omits the question: the model would never see it")
+        raise InputError(f"the chat template of {name} omits the question, so the model would never see it")
 
 
 def rejects_system_role(tokenizer: Any) -> bool:

@@ -147,7 +147,7 @@ def check_signature(name: str, function: RewardFunction) -> None:
         raise InputError(f"reward {name!r} has no readable signature: {error}") from error
     for parameter in parameters:
         if parameter.kind is parameter.POSITIONAL_ONLY:
-            raise InputError(f"reward {name!r}: {parameter.name!r} is positional-only: make it a keyword parameter")
+            raise InputError(f"reward {name!r}: {parameter.name!r} is positional-only; make it a keyword parameter")
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
         if parameter.name not in PARAMETERS and parameter.default is parameter.empty:
@@ -172,7 +172,7 @@ def resolve_rewards(spec: object = None) -> list[WeightedReward]:
     resolved = [_resolve(item) for item in spec]
     for name, times in Counter(item.name for item in resolved).items():
         if times > 1:
-            raise InputError(f"reward {name!r} appears twice: names must be unique")
+            raise InputError(f"reward {name!r} appears twice, but names must be unique")
     return resolved
 
 

@@ -266,7 +266,7 @@ def model_path_problem(model: str, *, adapters: bool = False) -> str | None:
     if RunFolder.is_run(Path(model)):
         last = RunFolder(Path(model)).last_checkpoint()
         if last is None:
-            return f"{model} is a run without checkpoint-N folders: it has not saved a model yet"
+            return f"{model} is a run without checkpoint-N folders, so it has not saved a model yet"
         return f"{model} is a run: pass {last}"
     return f"{model} is not a model folder: config.json and safetensors files are required"
 
@@ -353,7 +353,7 @@ def free_folder(
         raise OutputFolderError(f"cannot write to {one_line(folder, 80)}: {reason_of(error)}; {remedy}") from error
     if has_files and not may_have_files:
         raise OutputFolderError(
-            f"{folder} is not empty: it may contain another run; {remedy}, move this one, or resume the run ({resume})"
+            f"{folder} is not empty and may contain another run; {remedy}, move this one, or resume the run ({resume})"
         )
     return folder
 

@@ -100,7 +100,7 @@ def _imported(name: str) -> ModuleType:
     except BaseException as error:  # includes SystemExit and user-defined BaseExceptions
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise InputError(
-                f"imports: there is no module {name!r}: install it, put its folder on PYTHONPATH, or name its .py file"
+                f"imports: there is no module {name!r}; install it, put its folder on PYTHONPATH, or name its .py file"
             ) from error
         raise InputError(f"imports: {name} cannot be imported: {user_error(error)}") from error
 

@@ -556,8 +556,8 @@ def _external(config: EvalConfig) -> Iterator[Problem]:
     external = config.external
     if not config.names and not external.tasks and not any(run_of(each.model) for each in config.models.values()):
         found = [Problem(("models",), problem) for problem in path_problems(config.models.values())]
-        required = Problem(("tasks",), "is required: list at least 1, or set data or external.tasks (only a training "
-                      "run's own checkpoint has a default: the run's tasks)")  # fmt: skip
+        required = Problem(("tasks",), "is required; list at least one, or set data or external.tasks (only a training "
+                      "run's own checkpoint has a default, which is the run's tasks)")  # fmt: skip
         yield from found or [required]
     if len(set(external.tasks)) < len(external.tasks):
         yield Problem(("external", "tasks"), "names a task twice")

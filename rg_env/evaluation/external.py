@@ -71,7 +71,7 @@ def check_tasks(config: EvalConfig) -> None:
         near = _SIMILAR.get(name) or " or ".join(nearest(name, known))
         hint = f"did you mean {near}?" if near else "`lm-eval ls tasks` lists those of lm-eval"
         where = " and ".join([f"lm-eval {version('lm_eval')}", *map(str, own)])
-        raise InputError(f"external.tasks: there is no task {name!r} in {where}: {hint}")
+        raise InputError(f"external.tasks: there is no task {name!r} in {where}; {hint}")
 
 
 class Benchmark(Work):
@@ -183,7 +183,7 @@ class Harness:
             reply = self._call(call, _SCORING_S * (1 + len(made) / 1000))
         except _Refused as refused:
             raise RGEnvError(
-                f"{label}, {benchmark.model}: lm-eval cannot grade the answers: {refused}. The answers are kept: "
+                f"{label}, {benchmark.model}: lm-eval cannot grade the answers ({refused}). The answers are kept; "
                 f"resume with {resume_words(self._folder)}"
             ) from None
         known = [each.truncated for each in made.values() if each.truncated is not None]
@@ -206,7 +206,7 @@ class Harness:
             self._process.send(call, deadline)
             reply: dict[str, Any] = self._process.receive(deadline)
         except TimeoutError:
-            raise RGEnvError(f"lm-eval was stopped: grading took longer than {wall_s:.0f} s") from None
+            raise RGEnvError(f"lm-eval was stopped, because grading took longer than {wall_s:.0f} s") from None
         except ProcessEndedError as error:
             log = self._folder / LOG
             lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.exists() else []

@@ -39,9 +39,10 @@ FLOOR = 0.2
 _LABEL = "-level"
 _MAX_TOKENS = 1024
 _ABOUT = (
-    "Groups that teach: questions with both right and wrong answers; rollouts for one: rollouts per such group. "
-    "Cut off: by the token limit; answered: in the required form. Constant: accuracy of the best constant answer to "
-    "the task. Trainable: solved 10 to 80% of the time, and more often than by a constant answer."
+    "Groups that teach are questions with both right and wrong answers, and rollouts for one are the rollouts per such "
+    "group. Cut off is the share of answers cut off by the token limit, and answered is the share in the required "
+    "form. Constant is the accuracy of the best constant answer to the task. Trainable levels are solved 10 to 80% of "
+    "the time, and more often than by a constant answer."
 )
 
 
@@ -212,7 +213,7 @@ def mixture(found: Sequence[Probed]) -> dict[str, Any]:
     if tasks := {name: {} if each.level is None else {"level": each.level} for name, each in starts(found).items()}:
         return {"tasks": tasks}
     if all(each.verdict == "too few" for each in found):
-        raise InputError(f"too few questions to judge: probe with --num-examples {LEAST_QUESTIONS} or more")
+        raise InputError(f"too few questions to judge; probe with --num-examples {LEAST_QUESTIONS} or more")
     raise InputError("none of these tasks is trainable for this model: try other levels (--levels), or other tasks")
 
 

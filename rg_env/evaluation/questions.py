@@ -422,7 +422,7 @@ def record_file(path: Path, works: Sequence[Work]) -> Iterator[int]:
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(path)) from error
         if not os.fstat(file.fileno()).st_nlink:
-            raise OutputFolderError(f"{path} was removed during the evaluation: its rollouts are lost")
+            raise OutputFolderError(f"{path} was removed during the evaluation, so its rollouts are lost")
 
     try:
         path.parent.mkdir(exist_ok=True)

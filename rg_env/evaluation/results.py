@@ -104,7 +104,7 @@ class Accuracy(Record):
     def measured(self) -> tuple[float, Interval]:
         """Return the accuracy and its interval. Raises `InputError` if it was not measured."""
         if self.accuracy is None:
-            raise InputError("accuracy was not measured: the environment has no accuracy metric")
+            raise InputError("accuracy was not measured, because the environment does not have an accuracy metric")
         return self.accuracy, self.intervals["accuracy"]
 
 

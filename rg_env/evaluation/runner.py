@@ -173,7 +173,7 @@ def _removed_if_unanswered(folder: Path, works: Sequence[Work]) -> Iterator[None
 
 def _folder(config: EvalConfig, resume: bool) -> Path:
     if resume and config.output.dir is None:
-        raise InputError("--resume needs output.dir: the folder of the evaluation to resume")
+        raise InputError("--resume needs output.dir, the folder of the evaluation to resume")
     name = f"eval-{'+'.join([*config.names, *config.external.tasks][:3])}"
     folder = free_folder(
         config.output.dir, name, may_have_files=resume, remedy="choose another output.dir", resume="--resume"
@@ -186,7 +186,7 @@ def _folder(config: EvalConfig, resume: bool) -> Path:
 def _check_same(config: EvalConfig, folder: Path) -> None:
     """Raise `InputError` unless the evaluation in `folder` has the same questions and sampling as `config`."""
     if not (folder / CONFIG_FILE).exists():
-        raise OutputFolderError(f"{folder} does not contain an evaluation to resume: it has no {CONFIG_FILE}")
+        raise OutputFolderError(f"{folder} does not contain an evaluation to resume, because it has no {CONFIG_FILE}")
     before, now = read_yaml(folder / CONFIG_FILE), config.model_dump(mode="json")
     if differing := [key for key in now if key not in _MAY_DIFFER and now[key] != before.get(key)]:
         keys = ", ".join(differing)

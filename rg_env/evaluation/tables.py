@@ -28,8 +28,8 @@ _ABOUT_PARTS = (
 )
 _ABOUT_DIFFERENCES = "Differences in accuracy with 95% intervals (Newcombe); p-values by permutation, two-sided."
 _ABOUT_VERDICTS = (
-    "Within tolerance: the accuracies differ by at most the tolerance. Within chance: by more, but the 95% interval "
-    "of the difference (Newcombe) contains 0. Beyond: neither."
+    "Within tolerance: the accuracies differ by at most the tolerance. Within chance: they differ by more, but the 95% "
+    "interval of the difference (Newcombe) contains 0. Beyond: neither of the two."
 )
 _ABOUT_EXTERNAL = (
     "Examples: number of few-shot examples. 95% intervals from lm-eval's standard errors; Wilson intervals for shares."

@@ -74,7 +74,7 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
     if not config.names and not config.external.tasks:
         raise InputError(
             "tasks or data must be set, because the training runs of these models have no evaluation tasks that can be "
-            "repeated: pass --tasks NAME or --data FILE"
+            "repeated; pass --tasks NAME or --data FILE"
         )
     for name, model in local.items():
         if name not in runs and (Path(model) / "resume.json").is_file():

@@ -37,7 +37,7 @@ _METRICS = {
 _NO_SHARES = ("reward_after", "tokens_after", "seconds")
 _MOST_VALUE = 40
 """Maximum number of characters of a value in the table. comparison.json has the full value."""
-_LEGEND = "Means over finished runs with 95% intervals: over seeds, or over a single run's questions."
+_LEGEND = "Means over finished runs, with 95% intervals over seeds or over a single run's questions."
 _LEAST_SEEDS = 3
 """Minimum number of seeds for an interval. Two seeds reveal almost nothing about the standard deviation (t = 12.7)."""
 _TWO_SEEDS = "Two seeds are too few for an interval: (a to b) shows their two values."

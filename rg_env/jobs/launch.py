@@ -213,7 +213,7 @@ def split_gpus(
     server = tuple(vllm or [gpu for gpu in visible if gpu not in (training or ())][:1])
     trainer = tuple(training or [gpu for gpu in visible if gpu not in server])
     if len({*server, *trainer}) < len(server) + len(trainer):
-        raise InputError("--vllm-gpus and --gpus name a GPU twice: only a single GPU can be shared by both")
+        raise InputError("--vllm-gpus and --gpus name a GPU twice, but only a single GPU can be shared by both")
     if not server or not trainer:
         flag, other = ("--gpus", "vLLM") if trainer else ("--vllm-gpus", "training")
         raise InputError(f"{flag} takes all GPUs ({', '.join(visible)}): leave at least one for {other}")
@@ -296,7 +296,9 @@ def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, lis
         raise InputError("launch starts a single run: use `rg-env train --sweep` or `rg-env slurm --sweep`")
     overrides = [argument for argument in options.script_arguments if is_override(argument)]
     if other := [each for each in overrides if each.startswith("engine.kind=") and each != "engine.kind=vllm"]:
-        raise InputError(f"{other[0]}: launch starts a vLLM server (engine.kind=vllm): omit it, or use `rg-env train`")
+        raise InputError(
+            f"{other[0]}: launch starts a vLLM server (engine.kind=vllm), so omit it, or use `rg-env train`"
+        )
     config = load_train_config(options.script, [*overrides, *_engine_overrides(options)], processes=processes)
     prompts = () if options.max_model_len else _evaluation_prompts(config, download=not options.dry_run)
     length = options.max_model_len or longest_sequence(config, prompts or ())
@@ -304,7 +306,7 @@ def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, lis
     if prompts is None:
         name = config.model.name
         lines.append(
-            f"warning: --max-model-len {length} is a guess, because the tokenizer of {name} is not on this machine: "
+            f"warning: --max-model-len {length} is a guess, because the tokenizer of {name} is not on this machine; "
             "prompts of held-out tasks may be longer than max_prompt_length"
         )
     return config.model.name, length, lines

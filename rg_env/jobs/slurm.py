@@ -123,7 +123,9 @@ class SlurmJob:
         if embedded:
             if self.vllm_gpus is not None or self.nodes > 1:
                 flag = "--vllm-gpus" if self.vllm_gpus is not None else f"--nodes {self.nodes}"
-                raise InputError(f"{flag} requires engine.kind=vllm: the embedded engine uses one node and no server")
+                raise InputError(
+                    f"{flag} requires engine.kind=vllm, because the embedded engine uses one node and no server"
+                )
             return self.gpus
         if self.nodes == self.gpus == self.served_gpus == 1:
             return 1  # it shares the GPU with the server
@@ -207,11 +209,11 @@ def _evaluation(job: SlurmJob) -> Values:
         raise InputError(f"--nodes {job.nodes}: an evaluation runs on one node, with a vLLM server on each of its GPUs")
     config = load_eval_config(job.config, job.overrides)
     if all(model.url for model in config.models.values()):
-        raise InputError(f"{job.config}: all models are served at a URL: run rg-env eval directly, without a job")
+        raise InputError(f"{job.config}: all models are served at a URL, so run rg-env eval directly, without a job")
     if config.serving.gpus is not None:
-        raise InputError("serving.gpus: a job uses all GPUs allocated by Slurm (--gpus): omit the key")
+        raise InputError("serving.gpus: a job uses all GPUs allocated by Slurm (--gpus), so omit the key")
     if config.serving.kind == "embedded" and job.gpus > 1:
-        raise InputError(f"--gpus {job.gpus}: serving.kind=embedded uses one GPU: use --gpus 1 or serving.kind=vllm")
+        raise InputError(f"--gpus {job.gpus}: serving.kind=embedded uses one GPU, so use --gpus 1 or serving.kind=vllm")
     # If vLLM does not start, the job fails rather than evaluating on the CPU.
     serving = ["serving.kind=vllm"] if config.serving.kind == "auto" else []
     root = config.output.dir or "outputs"

@@ -129,7 +129,7 @@ def load_sweep(
     published = [config.hub.repo_id for config in configs if config.hub.enabled]
     if len(set(published)) < len(published):
         raise InputError(
-            "hub.enabled: a repository holds one run, but several points have the same hub.repo_id: publish the best "
+            "hub.enabled: a repository holds one run, but several points have the same hub.repo_id; publish the best "
             "one with rg-env push, or sweep hub.repo_id as well"
         )
     return Sweep(axes, points, tuple(configs))
@@ -224,7 +224,7 @@ def _axis(word: str) -> tuple[str, list[Any]]:
     if repeated := next((each for number, each in enumerate(seen) if each in seen[:number]), None):
         raise InputError(f"{option}: {shortened(json.loads(repeated))} is repeated")
     if key in ("output", "output.dir") and len(values) > 1:
-        raise InputError(f"{option}: each point gets its own folder in output.dir: set output.dir to a single value")
+        raise InputError(f"{option}: each point gets its own folder in output.dir, so set output.dir to a single value")
     return key, values
 
 
@@ -285,8 +285,8 @@ def read_points(folder: Path) -> dict[str, dict[str, Any]]:
     file = folder / SWEEP_FILE
     if not file.is_file():
         raise InputError(
-            f"{folder} is not a sweep: it has no {SWEEP_FILE}; pass the output.dir of a sweep. For single runs, use "
-            "`rg-env plot` or `rg-env eval --models`"
+            f"{folder} is not a sweep, because it has no {SWEEP_FILE}; pass the output.dir of a sweep. For single "
+            "runs, use `rg-env plot` or `rg-env eval --models`"
         )
     points = read_yaml(file).get("points")
     if not points or not isinstance(points, dict) or not all(isinstance(each, dict) for each in points.values()):
@@ -305,7 +305,7 @@ def sweep_folder(sweep: Sweep, name: str, resume: bool) -> Path:
     if not _has_files(folder):
         return folder
     if not (folder / SWEEP_FILE).is_file():
-        raise OutputFolderError(f"{folder} does not contain a sweep: it has no {SWEEP_FILE}")
+        raise OutputFolderError(f"{folder} does not contain a sweep, because it has no {SWEEP_FILE}")
     points = read_points(folder)
     reason = difference(read_yaml(folder / SWEEP_FILE).get("swept", {}), sweep.axes)
     if not reason and list(points) != [point.name for point in sweep.points]:

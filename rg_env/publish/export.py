@@ -408,7 +408,7 @@ def _environment(run: RunFolder, recorded: Environment) -> ReasoningGym | str:
     except RGEnvError as error:
         return f"its problems cannot be rebuilt: {reason_of(error)}"
     if hash_of_rows(env.eval_rows) != recorded.prompts_sha256:
-        return "its problems cannot be rebuilt: their hash differs from the recorded one"
+        return "its problems cannot be rebuilt, because their hash differs from the recorded one"
     return env
 
 

@@ -169,7 +169,7 @@ def check_type(name: str, weight: torch.Tensor) -> None:
     """Raise `InputError` unless the weight's dtype is floating-point and can be exported."""
     if weight.dtype not in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
         kind = str(weight.dtype).removeprefix("torch.")
-        raise InputError(f"{name} has dtype {kind}: quantized weights cannot be exported")
+        raise InputError(f"{name} has dtype {kind}, but quantized weights cannot be exported")
 
 
 # LoRA adapters

@@ -45,7 +45,7 @@ CARD, MARKER = "README.md", "rg_env.json"
 TIMEOUT_S = 300.0
 """A request fails after this many seconds without data. Without a limit, huggingface_hub would wait forever."""
 _REFUSALS = {
-    401: f"the Hub rejected the token{{because}}: {LOGIN}",
+    401: f"the Hub rejected the token{{because}}; {LOGIN}",
     403: "the token may not write to {repo}{because}: use one with write access (huggingface.co/settings/tokens), or "
     "another --repo-id",
     409: "{repo} already exists, but the token has no access to it{because}",
@@ -217,7 +217,7 @@ def _send(request: PushRequest, checkpoint: Checkpoint, repository: "_Repository
     say(f"sending {len(files)} files, {size / 1e6:,.1f} MB, to {repository.url}")
     message = f"Weights {run[:12]}" if checkpoint.step is None else f"Step {checkpoint.step} of run {run[:12]}"
     if not repository.commit(files, outdated, message, remote.commit):
-        say("everything is up to date: nothing was sent")
+        say("everything is up to date, so nothing was sent")
     return repository.url
 
 
@@ -282,7 +282,7 @@ class _Repository:
     def __init__(self, repo_id: str, revision: str | None):
         token = get_token()
         if not token or not token.isascii():
-            raise InputError(f"no Hugging Face token found, or it contains invalid characters: {LOGIN}")
+            raise InputError(f"no Hugging Face token found, or it contains invalid characters; {LOGIN}")
         if constants.HF_HUB_OFFLINE:
             raise InputError("HF_HUB_OFFLINE is set: unset it to upload")
         endpoint = constants.ENDPOINT  # the value of HF_ENDPOINT, or the Hub's URL

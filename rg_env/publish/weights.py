@@ -153,7 +153,7 @@ def _dtensor(folder: Path) -> tuple[str, Weights]:
         )
     parts = [load(folder / name) for name in files]
     if any(part.keys() != parts[0].keys() for part in parts):
-        raise InputError(f"{folder} has files with different weight names: they are from different checkpoints")
+        raise InputError(f"{folder} has files with different weight names, so they are from different checkpoints")
     found = {name: _joined(name, [part[name] for part in parts]) for name in parts[0]}
     return f"sharded tensors of {counted(size, 'process')}", found
 
@@ -175,7 +175,7 @@ def _joined(name: str, parts: list[Any]) -> torch.Tensor:
 
     whole = part(spec.mesh.mesh, list(spec.placements))
     if whole.shape != spec.shape:
-        raise InputError(f"the parts of {name} do not fit together: files from different checkpoints are mixed")
+        raise InputError(f"the parts of {name} do not fit together, because files from different checkpoints are mixed")
     return whole
 
 

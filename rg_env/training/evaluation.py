@@ -118,7 +118,7 @@ class FixedEvaluation:
         )
         if both := sorted(trained & unseen):
             raise InputError(
-                f"{', '.join(both)}: a task cannot be both trained on and held out: leave it out of held_out, or "
+                f"{', '.join(both)}: a task cannot be both trained on and held out, so leave it out of held_out, or "
                 "evaluate it under a label (`labelled={LABEL: environment}`)"
             )
 
@@ -186,7 +186,9 @@ def evaluate_only(
         raise InputError("evaluation without training runs in one process: start it without `accelerate launch`")
     evaluation = FixedEvaluation(trainer, plan or EvaluationPlan())
     if not evaluation.questions:
-        raise InputError("nothing to evaluate: the environment has no evaluation rows, and no task is held out")
+        raise InputError(
+            "there is nothing to evaluate, because the environment has no evaluation rows, and no task is held out"
+        )
     step = checkpoint_step(Path(trainer.model_name)) or 0 if step is None else step
     file = RunFolder(Path(folder)).evaluation_file(step)
     if file.exists():

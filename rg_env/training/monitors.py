@@ -112,7 +112,7 @@ def zero_variance(history: History, threshold: float) -> str | None:
         cause = "the answers to each question are all right or all wrong"
         change = "raise training.temperature" + ("" if curriculum else ", or set training.filter_groups=true")
     at = "" if accuracy is None else f" (accuracy {accuracy:.2f})"
-    return f"{share:.0%} of groups had equal rewards: {cause}{at}: {change}"
+    return f"{share:.0%} of groups had equal rewards: {cause}{at}; {change}"
 
 
 def answer_rate(history: History, threshold: float) -> str | None:
@@ -133,7 +133,7 @@ def _rate(history: History, metric: str, threshold: float, what: str, reward: st
     change = f"describe it in prompt.system_prompt, or raise rewards.{reward}.weight"
     if cut >= (1 - share) / 2:
         cause, change = f"{cut:.0%} were cut off by the token limit", "raise training.max_tokens"
-    return f"only {share:.0%} of completions had {what}: {cause}: {change}"
+    return f"only {share:.0%} of completions had {what}: {cause}; {change}"
 
 
 def truncation(history: History, threshold: float) -> str | None:
@@ -144,7 +144,7 @@ def truncation(history: History, threshold: float) -> str | None:
     cause, change = "the token limit is too low for this task", "raise training.max_tokens"
     if _rises(history.recent(_LENGTH)):
         cause, change = "completions are getting longer", f"{change}, or add rewards.overlong_penalty"
-    return f"{share:.0%} of completions were cut off: {cause}: {change}"
+    return f"{share:.0%} of completions were cut off: {cause}; {change}"
 
 
 def length_drift(history: History, factor: float) -> str | None:
@@ -159,7 +159,7 @@ def length_drift(history: History, factor: float) -> str | None:
         return f"{symptom}: add rewards.overlong_penalty, or set training.loss_type=dr_grpo"
     name = _what_rose(history, history.first)
     change = f"lower rewards.{name}.weight" if name else "raise rewards.correctness.weight"
-    return f"{symptom}: answers get shorter because short ones are rewarded: {change}"
+    return f"{symptom}: answers get shorter because short ones are rewarded; {change}"
 
 
 def entropy_collapse(history: History, part: float) -> str | None:
@@ -171,7 +171,7 @@ def entropy_collapse(history: History, part: float) -> str | None:
         return None
     at = "" if accuracy is None else f", and accuracy ({accuracy:.2f}) does not rise"
     return (
-        f"entropy fell from {before:.2g} to {now:.2g} nats per token{at}: the policy has stopped exploring: lower "
+        f"entropy fell from {before:.2g} to {now:.2g} nats per token{at}: the policy has stopped exploring; lower "
         "training.learning_rate, or raise training.temperature"
     )
 
@@ -191,16 +191,16 @@ def reward_hacking(history: History, least: float) -> str | None:
         symptom += f", and accuracy did not{_from_to(history, before, 'accuracy')}"
         name = _what_rose(history, before)
         if name is None:
-            return f"{symptom}: the policy is rewarded for something other than being right: check rewards"
+            return f"{symptom}: the policy is rewarded for something other than being right; check rewards"
         rose = _from_to(history, before, f"rewards/{name}/mean")
-        return f"{symptom}: {name} rose{rose}: lower rewards.{name}.weight, or set rewards.{name}.when=correct"
+        return f"{symptom}: {name} rose{rose}; lower rewards.{name}.weight, or set rewards.{name}.when=correct"
     return None
 
 
 def kl_spike(history: History, factor: float) -> str | None:
     """A jump in the policy's KL divergence from the reference model or from its sampler."""
-    change = "an update went too far: lower training.learning_rate or training.max_grad_norm"
-    sampler = "rollouts do not come from the policy being trained: lower engine.num_batches_ahead"
+    change = "an update went too far; lower training.learning_rate or training.max_grad_norm"
+    sampler = "rollouts do not come from the policy being trained; lower engine.num_batches_ahead"
     return _spike(history, "kl", factor, KL_FLOOR, change) or _spike(
         history, "sampling/mismatch_kl", factor, KL_FLOOR, sampler
     )
@@ -208,7 +208,7 @@ def kl_spike(history: History, factor: float) -> str | None:
 
 def ratio_spike(history: History, factor: float) -> str | None:
     """Several updates on a batch move the policy too far from the one that sampled the batch."""
-    change = "updates within a batch go too far: lower training.num_iterations or training.learning_rate"
+    change = "updates within a batch go too far; lower training.num_iterations or training.learning_rate"
     return _spike(history, "policy_ratio/max", factor, RATIO_FLOOR, change)
 
 

@@ -119,7 +119,7 @@ def check_hub(config: HubConfig) -> None:
     from huggingface_hub import get_token
 
     if config.enabled and not get_token():
-        raise InputError(f"hub.enabled: no Hugging Face token found: {LOGIN}; or set hub.enabled=false")
+        raise InputError(f"hub.enabled: no Hugging Face token found; {LOGIN}, or set hub.enabled=false")
 
 
 def check_logins(config: LoggingConfig) -> None:

@@ -166,7 +166,7 @@ class Zero(DataParallel):
         self.sharding: Sharding = f"zero{plugin.zero_stage}"  # type: ignore[assignment]
         if plugin.zero_stage == 3 and not plugin.zero3_save_16bit_model:
             raise InputError(
-                "zero3_save_16bit_model is off in the accelerate config, so ZeRO-3 would save empty weights: "
+                "zero3_save_16bit_model is off in the accelerate config, so ZeRO-3 would save empty weights; "
                 "set zero3_save_16bit_model: true in deepspeed_config, as configs/zero3.yaml does"
             )
         plugin.deepspeed_config |= {
@@ -388,7 +388,7 @@ class StepGuard:
         if not self._in_a_row:
             return
         overflow = (
-            f"the weights are not finite after step {step}: an earlier update overflowed; lower "
+            f"the weights are not finite after step {step}, because an earlier update overflowed; lower "
             f"training.learning_rate ({self._learning_rate:g}) and resume from an earlier checkpoint"
         )
         agree(self._accelerator, None if finite_weights(model) else overflow)
@@ -396,6 +396,6 @@ class StepGuard:
             bf16 = ", or set training.bf16=false" if self._bf16 else ""
             raise StoppedTogether(
                 f"{MOST_IN_A_ROW} consecutive steps were skipped, up to step {step}: non-finite {self._what}; weights "
-                f"are unchanged: lower training.learning_rate or training.max_grad_norm{bf16}, and resume with "
+                f"are unchanged; lower training.learning_rate or training.max_grad_norm{bf16}, and resume with "
                 "--resume auto"
             )

@@ -107,7 +107,7 @@ class GRPOTrainer:
         same_everywhere(
             self.accelerator,
             str(self.rows_hash),
-            "the processes do not train on the same rows: each must build them from the same data and seed",
+            "the processes do not train on the same rows; each must build them from the same data and seed",
         )
         if curriculum is not None:
             curriculum.prepare = lambda rows: [
@@ -496,5 +496,5 @@ def make_accelerator(args: GRPOConfig) -> Accelerator:
             raise
         raise InputError(
             f"bf16={args.bf16}: this process already has a trainer with another precision, and accelerate allows "
-            "only one precision per process: start a new process"
+            "only one precision per process; start a new process"
         ) from error

@@ -327,7 +327,7 @@ def test_envs_that_run_in_a_way_of_their_own_are_refused() -> None:
 
     for env, message in (
         (single(Twice), "Twice overrides run, finalize"),
-        (Two(TwoConfig(taskset={"id": "rg-env"})), "Two is not a SingleAgentEnv: it may have several agents or turns"),
+        (Two(TwoConfig(taskset={"id": "rg-env"})), "Two is not a SingleAgentEnv and may have several agents or turns"),
         (single(harness={"id": "bash"}), r"SingleAgentEnv has a harness with tools \(bash\)"),
     ):
         with pytest.raises(InputError, match=rf"{message}.*train on it with prime-rl"):

@@ -74,8 +74,8 @@ def test_repeated_rows_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(env.eval_rows) == 1
     Environment([row, row])
     first, second = capsys.readouterr().out.splitlines()
-    assert first == "train_rows: 2 of 4 rows left out: repeated questions"
-    assert second == "train_rows: 1 of 2 rows left out: repeated questions"
+    assert first == "train_rows: 2 of 4 rows left out, because their questions are repeated"
+    assert second == "train_rows: 1 of 2 rows left out, because their questions are repeated"
 
 
 @pytest.mark.parametrize(

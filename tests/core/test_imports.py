@@ -92,7 +92,7 @@ def test_another_process_refuses_an_edited_source(write: Write) -> None:
     ("name", "text", "message"),
     [
         ("gone.py", None, r"imports: there is no file .*/gone\.py$"),
-        ("no_such_package.tasks", None, r"imports: there is no module 'no_such_package\.tasks': install it, put"),
+        ("no_such_package.tasks", None, r"imports: there is no module 'no_such_package\.tasks'; install it, put"),
         ("tasks/robots", None, r"imports: 'tasks/robots' is neither a module \(my_package\.tasks\) nor a path"),
         ("bad.py", "x = 1\ny = {}['key']\n", r"bad\.py cannot be imported: KeyError: 'key' \(.*/bad\.py, line 2\)$"),
         ("bad.py", "def f(:\n", r"cannot be imported: SyntaxError: invalid syntax \(.*/bad\.py, line 1\)$"),

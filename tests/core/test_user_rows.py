@@ -33,7 +33,7 @@ def test_files_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str], suff
         {"csv": arrow_csv.write_csv, "parquet": parquet.write_table}[suffix](pyarrow.Table.from_pylist(rows), str(path))
     assert load_rows(str(path)) == [{"question": f"{i} + 1, say", "answer": str(i + 1)} for i in range(5)]
     assert "data." in (said := capsys.readouterr().out)
-    assert said.endswith(": 3 of 8 rows left out: repeated questions\n")
+    assert said.endswith(": 3 of 8 rows left out, because their questions are repeated\n")
 
 
 def test_columns_and_answers_can_be_named() -> None:
@@ -74,7 +74,7 @@ def test_columns_and_answers_can_be_named() -> None:
         ("a.csv", "question,answer\n", "there are no rows"),
         ("a.jsonl", "", "there are no rows"),
         ("a.parquet", "no parquet", "cannot read .*a.parquet"),
-        ("a.txt", "2 + 2 = 4", "a.txt'? is not a data file: data files end in .csv, .json, .jsonl, .parquet"),
+        ("a.txt", "2 + 2 = 4", "a.txt'? is not a data file; data files end in .csv, .json, .jsonl, .parquet"),
     ],
 )  # fmt: skip
 def test_a_defect_is_reported_with_its_place(tmp_path: Path, name: str, text: str, words: str) -> None:

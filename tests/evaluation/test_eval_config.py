@@ -65,7 +65,7 @@ def test_the_tiny_policy_is_asked_what_it_was_made_for() -> None:
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
-        (["models=tiny"], "tasks: is required: list at least 1, or set data or external.tasks"),
+        (["models=tiny"], "tasks: is required; list at least one, or set data or external.tasks"),
         (["models=tiny", "external.tasks=[a, a]"], "external.tasks = ['a', 'a'] @ command line: names a task twice"),
         (["models=tiny", "external={tasks: [a], include: no/such}"], "external.include = 'no/such' @ command line: is"),
         (["models=tiny", "data=x.csv", "tasks.x={task: maze}"], "tasks.x = {'task': 'maze'} @ command line: is the"),
@@ -253,7 +253,7 @@ def test_a_dry_run_prints_the_plan(capsys: pytest.CaptureFixture[str], tmp_path:
         (["eval", "--models", "a", "tasks.maze.config.min_dist=0"],
          r"^tasks.maze.config: task 'maze' does not work with config .*: min_dist must be >= 1$"),
         (["eval", "--models", "tiny", "--external", "gsm8k_rgg"],
-         r"^external.tasks: there is no task 'gsm8k_rgg' in lm-eval [\d.]+ and .*: did you mean gsm8k_rg"),
+         r"^external.tasks: there is no task 'gsm8k_rgg' in lm-eval [\d.]+ and .*; did you mean gsm8k_rg"),
         (["eval", "--models", "tiny", "--external", "llama_math"], r"did you mean math_rg\?"),
         (["eval", "--models", "tiny", "--external", "zzqx"], "`lm-eval ls tasks` lists those of lm-eval"),
     ],

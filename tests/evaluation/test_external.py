@@ -232,7 +232,7 @@ def test_answers_that_fail_or_cannot_be_graded(tasks: Path, offline: None, chat:
     with pytest.raises(ServerError, match=r"^m, legs_odd: all calls failed \(2\), .*; external/answers.jsonl"):
         run(command)
     chat.reset(str)
-    told = rf"^legs_odd, m: lm-eval cannot grade the answers: by nought\. .* --output-dir {tmp_path} --resume$"
+    told = rf"^legs_odd, m: lm-eval cannot grade the answers \(by nought\)\. .* --output-dir {tmp_path} --resume$"
     with pytest.raises(RGEnvError, match=told) as caught:
         run([*command, "--resume"])
     assert caught.value.exit_code == 1
@@ -323,7 +323,7 @@ def test_a_process_that_ends_or_takes_too_long_is_told(tmp_path: Path) -> None:
             harness.prepare()
     with Harness(_config(), tmp_path) as harness:
         process = harness._process
-        with pytest.raises(RGEnvError, match=r"^lm-eval was stopped: grading took longer than 0 s$"):
+        with pytest.raises(RGEnvError, match=r"^lm-eval was stopped, because grading took longer than 0 s$"):
             harness._call({"tasks": []}, 0.0)
         assert process.code is None
     assert process.code == -signal.SIGKILL

@@ -97,7 +97,7 @@ def test_training_starts_where_most_groups_teach() -> None:
     assert mixture(found) == {"tasks": {"arc_1d": {}, "leg_counting": {"level": 2}}}
     with pytest.raises(InputError, match="none of these tasks is trainable"):
         mixture([each for each in found if each.task == "gcd"])
-    with pytest.raises(InputError, match="too few questions to judge: probe with --num-examples 16 or more"):
+    with pytest.raises(InputError, match="too few questions to judge; probe with --num-examples 16 or more"):
         mixture(_judged(_task(MIXED[:8])))
 
 
@@ -110,7 +110,7 @@ def test_the_words_of_the_table_are_explained() -> None:
     assert "maze 1 0.500 0.750 0.000 1.000 0.250 11 trainable <- start" in lines
     words = " ".join(lines[4:])
     for head in ("Groups that teach", "rollouts for one", "Cut off", "answered", "Constant"):
-        assert f"{head}:" in words
+        assert head in words
 
 
 def test_levels_are_those_that_a_task_has() -> None:
@@ -175,6 +175,6 @@ def test_too_few_questions_are_reported_first(rg_env: Any, tmp_path: Path) -> No
     assert code == 1
     first, *_, last = printed.splitlines()
     assert first == "note: -n 2 is too few: a verdict and mixture.yaml require at least 16"
-    assert last.startswith("mixture.yaml was not written: too few questions to judge: probe with --num-examples 16")
+    assert last.startswith("mixture.yaml was not written: too few questions to judge; probe with --num-examples 16")
     (folder,) = (tmp_path / "outputs").glob("probe-leg_counting-*")
     assert not (folder / "mixture.yaml").exists()

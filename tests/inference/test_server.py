@@ -220,7 +220,7 @@ def test_what_is_not_supported_is_refused(said: str, value: object) -> None:
 @pytest.mark.parametrize(
     ("body", "error", "words"),
     [
-        ({"max_tokens": 10_000}, openai.BadRequestError, r"too large: the prompt has \d+ tokens, and"),
+        ({"max_tokens": 10_000}, openai.BadRequestError, r"too large, because the prompt has \d+ tokens, and"),
         ({"max_completion_tokens": 4}, openai.BadRequestError, "max_tokens and max_completion_tokens differ"),
         ({"model": "gpt-4"}, openai.NotFoundError, "this engine serves 'tiny'"),
         ({"messages": [{"role": "user", "content": "12 " * 2000}]}, openai.BadRequestError, "longer than the model's"),

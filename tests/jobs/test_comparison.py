@@ -183,7 +183,7 @@ def test_a_damaged_file_of_a_run_is_named(make: Callable[..., Folder], name: str
 def test_folders_without_a_sweep_are_refused(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "sweep.yaml").write_text(text)
-    reason = "sweep.yaml is damaged: " if text is not None else "is not a sweep: it has no sweep.yaml"
+    reason = "sweep.yaml is damaged: " if text is not None else "is not a sweep, because it has no sweep.yaml"
     with pytest.raises(InputError, match=reason):
         compare(tmp_path)
 

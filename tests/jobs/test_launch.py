@@ -271,7 +271,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
         (f"SCRIPT --log-dir {'x' * 300}", "File name too long; choose another"),
         ('SCRIPT --vllm-args "\'"', "has an unclosed quote; write options as in '--seed 1'"),
         ("SCRIPT --gpus 0,a --dry-run", "argument --gpus: '0,a' must be indices or UUIDs"),
-        ("run.yaml engine.kind=embedded --dry-run", "launch starts a vLLM server (engine.kind=vllm): omit it"),
+        ("run.yaml engine.kind=embedded --dry-run", "launch starts a vLLM server (engine.kind=vllm), so omit it"),
         ("SCRIPT --log-dir taken", "taken has the logs of another run"),
         ("SCRIPT --log-dir examples/train.py", "choose another --log-dir"),
     ],

@@ -114,7 +114,7 @@ UPLOADED = ["hub.enabled=true", "hub.repo_id=me/legs"]
         ("", "seed=0,1; seed=2", "seed and seed are both swept"),
         ("", "training={beta: 0.1}; training.beta=0.2", "but overlap"),
         ("", f"seed={','.join(map(str, range(1001)))}", "the sweep has 1,001 points (1001), more than 1,000"),
-        ("", "output.dir=a,b", "each point gets its own folder in output.dir: set output.dir to a single value"),
+        ("", "output.dir=a,b", "each point gets its own folder in output.dir, so set output.dir to a single value"),
         # swept and overridden, also where one is within the other: something that was requested would be lost
         ("seed=1", "seed=0,1", "is both swept and overridden: remove one"),
         ("training.beta=null", "training.beta=0.0,0.1", "is both swept and overridden: remove one"),

@@ -160,7 +160,7 @@ def test_a_folder_of_another_sweep_is_refused(folder: Path) -> None:
     with_beta = ["training.beta=0.1,0.2", "training.epsilon=0.1", *WORDS]
     described = json.dumps(load_sweep("run.yaml", [], with_beta).described())
     for content, refused, told in (
-        (None, lambda: checked(resume=False), "sweep is not empty: it may contain another run"),
+        (None, lambda: checked(resume=False), "sweep is not empty and may contain another run"),
         (None, lambda: checked(words=["seed=0,1"]), r"seed is \[0, 1, 2\] there and \[0, 1\] here; use the same"),
         (None, lambda: checked("training.max_steps=30"), "another sweep: training.max_steps is 20 there and 30 here"),
         (None, lambda: refuse_sweep("sweep"), "sweep contains a sweep: add its --sweep"),
@@ -172,7 +172,7 @@ def test_a_folder_of_another_sweep_is_refused(folder: Path) -> None:
         with pytest.raises(InputError, match=told):
             refused()
     Path("sweep/sweep.yaml").unlink()
-    with pytest.raises(OutputFolderError, match=r"does not contain a sweep: it has no sweep\.yaml"):
+    with pytest.raises(OutputFolderError, match=r"does not contain a sweep, because it has no sweep\.yaml"):
         checked()
     refuse_sweep("sweep")
     refuse_sweep(None)

@@ -126,7 +126,7 @@ def test_the_same_run_is_pushed_again(hub: HubServer, pushed: Pushed, run: Path)
     assert files["model.safetensors"] == (moved / "checkpoint-4/model.safetensors").read_bytes()
     assert any(line.startswith("deleting earlier files") for line in lines)
     assert json.loads(files["rg_env.json"])["step"] == 4
-    there = "everything is up to date: nothing was sent"
+    there = "everything is up to date, so nothing was sent"
     commits = len(repo.branches["main"])
     assert not [line for line in lines if "replaces" in line]
     assert there not in lines

@@ -58,7 +58,7 @@ ULTRA, MINIMAL = "train_ultra_minimal", "train_minimal"
         (ULTRA, ["--tasks", "tower_of_hanoi"], "too few distinct questions"),
         (ULTRA, ["--model", "nowhere/at-all"], "cannot load the model 'nowhere/at-all'"),
         (ULTRA, ["--model", "nowhere/at-all", "--output-dir", "x" * 300], "File name too long"),
-        (ULTRA, ["--output-dir", "old"], "old is not empty: it may contain another run"),
+        (ULTRA, ["--output-dir", "old"], "old is not empty and may contain another run"),
         (ULTRA, ["--manifest", "none.json"], "none.json' cannot be read: No such file"),
         (ULTRA, ["--manifest", "old.json"], "error: the rows differ from the manifest: the version of"),
         (ULTRA, ["--engine", "vllm", "--port", "1"], "no vLLM server at 127.0.0.1"),

@@ -61,7 +61,7 @@ def train(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]
         (["model=outputs/none/checkpoint-5"], "model.name: the folder outputs/none/checkpoint-5 does not exist"),
         (["model=old"], "model.name: old is a run: pass old/checkpoint-5\n"),
         (["model=empty"], "model.name: empty is not a model folder: config.json and safetensors files are required"),
-        (["output.dir=old"], "old is not empty: it may contain another run; set output.dir to another folder"),
+        (["output.dir=old"], "old is not empty and may contain another run; set output.dir to another folder"),
         (["--eval-only", "--checkpoint", "./nope"], "checkpoint: the folder ./nope does not exist"),
         (["--eval-only", "--checkpoint", "old"], "checkpoint: old is a run: pass old/checkpoint-5"),
         (["tasks.chain_sum.config={min_terms: 9}"],
@@ -94,7 +94,7 @@ def test_what_is_missing_is_one_line(here: Path, arguments: list[str], words: st
         (["push", "empty", "--repo-id", "me/x"], "empty is not a complete checkpoint"),
         (["serve", "--model", "empty"], "empty is not a model folder"),
         (["serve", "--model", "run.yaml"], "run.yaml is not a model folder"),
-        (["probe", "--model", "new", "--tasks", "gcd"], "new is a run without checkpoint-N folders: it has not"),
+        (["probe", "--model", "new", "--tasks", "gcd"], "new is a run without checkpoint-N folders, so it has not"),
         (["eval", "--models", "tiny", "./run.yaml", "--tasks", "gcd"], "run.yaml is not a model folder"),
     ],
 )

@@ -201,7 +201,7 @@ def _open_lists(document: Document, path: Keys, shown: str) -> None:
         elif isinstance(value, str | list):
             kind = shortened(value) if isinstance(value, str) else "a list"
             raise InputError(
-                f"{shown}: {where} is {kind} ({origin}), which the override would replace: set all of it, {where}=..."
+                f"{shown}: {where} is {kind} ({origin}), which the override would replace; set all of it, {where}=..."
             )
 
 
@@ -223,7 +223,7 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[Keys, int]]:
         (section, key), line = path, lines[path]
         if values[section][key] is None and re.search(rf"{key}['\"]?:\s*#", text.splitlines()[line - 1]):
             raise InputError(
-                f"{file}: line {line}: {section}.{key} has no value, because '#' starts a comment: quote the value"
+                f"{file}: line {line}: {section}.{key} has no value, because '#' starts a comment; quote the value"
             )
     return values, lines
 

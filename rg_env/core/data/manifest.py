@@ -80,7 +80,7 @@ def read_manifest(source: str | Path | Manifest) -> Manifest:
     if isinstance(value, Mapping) and "rows" in value:  # the manifest of a run, which also records the machine
         value = value["rows"]
         if value is None:
-            raise InputError(f"{name} is from a run on the user's own rows: there is nothing to compare")
+            raise InputError(f"{name} is from a run on the user's own rows, so there is nothing to compare")
     try:
         _Manifest.model_validate(value)
     except ValidationError as error:

@@ -139,7 +139,7 @@ def load_rows(
                 raise InputError(f"{where}: {answer_column} has no text after {answer_after!r}: {shown}")
         if "<answer>" in answer or "</answer>" in answer:
             raise InputError(
-                f"{where}: {answer_column} contains the tag <answer> or </answer>, so it cannot match any reply: "
+                f"{where}: {answer_column} contains the tag <answer> or </answer>, so it cannot match any reply; "
                 f"keep only the text between the tags: {shortened(answer)}"
             )
         return {"question": question, "answer": answer.strip()}
@@ -229,7 +229,7 @@ def distinct(rows: Iterable[tuple[str, str, dict[str, Any] | InputError]], name:
     if defects:
         raise InputError(_summary(name, list(defects.values())))
     if repeated := count - len(kept):
-        print_once(f"{name}: {repeated} of {counted(count, 'row')} left out: repeated questions")
+        print_once(f"{name}: {repeated} of {counted(count, 'row')} left out, because their questions are repeated")
     return list(kept.values())
 
 
@@ -260,7 +260,7 @@ def _read(name: str, config: str | None, split: str) -> Iterable[_Located]:
     if kind not in FILES and not os.path.exists(file):
         return _numbered(_from_hub(name, config, split))
     if file.is_dir() or kind not in FILES:
-        raise InputError(f"{shortened(name)} is not a data file: data files end in {', '.join(FILES)}")
+        raise InputError(f"{shortened(name)} is not a data file; data files end in {', '.join(FILES)}")
     try:
         if kind == ".parquet":
             from pyarrow import parquet  # type: ignore[import-untyped]

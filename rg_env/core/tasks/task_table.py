@@ -121,7 +121,7 @@ def resolve_levels(task: str, level: int | None, levels: Mapping[str, int] | Non
     for broken, reason in entry["broken_levels"].items():
         if options == level_options(attributes, dict.fromkeys(attributes, int(broken))):
             raise InputError(
-                f"task {task!r}: level {broken} does not work in reasoning-gym {version('reasoning-gym')} ({reason}): "
+                f"task {task!r}: level {broken} does not work in reasoning-gym {version('reasoning-gym')} ({reason}); "
                 f"choose another level, or set options under config"
             )
     return options

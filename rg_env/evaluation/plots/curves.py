@@ -60,7 +60,7 @@ def read_curve(file: Path, name: str) -> Curve:
             if is_number(row.get(metric)):
                 values.setdefault(metric, {})[row["step"]] = row[metric]
     if not values:
-        raise InputError(f"{file} has nothing to draw: the run has not logged {' or '.join(_PANELS)} yet")
+        raise InputError(f"{file} has nothing to draw, because the run has not logged {' or '.join(_PANELS)} yet")
     values = {metric: dict(sorted(steps.items())) for metric, steps in values.items()}
     evaluations = read_evaluations(RunFolder(file.parent)) if ACCURACY in values else []
     if not evaluations:
@@ -82,7 +82,7 @@ def notes_on(curves: Sequence[Curve]) -> list[str]:
     notes = []
     if any(asked != known[0] for asked in known):
         notes.append(
-            "accuracies are not comparable: the runs were evaluated on different problems or in different ways"
+            "accuracies are not comparable, because the runs were evaluated on different problems or in different ways"
         )
     if unknown := [curve.name for curve in measured if curve.asked is None]:
         notes.append(f"no intervals and unknown problems, because eval_results is missing: {listed(unknown)}")

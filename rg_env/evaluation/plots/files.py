@@ -65,7 +65,7 @@ def plot_files(
     listed = _read_names(rename_file) if rename_file else {}
     names, notes = new_names(rename, listed, aliases, kind), []
     if rename_file and not listed.keys() & aliases.keys():
-        notes.append(f"{rename_file} renames nothing: the {kind}s are {', '.join(names)}")
+        notes.append(f"{rename_file} renames nothing; the {kind}s are {', '.join(names)}")
     if results:
         plot_results(_renamed(results, names), output, title)
         return output, notes
@@ -139,7 +139,7 @@ def new_names(typed: Sequence[str], listed: Mapping[str, str], aliases: Mapping[
     new = list(names.values())
     if unfit := [name for name in new if not name.strip() or new.count(name) > 1]:
         raise InputError(
-            f"two {kind}s would be named {unfit[0]!r}, or one has no name: the names in a plot must be unique"
+            f"two {kind}s would be named {unfit[0]!r}, or one has no name, but the names in a plot must be unique"
         )
     return names
 

@@ -67,7 +67,7 @@ def _bars(task: TaskResults) -> Figure:
     figure, ((axes,),) = style.panels(4.5, 0.3 * len(scores) + 0.1)
     n = task.questions.n
     for row, each in enumerate(scores.values()):
-        note = "not measured: trained on all questions"
+        note = "not measured (trained on all questions)"
         if each.n:
             axes.barh(row, each.measured[0], height=0.66, color=_BAR)
             style.draw_intervals(axes, [(row, each)], fmt="k.", markersize=6, capsize=3, clip_on=False)

@@ -212,7 +212,7 @@ def results_page(source: Path, limit: int) -> Page:
     files = [source] if source.is_file() else schema.results_files(folder)
     results = schema.read_results(files[0]) if files and files[0].name != ROLLOUTS else None
     if len(files) > 1:
-        page.notes.append(f"several results files: this page shows the newest, {files[0].name}")
+        page.notes.append(f"the folder has several results files, and this page shows the newest, {files[0].name}")
     tasks = results.tasks if results else {}
     records = _evaluated(file, page.notes) if file.is_file() else []
     if tasks and source.is_file():  # the file has a single task's results
@@ -227,9 +227,13 @@ def results_page(source: Path, limit: int) -> Page:
         _add_evaluation(page, results)
         page.add_results(results)
         if tasks:
-            page.notes += _differences(tasks, sampled) if records else [f"no {ROLLOUTS}: there are no rollouts to show"]
+            page.notes += (
+                _differences(tasks, sampled)
+                if records
+                else [f"{ROLLOUTS} is missing, so there are no rollouts to show"]
+            )
     elif records:
-        page.notes.append(f"no results file: figures are computed from the rollouts in {ROLLOUTS} so far")
+        page.notes.append(f"there is no results file yet; figures are computed from the rollouts in {ROLLOUTS} so far")
         page.add_tasks(_tasks_so_far(sampled), "model", _ABOUT_MEANS)
     else:
         raise InputError(f"{file} has no rollouts")
@@ -245,7 +249,7 @@ def _evaluated(file: Path, notes: list[str]) -> list[Record]:
         key = (record.get("model"), record.get("task"), question, record.get("rollout", number), record.get("draw"))
         found[key] = {**record, "source": "evaluation", "variant": record.get("model")}
     if repeated := number + 1 - len(found):
-        notes.append(f"{counted(repeated, 'repeated rollout')}: the last record of each counts")
+        notes.append(f"{counted(repeated, 'repeated rollout')}, of which the last record of each counts")
     return list(found.values())
 
 
@@ -260,7 +264,7 @@ def _add_evaluation(page: Page, results: Results) -> None:
         page.add_facts({"models": ", ".join(models), "questions": questions})
         page.add_facts({"sampling": _sampling(results), "grading": first.grading})
         if any((task.sampling, task.grading) != (first.sampling, first.grading) for task in tasks.values()):
-            page.notes.append("tasks differ in sampling or grading: the facts above are about the first task")
+            page.notes.append("tasks differ in sampling or grading, so the facts above are about the first task")
     page.add_facts({"versions": ", ".join(f"{name} {version}" for name, version in results.versions.items())})
     prompts = {task.system_prompt: f"System prompt, {name}" for name, task in reversed(tasks.items())}
     if len(prompts) == 1:
@@ -397,5 +401,5 @@ def _add_evaluations(page: Page, evaluations: Sequence[Results]) -> None:
     shown = {f"step {each.step}": each for each in (first, last)}
     if first.environments != last.environments:
         del shown[f"step {first.step}"]
-        page.notes.append("the first and the last evaluation are not compared: their questions differ")
+        page.notes.append("the first and the last evaluation are not compared, because their questions differ")
     page.add_results(together(shown), "step")

@@ -437,8 +437,8 @@ class Api:
                 raise self._too_long(counted(len(prompt), "token"))
             if (request.limit or 0) > room:
                 raise BadRequest(
-                    f"max_tokens={request.limit} is too large: the prompt has {counted(len(prompt), 'token')}, and the "
-                    f"context length is {engine.max_context}",
+                    f"max_tokens={request.limit} is too large, because the prompt has {counted(len(prompt), 'token')}, "
+                    f"and the context length is {engine.max_context}",
                     param="max_tokens",
                 )
             for _ in range(request.n):

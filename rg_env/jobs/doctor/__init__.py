@@ -58,7 +58,7 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
     name = planned.config.model.name if not is_default else DEFAULT_GPU_MODEL if gpus.devices else TINY
     check = _run("model", models.check_model, name)
     if is_default and check.status == "failed":  # as load_policy does
-        finding, name = f"{check.finding}: the tiny policy is used instead", TINY
+        finding, name = f"{check.finding}; the tiny policy is used instead", TINY
         check = replace(check, status="warning", finding=finding, value=models.check_model(TINY).value)
     yield check
     model = check.value

@@ -229,10 +229,10 @@ def check_gpus(gpus: Gpus, planned: PlannedRun) -> Check:
     more for a server on this machine. No GPU is required, because the embedded engine can train on a CPU."""
     if gpus.driver_problem:
         fix = "reinstall the NVIDIA driver or restart the machine until `nvidia-smi` lists the GPUs"
-        status, rest = ("failed", "") if planned.uses_vllm else ("warning", ": training would use the CPU")
+        status, rest = ("failed", "") if planned.uses_vllm else ("warning", ", so training would use the CPU")
         return Check(status, f"{gpus.driver_problem}{rest}", fix)
     if not gpus.listed and not gpus.devices:
-        return Check("ok", "no NVIDIA GPU: training uses the CPU")
+        return Check("ok", "no NVIDIA GPU, so training uses the CPU")
     if not gpus.torch:
         return Check("skipped", "torch does not work")
     text, processes = "; ".join(gpus.listed), planned.processes
@@ -349,7 +349,9 @@ def check_open_files(connections: int, limits: tuple[int, int]) -> Check:
     fix = f"run `ulimit -n {min(max(need, 65536), hard)}` before starting vLLM and the trainer"
     if hard < need:
         fix = f"ask an administrator to raise the hard limit ({hard}) to {need}"
-    return Check("failed", f"limit of {soft} open files, but a run needs {need}: each rollout uses a connection", fix)
+    return Check(
+        "failed", f"limit of {soft} open files, but a run needs {need}, because each rollout uses a connection", fix
+    )
 
 
 def check_shared_memory(size: int) -> Check:
@@ -427,4 +429,6 @@ def check_logins(planned: PlannedRun) -> Check:
         return Check("failed", str(error))
     if get_token():
         return Check("ok", "Hugging Face token found")
-    return Check("ok", f"no Hugging Face token: public models only, no uploads ({LOGIN})")
+    return Check(
+        "ok", f"no Hugging Face token, so only public models can be used and nothing can be uploaded ({LOGIN})"
+    )

@@ -73,7 +73,9 @@ def make_optimizer(args: GRPOConfig, model: Any) -> torch.optim.Optimizer:
     """The optimizer that `args.optim` selects, without weight decay for biases or norms. Raises `InputError`."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
-        raise InputError("there is nothing to train: all weights of the model are frozen (requires_grad is False)")
+        raise InputError(
+            "there is nothing to train, because all weights of the model are frozen (requires_grad is False)"
+        )
     matrices = [p for p in trained if len(getattr(p, "ds_shape", p.shape)) > 1]
     vectors = [p for p in trained if len(getattr(p, "ds_shape", p.shape)) <= 1]
     groups = [{"params": matrices, "weight_decay": args.weight_decay}, {"params": vectors, "weight_decay": 0.0}]

@@ -362,7 +362,7 @@ def _damage(path: Path) -> str | None:
         for name, size in facts.files.items():
             now = (path / name).stat().st_size if (path / name).is_file() else 0
             if now != size:
-                return f"{name} is missing or damaged: it has {now:,} of {size:,} bytes: copy it again"
+                return f"{name} is missing or damaged: it has {now:,} of {size:,} bytes; copy it again"
         if facts.settings.get("curriculum") is not None:
             _read(CurriculumState, path / CURRICULUM)
         if facts.settings.get("sharding") == "fsdp2" and (objects := non_tensors(path / OPTIMIZER_FOLDER)):

@@ -90,7 +90,7 @@ def read_metadata(folder: Path) -> metadata.Metadata:
                 ends[place.relative_path] = max(ends.get(place.relative_path, 0), place.offset + place.length)
     except OSError as error:
         raise InputError(
-            f"{file}: {error.strerror}; the .distcp files cannot be read without it: copy it, too"
+            f"{file}: {error.strerror}; the .distcp files cannot be read without it, so copy it, too"
         ) from error
     except _UnknownClass as error:
         raise InputError(
@@ -102,7 +102,7 @@ def read_metadata(folder: Path) -> metadata.Metadata:
         size = (folder / name).stat().st_size if (folder / name).is_file() else 0
         if size < end:
             problem = f"is missing or truncated: it has {size:,} of at least {end:,} bytes"
-            raise InputError(f"{one_line(folder / name)} {problem}: copy all files again")
+            raise InputError(f"{one_line(folder / name)} {problem}; copy all files again")
     return found
 
 

@@ -81,13 +81,13 @@ def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
     if not config.rewards:
         yield _at("rewards", "is empty: add a reward, such as {correctness: 1.0}")
     elif not any(reward.weight for reward in config.rewards.values()):
-        yield _at("rewards", "every weight is 0: there is nothing to learn from")
+        yield _at("rewards", "every weight is 0, so there is nothing to learn from")
     yield from _rows(config)
     if config.evaluation.every and not (splits.num_eval_examples or config.evaluation.tasks):
-        yield _at("evaluation.every", "there is nothing to evaluate: splits.num_eval_examples is 0")
+        yield _at("evaluation.every", "there is nothing to evaluate, because splits.num_eval_examples is 0")
     updates, save_every = config.in_updates(), config.output.save_every
     if hub.enabled and hub.every and not save_every:
-        yield _at("hub.every", "output.save_every is 0: there are no checkpoints to upload during training")
+        yield _at("hub.every", "output.save_every is 0, so there are no checkpoints to upload during training")
     elif hub.enabled and hub.every and updates.hub.every % updates.output.save_every:
         least = math.ceil(hub.every / save_every) * save_every
         yield _at("hub.every", f"must be a multiple of output.save_every ({save_every}); try {least}")
@@ -103,7 +103,7 @@ def problems(config: TrainConfig, processes: int = 1) -> Iterator[Problem]:
     if model.dtype == "bfloat16" and config.lora is None and training.optim != "adamw_offload":
         yield _at(
             "model.dtype",
-            "without LoRA, small updates are rounded away: use auto, with training.bf16 to compute in bfloat16, or "
+            "without LoRA, small updates are rounded away; use auto, with training.bf16 to compute in bfloat16, or "
             "training.optim=adamw_offload, which accumulates updates in float32",
         )
     if model.name.startswith(("/", "./", "../", "~")) and not os.path.isdir(model.name):

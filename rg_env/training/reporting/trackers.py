@@ -86,8 +86,8 @@ class Trackers(TrainerCallback):
         except Exception as error:
             del self._running[name]
             _warn(
-                f"{name} failed at step {step} ({reason_of(error)}): the run continues without it; metrics.jsonl has "
-                "all metrics"
+                f"{name} failed at step {step} ({reason_of(error)}); the run continues without it, and metrics.jsonl "
+                "has all metrics"
             )
 
     def finish(self, *, failed: bool) -> None:

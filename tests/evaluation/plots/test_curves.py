@@ -41,7 +41,7 @@ def test_reward_and_accuracy_are_read_by_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "has nothing to draw: the run has not logged reward or eval/accuracy yet"),
+        ("", "has nothing to draw, because the run has not logged reward or eval/accuracy yet"),
         ('{"step": 1, "reward": 1}\n{"st\n{"step": 2, "reward": 1}\n', "is damaged: line 2"),
         ('{"reward": 1}\n', "is not a run's metrics.jsonl"),
         ('{"step": 1, "reward": 0.1, "completion": "<answer>0</answer>"}\n', "is not a run's metrics.jsonl"),

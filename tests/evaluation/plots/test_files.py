@@ -80,7 +80,7 @@ def test_a_rename_file_without_effect_is_noted(rg_env: Run) -> None:
         (write_run("b/metrics.jsonl"), "runs are b"),
     ):
         code, _, notes = rg_env("plot", file, "--rename-file", "names.json", "--output", "p.svg")
-        assert (code, notes.splitlines()[-1]) == (0, f"note: names.json renames nothing: the {kind}")
+        assert (code, notes.splitlines()[-1]) == (0, f"note: names.json renames nothing; the {kind}")
 
 
 def test_a_folder_stands_for_its_files(rg_env: Run) -> None:
@@ -129,7 +129,9 @@ def test_runs_that_were_not_evaluated_alike_are_labeled(rg_env: Run) -> None:
     files = [write_run(f"{count}/metrics.jsonl", problems=count) for count in (3, 5)]
     code, _, notes = rg_env("plot", *files, "--output", "p.svg")
     assert (code, notes.count("\n")) == (0, 1)
-    assert notes.startswith("note: accuracies are not comparable: the runs were evaluated on different problems")
+    assert notes.startswith(
+        "note: accuracies are not comparable, because the runs were evaluated on different problems"
+    )
     assert shown(["3 (3 problems)", "5 (5 problems)", "optimizer step (shaded: 95% intervals)"])[-2:] == [
         "3 (3 problems)", "5 (5 problems)"]  # fmt: skip
     assert "accuracies are not comparable" in Path("p.svg").read_text()
@@ -160,7 +162,7 @@ def test_all_files_of_an_evaluation_make_one_plot(rg_env: Run) -> None:
         ("half.json", "half.json is damaged: "),
         ("void.json", "void.json is damaged: "),
         ("list.json", "list.json is not a results file from rg-env eval (results_*.json)\n"),
-        ("empty.jsonl", "empty.jsonl has nothing to draw: the run has not logged reward or eval/accuracy yet"),
+        ("empty.jsonl", "empty.jsonl has nothing to draw, because the run has not logged reward or eval/accuracy yet"),
         ("new.json", "new.json is damaged: it is not a results file of this version: format"),
         ("zero.json", "zero.json has no answers"),
         ("a.json run/metrics.jsonl", "run/metrics.jsonl contains training metrics, but a.json contains results: plot"),

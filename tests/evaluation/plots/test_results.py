@@ -68,7 +68,7 @@ def test_a_caption_names_questions_and_sampling(tmp_path: Path) -> None:
     assert "the best constant answer: 0.250" in words
     assert "0.500 [0.402, 0.598], 7 failed calls" in words
     assert "0.250 [0.160, 0.340], n = 88" in words
-    assert "not measured: trained on all questions" in words
+    assert "not measured (trained on all questions)" in words
     assert "maze" in words
     words = drawn(task_results({"base": 0.5}, grading="upstream", floor=None), tmp_path, "").words
     assert "n = 20 questions, 1 rollout each, temperature 1, upstream grading" in words
