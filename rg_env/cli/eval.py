@@ -1,4 +1,4 @@
-"""Options of `rg-env eval`, implemented in `rg_env.evaluation`."""
+"""Options of `rg-env eval`, which is implemented in `rg_env.evaluation`."""
 
 import argparse
 import json
@@ -18,8 +18,9 @@ def add(commands: Any) -> None:
         usage="rg-env eval [CONFIG] [section.key=value ...] [--models MODEL ...] [--tasks TASK ...] "
         "[--data FILE] [--external BENCHMARK ...] [options]",
         epilog="A MODEL is a folder, a name on the Hugging Face Hub, 'tiny', or NAME@URL of an OpenAI-compatible "
-        "endpoint (its API key is read from OPENAI_API_KEY); models.NAME=MODEL renames it. For a checkpoint, "
-        "missing settings are taken from its training run. External benchmarks require the extra eval-external. "
+        "endpoint (its API key is read from OPENAI_API_KEY). To rename a model, use models.NAME=MODEL. For a "
+        "checkpoint, missing settings are taken from its training run. External benchmarks require the extra "
+        "eval-external. "
         "docs/reference/evaluation.md lists all keys.",
         examples=[
             "rg-env eval --models tiny --tasks leg_counting --max-tokens 90 -n 20",
@@ -27,7 +28,7 @@ def add(commands: Any) -> None:
         ],
     )
     option, number, key = parser.add_argument, parser.number, parser.key
-    parser.config("evaluation config; optional if --models and --tasks are given", required=False)
+    parser.config("evaluation config (optional if --models and --tasks are given)", required=False)
     option("--models", "--model", nargs="+", metavar="MODEL", help="models to evaluate (see below)")
     parser.names("--tasks", metavar="TASK", help="tasks or categories; default: tasks and data of the training run")
     key("--data", "data.path", "FILE", "your own questions: a CSV, JSON, JSONL or Parquet file, or a Hub dataset")
@@ -65,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
         options.overrides, options.config = [options.config, *options.overrides], None
     given = options_of(EvalConfig, options)
     overrides = [*options.overrides, *_taken_from_lists(given, options.overrides)]
-    if "external.tasks" in given:  # these options override the benchmarks' own settings
+    if "external.tasks" in given:  # options given here override the benchmarks' own settings
         for key in ("num_examples", "sampling.max_tokens", "sampling.temperature"):
             if key in given:
                 given[f"external.{key.removeprefix('sampling.')}"] = given[key]
@@ -83,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
         plan = [*config.plan(), f"output      {folder}", *notes]
         print(to_yaml(config.model_dump(mode="json")), "# The plan", *(f"#   {line}" for line in plan), sep="\n")
         return 0
-    require("scipy", "matplotlib", extra="eval")  # before any model call
+    require("scipy", "matplotlib", extra="eval")  # fail before any call to a model
     from rg_env.evaluation.tables import print_results
 
     with end_signals_as_ctrl_c():
@@ -94,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _taken_from_lists(given: dict[str, Any], overrides: list[str]) -> list[str]:
-    """Move `key=value` arguments out of the lists: argparse takes every argument after `--models` as a name.
+    """Move `key=value` arguments out of the lists, because argparse takes every argument after `--models` as a name.
 
     Raises:
         InputError: a list and an override of a single model or task are given, and one would replace the other.

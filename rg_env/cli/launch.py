@@ -1,4 +1,4 @@
-"""Options of `rg-env launch`, implemented in `rg_env.jobs.launch`."""
+"""Options of `rg-env launch`, which is implemented in `rg_env.jobs.launch`."""
 
 import argparse
 import re
@@ -16,7 +16,7 @@ def add(commands: Any) -> None:
     """Add `rg-env launch` to the subcommands."""
     launch = commands.add_parser(
         "launch",
-        help="start a vLLM server and a training run that uses it; stop both at the end",
+        help="start a vLLM server and a training run that uses it, and stop both at the end",
         usage="rg-env launch CONFIG [section.key=value ...] [options] [-- options of rg-env train]\n"
         "       rg-env launch SCRIPT --model NAME [options] [-- the script's own arguments]",
         epilog="A script receives --model, --engine vllm and --port. Without a GPU, both processes run on the CPU.",
@@ -28,7 +28,7 @@ def add(commands: Any) -> None:
     )
     option, number = launch.add_argument, launch.number
     option("script", help="config or script, such as configs/train/tiny.yaml or examples/train_ultra_minimal.py")
-    option("--model", help="model folder or name on the Hub; only for scripts, because a config names its model")
+    option("--model", help="model folder or name on the Hub (only for scripts, because a config names its own model)")
     option("--vllm-gpus", type=gpus, metavar="0", help="GPUs for vLLM; default: the first one not in --gpus")
     option("--gpus", type=gpus, metavar="1,2,3", help="GPUs for training; default: all not used by vLLM")
     number("--processes", help="training processes; default: one per GPU")
@@ -50,7 +50,7 @@ def add(commands: Any) -> None:
 
 
 def parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
-    """Parse the options. Everything after the first `--` goes to `script_arguments`, as do config overrides before it.
+    """Parse the options. Everything after the first `--`, and any config overrides before it, go to `script_arguments`.
 
     Raises:
         InputError: an argument before `--` is not an option of launch.

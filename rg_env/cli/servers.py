@@ -13,7 +13,7 @@ def add(commands: Any) -> None:
         "serve",
         help="serve a model over HTTP on 127.0.0.1, for any OpenAI client",
         epilog="Endpoints: /v1/chat/completions, /v1/completions and /v1/models. A request's `model` "
-        "must match --model or be empty; any other value results in a 404 error.",
+        "must match --model or be empty. Any other value results in a 404 error.",
         examples=[
             "rg-env serve --model outputs/RUN",
             "lm_eval --model local-chat-completions --model_args model=outputs/RUN,"
@@ -47,9 +47,10 @@ def _serve(options: argparse.Namespace) -> int:
     from rg_env.evaluation.models import base_model
     from rg_env.evaluation.trained import as_trained
 
-    # Checked before torch is imported and the model is loaded, which may take minutes.
+    # The port is checked before torch is imported and the model is loaded, which may take minutes.
     config, _ = as_trained(eval_config_of([f"models={json.dumps([options.model])}", "tasks=chain_sum"]))
-    from rg_env.training import best_device, load_policy  # first: reports how to install torch if it is missing
+    # Imported first, because it reports how to install torch if it is missing.
+    from rg_env.training import best_device, load_policy
 
     from rg_env.inference.embedded.engine import EmbeddedEngine  # isort: skip
     from rg_env.inference.embedded.server import HOST, bind, serve, with_prompt
@@ -88,4 +89,5 @@ def _vllm(options: argparse.Namespace) -> int:
             flush=True,
         )
     environment, arguments = vllm_command(options.model, options.options, len(gpus))
-    os.execve(arguments[0], arguments, {**os.environ, **environment})  # so that signals reach the server itself
+    # Replaces this process, so that signals reach the server itself.
+    os.execve(arguments[0], arguments, {**os.environ, **environment})

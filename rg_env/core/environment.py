@@ -38,7 +38,8 @@ columns from the user."""
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """How questions become prompts and how answers are graded: the arguments of `ReasoningGym` that all adapters share.
+    """How questions become prompts and how answers are graded. These are the arguments of `ReasoningGym` that all
+    adapters share.
 
     Raises `InputError` for invalid values.
     """
@@ -59,7 +60,7 @@ class PromptOptions:
             check_text("few_shot", message["content"])
         check_text("system_prompt", self.system_prompt or "")
         check_text("preamble", self.preamble or "")
-        build_messages("", self.system_prompt, self.prompt_placement)  # raises for an unknown placement
+        build_messages("", self.system_prompt, self.prompt_placement)  # raises an error for an unknown placement
 
     def messages(self, question: str) -> list[dict[str, Any]]:
         """The chat messages that pose `question`."""
@@ -91,8 +92,8 @@ class Environment:
     Args:
         train_rows, eval_rows: rows with `question` (text, prompted with `system_prompt`) or `prompt` (chat messages, or
             a text to continue), and optionally `answer` (gold answer) and `info` (a mapping).
-        rewards: anything that `core.rewards.resolve_rewards` accepts; default: correctness 1, format 0.1. An answer is
-            correct if it equals the row's `answer` as a number or as text.
+        rewards: anything that `core.rewards.resolve_rewards` accepts; by default, correctness with weight 1 and format
+            with weight 0.1. An answer is correct if it equals the row's `answer` as a number or as text.
         system_prompt, prompt_placement, preamble, few_shot: how a `question` becomes a prompt; see `ReasoningGym`.
 
     Raises:
@@ -101,9 +102,9 @@ class Environment:
     """
 
     manifest: dict[str, Any] | None = None
-    """The rows' manifest (`core.data.manifest`); None for rows that rg_env did not draw."""
+    """The rows' manifest (`core.data.manifest`), or None for rows that rg_env did not draw."""
     mixture: Mixture | None = None
-    """The Reasoning Gym tasks; None for the user's own rows."""
+    """The Reasoning Gym tasks, or None for the user's own rows."""
     offered: ClassVar[Sequence[str]] = OFFERED
     """Parameter names that reward functions may use."""
 
@@ -152,7 +153,7 @@ class Environment:
 
     @functools.cached_property
     def has_accuracy(self) -> bool:
-        """Whether rollouts are graded as right or wrong; if so, the `metrics` from `score` include `accuracy`."""
+        """Whether rollouts are graded as right or wrong. If so, the `metrics` from `score` include `accuracy`."""
         return any(metric.name == "accuracy" for metric in self.rubric.metrics)
 
     def rollout(
@@ -165,16 +166,16 @@ class Environment:
         completion_tokens: int | None = None,
         truncated: bool | None = None,
     ) -> Rollout:
-        """A rollout of `row` with the completion `text`. `completion_tokens` defaults to the number of `token_ids`, if
-        given."""
+        """Return a rollout of `row` with the completion `text`. `completion_tokens` defaults to the number of
+        `token_ids`, if they are given."""
         count = (len(token_ids) or None) if completion_tokens is None else completion_tokens
         return Rollout(row["prompt"], text, row["answer"], row["info"], count, truncated, token_ids, logprobs, row)
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Scored]:
-        """Score rollouts; the results are in the same order.
+        """Score rollouts. The results are in the same order.
 
         Raises:
-            RewardError: a reward raises an exception or returns a non-finite value; the message names the reward and
+            RewardError: a reward raises an exception or returns a non-finite value. The message names the reward and
                 the rollout.
             InputError: a rollout's `info` is invalid.
         """
@@ -211,18 +212,20 @@ class ReasoningGym(Environment):
     """Reasoning Gym tasks, with training and evaluation rows that, by default, never share a problem.
 
     Args:
-        gym: anything `Mixture.parse` accepts: a task name, a mapping, or a list of these.
+        gym: anything that `Mixture.parse` accepts: a task name, a mapping, or a list of these.
         num_train_examples, num_eval_examples: number of rows in each split.
         seed, eval_seed: seeds for the training and evaluation rows.
-        rewards: anything `resolve_rewards` accepts; default: correctness 1, format 0.1.
+        rewards: anything that `resolve_rewards` accepts; by default, correctness with weight 1 and format with weight
+            0.1.
         system_prompt: instructions in addition to the question.
-        prompt_placement: `"system"`: `system_prompt` is the system message. `"user"`: it precedes the question in the
-            user turn, for chat templates that reject a system role. `"user_after"`: it follows the question.
+        prompt_placement: position of `system_prompt`. With `"system"`, it is the system message. With `"user"`, it
+            precedes the question in the user turn, for chat templates that reject a system role. With `"user_after"`,
+            it follows the question.
         preamble: additional text in the system message, before any `system_prompt` there.
         few_shot: messages before the question.
-        grading: `"hardened"`: right or wrong; `"partial"`: partial credit for real progress; `"upstream"`: the
-            library's own formulas (`core.grading.scoring`).
-        manifest: a run's `manifest.json`, or its contents; an error is raised if the rows differ from that run's.
+        grading: `"hardened"` for right or wrong, `"partial"` for partial credit for real progress, or `"upstream"` for
+            the library's own formulas (`core.grading.scoring`).
+        manifest: a run's `manifest.json`, or its contents. An error is raised if the rows differ from that run's.
         split_by: whether a row's `"problem"` or its `"question"` decides its split (`core.data.splits`).
 
     Raises:
@@ -277,7 +280,7 @@ def prompted_rows(rows: Iterable[Row], name: str, options: PromptOptions) -> lis
     """Normalize rows to the columns prompt, answer (text), info and example_id, and keep their other columns.
 
     Raises:
-        InputError: a row is invalid; the message contains `name` and the row's index.
+        InputError: a row is invalid. The message contains `name` and the row's index.
     """
     if isinstance(rows, str | Mapping) or not isinstance(rows, Iterable):
         raise InputError(f"{name} must be a list of rows, not {shortened(rows)}")

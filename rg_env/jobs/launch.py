@@ -1,11 +1,11 @@
-"""`rg-env launch`: start and supervise a vLLM server and a trainer as one run.
+"""`rg-env launch`, which starts and supervises a vLLM server and a trainer as one run.
 
 commands = make_commands(LaunchOptions("train.py", model="Qwen/Qwen2.5-7B-Instruct", gpus=("1", "2")), Machine.here())
 print(commands.server.shell())        # make_commands starts nothing and imports neither torch nor vLLM
 code = launch(LaunchOptions("configs/train/multi_tasks.yaml"))
 
 The trainer starts once the server is healthy, and neither outlives the other. On Ctrl-C, SIGTERM or SIGHUP, the trainer
-receives one SIGINT and saves; a second signal stops everything immediately. Other processes are not touched.
+receives one SIGINT and saves. A second signal stops everything immediately. Other processes are not touched.
 """
 
 import itertools
@@ -41,7 +41,7 @@ SHARED_GPU_PART = "0.4"
 HEALTH_EVERY_S = 1.0
 PROGRESS_EVERY_S = 10.0
 _NOTICES = re.compile(
-    r"\[[\d-]+ [\d:,]+\] \[(INFO|WARNING)\] \[\w+\.py:"  # DeepSpeed's
+    r"\[[\d-]+ [\d:,]+\] \[(INFO|WARNING)\] \[\w+\.py:"  # notices from DeepSpeed
     r"|[IW]\d{4} [\d:.]+ \d+ torch/"
     r"|DeepSpeed \S+ built successfully"
     r"|\[Gloo\] Rank \d+ is connected"
@@ -58,34 +58,34 @@ class LaunchOptions:
     script: str
     """Python script, or config for `rg-env train`."""
     model: str | None = None
-    """Model for a script, passed to it as `--model`; a config names its own model."""
+    """Model for a script, which gets it as `--model`. A config names its own model."""
     script_arguments: tuple[str, ...] = ()
-    """Additional arguments for the script; for a config, overrides and options of `rg-env train`."""
+    """Additional arguments for the script, or overrides and options of `rg-env train` for a config."""
     vllm_gpus: tuple[str, ...] | None = None
-    """GPUs for vLLM; default: the first GPU not used by the trainer."""
+    """GPUs for vLLM. Default: the first GPU not used by the trainer."""
     gpus: tuple[str, ...] | None = None
-    """GPUs for training; default: all that vLLM does not use."""
+    """GPUs for training. Default: all that vLLM does not use."""
     processes: int | None = None
-    """Number of training processes; default: one per GPU."""
+    """Number of training processes. Default: one per GPU."""
     accelerate_config: str | None = None
-    """accelerate config; default for several processes: `configs/zero3.yaml` (`zero3_cpu.yaml` without a GPU)."""
+    """accelerate config. Default: `configs/zero3.yaml` for several processes (`zero3_cpu.yaml` without a GPU)."""
     port: int = 8000
     tensor_parallel_size: int | None = None
-    """Number of GPUs per model replica in vLLM; default: see `parallel_sizes`."""
+    """Number of GPUs per model replica in vLLM. For the default, see `parallel_sizes`."""
     data_parallel_size: int | None = None
-    """Number of model replicas in vLLM; default: the number of vLLM's GPUs divided by `tensor_parallel_size`, or 1."""
+    """Number of model replicas in vLLM. Default: the number of vLLM's GPUs divided by `tensor_parallel_size`, or 1."""
     dtype: str | None = None
     max_model_len: int | None = None
     vllm_args: tuple[str, ...] = ()
-    """Additional vLLM options; they come last and override the others."""
+    """Additional vLLM options, which come last and override the others."""
     log_dir: str | None = None
-    """Folder for vllm.log and train.log; default: a new one under `logs/`."""
+    """Folder for vllm.log and train.log. Default: a new one under `logs/`."""
     server_timeout: float = 600
     """Seconds to wait for the server to become healthy."""
     save_timeout: float = 300
     """Seconds to wait for the trainer to save after an interrupt or after the server exits."""
     dry_run: bool = False
-    """Whether to only print the commands, without downloading anything."""
+    """Whether to print the commands without running them or downloading anything."""
     verbose: bool = False
     """Whether to also show the server's log and library messages."""
 
@@ -106,7 +106,7 @@ def launch(options: LaunchOptions) -> int:
     run.
 
     Raises:
-        InputError: the options cannot work; nothing was started.
+        InputError: the options cannot work. Nothing was started.
         TrainingError: the server did not start, or exited during training.
     """
     machine = Machine.here()
@@ -149,7 +149,7 @@ def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
         raise InputError(f"--processes {processes} exceeds the {counted(len(gpus), 'GPU')} for training: use fewer")
     if not gpus and processes > (cores := max(2, os.cpu_count() or 1)):
         raise InputError(f"--processes {processes} exceeds the {cores} CPU cores: use at most one process per core")
-    gpus = gpus[:processes]  # one process that sees two GPUs would use slow DataParallel
+    gpus = gpus[:processes]  # a single process that sees two GPUs would use the slow DataParallel
     model, length, lines = _model(options, processes)
     if unused := [gpu for gpu in machine.gpus if gpu not in (*vllm_gpus, *gpus)]:
         lines.append(f"warning: the run leaves {_gpu_words(unused)} idle: use more --processes, --gpus or --vllm-gpus")
@@ -168,7 +168,7 @@ def longest_sequence(config: TrainConfig, prompts: Iterable[int] | None = None) 
 
     Args:
         prompts: token counts of prompts for held-out and labeled tasks, to which `max_prompt_length` does not apply.
-            By default, they are measured here; if the tokenizer cannot be loaded, only the trainer checks them.
+            By default, they are measured here. If the tokenizer cannot be loaded, only the trainer checks them.
     """
     training, new_tokens = config.training, config.evaluation.max_tokens or config.training.max_tokens
     trained = training.max_prompt_length + max(training.max_tokens, new_tokens)
@@ -177,7 +177,7 @@ def longest_sequence(config: TrainConfig, prompts: Iterable[int] | None = None) 
 
 
 def _evaluation_prompts(config: TrainConfig, *, download: bool = True) -> list[int] | None:
-    """Token counts of prompts for held-out and labeled tasks; None if the tokenizer cannot be loaded."""
+    """Token counts of prompts for held-out and labeled tasks, or None if the tokenizer cannot be loaded."""
     if not (environments := config.evaluation_environments()):
         return []
     name = config.model.name
@@ -197,7 +197,7 @@ def _evaluation_prompts(config: TrainConfig, *, download: bool = True) -> list[i
 def split_gpus(
     vllm: Sequence[str] | None, training: Sequence[str] | None, visible: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the GPUs for vLLM and for training; a single GPU is shared.
+    """Return the GPUs for vLLM and for training. A single GPU is shared.
 
     Raises:
         InputError: a GPU does not exist or is named twice, or vLLM or the trainer would have no GPU.
@@ -221,9 +221,9 @@ def split_gpus(
 
 
 def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) -> tuple[int, int]:
-    """Return the tensor and data parallel sizes for a server on `gpus` GPUs (0: CPU). By default, the tensor parallel
-    size is the largest that the model's attention heads allow, or the largest power of two if the number of heads is
-    unknown.
+    """Return the tensor and data parallel sizes for a server on `gpus` GPUs (0 for a CPU). By default, the tensor
+    parallel size is the largest that the model's attention heads allow, or the largest power of two if the number of
+    heads is unknown.
 
     Raises:
         InputError: the product of the sizes is not the number of GPUs, or the number of heads is not divisible by the
@@ -233,7 +233,7 @@ def parallel_sizes(tensor: int | None, data: int | None, gpus: int, model: str) 
     attention, groups = heads or (0, 0)
 
     def divides_heads(size: int) -> bool:
-        return attention % size == 0 and (groups % size == 0 or size % groups == 0)  # vLLM replicates groups
+        return attention % size == 0 and (groups % size == 0 or size % groups == 0)  # vLLM can replicate groups
 
     if tensor is None and data:
         tensor = gpus // data
@@ -275,7 +275,7 @@ def _heads(model: str) -> tuple[int, int] | None:
         values = json.loads(Path(str(path)).read_text())
         text = values.get("text_config") or values
         return int(text.get("num_attention_heads") or 0), int(text.get("num_key_value_heads") or 0)
-    except (ImportError, OSError, ValueError, TypeError, AttributeError):  # an invalid Hub name is a ValueError
+    except (ImportError, OSError, ValueError, TypeError, AttributeError):  # an invalid Hub name causes a ValueError
         return None
 
 
@@ -338,7 +338,7 @@ def _server(
     )
     environment = _visible(gpus)
     if not gpus and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-        environment["VLLM_CPU_KVCACHE_SPACE"] = "1"  # in GB; the default is half of the machine's memory
+        environment["VLLM_CPU_KVCACHE_SPACE"] = "1"  # in GB (the default is half of the machine's memory)
     return Command((str(machine.programs / arguments[0]), *arguments[1:]), environment)
 
 
@@ -351,7 +351,7 @@ def _trainer(
     if distributed:
         config = _accelerate_config(options.accelerate_config, script, "zero3.yaml" if gpus else "zero3_cpu.yaml")
         program = [str(machine.programs / "accelerate"), "launch", "--config-file", str(config)]
-        # Port 0 selects a free port: two runs on one machine would both use accelerate's default.
+        # Port 0 selects a free port, because two runs on one machine would otherwise both use accelerate's default.
         program += ["--num-processes", str(processes), "--main-process-port", "0"]
         program += ["--module", "rg_env.cli.main"] if is_config else []
     if is_config:

@@ -1,10 +1,10 @@
-"""`rg-env slurm`: write an sbatch script for a training run, a sweep or an evaluation, without submitting it.
+"""`rg-env slurm`, which writes an sbatch script for a training run, a sweep or an evaluation, without submitting it.
 
 script = sbatch_script(SlurmJob("configs/train/leg_counting_qwen7b.yaml", gpus=4, time="04:00:00", account="lab"))
 
 On one node, the script runs `rg-env launch` for `engine.kind: vllm`, and `rg-env train` for the embedded engine (with
 DDP on several GPUs). On several nodes, it runs one vLLM server on the first node and trains on all of them with ZeRO-3.
-An evaluation runs on one node; `rg-env eval` starts its own servers. All scripts are rendered from the template
+An evaluation runs on one node, where `rg-env eval` starts its own servers. All scripts are rendered from the template
 `slurm.sh.jinja`. This module does not import torch.
 """
 
@@ -32,7 +32,7 @@ from rg_env.training.config.schema import EngineConfig, TrainConfig
 PORT = "10000 + SLURM_JOB_ID % 10000 * 2"
 """vLLM's port as a shell expression: each job has two ports of its own, below the system's ephemeral range."""
 INHERITED = ("HF_HOME", "RG_ENV_CACHE")
-"""Environment variables copied into the script. API keys are not copied: programs read them from `.env`."""
+"""Environment variables copied into the script. API keys are not copied, because programs read them from `.env`."""
 _SEEDS = r"[0-9]{1,9}(-[0-9]{1,9}(:0*[1-9][0-9]*)?)?"
 _NAME, _NAMES = r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,127}", "a name of letters, digits and any of . _ + -"
 _FORMS = {
@@ -49,7 +49,8 @@ _FORMS = {
         "a list of seeds such as 0-4, or 1,7,9 (0-9%2: two at a time)",
     ),
 }
-"""Option -> (pattern, description). The patterns ensure that no value can end an #SBATCH line or a quote."""
+"""A pattern and a description for the values of each option. The patterns ensure that no value can end an #SBATCH line
+or a quote."""
 _MODULE = r"[A-Za-z0-9_][A-Za-z0-9_.+/-]*"
 
 
@@ -70,17 +71,17 @@ class SlurmJob:
     """Partition, or several separated by commas."""
     qos: str | None = None
     cpus_per_task: int | None = None
-    """CPU cores per node; default: 8 per GPU."""
+    """CPU cores per node. Default: 8 per GPU."""
     mem: str | None = None
-    """Memory per node, such as 200G; default: the cluster's default."""
+    """Memory per node, such as 200G. Default: the cluster's default."""
     array: str | None = None
-    """Seeds, one job per seed: "0-4" or "1,7,9"; "0-9%2" runs two at a time."""
+    """Seeds, such as "0-4" or "1,7,9", with one job per seed. "0-9%2" runs two at a time."""
     sweep: tuple[str, ...] = ()
-    """Axes of a sweep ("key=value,value"); one job per point."""
+    """Axes of a sweep ("key=value,value"), with one job per point."""
     vllm_gpus: int | None = None
-    """Number of GPUs that vLLM uses on the first node; default: 1. A single GPU is shared with the trainer."""
+    """Number of GPUs that vLLM uses on the first node. Default: 1. A single GPU is shared with the trainer."""
     job_name: str | None = None
-    """Job name; default: the config's name."""
+    """Job name. Default: the config's name."""
     gpu_type: str | None = None
     """GPU type as the cluster names it, such as a100 or h100."""
     constraint: str | None = None
@@ -128,7 +129,7 @@ class SlurmJob:
                 )
             return self.gpus
         if self.nodes == self.gpus == self.served_gpus == 1:
-            return 1  # it shares the GPU with the server
+            return 1  # the trainer shares the GPU with the server
         if self.served_gpus >= self.gpus:
             used = f"vLLM on {self.served_gpus} of --gpus {self.gpus}"
             raise InputError(f"{used} leaves no GPU for training: use fewer --vllm-gpus or more GPUs")
@@ -278,7 +279,8 @@ def _server(job: SlurmJob, config: TrainConfig) -> str:
 
 
 def _check_printable(texts: Mapping[str, Sequence[str]]) -> None:
-    """Raise `InputError` for unprintable characters. Quoting does not help: a line break ends even a comment."""
+    """Raise `InputError` for unprintable characters. Quoting would not help, because a line break ends even a
+    comment."""
     for what, given in texts.items():
         for text in given:
             if not text.isprintable():

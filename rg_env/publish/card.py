@@ -32,7 +32,7 @@ _LICENSE = ("license", "license_name", "license_link")
 
 
 def find_license(base: Base, api: HfApi | None = None) -> dict[str, str | None]:
-    """Find the license stated in the base model's card; requires `api` for a model on the Hub.
+    """Find the license stated in the base model's card. `api` is required for a model on the Hub.
 
     Returns:
         The metadata keys of the license (`license`, `license_name`, `license_link`), and `stated_by`, a description of
@@ -47,7 +47,7 @@ def find_license(base: Base, api: HfApi | None = None) -> dict[str, str | None]:
             stated_by, data = "its card on the Hub", api.model_info(base.name, timeout=10).card_data
         else:
             return {}
-    except Exception:  # on any error, the card reports the license as unknown
+    except Exception:  # the card reports the license as unknown after any error
         return {}
     if data is None or not isinstance(data.get("license"), str):
         return {}
@@ -63,7 +63,7 @@ def card(request: PushRequest, checkpoint: Checkpoint, license: Values, paths: S
     own = _own_data(config)
     before, after = (_evaluation(run, step, own) for step in (0, checkpoint.step))
     if before and after and before.environments != after.environments:
-        before = None  # a resumed run with other questions
+        before = None  # this is a resumed run with other questions
     columns = {
         f"after {counted(each.step, 'step')}" if each.step else "before": each for each in (before, after) if each
     }
@@ -106,11 +106,12 @@ def _own_data(config: Values) -> str | None:
         return str(data["path"])
     if "own_rows" not in environment:
         return None
-    return data if isinstance(data, str) and data else counted(environment["own_rows"], "own row")  # a script's --data
+    # The --data option of a script.
+    return data if isinstance(data, str) and data else counted(environment["own_rows"], "own row")
 
 
 def _copies(config: Values, paths: Sequence[str]) -> Iterator[str]:
-    """Say which published files contain questions of the user's own data."""
+    """Name the published files that contain questions from the user's own data."""
     count = (config.get("splits") or {}).get("num_eval_examples")
     if count != 0 and any(path.startswith("run/eval_results/") for path in paths):
         number = f"{count} " if count else ""
@@ -135,7 +136,8 @@ def _metadata(
     """Render the card's YAML metadata, including `model-index`."""
     run, base, is_adapter = checkpoint.run, checkpoint.base, bool(checkpoint.adapter)
     trained = run is not None and run.arguments().get("training")
-    measured = after if after and not checkpoint.rounded_to else None  # the run did not evaluate the rounded weights
+    # The run did not evaluate the rounded weights itself.
+    measured = after if after and not checkpoint.rounded_to else None
     tags = {"rg-env": True, "reasoning-gym": not own_data, "reinforcement-learning": True, "grpo": trained}
     data = ModelCardData(
         **{key: license.get(key) for key in _LICENSE},
@@ -229,7 +231,7 @@ def shell(value: object) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Format Markdown cells as a table; the first row is the header."""
+    """Format Markdown cells as a table, in which the first row is the header."""
     lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 

@@ -73,9 +73,9 @@ class ExportRequest:
     path: Path
     """Folder of a checkpoint, or of a run with checkpoints."""
     out: Path | None = None
-    """New output folder; default: a folder next to the checkpoint, with the same name plus "-export"."""
+    """New output folder. Default: a folder next to the checkpoint, with the same name plus "-export"."""
     dtype: str | None = None
-    """Dtype of the weights: "bf16", "fp16" or "fp32"; default: the run's dtype, or the one in config.json."""
+    """Dtype of the weights: "bf16", "fp16" or "fp32". Default: the run's dtype, or the one in config.json."""
     merge_lora: bool = False
     """Whether to merge adapters into the base model instead of exporting only the adapters."""
     verify: bool = True
@@ -97,7 +97,7 @@ def export(request: ExportRequest, say: Say = print) -> Path:
         raise InputError(f"{checkpoint.folder} has no adapters to merge: omit --merge-lora")
     if checkpoint.note:
         say(checkpoint.note)
-    folder = Path(os.path.abspath(checkpoint.folder))  # resolves "." and "..", which are not names
+    folder = Path(os.path.abspath(checkpoint.folder))  # resolves "." and "..", which are not usable as names
     out = request.out or folder.with_name(f"{folder.name}-export")
     write = _export_adapters if checkpoint.kind == "adapter" and not request.merge_lora else _export_model
     with _new_folder(out) as aside:
@@ -147,7 +147,7 @@ def _export_model(request: ExportRequest, checkpoint: Checkpoint, aside: Path, s
     rounded = any(weight.dtype != dtype for weight in weights.values() if weight.is_floating_point())
     if reference is None:
         reference = logits(trained_model(model, weights), prompts)
-    del model, weights  # free memory before the exported model is loaded
+    del model, weights  # frees memory before the exported model is loaded
     written = logits(load(aside, torch.float32), prompts)
     difference = check_logits(reference, written, TOLERANCE[dtype if rounded else torch.float32])
     say(f"verified: {tensors}; the relative difference of logits on fixed prompts is {difference:.1g}")
@@ -187,7 +187,7 @@ def _merged(checkpoint: Checkpoint, weights: Weights, prompts: torch.Tensor) -> 
         model = adapted(checkpoint, Path(folder))
     if reason := unmergeable(model):
         raise InputError(f"the adapters cannot be merged: {reason}, or export without --merge-lora")
-    reference = logits(model, prompts)  # computed first, because merging changes the model
+    reference = logits(model, prompts)  # the logits are computed first, because merging changes the model
     return reference, model.merge_and_unload().state_dict()
 
 
@@ -248,7 +248,8 @@ def _rounded(name: str, value: torch.Tensor, dtype: torch.dtype | None) -> torch
             raise ExportError(f"{name} has values that are too large for {dtype}: choose another --dtype")
         value = value.to(dtype)
     value = value.contiguous()
-    is_view = value.untyped_storage().nbytes() != value.nbytes  # a file would contain its whole storage
+    # Without a copy, a file would contain the tensor's whole storage.
+    is_view = value.untyped_storage().nbytes() != value.nbytes
     return value.clone() if is_view else value
 
 
@@ -266,12 +267,12 @@ def _new_folder(out: Path) -> Iterator[Path]:
             out.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".part", dir=out.parent) as parent:
                 aside = Path(parent) / out.name
-                aside.mkdir()  # with the user's permissions, unlike the temporary folder
+                aside.mkdir()  # created with the user's permissions, unlike the temporary folder
                 yield aside
                 aside.rename(out)
     except RGEnvError:
         raise
-    except (OSError, SafetensorError) as error:  # the latter if the disk is full
+    except (OSError, SafetensorError) as error:  # safetensors raises the latter if the disk is full
         raise OutputFolderError(f"cannot write {out}: {reason_of(error)}; partial files were removed") from error
 
 

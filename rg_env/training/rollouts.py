@@ -1,20 +1,21 @@
-"""Rollouts: completions that are sampled for the rows' prompts, scored, and kept with their tokens.
+"""Rollouts, which are completions that are sampled for the rows' prompts, scored, and kept with their tokens.
 
     rollouts = sampler.sample(rows, sampling)          # one completion for each row
     sampler.submit(3, rows, sampling)                  # in the background, with any engine except the embedded one
     rollouts = sampler.get(3)
 
-Training uses exactly the sampled tokens: completions are never tokenized again.
+Training uses exactly the sampled tokens, because completions are never tokenized again.
 
 The order of rows (`BatchOrder`) depends only on the seed and the batch number, so a run can resume at any step. Each
 epoch is a permutation, divided into batches of prompts. Rows left over after the last full batch are not used in that
 epoch.
 
-`GroupFilter` replaces groups without a learning signal, that is, groups with only right or only wrong answers ("dynamic
-sampling", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.2). Other prompts are sampled, in rounds, until the batch
-consists only of mixed groups (those with both right and wrong answers) or the rounds are used up. Any unmixed groups
-that remain are left out of the loss. Groups are filtered by accuracy alone. Rewards for format or length nearly always
-vary within a group, so filtering by total reward would keep groups from which a policy learns only format or length.
+`GroupFilter` replaces groups without a learning signal, which are groups with only right or only wrong answers
+("dynamic sampling", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.2). Other prompts are sampled, in rounds, until
+the batch consists only of mixed groups (those with both right and wrong answers) or the rounds are used up. Any unmixed
+groups that remain are left out of the loss. Groups are filtered by accuracy alone. Rewards for format or length nearly
+always vary within a group, so filtering by total reward would keep groups from which a policy learns only format or
+length.
 """
 
 import math
@@ -59,12 +60,12 @@ class Rollouts:
 
     @property
     def accuracies(self) -> list[float] | None:
-        """1 for each correct rollout and 0 for others; None if the environment does not measure accuracy."""
+        """1 for each correct rollout and 0 for others, or None if the environment does not measure accuracy."""
         found = [scored.metrics.get("accuracy") for scored in self.scored]
         return None if None in found else [value for value in found if value is not None]
 
     def entropy(self) -> float:
-        """Mean per-token entropy of the sampling distribution, in nats: `-mean(log p(token))`.
+        """Mean per-token entropy of the sampling distribution, in nats, estimated as `-mean(log p(token))`.
 
         This estimate from samples (Cover & Thomas, 2006, section 2.1) is unbiased, but noisy with few rollouts.
         """
@@ -126,7 +127,7 @@ class BatchOrder:
     Args:
         rows: number of rows.
         prompts: number of prompts per batch, across all processes.
-        seed: seed for the permutations; None keeps the order of the rows.
+        seed: seed for the permutations. None keeps the order of the rows.
 
     Raises:
         InputError: a batch has more prompts than there are rows.
@@ -169,7 +170,7 @@ class BatchOrder:
 
 
 class RolloutSampler:
-    """Samples and scores rollouts of an environment. Used on the main process only.
+    """Samples and scores rollouts of an environment. It is used only on the main process.
 
     Args:
         engine: engine that generates the completions. If batches are sampled ahead and groups are replaced, two threads
@@ -254,12 +255,12 @@ class GroupFilter:
         """Replace the unmixed groups in `batch`.
 
         Args:
-            sample: called with the round number (from 0) and the number of prompts wanted; returns rollouts for at most
-                that many prompts.
+            sample: called with the round number (from 0) and the number of prompts wanted, and returns rollouts for at
+                most that many prompts.
 
         Returns:
-            The same number of groups, with mixed groups first; the indices of rollouts in groups that are not mixed,
-            which do not contribute to the loss; and metrics.
+            The same number of groups with mixed groups first, the indices of rollouts in unmixed groups, which do not
+            contribute to the loss, and metrics.
 
         Raises:
             TrainingError: the last `EMPTY_BATCHES` batches had no mixed groups.
@@ -271,7 +272,7 @@ class GroupFilter:
         for round_ in range(self._rounds):
             if len(mixed) >= wanted:
                 break
-            # The number expected to suffice, estimated from the share of mixed groups so far.
+            # The number of prompts that should suffice, estimated from the share of mixed groups so far.
             count = math.ceil((wanted - len(mixed)) * prompted / len(mixed)) if mixed else wanted
             more = sample(round_, min(wanted, count)).groups(self._size)
             prompted += len(more)

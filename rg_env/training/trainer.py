@@ -1,4 +1,4 @@
-"""`GRPOTrainer`: group-relative policy optimization of a language model on an environment.
+"""`GRPOTrainer`, which trains a language model on an environment with group-relative policy optimization.
 
     env = ReasoningGym("leg_counting")
     trainer = GRPOTrainer(model, env, GRPOConfig(output_dir="outputs/run"), tokenizer, engine="embedded")
@@ -11,7 +11,7 @@ loss (`objective`), a strategy that distributes the model over processes and tak
 checkpoints (`checkpointing`) and transformers callbacks. `run.train` adds evaluations, files, trackers and Ctrl-C
 handling.
 
-Callbacks receive every event except `on_predict` and `on_prediction_step`; `on_evaluate` receives an evaluation's
+Callbacks receive every event except `on_predict` and `on_prediction_step`. `on_evaluate` receives an evaluation's
 metrics. Of the flags in `control`, only `should_training_stop` and `should_save` have an effect. Each must have the
 same value on all processes.
 """
@@ -55,7 +55,7 @@ from rg_env.training.vllm_engine import Vllm
 
 
 class GRPOTrainer:
-    """Group-relative policy optimization (Shao et al., 2024, arXiv:2402.03300).
+    """Trainer for group-relative policy optimization (Shao et al., 2024, arXiv:2402.03300).
 
     Args:
         model: a causal language model from transformers, trained in place.
@@ -64,7 +64,7 @@ class GRPOTrainer:
         args: training settings.
         processing_class: the model's tokenizer.
         callbacks: transformers callbacks (`TrainerCallback`).
-        optimizers: your own optimizer and learning rate scheduler; None selects those described by `args`. Without a
+        optimizers: your own optimizer and learning rate scheduler. None selects those described by `args`. Without a
             scheduler, your optimizer's learning rates become the peaks of the schedule in `args`.
         peft_config: a PEFT `LoraConfig`, to train adapters instead of all weights.
         engine: `"embedded"` to sample from the model in this process, `"vllm"` to sample from a server, or an
@@ -96,7 +96,7 @@ class GRPOTrainer:
         self.engine_config = engine if isinstance(engine, EngineConfig) else EngineConfig(kind=engine)
         self.sampling = Sampling(**{each.name: getattr(args, each.name) for each in dataclasses.fields(Sampling)})
         if args.output_dir is not None:
-            free_folder(args.output_dir, "", may_have_files=True)  # now, rather than when training begins
+            free_folder(args.output_dir, "", may_have_files=True)  # fail now rather than when training begins
         self.accelerator = make_accelerator(args)
         check_options(args, self.engine_config, self.env, curriculum)
         check_liger(args, self.accelerator.device)
@@ -119,7 +119,7 @@ class GRPOTrainer:
         )
         self.strategy = make_strategy(self.accelerator, args)
         check_engine(self.engine_config, self.strategy.sharding)
-        set_seed(args.seed)  # for newly initialized adapters and the order of rollouts in a step
+        set_seed(args.seed)  # seeds newly initialized adapters and the order of rollouts in a step
         policy = prepare_policy(model, args, peft_config)
         reference = reference_of(policy, args)
         optimizer = optimizers[0] or make_optimizer(args, policy)
@@ -145,7 +145,7 @@ class GRPOTrainer:
         )
         self.checkpoints = Checkpoints(self, self.output_dir)
         self.rollouts: Rollouts | None = None
-        """The batch being trained on; on the main process only."""
+        """The batch being trained on. Only the main process has it."""
         self.callbacks: list[TrainerCallback] = []
         """Callbacks, in calling order."""
         for callback in callbacks or []:
@@ -163,14 +163,14 @@ class GRPOTrainer:
         self.state = TrainerState(is_world_process_zero=main, is_local_process_zero=local)
         self.control = TrainerControl()
         self.updating = False
-        """True while a step mutates state that must stay consistent: interrupts are deferred until it is False."""
+        """True while a step mutates state that must stay consistent. Interrupts are deferred until it is False."""
         self.consistent = True
         """Whether weights, step and random state match. After an interrupted update, they do not match, and the state
         cannot be saved."""
         filters = args.filter_groups
         self._group_filter = GroupFilter(args.num_generations, args.filter_groups_rounds) if filters else None
         self.micro_batches: list[dict[str, Any]] | None = None
-        """This process's micro-batches for the next update; None if it needs a new batch."""
+        """This process's micro-batches for the next update, or None if it needs a new batch."""
         self._synced_at: int | None = None
         self._in_epoch = False
 
@@ -197,7 +197,8 @@ class GRPOTrainer:
                     self.notify("on_epoch_begin")
                 self.notify("on_step_begin")
                 began = time.perf_counter()
-                with self.metrics.phase("backward"):  # includes everything that does not have its own phase
+                # This phase includes everything that does not have a phase of its own.
+                with self.metrics.phase("backward"):
                     parts = self._next_micro_batches()
                     self._look_back(parts)
                     result = self.strategy.step(self._loss, parts, self._learning_rates(), self._updating)
@@ -233,7 +234,7 @@ class GRPOTrainer:
             correct = torch.tensor(rollouts.accuracies, dtype=torch.float64)
             self.curriculum.measure(number, correct.view(-1, self.args.num_generations).mean(dim=1).tolist())
             self.metrics.update(self.curriculum.metrics())
-        self.metrics.update(batch_metrics(rollouts, self.args.num_generations))  # before groups are filtered
+        self.metrics.update(batch_metrics(rollouts, self.args.num_generations))  # measured before groups are filtered
         self.metrics.update(self.engine.metrics())
         left_out: list[int] = []
         if self._group_filter is not None:
@@ -287,7 +288,7 @@ class GRPOTrainer:
 
     def _loss(self, part: dict[str, Any]) -> torch.Tensor:
         if self.micro_batches and part is not self.micro_batches[0]:
-            self.notify("on_substep_end")  # for the previous micro-batch
+            self.notify("on_substep_end")  # those of the previous micro-batch
         return self.objective(part)
 
     def _learning_rates(self) -> list[float]:
@@ -336,7 +337,7 @@ class GRPOTrainer:
         """Update the engine with the model's current weights, at most once per step. A collective operation."""
         if self._synced_at == self.state.global_step:
             return
-        on_main(self.accelerator, self.sampler.wait_idle)  # so that no group mixes two policies
+        on_main(self.accelerator, self.sampler.wait_idle)  # no group may mix two policies
         with self.metrics.phase("sync"):
             self.engine.sync()
         self._synced_at = self.state.global_step
@@ -370,7 +371,7 @@ class GRPOTrainer:
         return self.checkpoints.save()
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
-        """Append a callback, or an instance of a callback class."""
+        """Append a callback. A callback class is instantiated first."""
         self.callbacks.append(callback() if isinstance(callback, type) else callback)
 
     def remove_callback(self, callback: TrainerCallback) -> None:
@@ -383,7 +384,7 @@ class GRPOTrainer:
         return str(self.accelerator.unwrap_model(self.model).config._name_or_path)
 
     def _begin(self, checkpoint: str | Path | None) -> TrainerState:
-        self.accelerator.step = 0  # an interrupted step leaves its count of micro-batches behind ...
+        self.accelerator.step = 0  # an interrupted step leaves behind its count of micro-batches ...
         self.model.zero_grad()  # ... as well as gradients, which accelerate's optimizer keeps between updates
         self.metrics.take()
         self.guard.set_counts([0, 0])
@@ -392,7 +393,7 @@ class GRPOTrainer:
             self.curriculum.start()
         self._reset()
         if self.state.is_world_process_zero:
-            self.output_dir.mkdir(parents=True, exist_ok=True)  # now rather than at the first checkpoint
+            self.output_dir.mkdir(parents=True, exist_ok=True)  # fail now rather than at the first checkpoint
         if checkpoint is not None:
             self.checkpoints.load(Path(checkpoint))
         self.state.max_steps = self.args.max_steps
@@ -469,7 +470,7 @@ def check_prompts(lengths: dict[str, list[int]], limit: int) -> None:
 
 
 def on_this_machine(args: GRPOConfig) -> GRPOConfig:
-    """The same arguments with machine-dependent defaults resolved: `use_cpu` is True if there is no GPU, and `bf16` is
+    """The same arguments with machine-dependent defaults resolved. `use_cpu` is True if there is no GPU, and `bf16` is
     True unless `use_cpu` is."""
     cpu = not torch.cuda.is_available() if args.use_cpu is None else args.use_cpu
     return args.model_copy(update={"use_cpu": cpu, "bf16": not cpu if args.bf16 is None else args.bf16})
@@ -486,9 +487,9 @@ def make_accelerator(args: GRPOConfig) -> Accelerator:
     deepspeed = os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
     try:
         return Accelerator(
-            cpu=bool(args.use_cpu) and not deepspeed,  # with cpu=True accelerate ignores DeepSpeed
+            cpu=bool(args.use_cpu) and not deepspeed,  # with cpu=True, accelerate ignores DeepSpeed
             mixed_precision=precision,
-            # A plugin, because a variable that `accelerate launch` sets would override a plain number.
+            # A plugin is used, because a variable that `accelerate launch` sets would override a plain number.
             gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=args.accumulation(state.num_processes)),
         )
     except ValueError as error:

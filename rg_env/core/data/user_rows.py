@@ -39,7 +39,7 @@ _TAKEN = ("all_tasks", "held_out", "status")
 _RELATIVE = "relative paths start at the working directory"
 _DEFECTS_SHOWN = 10
 _Located = tuple[str, Any]
-"""A row with its location: "line 3" in a text file, otherwise "row 3". A row that cannot be parsed is an
+"""A row with its location, which is "line 3" in a text file and "row 3" otherwise. A row that cannot be parsed is an
 `InputError`."""
 
 
@@ -61,7 +61,7 @@ class DataConfig(Section):
     answer_column: Text = "answer"
     """Name of the column with the gold answers (text or numbers)."""
     answer_after: Text | None = None
-    """Marker in the answer column, such as "####": the gold answer is the text after it. Default: the whole column is
+    """Marker in the answer column, such as "####". The gold answer is the text after it. Default: the whole column is
     the answer."""
 
     @property
@@ -112,7 +112,7 @@ def load_rows(
             numbers.
         config, split: configuration and split of a dataset on the Hub.
         question_column, answer_column: names of the columns.
-        answer_after: marker in the answer column; the answer is the text after it.
+        answer_after: marker in the answer column. The answer is the text after it.
 
     Raises:
         InputError: the source cannot be read, a question or an answer is missing or not text, or a question has two
@@ -270,17 +270,18 @@ def _read(name: str, config: str | None, split: str) -> Iterable[_Located]:
     except FileNotFoundError as error:
         hint = similar_file(file) or _RELATIVE
         raise InputError(f"cannot read {shortened(name)}: no such file; {hint}") from error
-    except Exception as error:  # pyarrow's parser raises various errors
+    except Exception as error:  # pyarrow's parser can raise various errors
         raise InputError(f"cannot read {shortened(name)}: {reason_of(error)}") from error
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1  # not in `data`, which may start with a mark
+        # Counted here rather than in `data`, which may start with a byte order mark.
+        line = error.object.count(b"\n", 0, error.start) + 1
         raise InputError(
             f"{name}: line {line} is not UTF-8 text (byte 0x{error.object[error.start]:02x}): save the file as UTF-8, "
             "for example with `iconv -f latin1 -t utf-8`"
         ) from error
-    lines = io.StringIO(text, newline="").readlines()  # unlike `splitlines`, only at line breaks
+    lines = io.StringIO(text, newline="").readlines()  # unlike `splitlines`, this splits only at line breaks
     return _csv_rows(lines, name) if kind == ".csv" else _json_rows(lines, name)
 
 
@@ -312,7 +313,7 @@ def _csv_rows(lines: list[str], name: str) -> Iterator[_Located]:
                 yield place, InputError(f"{name}: {place} has {counts}: quote text that contains commas")
             else:
                 yield place, row
-    except csv.Error as error:  # a quote may be left open for many lines
+    except csv.Error as error:  # an open quote may extend over many lines
         place = f"line {read + 1}"
         yield place, InputError(f"{name}: {place} starts a row that is not CSV: {error}")
 
@@ -355,14 +356,15 @@ def _from_hub(name: str, config: str | None, split: str) -> Sequence[Mapping[str
         import datasets
 
         offline = datasets.config.HF_HUB_OFFLINE
-        datasets.config.HF_HUB_OFFLINE = offline or not hub_answers()  # only the cache is read, without retries
+        # Without a connection, only the cache is read, without retries.
+        datasets.config.HF_HUB_OFFLINE = offline or not hub_answers()
         try:
             return list(datasets.load_dataset(name, config, split=split))
         finally:
             datasets.config.HF_HUB_OFFLINE = offline
-    except Exception as error:  # its parsers raise various errors
+    except Exception as error:  # the parsers of `datasets` can raise various errors
         cause: BaseException = error
-        while cause.__cause__:  # `datasets` wraps the actual error
+        while cause.__cause__:  # `datasets` wraps the error that caused the failure
             cause = cause.__cause__
         unreachable = "it is not a local file, the Hub cannot be reached, and the dataset is not in the cache"
         reason = unreachable if isinstance(error, ConnectionError) else reason_of(cause)

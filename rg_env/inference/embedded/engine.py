@@ -3,10 +3,10 @@
     engine = EmbeddedEngine(model, tokenizer, seed=0)
     completions = engine.generate(prompts, Sampling(temperature=1.0, max_tokens=256))    # token ids in, token ids out
 
-Weights are shared with the trainer, so they need no synchronization. All prompts in a call form one batch: each
+Weights are shared with the trainer, so they do not need to be synchronized. All prompts in a call form one batch. Each
 distinct prompt is prefilled once for all of its completions, and finished sequences leave the batch. The engine runs on
-any torch device (CPU, CUDA, Apple MPS) and does not need vLLM. It is not designed to serve many users: it has no
-paging, continuous batching or sharding across devices.
+any torch device (CPU, CUDA, Apple MPS) and does not need vLLM. It is not designed to serve many users, because it has
+no paging, continuous batching or sharding across devices.
 
 Log-probabilities are those of the distribution that tokens are sampled from (after penalties, temperature and
 truncation), as with vLLM's `logprobs_mode="processed_logprobs"`. With greedy sampling, they are computed at
@@ -26,15 +26,15 @@ from rg_env.errors import EngineError, InputError
 from rg_env.inference.embedded.kv_cache import GrowingCache, decoding_attention
 from rg_env.inference.protocol import Completion, Engine, Sampling
 
-_CACHE_BLOCK = 64  # initial cache capacity in tokens beyond the prompt; it grows as needed
-_SHARED_FROM_HIDDEN = 512  # multi-threaded decoding is faster from this hidden size up
-_GREEDY_BELOW = 1e-5  # as in vLLM; dividing logits by a lower temperature could overflow
+_CACHE_BLOCK = 64  # initial cache capacity in tokens beyond the prompt, which grows as needed
+_SHARED_FROM_HIDDEN = 512  # from this hidden size on, multi-threaded decoding is faster
+_GREEDY_BELOW = 1e-5  # as in vLLM, because dividing logits by a lower temperature could overflow
 _TRUNCATION = ("top_k", "top_p", "min_p")
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
-_SHRINK_AT = 0.8  # compact the batch when less than this fraction of its rows is still running
+_SHRINK_AT = 0.8  # the batch is compacted when less than this fraction of its rows is still running
 
 Watch = Callable[[int, float], bool]
-"""Callback that receives each sampled token and its log-probability; returning True ends the completion."""
+"""Callback that receives each sampled token and its log-probability. Returning True ends the completion."""
 
 
 @dataclass(eq=False)
@@ -44,7 +44,7 @@ class Job:
     prompt: Sequence[int]
     sampling: Sampling
     seed: int | None = None
-    """Seed for this completion; None: use the engine's random generator."""
+    """Seed for this completion. None uses the engine's random generator."""
     watch: Watch | None = None
 
 
@@ -54,10 +54,10 @@ class EmbeddedEngine(Engine):
     Args:
         model: a transformers causal language model, on one device. PEFT-wrapped models are supported.
         tokenizer: the model's tokenizer, with a chat template.
-        model_name: model name required in HTTP requests; default: the model's own name.
-        max_context: maximum number of tokens in prompt plus completion; default: the model's position limit.
-        max_batch_size: maximum number of sequences decoded concurrently; larger batches are split.
-        seed: sampling seed; None: use torch's global generator.
+        model_name: model name required in HTTP requests; by default, the model's own name.
+        max_context: maximum number of tokens in prompt plus completion; by default, the model's position limit.
+        max_batch_size: maximum number of sequences decoded concurrently. Larger batches are split.
+        seed: sampling seed. None uses torch's global generator.
 
     Raises:
         InputError: the tokenizer has no chat template.
@@ -138,7 +138,7 @@ class EmbeddedEngine(Engine):
 
     @property
     def generator(self) -> torch.Generator | None:
-        """Random generator for sampling; it is created on first use, on the model's current device."""
+        """Random generator for sampling, which is created on first use, on the model's current device."""
         if self._generator is None and self._seed is not None:
             self._generator = torch.Generator(device=self.model.device).manual_seed(self._seed)
         return self._generator
@@ -186,7 +186,7 @@ class EmbeddedEngine(Engine):
         row_of = {prompt: row for row, prompt in enumerate(distinct)}
         rows = torch.tensor([row_of[tuple(job.prompt)] for job in jobs], device=device)
         width = max(map(len, distinct))
-        missing = [width - len(prompt) for prompt in distinct]  # padded on the left
+        missing = [width - len(prompt) for prompt in distinct]  # prompts are padded on the left
         ids = torch.tensor([[0] * n + list(row) for n, row in zip(missing, distinct, strict=True)], device=device)
         valid = torch.arange(width, device=device) >= torch.tensor(missing, device=device).unsqueeze(1)
         rooms = [min(job.sampling.max_tokens or self.max_context, self.max_context - len(job.prompt)) for job in jobs]
@@ -195,19 +195,19 @@ class EmbeddedEngine(Engine):
 
         with decoding_attention(self.config) as fast:
             logits = self._forward(ids, valid, valid.cumsum(1) - 1, cache, fast)
-            cache.select(rows)  # repeat the shared prompts for each completion
+            cache.select(rows)  # the shared prompts are repeated for each completion
             logits, valid = logits[rows], valid[rows]
             position = valid.sum(1)
             valid = torch.cat([valid, valid.new_ones(len(jobs), longest)], dim=1)
             sampler = Sampler(jobs, logits.shape[1], device, self.generator)
             ends = torch.tensor(sorted(self.end_ids), device=device)
             limits = torch.tensor(rooms, device=device)
-            # Results stay on the device until the end: copying them at each step would stall an accelerator.
+            # Results stay on the device until the end, because copying them at each step would stall an accelerator.
             all_ids = ids.new_zeros(len(jobs), longest)
             all_logprobs = logits.new_zeros(len(jobs), longest, dtype=torch.float32)
             lengths = torch.zeros(len(jobs), dtype=torch.long, device=device)
             stopped = torch.zeros(len(jobs), dtype=torch.bool, device=device)
-            active = torch.arange(len(jobs), device=device)  # row of the batch -> job
+            active = torch.arange(len(jobs), device=device)  # the job of each row in the batch
             running = torch.ones(len(jobs), dtype=torch.bool, device=device)
             watched = any(job.watch for job in jobs)
             for step in range(longest):
@@ -245,9 +245,9 @@ class EmbeddedEngine(Engine):
     def _forward(
         self, ids: torch.Tensor, valid: torch.Tensor, positions: torch.Tensor, cache: GrowingCache, fast: bool
     ) -> torch.Tensor:
-        """Compute logits `(B, V)` for the position after `ids (B, L)`; `valid (B, total) bool` is False for padding."""
+        """Compute logits `(B, V)` for the position after `ids (B, L)`. `valid (B, total) bool` is False for padding."""
         mask = valid
-        if fast:  # transformers uses a given 4-D mask as is; making its own would take a millisecond per step
+        if fast:  # transformers uses a 4-D mask unchanged, whereas making its own would take a millisecond per step
             mask = valid[:, None, None, :]
             if ids.shape[1] > 1:
                 causal = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device)
@@ -272,7 +272,7 @@ def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froze
 
 
 class Sampler:
-    """Draws one token per row and step, with the settings of the row's job. `generator` is for jobs without a seed."""
+    """Draws one token per row and step, with the settings of the row's job. Jobs without a seed use `generator`."""
 
     def __init__(
         self, jobs: Sequence[Job], vocab_size: int, device: torch.device, generator: torch.Generator | None = None
@@ -305,7 +305,8 @@ class Sampler:
             self.own = {new: self.own[old] for new, old in enumerate(rows.tolist()) if old in self.own}
 
     def draw(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sample tokens `(B,) int64` from `logits (B, V)`; return them and their log-probabilities `(B,) float32`."""
+        """Sample tokens `(B,) int64` from `logits (B, V)`, and return them with their log-probabilities `(B,)
+        float32`."""
         logits = self._truncate(self._penalize(logits.float()))
         logprobs = torch.log_softmax(logits, dim=-1)
         # Inverse-CDF sampling needs one random number per row instead of one per vocabulary entry.
@@ -313,7 +314,7 @@ class Sampler:
         uniform = torch.rand(cdf.shape[0], 1, generator=self.generator, dtype=cdf.dtype, device=cdf.device)
         for row, generator in self.own.items():
             uniform[row] = torch.rand(1, generator=generator)
-        # right=True never selects a token of probability 0; the clamp handles rounding at the upper end.
+        # right=True never selects a token of probability 0, and the clamp handles rounding at the upper end.
         tokens = torch.searchsorted(cdf, uniform * cdf[:, -1:], right=True).clamp_(max=cdf.shape[1] - 1)
         if "temperature" in self.rows:
             greedy = self.rows["temperature"] < _GREEDY_BELOW
@@ -327,7 +328,7 @@ class Sampler:
             return logits
         repetition, presence, frequency = (self.rows[name] for name in _PENALTIES)
         counts = self.rows["counts"]
-        # The repetition penalty considers prompt and completion (Keskar et al., 2019); the other two, only the
+        # The repetition penalty considers prompt and completion (Keskar et al., 2019). The other two consider only the
         # completion (OpenAI).
         repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
         logits = torch.where((counts > 0) | self.rows["in_prompt"], repeated, logits)
@@ -344,7 +345,7 @@ class Sampler:
         ordered, order = logits.sort(dim=-1, descending=True)
         drop = (torch.arange(ordered.shape[1], device=logits.device) >= top_k) & (top_k > 0)
         probs = ordered.masked_fill(drop, -torch.inf).softmax(dim=-1)
-        drop |= (probs.cumsum(dim=-1) - probs >= top_p) & (top_p < 1)  # keeps the token that crosses the threshold
+        drop |= (probs.cumsum(dim=-1) - probs >= top_p) & (top_p < 1)  # the token that crosses the threshold is kept
         probs = ordered.masked_fill(drop, -torch.inf).softmax(dim=-1)
         drop |= probs < min_p * probs[:, :1]
         drop[:, 0] = False

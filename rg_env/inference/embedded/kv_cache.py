@@ -19,7 +19,8 @@ _GROUPED = "rg_env_grouped_sdpa"
 
 
 class GrowingLayer(DynamicLayer):
-    """One layer's keys and values, `(B, kv_heads, capacity, head_dim)`; the first `length` positions are in use."""
+    """One layer's keys and values, `(B, kv_heads, capacity, head_dim)`, of which the first `length` positions are in
+    use."""
 
     def __init__(self, capacity: int):
         super().__init__()
@@ -38,7 +39,7 @@ class GrowingLayer(DynamicLayer):
             self.capacity = max(self.capacity, self.length)
             self.stores = [self._copied(states, 0) for states in (key_states, value_states)]
         elif self.length > self.capacity:
-            # Grow by half each time, so the amortized cost per token is constant.
+            # The cache grows by half each time, so the amortized cost per token is constant.
             self.capacity = max(self.length, self.capacity * 3 // 2)
             self.stores = [self._copied(store, start) for store in self.stores]
         for store, states in zip(self.stores, (key_states, value_states), strict=True):
@@ -53,7 +54,7 @@ class GrowingLayer(DynamicLayer):
         return new
 
     def select(self, rows: torch.Tensor) -> None:
-        """Keep only these rows of the batch; a row may be repeated."""
+        """Keep only these rows of the batch. A row may be repeated."""
         self.stores = [self._copied(store[rows, :, : self.length], self.length) for store in self.stores]
         self.keys, self.values = (store[:, :, : self.length] for store in self.stores)
 
@@ -100,7 +101,7 @@ AttentionMaskInterface.register(_GROUPED, sdpa_mask)
 
 def attends_everything(config: PretrainedConfig) -> bool:
     """Whether every layer uses full causal attention, so that all layers can share one mask."""
-    if hasattr(config, "layers_block_type"):  # models with Mamba layers (Jamba, Bamba), which ignore masks
+    if hasattr(config, "layers_block_type"):  # models with Mamba layers (Jamba, Bamba) ignore masks
         return False
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     return kinds == {"full_attention"} and not (

@@ -4,7 +4,7 @@
     OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="EMPTY").chat.completions.create(model=..., messages=[...])
 
 It listens on the loopback address only, because it has no API keys, rate limits or user isolation. Requests are the
-JSON bodies of `/v1/chat/completions` and `/v1/completions`, with vLLM's extensions; unsupported fields are rejected
+JSON bodies of `/v1/chat/completions` and `/v1/completions`, with vLLM's extensions. Unsupported fields are rejected
 with `BadRequest` (HTTP 400) rather than ignored. Requests that arrive together are processed as one batch.
 """
 
@@ -38,11 +38,11 @@ from rg_env.inference.protocol import PromptEncoder, Sampling
 
 HOST = "127.0.0.1"
 MAX_BODY_BYTES = 4 * 2**20
-_WINDOW_S = 0.005  # concurrent requests from a client arrive within a few milliseconds
-_CHARACTERS_PER_TOKEN = 128  # upper bound, even for runs of spaces
+_WINDOW_S = 0.005  # a client's concurrent requests arrive within a few milliseconds
+_CHARACTERS_PER_TOKEN = 128  # an upper bound, even for runs of spaces
 
 Prepare = Callable[[list[dict[str, str]]], list[dict[str, str]]]
-"""Maps a chat request's messages to those passed to the model."""
+"""Function that maps a chat request's messages to those passed to the model."""
 
 
 class BadRequest(RGEnvError, ValueError):
@@ -79,11 +79,11 @@ class Choice:
         self.text = ""
         self.finish_reason: Literal["stop", "length"] | None = None
         self.scores: Sequence[tuple[float, dict[int, float]]] = ()
-        """Result of `EmbeddedEngine.score` for prompt and completion; empty if not requested."""
+        """Result of `EmbeddedEngine.score` for prompt and completion. Empty if it was not requested."""
         self._room, self._ends = room, ends
         self._longest_stop = max(map(len, request.stops), default=0)
-        self._decoded = (0, 0)  # token indices: where decoding starts, and where the tokens in `text` end
-        self._taken = (0, 0)  # number of characters and of tokens already returned by `take`
+        self._decoded = (0, 0)  # indices of the token where decoding starts, and of the token where `text` ends
+        self._taken = (0, 0)  # numbers of characters and of tokens that `take` has already returned
 
     def put(self, token: int, logprob: float) -> bool:
         """Add a token and return whether a stop string ends the completion."""
@@ -125,7 +125,7 @@ class Choice:
 
 
 class Request(BaseModel, ABC):
-    """Fields common to both kinds of request. The bounds are those of vLLM's SamplingParams."""
+    """Fields that both kinds of request have. The bounds are those of vLLM's SamplingParams."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
     kinds: ClassVar[tuple[str, str, str]]
@@ -158,7 +158,7 @@ class Request(BaseModel, ABC):
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, body: Any) -> Any:
-        """Drop null values, which clients send for fields that they leave unset."""
+        """Drop null values, which clients send for unset fields."""
         return {key: value for key, value in body.items() if value is not None} if isinstance(body, dict) else body
 
     @field_validator("stop")
@@ -186,7 +186,7 @@ class Request(BaseModel, ABC):
 
     @property
     def limit(self) -> int | None:
-        """Maximum number of new tokens; None: up to the context length."""
+        """Maximum number of new tokens. None means up to the context length."""
         return self.max_tokens
 
     @property
@@ -199,7 +199,7 @@ class Request(BaseModel, ABC):
         return Sampling(**{name: getattr(self, name) for name in names}, max_tokens=self.limit)
 
     def head(self, *, chunk: bool = False) -> dict[str, Any]:
-        """Fields common to a complete response and the chunks of a streamed one."""
+        """Fields that a complete response and the chunks of a streamed one have in common."""
         number = f"{self.kinds[2]}-{uuid.uuid4().hex}"
         return {"id": number, "object": self.kinds[chunk], "created": int(time.time()), "model": self.model}
 
@@ -290,7 +290,7 @@ class CompletionRequest(Request):
     max_tokens: int | None = Field(16, ge=1, le=10_000_000)
     echo: bool = False
     logprobs: int | None = Field(None, ge=0, le=20)
-    """Number of most likely tokens to return per position; None: no log-probabilities."""
+    """Number of most likely tokens to return per position. None means no log-probabilities."""
     best_of: Literal[1] = 1
     suffix: Literal[""] = ""
 
@@ -325,7 +325,7 @@ class CompletionRequest(Request):
 
     @staticmethod
     def _likeliest(choice: Choice, best: dict[int, float]) -> dict[str, float]:
-        """Log-probability by token text; if several tokens have the same text, that of the most likely one."""
+        """Log-probability by token text. If several tokens have the same text, that of the most likely one is used."""
         return {choice.tokenizer.decode([token]): logprob for token, logprob in reversed(best.items())}
 
 
@@ -355,7 +355,7 @@ class Batcher:
         while self._waiting:
             await asyncio.sleep(_WINDOW_S)
             batch, self._waiting = self._waiting, []
-            batch = [each for each in batch if not each[1].done()]  # callers may have disconnected
+            batch = [each for each in batch if not each[1].done()]  # callers may have disconnected in the meantime
             jobs = [job for jobs, _ in batch for job in jobs]
             run = asyncio.get_running_loop().run_in_executor(self._executor, self.engine.run, jobs)
             await asyncio.wait([run])
@@ -472,7 +472,7 @@ class Api:
 
 
 def _job(request: Request, choice: Choice, send: Callable[[Choice], bool] = lambda _: True) -> Job:
-    """Make the job for `choice`; `send` is called after each token and returns False to end the completion."""
+    """Make the job for `choice`. `send` is called after each token and returns False to end the completion."""
 
     def watch(token: int, logprob: float) -> bool:
         stops = choice.put(token, logprob)
@@ -495,7 +495,8 @@ async def _body(request: HTTPRequest) -> object:
             raise BadRequest(f"the body is larger than {MAX_BODY_BYTES} bytes")
     try:
         body = json.loads(data)
-        json.dumps(body, ensure_ascii=False).encode()  # JSON can escape surrogates that tokenizers cannot read
+        # JSON can contain escaped surrogates, which tokenizers cannot read.
+        json.dumps(body, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         half = error.object[error.start]
         raise BadRequest(f"the body contains text that is not valid Unicode: unpaired surrogate {half!r}") from error
@@ -535,7 +536,7 @@ def with_prompt(prompt: PromptConfig, messages: list[dict[str, str]]) -> list[di
 
 
 def bind(port: int) -> socket.socket:
-    """Open a listening socket on the loopback address; port 0 selects any free port.
+    """Open a listening socket on the loopback address. Port 0 selects any free port.
 
     Raises:
         InputError: the port cannot be used.

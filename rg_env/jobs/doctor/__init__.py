@@ -1,4 +1,4 @@
-"""`rg-env doctor`: check that a training run can start on this machine. Every problem is reported with a fix.
+"""`rg-env doctor`, which checks that a training run can start on this machine. Every problem is reported with a fix.
 
     for check in diagnose(PlannedRun(load_train_config("configs/train/tiny.yaml", []))):
         print(check.line())
@@ -7,7 +7,8 @@ The doctor does not train, downloads only a model's configuration and tokenizer,
 checks that access tokens exist, but never shows them. "failed" means that the run would not start. A missing `train`
 extra is a failure only if options or a config describe a run, because the environment itself does not need it.
 
-Importing this module is cheap: modules that need torch are imported only after a subprocess has shown that torch works.
+Importing this module is cheap, because modules that need torch are imported only after a subprocess has shown that
+torch works.
 """
 
 import os
@@ -57,7 +58,7 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
     is_default = planned.given is not None and "model.name" not in planned.given
     name = planned.config.model.name if not is_default else DEFAULT_GPU_MODEL if gpus.devices else TINY
     check = _run("model", models.check_model, name)
-    if is_default and check.status == "failed":  # as load_policy does
+    if is_default and check.status == "failed":  # `load_policy` does the same
         finding, name = f"{check.finding}; the tiny policy is used instead", TINY
         check = replace(check, status="warning", finding=finding, value=models.check_model(TINY).value)
     yield check

@@ -42,7 +42,7 @@ _SPARE_FILES = 512
 CONNECTIONS = 1024
 """Maximum number of concurrent rollouts, each of which uses a connection to the server."""
 SMI_S, IMPORT_S = 10.0, 90.0
-"""Timeouts in seconds: nvidia-smi, and imports in a subprocess."""
+"""Timeouts in seconds, for nvidia-smi and for imports in a subprocess."""
 _PYTHON = "Programming Language :: Python :: "
 _FIELDS = "index,name,memory.total,memory.used,driver_version,mig.mode.current"
 
@@ -74,7 +74,7 @@ class PlannedRun:
 
     @property
     def requested(self) -> bool:
-        """Whether options or a config describe a run; otherwise, a missing `train` extra is not a failure."""
+        """Whether options or a config describe a run. If not, a missing `train` extra is not a failure."""
         return self.given is None or bool(self.given) or self.processes > 1
 
     @property
@@ -174,11 +174,11 @@ class Gpus:
     """The GPUs, as reported by `nvidia-smi` and by torch."""
 
     listed: Sequence[str] = ()
-    """nvidia-smi's line for each GPU: index, name, total and used memory, driver and MIG mode. Empty without an NVIDIA
-    driver or GPU."""
+    """nvidia-smi's line for each GPU, with index, name, total and used memory, driver and MIG mode. Empty without an
+    NVIDIA driver or GPU."""
     driver_problem: str = ""
     torch: dict[str, Any] = field(default_factory=dict)
-    """Result of `probe_torch`; empty if torch cannot be imported."""
+    """Result of `probe_torch`. Empty if torch cannot be imported."""
     torch_problem: str = ""
 
     @property
@@ -195,7 +195,7 @@ def ask_gpus() -> Gpus:
     messages = [line for line in lines if line not in listed]
     problem = ""
     if smi.timed_out or (smi.code and "no devices were found" not in smi.output.lower()):
-        problem = f"nvidia-smi: {messages[0][:300] if messages else smi.reason}"  # later lines are advice
+        problem = f"nvidia-smi: {messages[0][:300] if messages else smi.reason}"  # the lines after the first are advice
     program = f"import json; from {__name__} import probe_torch; print(json.dumps(probe_torch()))"
     probe = run_python(IMPORT_S, "-c", program)
     if probe.code != 0:
@@ -216,7 +216,8 @@ def probe_torch() -> dict[str, Any]:
         try:
             device["capability"] = list(torch.cuda.get_device_capability(index))
             device["free"], _ = torch.cuda.mem_get_info(index)
-            (torch.ones(2, device=f"cuda:{index}") + 1).sum().item()  # fails if torch has no kernels for the device
+            # Fails if torch does not have kernels for the device.
+            (torch.ones(2, device=f"cuda:{index}") + 1).sum().item()
         except Exception as error:  # CUDA can raise any exception
             device["problem"] = (str(error).strip().splitlines() or [type(error).__name__])[0]
         devices.append(device)
@@ -282,7 +283,7 @@ def check_trainer(gpus: Gpus, planned: PlannedRun) -> Check:
 
 
 def check_vllm(planned: PlannedRun) -> Check:
-    """Check that vLLM and flash-attn can be imported. A broken flash-attn breaks transformers; vLLM is imported only if
+    """Check that vLLM and flash-attn can be imported. A broken flash-attn breaks transformers. vLLM is imported only if
     the run needs it, because that takes many seconds."""
     if importlib.util.find_spec("flash_attn") is not None:
         fix = "remove this optional package: run `./setup.sh` in a clone, or `pip uninstall flash-attn`"
@@ -310,7 +311,7 @@ def check_server(planned: PlannedRun, model: str | None, tokens: int) -> Check:
     """Check the vLLM server that the run would use.
 
     Args:
-        model: model name that it must serve; None: unknown.
+        model: model name that it must serve, or None if it is unknown.
         tokens: maximum number of tokens (prompt plus completion) that it must accept.
     """
     if not planned.uses_vllm:
@@ -381,7 +382,7 @@ def free_memory(planned: PlannedRun, gpus: Gpus) -> tuple[int, str]:
 
     free: int = psutil.virtual_memory().available
     group = Path("/sys/fs/cgroup")
-    with contextlib.suppress(OSError, ValueError):  # ValueError: the limit is "max"
+    with contextlib.suppress(OSError, ValueError):  # a limit of "max" causes a ValueError
         limit, used = (int((group / name).read_text()) for name in ("memory.max", "memory.current"))
         stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
         free = min(free, limit - used + int(stat.get("inactive_file", 0)))  # the file cache can be reclaimed
@@ -396,7 +397,7 @@ def nearest_folder(path: Path) -> Path:
 
 
 def check_output(planned: PlannedRun, checkpoint: int | None) -> Check:
-    """Check that the output folder is writable and has room for checkpoints of `checkpoint` bytes (None: unknown)."""
+    """Check that the output folder is writable and has room for checkpoints of `checkpoint` bytes (None if unknown)."""
     output = planned.config.output
     try:
         folder = RunFolder.choose(output.dir, "check")
@@ -416,8 +417,8 @@ def check_output(planned: PlannedRun, checkpoint: int | None) -> Check:
 
 
 def check_logins(planned: PlannedRun) -> Check:
-    """Check the logins that the run needs: Hugging Face for uploads, Weights & Biases for its reports. Gated models
-    need a Hugging Face token, too. No part of a token is ever shown."""
+    """Check the logins that the run needs, which are Hugging Face for uploads and Weights & Biases for its reports.
+    Gated models need a Hugging Face token, too. No part of a token is ever shown."""
     try:
         from huggingface_hub import get_token
 

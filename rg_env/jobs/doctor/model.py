@@ -83,7 +83,7 @@ def check_model(name: str) -> Check:
     model = Model(path, described.tokenizer, shape, context, _adapter_width(empty))
     text = f"{name}: {shape.parameters / 1e6:,.2f} M parameters"
     if Path(path).is_dir():
-        # Quantized weights are packed and have other shapes.
+        # Quantized weights are packed and have different shapes.
         quantized = hasattr(described.config, "quantization_config")
         if problem := weights_damage(Path(path)) if quantized else weights_problem(Path(path), empty):
             fix = "copy or download the model again, with the config.json that belongs to its weights"
@@ -116,7 +116,7 @@ def _adapter_width(model: Any) -> int:
 
 
 def is_cached(name: str) -> bool:
-    """Whether all weights of a model are in the Hub cache; an interrupted download does not count."""
+    """Whether all weights of a model are in the Hub cache. An interrupted download does not count."""
     config = try_to_load_from_cache(name, "config.json")
     try:
         return isinstance(config, str) and bool(weight_files(Path(config).parent, WEIGHTS))
@@ -159,7 +159,7 @@ def check_prompts(planned: PlannedRun, model: Model) -> Check:
 
 
 def judge_prompts(planned: PlannedRun, context: int, lengths: PromptLengths) -> Check:
-    """Check prompt lengths against the limits; `context` is the model's context length in tokens."""
+    """Check prompt lengths against the limits. `context` is the model's context length in tokens."""
     training = planned.config.training
     limit, longest = training.max_prompt_length, max(lengths.own)
     if too_long := sum(length > limit for length in lengths.own):
@@ -188,7 +188,7 @@ def cached_tokens(planned: PlannedRun, lengths: PromptLengths | None, most: int 
     """Maximum number of tokens in the embedded engine's KV cache during training and evaluation.
 
     Args:
-        most: maximum number of completions in a batch; default: `engine.max_batch_size`.
+        most: maximum number of completions in a batch; by default, `engine.max_batch_size`.
     """
     if planned.uses_vllm:
         return 0, 0
@@ -207,7 +207,7 @@ def cached_tokens(planned: PlannedRun, lengths: PromptLengths | None, most: int 
 def run_estimate(
     planned: PlannedRun, model: Model, lengths: PromptLengths | None, micro_batch: int, most: int | None = None
 ) -> Estimate:
-    """Estimate a process's memory. `lengths` is None if the prompts could not be measured; for `most`, see
+    """Estimate a process's memory. `lengths` is None if the prompts could not be measured. For `most`, see
     `cached_tokens`."""
     config, training = planned.config, planned.config.training
     longest = max(lengths.own) if lengths else training.max_prompt_length
@@ -263,11 +263,11 @@ def check_memory(planned: PlannedRun, model: Model, lengths: PromptLengths | Non
 
 
 def preset_for(config: TrainConfig, free: int, folder: Path = Path("configs/models")) -> list[Path]:
-    """Return the best preset in `folder` for `free` bytes of GPU memory; if it is for another model, that model's
-    config comes first. The list is empty if no preset fits.
+    """Return the best preset in `folder` for `free` bytes of GPU memory, preceded by the model's config if the preset
+    is for another model. The list is empty if no preset fits.
 
-    Prefers presets for the same model, then those that train adapters if and only if `config` does, then those for
-    larger GPUs.
+    Presets for the same model are preferred, then those that train adapters if and only if `config` does, and then
+    those for larger GPUs.
     """
     sizes = {file: int(match[1]) for file in folder.glob("*.yaml") if (match := re.search(r"_(\d+)gb$", file.stem))}
     fitting = [file for file, size in sizes.items() if 0.95e9 * size <= free]

@@ -1,4 +1,5 @@
-"""A micro-batch's loss, from log-probabilities under the policy and the reference model (see `loss` for the terms)."""
+"""A micro-batch's loss, computed from log-probabilities under the policy and the reference model (see `loss` for the
+terms)."""
 
 from typing import Any
 
@@ -15,9 +16,9 @@ from rg_env.training.reporting.metrics import StepMetrics, over_processes
 class Objective:
     """The GRPO loss of a policy, with the settings in `args`.
 
-    A micro-batch has the tensors of `Rollouts.tensors`, `advantages (B,)`, `old_logps` and `reference_logps` (each
-    `(B, L - 1)` or None), and `batch_tokens (B,)`: the mean number of tokens per micro-batch that contribute to the
-    loss, the same value for all rows.
+    A micro-batch has the tensors of `Rollouts.tensors`, `advantages (B,)`, `old_logps` and `reference_logps` (each `(B,
+    L - 1)` or None), and `batch_tokens (B,)`, which is the mean number of tokens per micro-batch that contribute to the
+    loss, and the same for all rows.
 
     Args:
         model: the policy, wrapped for data parallelism or sharding.
@@ -25,7 +26,7 @@ class Objective:
         reference: the initial model, for the KL term. None with LoRA, where the adapter is turned off instead.
         previous: the policy before the last update, if `args.kl_reference` is "previous".
         sampler_cap: upper bound on the importance weights that correct for differences between the sampler and the
-            policy; None for no correction.
+            policy, or None for no correction.
     """
 
     def __init__(
@@ -45,8 +46,8 @@ class Objective:
     def logps(
         self, model: Any, ids: torch.Tensor, mask: torch.Tensor, max_rows: int | None = None, entropy: bool = False
     ) -> torch.Tensor:
-        """Log-probabilities `(B, L - 1) float32` of `ids (B, L)[:, 1:]` under `model`, 0 where `mask (B, L - 1)` is 0.
-        See `completion_logps` for the result with `entropy`.
+        """Log-probabilities `(B, L - 1) float32` of `ids (B, L)[:, 1:]` under `model`, which are 0 where `mask (B, L -
+        1)` is 0. For the result with `entropy`, see `completion_logps`.
 
         Rows are padded on the right. With causal attention, other tokens never attend to this padding, so no attention
         mask is needed.
@@ -126,7 +127,7 @@ class Objective:
             found["sampling/importance_sampling_ratio/mean"] = mean(ratio)
             found["sampling/importance_sampling_ratio/max"] = (ratio * mask).max()
             found["sampling/mismatch_kl"] = mean(ratio - log_ratio - 1)
-        if args.num_iterations > 1:  # otherwise the ratio is 1
+        if args.num_iterations > 1:  # without these, the ratio is 1
             found["policy_ratio/max"] = (torch.exp(logps.detach() - old) * mask).max()
         if (threshold := args.off_policy_mask_threshold) is not None:
             lost = off_policy_rows(logps, inputs["sampler_logps"], advantages, mask, threshold)
@@ -155,5 +156,5 @@ class Objective:
 
 
 def _through_gradient(loss: torch.Tensor) -> torch.Tensor:
-    """Return `loss` unchanged; if it is not finite, all gradients become non-finite, too, so that all ranks notice."""
+    """Return `loss` unchanged. If it is not finite, all gradients also become non-finite, so that all ranks notice."""
     return loss * (1 + 0 * loss.detach())

@@ -32,7 +32,7 @@ class StepMetrics:
         self._values: defaultdict[str, list[float]] = defaultdict(list)
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._phases: list[str] = []
-        """The nested phases, outermost first; the last one is the current phase."""
+        """The nested phases, outermost first. The last one is the current phase."""
         self._since = 0.0
 
     def update(self, found: Mapping[str, float]) -> None:
@@ -79,7 +79,7 @@ def hardware(processes: int) -> dict[str, Any]:
 
 def step_costs(seconds: float, tokens: int) -> dict[str, float]:
     """Time, speed and memory use of a step that took `seconds`, with a batch of `tokens` tokens (0 if unknown)."""
-    import resource  # not available on Windows
+    import resource  # the module is not available on Windows
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     costs = {"step_time": round(seconds, 3), "memory/peak_rss_gb": round(peak / 1e9, 3)}
@@ -87,7 +87,8 @@ def step_costs(seconds: float, tokens: int) -> dict[str, float]:
         costs["tokens_per_second"] = round(tokens / seconds, 1)
     if torch.cuda.is_available():
         costs["memory/peak_gpu_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 3)
-        with suppress(Exception):  # no pynvml or driver library, or a GPU that does not report utilization (MIG)
+        # Pynvml or the driver library is missing, or the GPU does not report utilization (MIG).
+        with suppress(Exception):
             costs["gpu/utilization"] = float(torch.cuda.utilization())
     return costs
 
@@ -100,7 +101,8 @@ def batch_metrics(found: Rollouts, num_generations: int) -> dict[str, float]:
         "reward_std": groups.std(dim=1).mean().item(),
         "frac_reward_zero_std": equal_rewards(groups).float().mean().item(),
         "entropy": found.entropy(),
-        "time/generation": found.seconds,  # includes scoring; spent before the step if batches are generated ahead
+        # Includes scoring, and is spent before the step if batches are generated ahead.
+        "time/generation": found.seconds,
     }
     for name in found.scored[0].rewards:
         column = torch.tensor([scored.rewards[name] for scored in found.scored], dtype=torch.float32)
@@ -124,9 +126,9 @@ def _lengths(found: Rollouts) -> dict[str, float]:
 
 def _forms(found: Rollouts, num_generations: int) -> dict[str, float]:
     """The fraction of completions with a well-formed answer and, if `think_format` is a reward, the fraction in its
-    format; the mean number of distinct answers per group; and the fraction of groups with more than one distinct
+    format. Also the mean number of distinct answers per group, and the fraction of groups with more than one distinct
     answer."""
-    if "status/wrong" not in found.scored[0].metrics:  # graded by another library's rubric
+    if "status/wrong" not in found.scored[0].metrics:  # the rollouts were graded by another library's rubric
         return {}
     answers = [rollout.extraction.answer for rollout in found.rollouts]
     groups = [answers[first : first + num_generations] for first in range(0, len(answers), num_generations)]
@@ -143,7 +145,7 @@ def _forms(found: Rollouts, num_generations: int) -> dict[str, float]:
 
 def over_processes(accelerator: Accelerator, values: Mapping[str, torch.Tensor], counts: bool) -> dict[str, float]:
     """The mean of each value (a tensor of shape `()`) over all processes, or the maximum or minimum if its name ends in
-    "max" or "min". A collective operation.
+    "max" or "min". This is a collective operation.
 
     Args:
         counts: whether this process's values count. If no process's values count, the result is empty.
