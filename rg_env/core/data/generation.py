@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -198,12 +199,10 @@ class Generation:
         self._limits = limits or Limits()
         self._walks = [_Walk(request) for request in requests]
         self._imports = sources() if any(is_user_task(request.spec.name) for request in requests) else {}
-        self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
         """Condition that is held while the walks and the attributes below are used, and notified when they change."""
         self._ready_at = math.inf
         """Time at which the first process became ready."""
-        self._error: BaseException | None = None
         self._is_over = False
 
     def run(self) -> list[dict[Split, list[Row]]]:
@@ -215,13 +214,18 @@ class Generation:
         """
         total = self._rows_missing()
         progress = Progress(total, sys.stderr)
+        pool, served = ThreadPoolExecutor(self._most), list[Future[None]]()
         try:
             with self._changed:
-                while self._error is None and (missing := self._rows_missing()):
+                while missing := self._rows_missing():
                     progress.show(total - missing)
                     is_long = time.monotonic() - self._ready_at > self._limits.worth_a_process_s
-                    self._start(self._most if is_long else 1)
+                    for drawer in self._start(self._most if is_long else 1):
+                        served.append(pool.submit(self._serve, drawer))
                     self._changed.wait(0.1)
+                    for future in served:
+                        if future.done():
+                            future.result()  # raises the error that ended the thread
         finally:  # also runs after errors and Ctrl-C
             progress.close()
             with self._changed:
@@ -229,47 +233,38 @@ class Generation:
                 self._changed.notify_all()
             for drawer in self.drawers:
                 drawer.process.signal_kill()
-            for thread in self._threads:
-                thread.join()
+            pool.shutdown()
             for drawer in self.drawers:
                 drawer.process.kill()
-        if self._error is not None:
-            raise self._error
         return [walk.rows() for walk in self._walks]
 
     def _rows_missing(self) -> int:
         return sum(sum(walk.missing().values()) for walk in self._walks)
 
-    def _start(self, count: int) -> None:
+    def _start(self, count: int) -> Iterator[Drawer]:
         """Start processes until there are `count`, but no more than there are chunks of draws to hand out."""
         chunks = sum(-(-walk.to_plan() // _FIRST_CHUNK) for walk in self._walks)
         for _ in range(min(count - len(self.drawers), chunks)):
             self.drawers.append(Drawer(self._imports, self._limits))
-            self._threads.append(threading.Thread(target=self._serve, args=[self.drawers[-1]], daemon=True))
-            self._threads[-1].start()
+            yield self.drawers[-1]
 
     def _serve(self, drawer: Drawer) -> None:
         """Hand draws to a process and collect its items, until the generation is over. Runs in a thread."""
         walk = None
-        try:
-            drawer.wait_ready()
-            with self._changed:
-                self._ready_at = min(self._ready_at, time.monotonic())
-            while work := self._next_work(walk):
-                walk, draws = work
-                start = time.monotonic()
-                for index, (item, failure) in zip(draws, drawer.draw(walk.request, draws), strict=True):
-                    with self._changed:
-                        walk.add(index, item, failure)
-                        if not walk.missing():
-                            self._changed.notify_all()
-                mean = (time.monotonic() - start) / len(draws)
+        drawer.wait_ready()
+        with self._changed:
+            self._ready_at = min(self._ready_at, time.monotonic())
+        while work := self._next_work(walk):
+            walk, draws = work
+            start = time.monotonic()
+            for index, (item, failure) in zip(draws, drawer.draw(walk.request, draws), strict=True):
                 with self._changed:
-                    walk.draw_s = (walk.draw_s + mean) / 2 if walk.draw_s else mean
-                    self._changed.notify_all()
-        except BaseException as error:
+                    walk.add(index, item, failure)
+                    if not walk.missing():
+                        self._changed.notify_all()
+            mean = (time.monotonic() - start) / len(draws)
             with self._changed:
-                self._error = self._error if self._is_over or self._error else error
+                walk.draw_s = (walk.draw_s + mean) / 2 if walk.draw_s else mean
                 self._changed.notify_all()
 
     def _next_work(self, last: _Walk | None) -> tuple[_Walk, range] | None:
