@@ -8,7 +8,6 @@ import gzip
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,130 +51,115 @@ def ours(case: Case) -> Score:
     return score_extraction(extraction, {"rg_task": case.task, "config": case.config, "entry": json.dumps(case.entry)})
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """A reason why the library's score differs from our strict grading, which gives 1 or 0."""
 
-    why: str
+    name: str
     right: bool
-    """Whether our verdict is that the answer is right."""
-    tasks: str
+    """Whether the answer is right by our verdict."""
+    tasks: list[str]
     """Tasks in which it occurs at least once."""
     fits: Callable[[Case], bool]
+
+
+KINDS: list[Kind] = []
+
+
+def kind(tasks: str, *, right: bool = False) -> Callable[[Callable[[Case], bool]], Callable[[Case], bool]]:
+    """Register a function that decides whether a difference is of a kind, which its docstring explains."""
+
+    def register(fits: Callable[[Case], bool]) -> Callable[[Case], bool]:
+        KINDS.append(Kind(fits.__name__, right, tasks.split(), fits))
+        return fits
+
+    return register
 
 
 def answer_of(case: Case) -> str:
     return (case.answer or "").strip()
 
 
+@kind(
+    "arc_agi calendar_arithmetic codeio countdown cryptarithm emoji_mystery group_anagrams palindrome_generation "
+    "pool_matrix power_function prime_factorization puzzle24 rearc rubiks_cube rush_hour tower_of_hanoi tsumego"
+)
+def consolation(case: Case) -> bool:
+    """The library gives up to 0.1 for any answer, or any of the right shape."""
+    return case.paid <= 0.1
+
+
+@kind("arc_1d basic_arithmetic tsumego")
 def gold_inside(case: Case) -> bool:
-    """Whether the library's score is the gold answer's share of the answer's characters."""
+    """The library accepts any text that contains the gold answer; its score is the share of the gold answer."""
     gold, given = case.entry["answer"].strip().upper(), answer_of(case).upper()
     return given != gold and gold in given and case.paid == pytest.approx(len(gold) / len(given), abs=1e-6)
 
 
-def common_prefix(case: Case) -> bool:
-    """Whether the library's score is the share of leading digits that are right."""
+@kind("products", right=True)
+def label(case: Case) -> bool:
+    """The library gives less for the right value after `The answer is`."""
+    return answer_of(case).startswith("The answer is ") and gold_inside(case)
+
+
+@kind("coin_flip")
+def leading_digits(case: Case) -> bool:
+    """The library's score is the share of leading digits that are right."""
     texts = [f"{float(Fraction(text)):.10g}" for text in (answer_of(case), case.entry["answer"])]
     return case.paid < CORRECT_FROM and case.paid == pytest.approx(prefix(*texts) / min(map(len, texts)), abs=1e-6)
 
 
-def numbers_off(case: Case) -> bool:
-    """Whether the answer has as many numbers as the gold one, but different ones."""
+@kind("complex_arithmetic polynomial_equations")
+def near(case: Case) -> bool:
+    """The library gives credit for wrong numbers, less the farther they are off."""
     given, gold = (re.findall(r"-?\d+(?:\.\d+)?", text) for text in (answer_of(case), case.entry["answer"]))
-    return len(given) == len(gold) and [*map(float, given)] != [*map(float, gold)]
+    return case.paid < CORRECT_FROM and len(given) == len(gold) and [*map(float, given)] != [*map(float, gold)]
 
 
-def parts_right(case: Case) -> bool:
-    """Whether some of the words, letters, numbers or cells are right, but not all of them."""
+@kind(
+    "figlet_font futoshiki game_of_life knights_knaves letter_jumble polynomial_equations prime_factorization "
+    "word_ladder word_sorting"
+)
+def parts(case: Case) -> bool:
+    """The library gives credit for some right words, letters, numbers or cells; ours only as partial credit."""
     given, gold = (re.findall(r"\w", text.casefold()) for text in (answer_of(case), case.entry["answer"] or ""))
-    return given != gold and bool(set(given) & set(gold))
+    return case.paid < CORRECT_FROM and given != gold and bool(set(given) & set(gold))
 
 
-def same_items(case: Case) -> bool:
-    """Whether the answer equals the gold one except for brackets, commas, quotes, whitespace and order."""
+@kind("shortest_path")
+def longer_path(case: Case) -> bool:
+    """The question asks for the shortest path; the library gives half for a longer one."""
+    return case.paid == 0.5 and len(answer_of(case).split()) > len(case.entry["answer"].split())
+
+
+@kind("palindrome_partitioning")
+def no_palindromes(case: Case) -> bool:
+    """The partition stored in the library's test has parts that are not palindromes."""
+    return any(part != part[::-1] for parts in json.loads(answer_of(case)) for part in parts)
+
+
+@kind("rubiks_cube")
+def nothing_to_do(case: Case) -> bool:
+    """A blank answer counts as missing; cubes that are already solved never become rows."""
+    return case.paid == 1 and not answer_of(case)
+
+
+@kind("binary_matrix group_anagrams n_queens spiral_matrix string_insertion", right=True)
+def another_layout(case: Case) -> bool:
+    """The same items are right as a list or without its outer brackets, and anagrams in any order."""
     given, gold = (re.findall(r"\w+", text) for text in (answer_of(case), case.entry["answer"]))
     return "".join(given) == "".join(gold) or sorted(given) == sorted(gold)
 
 
-KINDS: dict[str, Kind] = {
-    "consolation": Kind(
-        "The library pays up to 0.1 for any answer, or any of the right shape.",
-        False,
-        "arc_agi calendar_arithmetic codeio countdown cryptarithm emoji_mystery group_anagrams palindrome_generation "
-        "pool_matrix power_function prime_factorization puzzle24 rearc rubiks_cube rush_hour tower_of_hanoi tsumego",
-        lambda case: case.paid <= 0.1,
-    ),
-    "gold inside": Kind(
-        "The library pays for any text that contains the gold answer, less the longer it is.",
-        False,
-        "arc_1d basic_arithmetic tsumego",
-        gold_inside,
-    ),
-    "label": Kind(
-        "The library pays less for the right value after `The answer is`.",
-        True,
-        "products",
-        lambda case: answer_of(case).startswith("The answer is ") and gold_inside(case),
-    ),
-    "leading digits": Kind("The library pays for leading digits that are right.", False, "coin_flip", common_prefix),
-    "near": Kind(
-        "The library pays for numbers that are wrong, less the farther they are off.",
-        False,
-        "complex_arithmetic polynomial_equations",
-        lambda case: case.paid < CORRECT_FROM and numbers_off(case),
-    ),
-    "parts": Kind(
-        "The library pays for parts of an answer; ours do with partial credit only.",
-        False,
-        "figlet_font futoshiki game_of_life knights_knaves letter_jumble polynomial_equations prime_factorization "
-        "word_ladder word_sorting",
-        lambda case: case.paid < CORRECT_FROM and parts_right(case),
-    ),
-    "longer path": Kind(
-        "The question asks for the shortest path; the library pays half for a longer one.",
-        False,
-        "shortest_path",
-        lambda case: case.paid == 0.5 and len(answer_of(case).split()) > len(case.entry["answer"].split()),
-    ),
-    "no palindromes": Kind(
-        "The stored partition of the library's test has parts that are not palindromes.",
-        False,
-        "palindrome_partitioning",
-        lambda case: any(part != part[::-1] for parts in json.loads(answer_of(case)) for part in parts),
-    ),
-    "nothing to do": Kind(
-        "A blank answer counts as missing; rows leave out cubes that are solved already.",
-        False,
-        "rubiks_cube",
-        lambda case: case.paid == 1 and not answer_of(case),
-    ),
-    "another layout": Kind(
-        "The same items in the same order, as a list or without its outer brackets, are as clear.",
-        True,
-        "binary_matrix group_anagrams n_queens spiral_matrix string_insertion",
-        same_items,
-    ),
-    "letter of the variable": Kind(
-        "Questions say `dx` even for the variable `X`, so its letter case is free.",
-        True,
-        "simple_integration intermediate_integration",
-        lambda case: case.answer in ("x**2 + C", "X**2 + C") and case.entry["metadata"]["integrand"] in ("2*x", "2*X"),
-    ),
-}
+@kind("simple_integration intermediate_integration", right=True)
+def case_of_the_variable(case: Case) -> bool:
+    """Questions say `dx` even for the variable `X`, so its letter case does not matter."""
+    return case.answer in ("x**2 + C", "X**2 + C") and case.entry["metadata"]["integrand"] in ("2*x", "2*X")
 
 
 def listed(case: Case, right: bool) -> str | None:
     """The first of `KINDS` that explains this difference, with its task."""
-    for name, kind in KINDS.items():
-        if kind.right is right and case.task in kind.tasks.split() and kind.fits(case):
-            return f"{name}: {case.task}"
-    return None
-
-
-def kind_of(case: Case, right: bool) -> str | None:
-    """The kind of this difference, from `KINDS` or from the audit's explanations."""
-    return listed(case, right) or explanation(case.task, case.entry, answer_of(case), right)
+    found = (each for each in KINDS if each.right is right and case.task in each.tasks and each.fits(case))
+    return next((f"{each.name}: {case.task}" for each in found), None)
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +183,7 @@ def test_every_difference_is_of_a_listed_kind(differences: list[tuple[Case, bool
     new = [
         (case.test, case.task, case.answer, f"library {case.paid}, ours {float(right)}")
         for case, right in differences
-        if kind_of(case, right) is None
+        if not (listed(case, right) or explanation(case.task, case.entry, answer_of(case), right))
     ]
     assert not new
 
@@ -207,7 +191,7 @@ def test_every_difference_is_of_a_listed_kind(differences: list[tuple[Case, bool
 def test_every_listed_kind_occurs(differences: list[tuple[Case, bool]]) -> None:
     """Every kind still occurs in each of its tasks."""
     found = {listed(case, right) for case, right in differences}
-    assert {f"{name}: {task}" for name, kind in KINDS.items() for task in kind.tasks.split()} - found == set()
+    assert {f"{each.name}: {task}" for each in KINDS for task in each.tasks} - found == set()
 
 
 def test_kinds_excuse_nothing_else(differences: list[tuple[Case, bool]]) -> None:
