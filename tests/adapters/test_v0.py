@@ -87,9 +87,15 @@ def test_parameters_follow_upstream() -> None:
 
 @pytest.mark.parametrize("grading", ["hardened", pytest.param("upstream", marks=pytest.mark.slow)])
 def test_the_functions_of_a_rollout_share_its_score(server: ChatServer, grading: str) -> None:
-    """One extraction and one grading, in a worker for the library's graders, which give credit for a mention."""
+    """Answers are extracted and graded once, in a worker for the library's graders, which give credit for a mention.
+    Async functions are awaited."""
+
+    async def judged(rollout: Rollout) -> float:
+        await asyncio.sleep(0.001)
+        return len(rollout.text)
+
     seen, other = Seen(), Seen()
-    env = rg_env.load_environment(**SMALL, grading=grading, rewards=["correctness", seen, other])
+    env = rg_env.load_environment(**SMALL, grading=grading, rewards=["correctness", seen, other, judged])
     status, more = ("correct", "") if grading == "hardened" else ("partial", " or so")
     right = {row["question"]: row["answer"] for row in env.eval_dataset}
     server.answer = lambda question: f"<answer>{right[question]}{more}</answer>"
@@ -98,19 +104,7 @@ def test_the_functions_of_a_rollout_share_its_score(server: ChatServer, grading:
     states = [(rollout.completion_tokens, rollout.truncated, rollout.score.status) for rollout in seen.rollouts]
     assert states == [(5, False, status)] * 6
     assert sorted(results.metrics["correctness"]) == sorted(rollout.score.value for rollout in seen.rollouts)
-
-
-@pytest.mark.parametrize("grading", ["hardened", "upstream"])
-def test_async_rewards(server: ChatServer, grading: str) -> None:
-    """Verifiers awaits them."""
-
-    async def judged(rollout: Rollout) -> float:
-        await asyncio.sleep(0.001)
-        return len(rollout.text)
-
-    env = rg_env.load_environment(**SMALL, rewards=["correctness", judged], grading=grading)
-    server.answer = lambda question: "four"
-    assert evaluated(env, server.url).reward == [4.0] * 6
+    assert sorted(results.metrics["judged"]) == sorted(len(rollout.text) for rollout in seen.rollouts)
 
 
 def test_statuses_are_metrics(server: ChatServer) -> None:

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,8 @@ class Release:
     """The folder of the project whose locked versions CI installs; None: CI leaves this release out."""
 
 
+Make = Callable[[Release], Path]
+"""Returns the folder of programs in a release's environment."""
 RELEASES = (
     Release("0.1.2.post1", ("v0",)),
     Release("0.1.5.post0", ("v0",)),
@@ -61,18 +64,16 @@ def build_wheel(folder: Path) -> Path:
     return wheel
 
 
-def make_environment(release: Release, wheel: Path, folder: Path, *, locked: bool) -> Path:
-    """Create an environment with `release` and `wheel`; returns its folder of programs.
+def make_environment(release: Release, wheel: Path, folder: Path) -> None:
+    """Create an environment with `release` and `wheel`.
 
-    If `locked`, packages have the versions that the release's project locks, so the environment is reproducible;
-    otherwise, they have the newest compatible versions, as with `pip install`.
+    Packages have the versions that the release's project locks, so the environment is reproducible. Without a project,
+    they have the newest compatible versions, as with `pip install`.
     """
     uv("venv", "-q", "--python", sys.executable, folder)
     needed: list[object] = [f"verifiers=={release.version}"]
-    if locked:
-        assert release.project, f"no project locks {release.version}"
+    if release.project:
         which = ("--project", release.project, "--no-default-groups", "--no-emit-package", "rg-env")
         (folder / "requirements.txt").write_text(uv("export", "-q", "--frozen", "--no-hashes", *which))
         needed += ["-r", folder / "requirements.txt"]
     uv("pip", "install", "-q", "--python", folder / "bin" / "python", *needed, wheel)
-    return folder / "bin"

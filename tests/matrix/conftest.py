@@ -9,7 +9,7 @@ import pytest
 from chat_server import ChatServer, completion
 from filelock import FileLock
 from release_checks import EXAMPLES, GYM, REWARDS
-from release_environments import Release, build_wheel, make_environment
+from release_environments import Make, Release, build_wheel, make_environment
 from starlette.responses import JSONResponse
 
 from rg_env.core.data.dataset import build_rows
@@ -19,7 +19,7 @@ from rg_env.core.tasks.mixture import Mixture
 
 
 @pytest.fixture(scope="session")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Release], Path]:
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Make:
     """A function that returns the folder of programs in a release's environment, created once per test run."""
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -34,11 +34,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Release],
 
     def make(release: Release) -> Path:
         (wheel,) = once("wheel", build_wheel).glob("*.whl")
-        locked = release.project is not None
-        made = once(
-            f"verifiers-{release.version}", lambda folder: make_environment(release, wheel, folder, locked=locked)
-        )
-        return made / "bin"
+        return once(f"verifiers-{release.version}", lambda folder: make_environment(release, wheel, folder)) / "bin"
 
     return make
 
@@ -70,22 +66,20 @@ def server(replies: dict[str, str | None]) -> Iterator[ChatServer]:
 @pytest.fixture(scope="session")
 def expected(replies: dict[str, str | None]) -> dict[str, dict[str, Any]]:
     """For each set of rewards and each question, the reward and metrics expected from every release."""
-    mixture = Mixture.parse(GYM)
     found: dict[str, dict[str, Any]] = {}
+
+    def scored(row: Any, rubric: Rubric, tokens: int | None) -> dict[str, Any]:
+        rollout = Rollout([], replies[row["question"]] or "", row["answer"], row["info"], tokens)
+        return {
+            "reward": sum(reward.value(rollout, {}) * reward.weight for reward in rubric.rewards),
+            "metrics": {metric.name: metric.value(rollout) for metric in rubric.metrics},
+        }
+
     for name, spec in REWARDS.items():
-        rewards, found[name] = resolve_rewards(spec), {}
-        metrics = Rubric.of_tasks(rewards, mixture, "hardened").metrics
+        rubric = Rubric.of_tasks(resolve_rewards(spec), Mixture.parse(GYM), "hardened")
+        found[name] = {}
         for row in build_rows(GYM, "eval", EXAMPLES, 3):
-            reply = replies[row["question"]]
-
-            def scored(row: Any, reply: Any, tokens: int | None, rewards: Any, metrics: Any) -> dict[str, Any]:
-                rollout = Rollout([], reply or "", row["answer"], row["info"], tokens)
-                return {
-                    "reward": sum(reward.value(rollout, {}) * reward.weight for reward in rewards),
-                    "metrics": {metric.name: metric.value(rollout) for metric in metrics},
-                }
-
-            found[name][row["question"]] = scored(row, reply, 5, rewards, metrics)
-            if not reply:
-                found[name][row["question"]]["failed"] = scored(row, reply, None, rewards, metrics)
+            found[name][row["question"]] = scored(row, rubric, 5)
+            if not replies[row["question"]]:
+                found[name][row["question"]]["failed"] = scored(row, rubric, None)
     return found

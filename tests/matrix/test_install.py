@@ -2,12 +2,11 @@
 
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from release_checks import run
-from release_environments import RELEASES, ROOT, Release
+from release_environments import RELEASES, ROOT, Make, Release
 
 README = (ROOT / "README.md").read_text()
 USE = README.partition("## Use it in your project")[2].partition("\n## ")[0]
@@ -30,7 +29,7 @@ def test_there_are_lines_to_run() -> None:
 
 
 @pytest.mark.parametrize("release", IN_CI, ids=lambda release: release.version)
-def test_the_lines_of_the_readme(release: Release, environment: Callable[[Release], Path], tmp_path: Path) -> None:
+def test_the_lines_of_the_readme(release: Release, environment: Make, tmp_path: Path) -> None:
     """Each call in the table works if the release has the API, and so does the example that needs no model."""
     calls = [call for call in CALLS if "v0" in release.apis or not call.startswith("vf.")]
     code = ["import rg_env, rg_env.adapters.trl, verifiers as vf", *(f"assert {call}" for call in calls), EXAMPLE]
@@ -39,7 +38,7 @@ def test_the_lines_of_the_readme(release: Release, environment: Callable[[Releas
     assert done.stdout.splitlines()[-1] == EXAMPLE.strip().rpartition("# ")[2]
 
 
-def test_the_base_install(environment: Callable[[Release], Path], tmp_path: Path) -> None:
+def test_the_base_install(environment: Make, tmp_path: Path) -> None:
     """Commands that need an extra print one line with the remedy; others work; importing v0 names both remedies."""
     programs = environment(IN_CI[-1])
 

@@ -9,14 +9,13 @@ Needs uv, and the registry unless uv's cache has the packages.
 import json
 import subprocess
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from chat_server import ChatServer
 from release_checks import EXAMPLES, OPTIONS, REWARDS, ROLLOUTS, check, releases, run
-from release_environments import RELEASES, ROOT, Release
+from release_environments import RELEASES, ROOT, Make, Release
 
 SCENARIO = Path(__file__).with_name("v0_scenario.py")
 ADAPTERS = [f"tests/adapters/test_{name}.py" for name in ("v0", "v0_training", "reward_errors")]
@@ -27,13 +26,7 @@ pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("release", releases("v0"))
-def test_v0(
-    release: Release,
-    environment: Callable[[Release], Path],
-    server: ChatServer,
-    expected: dict[str, Any],
-    tmp_path: Path,
-) -> None:
+def test_v0(release: Release, environment: Make, server: ChatServer, expected: Any, tmp_path: Path) -> None:
     """Evaluation from Python gives the same rewards, metrics and errors in all releases."""
     calls = {name: {"rewards": spec} for name, spec in REWARDS.items()}
     bad = {"breaks": {"rewards": ["correctness", "breaks"]}, "argument": {"gyn": 1}, "task": {"gym": "leg_countin"}}
@@ -55,13 +48,7 @@ def test_v0(
 
 
 @pytest.mark.parametrize("release", releases("v0"))
-def test_v0_vf_eval(
-    release: Release,
-    environment: Callable[[Release], Path],
-    server: ChatServer,
-    expected: dict[str, Any],
-    tmp_path: Path,
-) -> None:
+def test_v0_vf_eval(release: Release, environment: Make, server: ChatServer, expected: Any, tmp_path: Path) -> None:
     """`vf-eval rg-env` accepts options, and a failing reward ends it, even if a server runs the environment."""
 
     def vf_eval(model: str, options: dict[str, Any]) -> subprocess.CompletedProcess[str]:
@@ -95,7 +82,7 @@ def test_v0_vf_eval(
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("version", SUITES)
-def test_the_tests_of_the_v0_api(version: str, environment: Callable[[Release], Path], tmp_path: Path) -> None:
+def test_the_tests_of_the_v0_api(version: str, environment: Make, tmp_path: Path) -> None:
     """All v0 tests pass with these releases, including slow ones; none is skipped."""
     (release,) = [release for release in RELEASES if release.version == version]
     report = tmp_path / "report.xml"

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 import yaml
 from chat_server import ChatServer
 from release_checks import EXAMPLES, GYM, OPTIONS, REWARDS, ROLLOUTS, check, releases, run
-from release_environments import Release
+from release_environments import Make, Release
 
 from rg_env.core.data.dataset import build_rows
 from rg_env.core.environment import PromptOptions
@@ -65,13 +64,7 @@ pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("release", releases("v1"))
-def test_the_commands(
-    release: Release,
-    environment: Callable[[Release], Path],
-    server: ChatServer,
-    expected: dict[str, Any],
-    tmp_path: Path,
-) -> None:
+def test_the_commands(release: Release, environment: Make, server: ChatServer, expected: Any, tmp_path: Path) -> None:
     """The commands evaluate, validate and rescore without a sandbox or login, and report errors."""
     programs = environment(release)
     prefix = "" if "v0" in release.apis else "vf-"  # 0.2 and 0.3 call v1's commands `eval`, `validate` and `replay`
@@ -117,7 +110,7 @@ def test_the_commands(
 
 
 @pytest.mark.parametrize("release", releases("v1"))
-def test_from_python(release: Release, environment: Callable[[Release], Path], tmp_path: Path) -> None:
+def test_from_python(release: Release, environment: Make, tmp_path: Path) -> None:
     """Rows and prompts equal core's for all options; users' tasks and rewards work; invalid options are refused."""
     (tmp_path / "own.py").write_text(OWN)
     (tmp_path / "spec.json").write_text(json.dumps(SPEC))
