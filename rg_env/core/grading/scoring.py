@@ -248,7 +248,7 @@ def _scored(extraction: Extraction, row: _Row) -> Score:
     answer = extraction.answer or ""
     if ungraded := _ungraded(extraction.answer, str(row.entry["answer"]), row.task):
         return ungraded
-    found = (_by_worker if in_worker(row.task, row.grading) else _here)(answer, row)
+    found = (_by_worker if in_worker(row.task, row.grading) else _by_grader)(answer, row)
     # Several graders do not report an invalid entry.
     if row.grading != "upstream" and found.status in ("partial", "wrong") and (fault := _fault_of(row)):
         found = _ungradable(row.task, answer, fault)
@@ -279,7 +279,7 @@ def _fault(key: tuple[str, str, str]) -> str:
     return "" if status == "correct" else f"the row's own gold answer is {status}"
 
 
-def _here(answer: str, row: _Row) -> Score:
+def _by_grader(answer: str, row: _Row) -> Score:
     try:
         value = grade(row.task, row.config, row.entry, answer, partial_credit=row.grading == "partial")
     except Exception as error:  # the entry is invalid, because it was edited or is from another release of the library
