@@ -137,7 +137,7 @@ def _rows(config: TrainConfig, own_rows: int | None) -> Iterator[str]:
         prompts = f"{batches * training.prompts_per_step} prompts: {epochs:g} epoch{'' if epochs == 1 else 's'}"
         yield f"questions   {fixed} to train on, {prompts}"
     if drawn:
-        yield f"curriculum  {', '.join(drawn)}: questions drawn for each prompt, at its task's level"
+        yield f"curriculum  {', '.join(drawn)}: a new question for each prompt, at its task's level"
 
 
 def _evaluation(config: TrainConfig) -> str:
