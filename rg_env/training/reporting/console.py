@@ -138,6 +138,7 @@ def _print_example(console: Console, **rollouts: dict[str, Any]) -> None:
     for name, rollout in rollouts.items():
         correct = rollout["correct"]
         status = rollout.get("status") or {True: "correct", False: "wrong", None: ""}[correct]
+        status = f"{name} {status}".rstrip() if len(rollouts) > 1 else status
         heads += [(f"  {status}", {True: "green", False: "red", None: ""}[correct])] if status else []
         heads.append(("  reward none" if rollout["reward"] is None else f"  reward {rollout['reward']:.2f}", ""))
         parts.append((name, rollout["completion"], COMPLETION_LENGTH))
