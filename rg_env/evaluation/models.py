@@ -1,6 +1,7 @@
 """Models in an evaluation: HTTP endpoints, vLLM servers on this machine, and models in this process.
 
-    async with endpoint(model, config) as ready: await ready.reply(request)
+    ready = await endpoint(model, config)
+    async with ready.client() as client: await ready.reply(request, client)
     async with serving("outputs/RUN/checkpoint-25", "0", folder, config) as (url, name): ...  # for use with `endpoint`
     async with embedded("tiny", config) as model: model.replies(requests)
 
@@ -15,11 +16,10 @@ import os
 import random
 import re
 import socket
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+import ssl
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -69,31 +69,28 @@ class Endpoint:
     served_name: str
     config: RequestsConfig
     key: str
+    ssl: ssl.SSLContext
     folds: bool
     """Whether to merge system messages into the first user message, because the chat template does not support them."""
-    new_client: Callable[[], httpx.AsyncClient]
-    clients: "dict[asyncio.Task[Any] | None, httpx.AsyncClient]" = field(default_factory=dict)
 
-    @property
     def client(self) -> httpx.AsyncClient:
-        """HTTP client of the current asyncio task. A client shared by all tasks would be slow, because its pool checks
-        all connections on every request."""
-        task = asyncio.current_task()
-        if task not in self.clients:
-            self.clients[task] = self.new_client()
-        return self.clients[task]
+        """A new HTTP client for a series of calls. A client shared by concurrent calls would be slow, because its pool
+        checks all connections on every request."""
+        return httpx.AsyncClient(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
+            timeout=self.config.timeout_s,
+            follow_redirects=True,
+            trust_env=not _is_here(self.url),  # local addresses are not reached through a proxy
+            verify=self.ssl,
+        )
 
-    async def reply(self, request: Request) -> Reply:
+    async def reply(self, request: Request, client: httpx.AsyncClient) -> Reply:
         """Send a request and return the reply, or the error of the last attempt.
 
         Raises:
             EndpointFailed: all other calls would fail, too.
         """
-        start = time.monotonic()
-        reply = await self._reply(request)
-        return replace(reply, seconds=round(time.monotonic() - start, 3))
-
-    async def _reply(self, request: Request) -> Reply:
         messages = fold_system(request.prompt) if self.folds else request.prompt
         settings = {name: getattr(request.sampling, name) for name in ("temperature", "top_p", "max_tokens")}
         body = {"model": self.served_name, "messages": messages, **settings}
@@ -103,7 +100,7 @@ class Endpoint:
             try:
                 # httpx's timeout does not stop a server that sends one byte per minute
                 async with asyncio.timeout(timeout_s):
-                    response = await self.client.post("chat/completions", json=body)
+                    response = await client.post("chat/completions", json=body)
                 value = self._json(response)
                 if response.is_success:
                     return _reply_in(value)
@@ -130,7 +127,8 @@ class Endpoint:
         not include this one."""
         address = self.url
         try:
-            response = await self.client.get("models", timeout=_LIST_TIMEOUT_S)
+            async with self.client() as client:
+                response = await client.get("models", timeout=_LIST_TIMEOUT_S)
         except httpx.HTTPError as error:
             raise InputError(f"no server answers at {address}: {reason_of(error)}") from error
         if response.status_code == 401:
@@ -235,31 +233,16 @@ def key_of(model: EvalModel) -> str:
     return key
 
 
-@asynccontextmanager
-async def endpoint(model: EvalModel, config: EvalConfig, *, folds: bool = False) -> AsyncIterator[Endpoint]:
+async def endpoint(model: EvalModel, config: EvalConfig, *, folds: bool = False) -> Endpoint:
     """Connect to the OpenAI-compatible server that serves a model.
 
     Raises:
         InputError: the API key is missing, no server answers at the URL, or the server does not serve the model.
     """
-    url, key = model.url or "", key_of(model)
-    here = _is_here(url)
-    new_client = partial(
-        httpx.AsyncClient,
-        base_url=url,
-        headers={"Authorization": f"Bearer {key}"} if key else {},
-        timeout=config.requests.timeout_s,
-        follow_redirects=True,
-        trust_env=not here,  # local addresses are not reached through a proxy
-        verify=httpx.create_ssl_context(),
-    )
-    ready = Endpoint(url, model.model, config.requests, key, folds, new_client)
-    try:
-        await ready.check_served()
-        yield ready
-    finally:
-        for client in ready.clients.values():
-            await client.aclose()
+    ssl_context = httpx.create_ssl_context()
+    ready = Endpoint(model.url or "", model.model, config.requests, key_of(model), ssl_context, folds)
+    await ready.check_served()
+    return ready
 
 
 # Models in this process

@@ -144,9 +144,10 @@ def _context(model: str) -> tuple[int, Callable[[Any], list[int]]]:
 async def _refusals(config: EvalConfig, prompts: Mapping[str, Any]) -> dict[str, str]:
     """Reasons why an endpoint rejects a prompt, by task."""
     (model,) = config.models.values()
-    async with endpoint(model, config) as ready:
+    ready = await endpoint(model, config)
+    async with ready.client() as client:
         replies = {
-            name: await ready.reply(Request(prompt, Sampling(**config.sampling_of(name).model_dump())))
+            name: await ready.reply(Request(prompt, Sampling(**config.sampling_of(name).model_dump())), client)
             for name, prompt in prompts.items()
         }
     return {name: reply.error for name, reply in replies.items() if reply.error}

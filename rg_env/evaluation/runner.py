@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -273,14 +274,11 @@ class Run:
         if local:
             models.require_torch()
             folds = {name: models.folds_system(missing[name].model) for name in local}
-        async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as group:
-            # All endpoints are checked before the first call, so that a wrong URL does not waste paid calls.
-            ready = {
-                name: await stack.enter_async_context(models.endpoint(model, self.config))
-                for name, model in remote.items()
-            }
-            for name in remote:
-                group.create_task(self._guarded(name, self._ask_endpoint(name, ready[name])))
+        # All endpoints are checked before the first call, so that a wrong URL does not waste paid calls.
+        endpoints = {name: await models.endpoint(model, self.config) for name, model in remote.items()}
+        async with asyncio.TaskGroup() as group:
+            for name, ready in endpoints.items():
+                group.create_task(self._guarded(name, self._ask_endpoint(name, ready)))
             if local and models.local_engine(self.config) == "vllm":
                 waiting = list(local)
                 gpus: list[str | None] = [str(gpu) for gpu in self.config.serving.gpus or Machine.here().gpus] or [None]
@@ -339,10 +337,8 @@ class Run:
             await self._guarded(name, self._served(name, gpu, folds[name]))
 
     async def _served(self, name: str, gpu: str | None, folds: bool) -> None:
-        async with (
-            models.serving(self.config.models[name].model, gpu, self.folder, self.config) as (url, served),
-            models.endpoint(EvalModel(model=served, url=url), self.config, folds=folds) as ready,
-        ):
+        async with models.serving(self.config.models[name].model, gpu, self.folder, self.config) as (url, served):
+            ready = await models.endpoint(EvalModel(model=served, url=url), self.config, folds=folds)
             await self._ask_endpoint(name, ready)
 
     async def _ask_endpoint(self, name: str, ready: Endpoint) -> None:
@@ -352,20 +348,23 @@ class Run:
 
     async def _worker(self, name: str, ready: Endpoint) -> None:
         most = self.config.requests.give_up_after
-        for work, key in self._calls[name]:
-            if name in self.problems:
-                return
-            try:
-                reply = await ready.reply(work.request(key))
-            except EndpointFailed as failure:
-                self.problems.setdefault(name, str(failure))
-                return
-            self._failed_in_a_row[name] = self._failed_in_a_row[name] + 1 if reply.error else 0
-            await self._take(work, {key: reply})
-            if reply.model not in (None, ready.served_name):
-                self.answered_as.setdefault(name, set()).add(str(reply.model))
-            if reply.error and self._failed_in_a_row[name] >= most:
-                self.problems.setdefault(name, f"{counted(most, 'call')} failed in a row: {reply.error}")
+        async with ready.client() as client:
+            for work, key in self._calls[name]:
+                if name in self.problems:
+                    return
+                start = time.monotonic()
+                try:
+                    reply = await ready.reply(work.request(key), client)
+                except EndpointFailed as failure:
+                    self.problems.setdefault(name, str(failure))
+                    return
+                reply = replace(reply, seconds=round(time.monotonic() - start, 3))
+                self._failed_in_a_row[name] = self._failed_in_a_row[name] + 1 if reply.error else 0
+                await self._take(work, {key: reply})
+                if reply.model not in (None, ready.served_name):
+                    self.answered_as.setdefault(name, set()).add(str(reply.model))
+                if reply.error and self._failed_in_a_row[name] >= most:
+                    self.problems.setdefault(name, f"{counted(most, 'call')} failed in a row: {reply.error}")
 
 
 def _check_complete(run: Run) -> None:

@@ -43,8 +43,9 @@ def _ask(server: ChatServer, *, tries: int = 3, timeout_s: float = 10.0) -> Repl
 
     async def call() -> Reply:
         model = EvalModel(model="m", url=server.url, key_variable="MY_KEY")
-        async with endpoint(model, config) as ready:
-            return await ready.reply(Request([{"role": "user", "content": "1+1?"}], Sampling(max_tokens=9)))
+        ready = await endpoint(model, config)
+        async with ready.client() as client:
+            return await ready.reply(Request([{"role": "user", "content": "1+1?"}], Sampling(max_tokens=9)), client)
 
     return asyncio.run(call())
 
