@@ -124,7 +124,8 @@ class Gpus:
         shutil.copy(Path(__file__).with_name("vllm_stand_in.py"), module)
         (folder / "site" / "vllm-0.32.0.dist-info").mkdir()
         (folder / "site" / "vllm-0.32.0.dist-info" / "METADATA").write_text("Name: vllm\nVersion: 0.32.0\n")
-        paths = [str(folder / "site"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        helpers = Path(__file__).parents[1] / "helpers"
+        paths = [str(folder / "site"), str(helpers), *filter(None, [os.environ.get("PYTHONPATH")])]
         self.environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "0,1", "STAND_IN_LOG": str(self._log)}
         self.environment["PYTHONPATH"] = os.pathsep.join(paths)
 

@@ -40,7 +40,12 @@ class ChatServer(LoopbackServer):
         self.listed: Response | None = None
         self.list_s = 0.0
         super().__init__(
-            [Route("/v1/chat/completions", self._chat, methods=["POST"]), Route("/v1/models", self._models)], port
+            [
+                Route("/v1/chat/completions", self._chat, methods=["POST"]),
+                Route("/v1/models", self._models),
+                Route("/health", self._models),
+            ],
+            port,
         )
         self.url = f"{self.address}/v1"
 
