@@ -9,8 +9,9 @@ from typing import Any
 from result_files import all_results, model_result, run_evaluation, task_results
 
 from rg_env.core.data.splits import question_hash
-from rg_env.core.statistics import mean_and_error
+from rg_env.evaluation.questions import Answer
 from rg_env.evaluation.results import Paired, Results
+from rg_env.evaluation.scores import scores_from
 
 HOSTILE = (
     "<script>document.title = 'owned'</script>",
@@ -41,29 +42,19 @@ def training_record(step: int, question: str = "1 + 1", **changes: Any) -> dict[
     return {**record, "completion_tokens": 4, "truncated": False, "reward": 1.1, "correct": True, **changes}
 
 
-def evaluated(step: int, right: Sequence[Sequence[bool]], **changes: Any) -> Results:
+def evaluated(step: int, right: Sequence[Sequence[bool]]) -> Results:
     """An evaluation, given whether each answer to each problem was right; problem 0 is from a held-out task."""
     problems = []
     for number, answers in enumerate(right):
-        records = []
+        about = {"part": "training" if number else "held_out", "task": "chain_sum" if number else "maze",
+                 "question": f"What is 1 + 1, for the {number}th time?", "answer": "2", "completion_tokens": 8,
+                 "truncated": False}  # fmt: skip
+        records: list[dict[str, Any]] = []
         for correct in answers:
-            said = "2" if correct else "3"
-            records.append(
-                {
-                    "problem": number,
-                    "part": "training" if number else "held_out",
-                    "task": "chain_sum" if number else "maze",
-                    "question": f"What is 1 + 1, for the {number}th time?",
-                    "answer": "2",
-                    "completion": f"It is {said}, after {step} steps. <answer>{said}</answer>",
-                    "completion_tokens": 8,
-                    "truncated": False,
-                    "reward": 1.1 if correct else 0.1,
-                    "correct": correct,
-                    "status": "correct" if correct else "wrong",
-                    **changes,
-                }
-            )
+            said, status = ("2", "correct") if correct else ("3", "wrong")
+            completion = f"It is {said}, after {step} steps. <answer>{said}</answer>"
+            reward = 1.1 if correct else 0.1
+            records.append({**about, "completion": completion, "reward": reward, "correct": correct, "status": status})
         greedy = {"completion": f"greedy at {step}", "completion_tokens": 3, "reward": 0.0, "correct": False}
         records[0] |= {f"greedy_{name}": value for name, value in greedy.items()}
         problems.append(records)
@@ -120,24 +111,20 @@ def evaluation_record(model: str, problem: int, rollout: int, correct: bool, **c
     return {**record, **changes}
 
 
-def results_of_records(
-    records: Sequence[Mapping[str, Any]], task: str = "leg_counting", created: str = "2025-01-01"
-) -> Results:
+def results_of_records(records: Sequence[Mapping[str, Any]], created: str = "2025-01-01") -> Results:
     """The results of one task, computed from these rollouts."""
     models = {}
     for model in dict.fromkeys(record["model"] for record in records):
-        correct: dict[str, list[float]] = {}
+        questions: dict[str, list[Answer]] = {}
         for record in records:
             if record["model"] == model:
-                correct.setdefault(record["row"], []).append(float(record["correct"]))
-        accuracy, error = mean_and_error(list(correct.values()))
-        interval = (max(0.0, accuracy - 2 * error), min(1.0, accuracy + 2 * error))
-        answers = sum(map(len, correct.values()))
-        made = model_result(accuracy, len(correct), answers=answers, intervals={"accuracy": interval})
-        models[model] = made.model_copy(update={"system_prompt": "Answer as a cat." if model == "trained" else None})
+                questions.setdefault(record["row"], []).append(Answer.of(record))
+        prompt = "Answer as a cat." if model == "trained" else None
+        update = {"scores": scores_from(list(questions.values())), "system_prompt": prompt}
+        models[model] = model_result().model_copy(update=update)
     pair = Paired(a="trained", b="base", n=4, difference=0.5, interval=(0.1, 0.9), p_value=0.03)
-    made_task = task_results(models, task, n=4, rollouts_per_example=2, comparisons=[pair])
-    return all_results([made_task], created=created, comparisons=[pair])
+    task = task_results(models, "leg_counting", n=4, rollouts_per_example=2, comparisons=[pair])
+    return all_results([task], created=created, comparisons=[pair])
 
 
 def evaluation_records() -> list[dict[str, Any]]:
