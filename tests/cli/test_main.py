@@ -142,7 +142,7 @@ def test_mistakes_exit_with_code_2(rg_env: Run, arguments: list[str], words: str
     """And one line with the reason."""
     for file in ("RUN/metrics.jsonl", "SWEEP/sweep.yaml", "EVALUATION/results_gcd.json"):
         (tmp_path / file).parent.mkdir()
-        (tmp_path / file).touch()
+        (tmp_path / file).write_text("{}")
     with contextlib.chdir(tmp_path):
         code, _, errors = rg_env(*arguments)
     assert code == 2

@@ -190,7 +190,7 @@ def test_going_on_needs_the_same_questions(chat: ChatServer, tmp_path: Path) -> 
     chat.reset(half)
     folder = tmp_path / "e"
     _run(_config(chat, folder, n=4))
-    with pytest.raises(OutputFolderError, match=r"not empty: .*--resume\)"):
+    with pytest.raises(OutputFolderError, match=r"not empty.*\(--resume\)"):
         _run(_config(chat, folder, n=4))
     with pytest.raises(InputError, match="has different num_examples, grading, sampling: use the same"):
         _run(_config(chat, folder, "sampling.top_p=0.5", "grading=partial", n=5), resume=True)
@@ -266,7 +266,7 @@ def test_a_folder_that_is_removed_or_renamed_is_told(chat: ChatServer, tmp_path:
     """If it is removed, the evaluation stops at once, because later answers could not be saved. If it is renamed, it
     continues there."""
     chat.reset(half, lambda number, body: shutil.rmtree(tmp_path / "e") if number == 5 else None)
-    with pytest.raises(OutputFolderError, match=r"rollouts\.jsonl was removed during the evaluation: "):
+    with pytest.raises(OutputFolderError, match=r"rollouts\.jsonl was removed during the evaluation"):
         _run(_config(chat, tmp_path / "e", "requests.concurrency=2", n=40))
     assert len(chat.requests) < 10
     chat.reset(half, lambda number, body: (tmp_path / "e").rename(tmp_path / "f") and None if number == 1 else None)
