@@ -11,8 +11,9 @@ rewards.
 Rewards are weighted and summed. A reward is a named function of a rollout. It requests its inputs by parameter name:
 `rollout` (the whole `Rollout`, extracted and scored), or the names that Verifiers uses: prompt, completion, answer (the
 gold answer), state, task, info, parser. Other parameters must have defaults, and can be set with `options`. A reward
-returns a finite number, by convention in [0, 1]. It may be async. The rollouts of a batch are then scored concurrently,
-in an event loop on a background thread, which also works in a notebook and keeps connections to judge models open.
+returns a number, by convention in [0, 1] and at most 1e100. It may be async. The rollouts of a batch are then scored
+concurrently, in an event loop on a background thread, which also works in a notebook and keeps connections to judge
+models open.
 
 A rubric contains an environment's rewards and its metrics: accuracy, accuracy per task, and answer statuses. It grades
 the answers before it calls rewards:

@@ -167,16 +167,15 @@ def short_keys(keys: Iterable[str], separator: str = ".") -> dict[str, str]:
     """A unique short form of each dotted key, which is its last part, or more parts if needed."""
     keys = list(keys)
 
-    def end(key: str, count: int) -> str:
-        return separator.join(key.split(separator)[-count:])
+    def is_alone(end: str) -> bool:
+        return sum(f"{separator}{key}".endswith(f"{separator}{end}") for key in keys) == 1
 
-    def is_alone(key: str, count: int) -> bool:
-        return [end(other, count) for other in keys].count(end(key, count)) == 1
-
-    return {
-        key: end(key, next((n for n in range(1, key.count(separator) + 1) if is_alone(key, n)), len(key)))
-        for key in keys
-    }
+    short = {}
+    for key in keys:
+        parts = key.split(separator)
+        ends = (separator.join(parts[-count:]) for count in range(1, len(parts) + 1))
+        short[key] = next(filter(is_alone, ends), key)
+    return short
 
 
 def shown(value: object) -> str:

@@ -155,3 +155,5 @@ def test_one_process_holds_the_lock(tmp_path: Path) -> None:
         pass
     with locked(tmp_path, "busy"):
         pass
+    with pytest.raises(OutputFolderError, match="cannot open the folder"), locked(tmp_path / "x", ""):
+        pass

@@ -45,9 +45,11 @@ def test_odd_values_are_reported(call: Any, message: str) -> None:
         call()
 
 
-def test_a_reward_too_large_for_a_float_is_an_error() -> None:
-    with pytest.raises(RewardError, match=r"'big' returned 1000.*not a finite number"):
-        checked_value("big", 10**400, "somewhere")
+@pytest.mark.parametrize("value", [10**400, 1e308, -1.1e100])
+def test_a_reward_too_large_to_average_is_an_error(value: float) -> None:
+    """Sums of such rewards would overflow."""
+    with pytest.raises(RewardError, match=r"'big' returned -?1.*not a finite number"):
+        checked_value("big", value, "somewhere")
 
 
 def test_long_values_are_shortened() -> None:
