@@ -324,21 +324,19 @@ def _server(
     if shared:  # NCCL does not support two processes on one GPU
         extra += ["--weight-transfer-config", json.dumps({"backend": BACKEND})]
     extra += [] if gpus else ["--enforce-eager"]
-    sizes = (options.tensor_parallel_size, options.data_parallel_size)
-    tensor_parallel, data_parallel = parallel_sizes(*sizes, len(gpus), model)
+    tensor, data = parallel_sizes(options.tensor_parallel_size, options.data_parallel_size, len(gpus), model)
     arguments = serve_command(
         model,
-        host=HOST,
         port=options.port,
         dtype=options.dtype or (None if gpus else "float32"),
         max_model_len=length,
-        tensor_parallel=tensor_parallel,
-        data_parallel=data_parallel,
+        tensor_parallel_size=tensor if tensor > 1 else None,
+        data_parallel_size=data if data > 1 else None,
         extra=[*extra, *options.vllm_args],
     )
     environment = _visible(gpus)
     if not gpus and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-        environment["VLLM_CPU_KVCACHE_SPACE"] = "1"  # in GB (the default is half of the machine's memory)
+        environment["VLLM_CPU_KVCACHE_SPACE"] = "1"  # in GiB; by default, it is most of the machine's memory
     return Command((str(machine.programs / arguments[0]), *arguments[1:]), environment)
 
 

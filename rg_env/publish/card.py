@@ -88,12 +88,9 @@ def card(request: PushRequest, checkpoint: Checkpoint, license: Values, paths: S
         own_data=own,
         copies=list(_copies(config, paths)),
         config=config,
-        from_config=run is not None and run.arguments_file.is_file(),
         arguments=arguments,
         manifest=manifest,
-        outcome=run.results() if run else None,
         gpus=Counter(manifest.get("hardware", {}).get("gpus", [])),
-        metrics=run.metrics() if run else [],
         splits=[(kind, each, each["splits"][split], split_hash(each, split)) for kind, each, split in sources],
     )
 

@@ -90,7 +90,7 @@ def preview(request: PushRequest) -> str:
             check_exportable(checkpoint)
     if checkpoint.base.on_hub:
         notes.append(f"the license of {checkpoint.base.name} will be looked up on upload")
-    files = _completed(request, checkpoint, files, run_id(checkpoint.run) if checkpoint.run else "0" * 64)
+    files = _completed(request, checkpoint, files, run_id(checkpoint.run) if checkpoint.run else "0" * 64, None, None)
     sizes = {path: _size(content) for path, content in files.items()}
     target = request.repo_id + (", private" if request.private else "")
     target += f", branch {request.revision}" if request.revision else ""
@@ -222,20 +222,15 @@ def _send(request: PushRequest, checkpoint: Checkpoint, repository: "_Repository
 
 
 def _completed(
-    request: PushRequest,
-    checkpoint: Checkpoint,
-    files: Files,
-    run: str,
-    repository: "_Repository | None" = None,
-    kept_card: str | None = None,
+    request: PushRequest, checkpoint: Checkpoint, files: Files, run: str, hub: "_Repository | None", kept: str | None
 ) -> Files:
-    """Add the marker and the card, and check all files for secrets. If `kept_card` is the Git hash of a card that stays
-    on the Hub, no new card is added."""
-    license = find_license(checkpoint.base, repository.api if repository else None)
+    """Add the marker and the card, and check all files for secrets. If `kept` is the Git hash of a card that stays on
+    the Hub, no new card is added."""
+    license = find_license(checkpoint.base, hub.api if hub else None)
     text = card(request, checkpoint, license, list(files)).encode()
-    check_secrets({**files, CARD: text}, repository.token if repository else None)
-    files = files if kept_card else {**files, CARD: text}
-    marker = Marker(run=run, step=checkpoint.step, card=kept_card or git_hash(text), files=list(files))
+    check_secrets({**files, CARD: text}, hub.token if hub else None)
+    files = files if kept else {**files, CARD: text}
+    marker = Marker(run=run, step=checkpoint.step, card=kept or git_hash(text), files=list(files))
     return {**files, MARKER: (marker.model_dump_json(indent=1) + "\n").encode()}
 
 

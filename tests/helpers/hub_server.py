@@ -5,7 +5,7 @@
         hub.repos["me/legs"].files()           # path -> content
         hub.environment                        # for a process that uploads to it
         hub.fail("POST", "/xorbs/", status=403)  # the next such request fails like this
-        hub.requests                           # each request: method, path, size of the body, whether it had a token
+        hub.requests                           # each request: method, path, whether it had a token
 
 Implements creating repositories and branches, preupload, storage uploads by the Xet protocol (huggingface.co/docs/xet),
 commits with a parent, metadata, trees, and downloads with redirects. Users are known by their tokens; a private
@@ -16,6 +16,7 @@ import base64
 import hashlib
 import json
 import re
+import secrets
 import socket
 import struct
 import sys
@@ -23,6 +24,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
@@ -39,8 +41,8 @@ REGULAR = (".json", ".jsonl", ".md", ".yaml", ".txt", ".jinja", ".gitattributes"
 
 @dataclass
 class Commit:
-    oid: str
     files: dict[str, bytes]
+    oid: str = field(default_factory=partial(secrets.token_hex, 20))
 
 
 @dataclass
@@ -50,6 +52,12 @@ class Repo:
 
     def files(self, branch: str = "main") -> dict[str, bytes]:
         return self.branches[branch][-1].files
+
+    def commit(self, files: dict[str, bytes], branch: str = "main") -> Commit:
+        """Replace all files of the branch in a new commit."""
+        commit = Commit(files)
+        self.branches.setdefault(branch, []).append(commit)
+        return commit
 
     def find(self, revision: str) -> Commit | None:
         if revision in self.branches:
@@ -61,7 +69,6 @@ class Repo:
 class Request:
     method: str
     path: str
-    length: int
     authorized: bool
     """Whether it has a user's token."""
 
@@ -133,12 +140,8 @@ class HubServer:
     def add(self, name: str, files: dict[str, bytes], *, private: bool = False) -> Repo:
         """Add a repository that another user created."""
         repo = self.repos[name] = Repo(private)
-        repo.branches["main"] = [self.commit([], {".gitattributes": b"*.safetensors filter=lfs\n", **files})]
+        repo.commit({".gitattributes": b"*.safetensors filter=lfs\n", **files})
         return repo
-
-    def commit(self, before: list[Commit], files: dict[str, bytes]) -> Commit:
-        told = repr((len(before), sorted((path, hashlib.sha1(data).hexdigest()) for path, data in files.items())))
-        return Commit(hashlib.sha1(f"{told}{before[-1].oid if before else ''}".encode()).hexdigest(), files)
 
 
 class _Server(ThreadingHTTPServer):
@@ -182,7 +185,7 @@ class _Handler(BaseHTTPRequestHandler):
         hub, path = self.hub, unquote(urlsplit(self.path).path)
         length = int(self.headers.get("Content-Length") or 0)
         with hub.lock:
-            hub.requests.append(Request(self.command, path, length, self._token not in ("", STORAGE_CANARY)))
+            hub.requests.append(Request(self.command, path, self._token not in ("", STORAGE_CANARY)))
             failure = next((f for f in hub.failures if self.command in f.method and re.search(f.pattern, path)), None)
             if failure:
                 failure.times -= 1
@@ -321,11 +324,11 @@ class _Handler(BaseHTTPRequestHandler):
         return _json(200, {"result": 1})
 
     def commit(self, body: bytes, name: str, revision: str) -> Answer:
-        commits = self._repo(name, write=True).branches[revision]
-        lines = [json.loads(line) for line in body.splitlines()]
-        if lines[0]["value"].get("parentCommit") not in (None, commits[-1].oid):
+        repo = self._repo(name, write=True)
+        lines, last = [json.loads(line) for line in body.splitlines()], repo.branches[revision][-1]
+        if lines[0]["value"].get("parentCommit") not in (None, last.oid):
             return _json(412, {"error": "A commit has happened since"})
-        files = dict(commits[-1].files)
+        files = dict(last.files)
         for line in lines[1:]:
             value = line["value"]
             if line["key"] == "deletedFile":
@@ -334,8 +337,7 @@ class _Handler(BaseHTTPRequestHandler):
                 files[value["path"]] = self.hub.objects[value["oid"]]
             else:
                 files[value["path"]] = base64.b64decode(value["content"])
-        commits.append(self.hub.commit(commits, files))
-        oid = commits[-1].oid
+        oid = repo.commit(files, revision).oid
         return _json(200, {"success": True, "commitOid": oid, "commitUrl": f"{self.hub.url}/{name}/commit/{oid}"})
 
     def resolve(self, body: bytes, name: str, revision: str, path: str) -> Answer:

@@ -141,7 +141,7 @@ def test_logprobs_are_read_token_by_token(serve: Any) -> None:
 
 
 def test_the_printed_command_listens_on_this_machine_only() -> None:
-    command = serve_command("org/model", port=8001, max_model_len=512, tensor_parallel=2)
+    command = serve_command("org/model", port=8001, max_model_len=512, tensor_parallel_size=2)
     assert command[:3] == ["rg-env", "vllm", "org/model"]
     assert command[command.index("--host") + 1] == "127.0.0.1"
     assert command[command.index("--tensor-parallel-size") + 1] == "2"

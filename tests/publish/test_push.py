@@ -117,7 +117,7 @@ def test_the_same_run_is_pushed_again(hub: HubServer, pushed: Pushed, run: Path)
     refused."""
     pushed(run / "checkpoint-2", optimizer_state="full")
     repo = hub.repos["me/legs"]
-    repo.branches["main"].append(hub.commit(repo.branches["main"], {**repo.files(), "LICENSE": b"theirs"}))
+    repo.commit({**repo.files(), "LICENSE": b"theirs"})
     moved = run.rename(run.with_name("elsewhere"))
     _, lines = pushed(moved)
     files = repo.files()
@@ -146,7 +146,7 @@ def test_a_card_that_was_edited_on_the_hub_stays(hub: HubServer, pushed: Pushed,
     pushed(run)
     repo = hub.repos["me/legs"]
     mine = repo.files()["README.md"] + b"\nWhat I found besides.\n"
-    repo.branches["main"].append(hub.commit(repo.branches["main"], {**repo.files(), "README.md": mine}))
+    repo.commit({**repo.files(), "README.md": mine})
     for _ in range(2):
         _, lines = pushed(run / "checkpoint-2")
         assert lines[0].startswith("README.md was edited on the Hub and is kept")

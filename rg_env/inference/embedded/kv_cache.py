@@ -74,24 +74,16 @@ class GrowingCache(Cache):
 
 
 def _grouped_sdpa(
-    module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    is_causal: bool | None = None,
-    **kwargs: Any,
+    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, **options: Any
 ) -> tuple[torch.Tensor, None]:
     """SDPA that, while decoding, treats the query heads that share a key-value head as several queries to that head."""
     batch, heads, length, dim = query.shape
     kv_heads = key.shape[1]
     if length != 1 or heads == kv_heads:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, dropout, scaling, is_causal, **kwargs)
-    out = torch.nn.functional.scaled_dot_product_attention(
-        query.view(batch, kv_heads, heads // kv_heads, dim), key, value, attn_mask=attention_mask, scale=scaling
-    )
+        return sdpa_attention_forward(module, query, key, value, mask, **options)
+    grouped = query.view(batch, kv_heads, heads // kv_heads, dim)
+    scale = options.get("scaling")
+    out = torch.nn.functional.scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=scale)
     return out.reshape(batch, 1, heads, dim), None
 
 

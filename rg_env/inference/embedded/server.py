@@ -93,9 +93,10 @@ class Choice:
         finished = "stop" if ended else "length" if len(self.ids) == self._room else None
         self._decode(self.ids[:-1] if ended else self.ids, last=finished is not None)
         self.finish_reason = finished  # type: ignore[assignment]
-        if (stop := self._first_stop()) is not None:
-            self.text, self.finish_reason = self.text[:stop], "stop"
-        return stop is not None
+        stops = [at for stop in self.request.stops if (at := self.text.find(stop)) >= 0]
+        if stops:
+            self.text, self.finish_reason = self.text[: min(stops)], "stop"
+        return bool(stops)
 
     def _decode(self, ids: list[int], last: bool) -> None:
         # A token's text depends on its neighbors, and a character may take several tokens. Therefore, as in vLLM, the
@@ -111,9 +112,6 @@ class Choice:
             ids, skip_special_tokens=self.request.skip_special_tokens, clean_up_tokenization_spaces=False
         )
         return text
-
-    def _first_stop(self) -> int | None:
-        return min((at for stop in self.request.stops if (at := self.text.find(stop)) >= 0), default=None)
 
     def take(self) -> tuple[str, slice]:
         """Return the text and tokens added since the last call. Text that may be the start of a stop string is held
@@ -313,20 +311,19 @@ class CompletionRequest(Request):
     def _logprobs(self, choice: Choice) -> dict[str, list[Any]]:
         tokens = choice.prompt + choice.ids
         texts = {token: choice.tokenizer.decode([token]) for token in tokens}
-        scored = [(None, None), *((own, self._likeliest(choice, best)) for own, best in choice.scores)]
+        # If several tokens have the same text, the most likely one remains.
+        likeliest = [
+            {choice.tokenizer.decode([token]): logprob for token, logprob in reversed(best.items())}
+            for _, best in choice.scores
+        ]
         shown = slice(0 if self.echo else len(choice.prompt), None)
         offsets = accumulate((len(texts[token]) for token in tokens[shown]), initial=0)
         return {
             "tokens": [texts[token] for token in tokens[shown]],
-            "token_logprobs": [own for own, _ in scored[shown]],
-            "top_logprobs": [best for _, best in scored[shown]],
+            "token_logprobs": [None, *(own for own, _ in choice.scores)][shown],
+            "top_logprobs": [None, *likeliest][shown],
             "text_offset": list(offsets)[:-1],
         }
-
-    @staticmethod
-    def _likeliest(choice: Choice, best: dict[int, float]) -> dict[str, float]:
-        """Log-probability by token text. If several tokens have the same text, that of the most likely one is used."""
-        return {choice.tokenizer.decode([token]): logprob for token, logprob in reversed(best.items())}
 
 
 class Batcher:

@@ -34,26 +34,16 @@ _DIRECT: Any = {"trust_env": False, "verify": False}
 need to be loaded."""
 
 
-def serve_command(
-    model: str,
-    *,
-    port: int = 8000,
-    host: str = "127.0.0.1",
-    dtype: str | None = None,
-    max_model_len: int | None = None,
-    tensor_parallel: int = 1,
-    data_parallel: int = 1,
-    extra: Sequence[str] = (),
-) -> list[str]:
-    """Command that starts a server able to receive weights from a trainer."""
-    given = {
-        "--dtype": dtype,
-        "--max-model-len": max_model_len,
-        "--tensor-parallel-size": tensor_parallel if tensor_parallel > 1 else None,
-        "--data-parallel-size": data_parallel if data_parallel > 1 else None,
-    }
-    options = [word for name, value in given.items() if value is not None for word in (name, str(value))]
-    return ["rg-env", "vllm", model, "--host", host, "--port", str(port), *options, *extra]
+def serve_command(model: str, *, port: int = 8000, extra: Sequence[str] = (), **options: str | int | None) -> list[str]:
+    """Command that starts a server able to receive weights from a trainer.
+
+    Args:
+        options: vLLM's options, such as `max_model_len`; None leaves an option out.
+        extra: words to add at the end.
+    """
+    given = [(f"--{name.replace('_', '-')}", str(value)) for name, value in options.items() if value is not None]
+    words = [word for option in given for word in option]
+    return ["rg-env", "vllm", model, "--host", "127.0.0.1", "--port", str(port), *words, *extra]
 
 
 def vllm_command(model: str, options: Sequence[str], gpus: int) -> tuple[dict[str, str], list[str]]:
