@@ -148,11 +148,10 @@ def load_rows(
         for place, row in read:
             where = f"{name}: {place}"
             try:
-                good = checked(_valid(row), where)
+                found = row if isinstance(row, InputError) else checked(row, where)
             except InputError as error:
-                yield where, "", error
-            else:
-                yield where, good["question"], good
+                found = error
+            yield where, "" if isinstance(found, InputError) else found["question"], found
 
     if not (found := distinct(located(), name)):
         raise InputError(f"{name}: there are no rows")
@@ -285,13 +284,6 @@ def _read(name: str, config: str | None, split: str) -> Iterable[_Located]:
     return _csv_rows(lines, name) if kind == ".csv" else _json_rows(lines, name)
 
 
-def _valid(parsed: Any) -> Any:
-    """`parsed`, unless it is an `InputError`, which is raised."""
-    if isinstance(parsed, InputError):
-        raise parsed
-    return parsed
-
-
 def _numbered(rows: Iterable[Any]) -> Iterator[_Located]:
     return ((f"row {number}", row) for number, row in enumerate(rows, 1))
 
@@ -322,7 +314,9 @@ def _json_rows(lines: list[str], name: str) -> Iterable[_Located]:
     """Rows of JSON Lines, or of a JSON list."""
     first = next((line for line in lines if line.strip()), "")
     if first.lstrip().startswith("["):
-        return _numbered(_valid(_json("".join(lines), name, 1)))
+        if isinstance(rows := _json("".join(lines), name, 1), InputError):
+            raise rows
+        return _numbered(rows)
     # If the line break were kept, an error at the end of a line would be reported on the next line.
     filled = ((number, line.rstrip()) for number, line in enumerate(lines, 1) if line.strip())
     return ((f"line {number}", _json(line, name, number)) for number, line in filled)
