@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interrupts import interrupted
+from model_families import SMALL
 from run_metrics import keep, results_of
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_actor_critic.py"
+OPTIONS = Namespace(rows_per_pass=3, gamma=0.9, lam=0.8, epochs=1, minibatches=1, clip=0.2)
 numbers = st.floats(-2, 2, width=32)
 shares = st.floats(0, 1, width=32)
 
@@ -30,6 +33,36 @@ def example() -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def rollouts() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Ids `(6, 20)`, the mask of completions of 2 to 12 tokens after 8 of prompt `(6, 19)`, rewards `(6,)`."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(3, 700, (6, 20), generator=generator)
+    columns = torch.arange(19)
+    mask = (columns >= 7) & (columns < 7 + torch.tensor([2, 12, 4, 6, 1, 5])[:, None])
+    ids[:, 1:][(columns >= 7) & ~mask] = 0
+    return ids, mask, torch.tensor([1.1, 0.1, 0.0, 1.0, -0.5, 1.1])
+
+
+def small_head(seed: int = 0, width: int = SMALL["hidden_size"]) -> torch.nn.Linear:
+    torch.manual_seed(seed)
+    return torch.nn.Linear(width, 1)
+
+
+def alone(model: Any, head: Any, ids: torch.Tensor, mask: torch.Tensor) -> list[tuple[list[float], list[float]]]:
+    """Log-probabilities and values of each row's completion, by itself and without padding."""
+    found = []
+    for row, kept in zip(ids, mask, strict=True):
+        first, end = int(kept.nonzero().min()), int(kept.nonzero().max()) + 1
+        with torch.no_grad():
+            output = model(row[None, : end + 1], output_hidden_states=True)
+            logps = output.logits[0, :-1].log_softmax(-1).gather(-1, row[1 : end + 1, None]).squeeze(-1)
+            hidden = output.hidden_states[-1][0, :-1]
+            values = head(torch.nn.functional.rms_norm(hidden, hidden.shape[-1:], eps=1e-12)).squeeze(-1)
+        found.append((logps[first:].tolist(), values[first:].tolist()))
+    return found
 
 
 def lambda_return(rewards: list[float], values: list[float], t: int, gamma: float, lam: float) -> float:
@@ -80,6 +113,27 @@ def test_the_loss_stops_paying_beyond_the_clip(example: Any, ratio: float, advan
     loss.sum().backward()
     torch.testing.assert_close(logps.grad, torch.tensor([slope]))
     assert clipped.tolist() == [slope == 0.0]
+
+
+def test_advantages_are_from_the_value_head(example: Any, rollouts: Any, model: Any) -> None:
+    """Computed row by row, with the reward only at the last token; another head gives other advantages."""
+    ids, mask, paid = rollouts
+    found = []
+    for seed in (0, 1):
+        head = small_head(seed, model.config.hidden_size)
+        logps, advantages, returns, hidden = example.judge(model, head, ids, mask, paid, OPTIONS)
+        found.append(advantages)
+        for row, (row_logps, values) in enumerate(alone(model, head, ids, mask)):
+            rewards = [0.0] * (len(values) - 1) + [paid[row].item()]
+            expected = [lambda_return(rewards, values, t, OPTIONS.gamma, OPTIONS.lam) for t in range(len(values))]
+            kept = mask[row]
+            torch.testing.assert_close(returns[row, kept], torch.tensor(expected), atol=1e-4, rtol=1e-4)
+            less = torch.tensor(expected) - torch.tensor(values)
+            torch.testing.assert_close(advantages[row, kept], less, atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(logps[row, kept], torch.tensor(row_logps), atol=1e-4, rtol=1e-4)
+        assert not advantages[~mask].any()
+        assert hidden.shape == (mask.sum(), model.config.hidden_size)
+    assert (found[0] - found[1])[mask].abs().mean() > 0.1
 
 
 @pytest.mark.parametrize(
