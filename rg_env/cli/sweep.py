@@ -1,7 +1,6 @@
 """Options of `rg-env train --sweep` and `rg-env compare`."""
 
 import argparse
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,15 @@ def add(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Run a sweep and return the exit code."""
     from rg_env.core.processes import world_size
-    from rg_env.jobs.sweep import fixed_and_swept, load_sweep, notes, plan_lines, run_sweep, sweep_folder
+    from rg_env.jobs.sweep import (
+        fixed_and_swept,
+        load_sweep,
+        notes,
+        plan_lines,
+        resume_command,
+        run_sweep,
+        sweep_folder,
+    )
 
     if options.eval_only:
         raise InputError("--sweep is for training: --eval-only evaluates one model")
@@ -55,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     require("psutil", "matplotlib", "rich", extra="train")  # the comparison needs these packages only after the runs
     print("\n".join([plan_lines(sweep, folder)[0], *notes(sweep)]), flush=True)
-    code = run_sweep(sweep, folder, again=_again(options, folder))
+    code = run_sweep(sweep, folder, again=resume_command(options.config, options.overrides, options.sweep, folder))
     if code <= 1:
         compare_runs(folder)
     return code
@@ -73,13 +80,3 @@ def compare_runs(folder: Path) -> int:
         print_comparison(comparison)
     print(f"{folder}: {', '.join(names)}")
     return 0
-
-
-def _again(options: argparse.Namespace, folder: Path) -> str:
-    """The command that resumes the sweep."""
-    from rg_env.core.processes import entered
-    from rg_env.jobs.sweep import override
-
-    overrides = [each for each in options.overrides if each.partition("=")[0].strip() != "output.dir"]
-    settings = [*overrides, override("output.dir", str(folder)), "--sweep", *options.sweep]
-    return shlex.join([entered("rg-env"), "train", options.config, *settings, "--resume", "auto"])

@@ -125,14 +125,13 @@ class Endpoint:
     async def check_served(self) -> None:
         """Raise `InputError` if the server does not answer, rejects the API key, or provides a list of models that does
         not include this one."""
-        address = self.url
         try:
             async with self.client() as client:
                 response = await client.get("models", timeout=_LIST_TIMEOUT_S)
         except httpx.HTTPError as error:
-            raise InputError(f"no server answers at {address}: {reason_of(error)}") from error
+            raise InputError(f"no server answers at {self.url}: {reason_of(error)}") from error
         if response.status_code == 401:
-            raise InputError(f"{address} rejects the key: HTTP 401")
+            raise InputError(f"{self.url} rejects the key: HTTP 401")
         try:
             names = [each["id"] for each in self._json(response)["data"] if isinstance(each["id"], str)]
         except (_Damaged, LookupError, TypeError):  # without a usable list, a wrong name makes the first call fail
@@ -140,7 +139,7 @@ class Endpoint:
         # Some servers list "models/NAME" but accept NAME.
         if names and not any(each == self.served_name or each.endswith(f"/{self.served_name}") for each in names):
             served = listed(list(map(one_line, names)), 5)
-            raise InputError(f"{address} does not serve {self.served_name!r}: it serves {served}")
+            raise InputError(f"{self.url} does not serve {self.served_name!r}: it serves {served}")
 
     def _json(self, response: httpx.Response) -> Any:
         """The parsed JSON body, or None for an error response whose body is not JSON. The API key, which some endpoints

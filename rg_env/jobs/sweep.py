@@ -1,8 +1,9 @@
 """Sweeps, which run a grid of validated configs one after another, each in its own process.
 
-    sweep = load_sweep("configs/train/tiny.yaml", [], ["training.learning_rate=1e-6,2e-6", "seed=0,1,2"])
+    words = ["training.learning_rate=1e-6,2e-6", "seed=0,1,2"]
+    sweep = load_sweep("configs/train/tiny.yaml", [], words)
     folder = sweep_folder(sweep, "tiny", resume=False)
-    code = run_sweep(sweep, folder, again="rg-env train ... --resume auto")
+    code = run_sweep(sweep, folder, again=resume_command("configs/train/tiny.yaml", [], words, folder))
 
 Values are YAML, as in a config, split at commas outside brackets and quotes. The grid is the product of the values
 of all keys in the given order, with seeds innermost. A sweep has one resumable folder:
@@ -23,6 +24,7 @@ import itertools
 import json
 import math
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +36,7 @@ import yaml
 
 from rg_env.core.config import yaml12
 from rg_env.core.config.files import COMMAND_LINE, Document, leaves, overridden, read_config
-from rg_env.core.processes import Command
+from rg_env.core.processes import Command, entered
 from rg_env.core.run_folder import RunFolder, damaged, locked, read_yaml, write_aside
 from rg_env.core.text import counted, listed, one_line, short_keys, shortened, shown
 from rg_env.errors import ConfigError, InputError, OutputFolderError
@@ -332,6 +334,13 @@ def train_command(point: Point, folder: Path, resumes: bool) -> list[str]:
     settings = [str(folder.parent / CONFIG_FILE), *point.overrides, override("output.dir", str(folder))]
     resume = ["--resume", "auto"] if resumes else []
     return [sys.executable, "-P", "-m", "rg_env.cli.main", "train", *settings, *resume]
+
+
+def resume_command(file: str, overrides: Sequence[str], words: Sequence[str], folder: Path) -> str:
+    """The command that resumes the sweep in `folder`."""
+    fixed = [each for each in overrides if each.partition("=")[0].strip() != "output.dir"]
+    settings = [*fixed, override("output.dir", str(folder)), "--sweep", *words]
+    return shlex.join([entered("rg-env"), "train", file, *settings, "--resume", "auto"])
 
 
 def run_sweep(sweep: Sweep, folder: Path, *, again: str, command: CommandLine = train_command) -> int:
