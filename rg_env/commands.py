@@ -144,7 +144,7 @@ def require(*packages: str, extra: str) -> None:
     """Check early that `packages`, which the extra `extra` installs, are available.
 
     Raises:
-        MissingExtraError: one is not installed; the message contains the install command.
+        MissingExtraError: a package is not installed. The message contains the install command.
     """
     for package in packages:
         if find_spec(package) is None:

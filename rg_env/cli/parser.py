@@ -48,7 +48,7 @@ class CommandParser(argparse.ArgumentParser):
 
     Args:
         examples: commands shown at the end of `--help`.
-        advice: what to do about an unknown option if no name is similar; by default, see `--help`.
+        advice: what to do about an unknown option if no name is similar. By default, see `--help`.
     """
 
     def __init__(self, *given: Any, examples: Sequence[str] = (), advice: str = "", **options: Any):

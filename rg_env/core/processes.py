@@ -157,7 +157,7 @@ def run(command: Sequence[str], deadline_s: float) -> Finished:
     except subprocess.TimeoutExpired:
         return Finished(None, errors=f"no answer within {deadline_s:g} s", timed_out=True)
     finally:
-        if process.returncode is None:  # after Ctrl-C too, which does not reach the child's own session
+        if process.returncode is None:  # also after Ctrl-C, which does not reach the child's own session
             _signal_group(process)
             with contextlib.suppress(subprocess.TimeoutExpired):  # a process stuck in a broken driver is left behind
                 process.communicate(timeout=2)
@@ -201,7 +201,7 @@ class ProcessGroup:
     """A running `command` that writes its output directly to the file `log`, so it never blocks on a reader.
 
     Args:
-        environment: base environment, to which the command's own variables are added; by default, that of this process.
+        environment: base environment, to which the command's own variables are added. By default, that of this process.
 
     Create a `ProcessGroup` in a thread that outlives the program, because the kernel signals the program when that
     thread ends.

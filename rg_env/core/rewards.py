@@ -298,7 +298,7 @@ def _origin(function: Any) -> str:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric that is 1 for rollouts with `status` and 0 for others; with `task`, it applies only to rollouts of that
+    """A metric that is 1 for rollouts with `status` and 0 for others. With `task`, it applies only to rollouts of that
     task."""
 
     name: str
@@ -379,14 +379,14 @@ class Rubric:
         try:
             for future in pending:
                 future.result()
-        finally:  # Ctrl-C also leads here; pending calls are dropped, and running ones take at most a second
+        finally:  # also runs after Ctrl-C: pending calls are dropped, and running ones take at most a second
             for future in pending:
                 future.cancel()
         for rollout in rollouts:
             _ = rollout.score
 
     def score(self, rollouts: Sequence[Rollout]) -> list[Scored]:
-        """Score rollouts; the results are in the same order.
+        """Score rollouts and return the results in the same order.
 
         Raises:
             RewardError: a reward raised an exception or did not return a finite number. The message names the reward
@@ -442,7 +442,7 @@ def partial(rollout: Rollout) -> float:
     own data, the same as `correctness`."""
     if rollout.score.progress is not None:
         return rollout.score.progress
-    if "rg_task" not in rollout.info:  # the user's own data
+    if "rg_task" not in rollout.info:  # the row is from the user's own data
         return correctness(rollout)
     return partial_score(rollout.extraction, rollout.info)
 

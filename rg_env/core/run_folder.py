@@ -124,11 +124,11 @@ class RunFolder:
         return read_yaml(self.arguments_file) if self.arguments_file.is_file() else self.config()
 
     def manifest(self) -> dict[str, Any]:
-        """manifest.json; empty if missing."""
+        """The contents of manifest.json. Empty if the file is missing."""
         return read_json(self.manifest_file) if self.manifest_file.is_file() else {}
 
     def results(self) -> dict[str, Any] | None:
-        """train_results.json; None until the run has ended."""
+        """The contents of train_results.json, or None if the run has not ended."""
         return read_json(self.results_file) if self.results_file.is_file() else None
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -233,7 +233,7 @@ class RunFolder:
         for file in (self.config_file, self.arguments_file, self.manifest_file):
             file.unlink(missing_ok=True)
         for folder in (self.evaluations, self.path):
-            with contextlib.suppress(OSError):  # the folder contains other files
+            with contextlib.suppress(OSError):  # the folder may contain other files
                 folder.rmdir()
 
 

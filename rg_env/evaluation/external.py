@@ -236,7 +236,7 @@ def sampling_of(config: EvalConfig, of_task: dict[str, Any]) -> Sampling:
 def include_folders(given: str | None) -> list[Path]:
     """Folders of task files in addition to lm-eval's own, which are those that rg_env ships, and `given`."""
     package = Path(rg_env.__file__).parent
-    shipped = package / _SHIPPED  # its place in a wheel
+    shipped = package / _SHIPPED  # where it is in a wheel
     if not shipped.is_dir():
-        shipped = package.parent / _SHIPPED  # its place in a clone
+        shipped = package.parent / _SHIPPED  # where it is in a clone
     return [folder.absolute() for folder in (shipped, Path(given) if given else None) if folder is not None]

@@ -65,7 +65,7 @@ def tables_of(results: Results, limit: int | None = None) -> list[Table]:
         about = _ABOUT_PARTS if _parts(results) else f"{_ABOUT_ACCURACIES}{left_out}"
         notes = [about, *([] if limit else results.notes)]
         table = [["task", "n", "constant", *results.models], *_accuracies(results, limit)]
-        if all(task.floor is None for task in results.tasks.values()):  # as in training runs
+        if all(task.floor is None for task in results.tasks.values()):  # training runs do not measure it
             table = [[*row[:2], *row[3:]] for row in table]
         tables.append(Table("", table[0], table[1:], notes))
     if differences := _differences(results):
@@ -131,7 +131,7 @@ def figures_of(scores: Scores) -> dict[str, str]:
         "greedy accuracy": cell(scores.greedy_accuracy, scores.intervals.get("greedy_accuracy")),
         "above guessing": cell(scores.guess_adjusted),
         "reward": cell(scores.reward, scores.intervals.get("reward")),
-        **{k: cell(share) for k, share in list(scores.pass_at_k.items())[1:]},  # skips pass@1, the accuracy
+        **{k: cell(share) for k, share in list(scores.pass_at_k.items())[1:]},  # skips pass@1, which is the accuracy
         "tokens per answer": _number(scores.mean_completion_tokens),
         "cut off": cell(scores.truncated),
         "failed calls": str(scores.failed or _NOTHING),
@@ -199,7 +199,7 @@ def _over_tasks(results: Results) -> Iterator[tuple[str, list[str]]]:
             yield f"category {name}", [cell(each.categories.get(name)) for each in models]
     yield "adjusted for guessing", [cell(each.guess_adjusted) for each in models]
     shown = {"greedy accuracy": "greedy_accuracy", "reward": "reward"}
-    shown |= {name: name for name in list(scores[0][0].pass_at_k)[1:]}  # skips pass@1, the accuracy
+    shown |= {name: name for name in list(scores[0][0].pass_at_k)[1:]}  # skips pass@1, which is the accuracy
     for name, figure in shown.items():
         known = [[all_of[figure] for each in of_model if figure in (all_of := each.figures())] for of_model in scores]
         yield name, [cell(fmean(values) if values else None) for values in known]

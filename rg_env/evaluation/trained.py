@@ -223,7 +223,7 @@ def _trained(run: RunFolder) -> frozenset[str] | None:
 
 
 def _own_rows(run: RunFolder) -> dict[str, list[str]]:
-    """Hashes of the user's own rows (`questions.own_rows`); empty if the run did not record them."""
+    """Hashes of the user's own rows (`questions.own_rows`). Empty if the run did not record them."""
     try:
         return TypeAdapter(dict[str, list[str]]).validate_python(run.manifest().get("own_rows") or {})
     except ValidationError as error:

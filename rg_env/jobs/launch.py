@@ -138,8 +138,8 @@ def make_commands(options: LaunchOptions, machine: Machine) -> Commands:
     script = Path(options.script)
     if not os.path.isfile(script) or not (script.suffix == ".py" or is_config_file(options.script)):
         raise InputError(
-            f"{options.script!r} not found, or neither a Python script (.py) nor a config (.yaml): pass a path such as "
-            "examples/train_ultra_minimal.py or configs/train/tiny.yaml"
+            f"{options.script!r} does not exist, or is neither a Python script (.py) nor a config (.yaml); pass a path "
+            "such as examples/train_ultra_minimal.py or configs/train/tiny.yaml"
         )
     if not 1 <= options.port <= 65535:
         raise InputError(f"port {options.port} is out of range: use 1 to 65535")
@@ -264,7 +264,7 @@ def guessed_sizes(model: str, gpus: int) -> list[str]:
 
 def _heads(model: str) -> tuple[int, int] | None:
     """Numbers of attention heads and key-value heads (0 if not given) in config.json, read from a folder or the Hub
-    cache; None if the file is not on this machine."""
+    cache, or None if the file is not on this machine."""
     model = str(POLICY_DIR) if model == "tiny" else model
     path: object = Path(model) / "config.json"
     try:
@@ -280,7 +280,7 @@ def _heads(model: str) -> tuple[int, int] | None:
 
 
 def _model(options: LaunchOptions, processes: int) -> tuple[str, int | None, list[str]]:
-    """Return the model to serve, its context length in tokens (None: the model's own limit), and lines that describe
+    """Return the model to serve, its context length in tokens (None for the model's own limit), and lines that describe
     the run."""
     if not is_config_file(options.script):
         if options.model is None or not options.model.strip():

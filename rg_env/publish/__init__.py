@@ -7,7 +7,6 @@
 `weights`      read its weights by name, in any format, without executing code
 `model`        read the configuration and tokenizer, match weights to the architecture, merge LoRA adapters
 `export`       write a verified model folder for `from_pretrained` and vLLM
-`verify`       compare the exported model with the trained one
 `contents`     select the files to publish; refuse secrets and links to other folders
 `card`         render the model card from the template card.md.jinja
 `push`         publish a checkpoint: read its repository, check it and commit

@@ -182,7 +182,7 @@ def find_checkpoint(path: Path, *, best: bool = False, base: str | None = None) 
     recorded accuracy.
 
     Args:
-        base: base model; by default, the one recorded by the checkpoint or its run.
+        base: base model. By default, the one recorded by the checkpoint or its run.
 
     Raises:
         InputError: `path` does not contain a checkpoint.

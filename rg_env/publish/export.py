@@ -57,10 +57,11 @@ PROMPTS = (
     "def f(x):\n    return [y ** 2 for y in x if y % 2 == 0]  # 0.5 + 17 = 17.5",
     "Übung macht den Meister; 練習は裏切らない.",
 )
-"""Fixed prompts; each is truncated to `PROMPT_TOKENS`."""
+"""Fixed prompts, each of which is truncated to `PROMPT_TOKENS`."""
 PROMPT_TOKENS = 8
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 0.02, torch.bfloat16: 0.1}
-"""Maximum difference between logits by dtype: RMS of the differences, relative to that of the centered logits."""
+"""The maximum difference between logits for each dtype, as the RMS of the differences relative to the RMS of the
+centered logits."""
 PROBLEMS = 20
 SLACK = 2
 """Number of verdicts that may differ if the weights were rounded, or if the engine or device differs."""

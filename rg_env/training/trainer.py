@@ -288,7 +288,7 @@ class GRPOTrainer:
 
     def _loss(self, part: dict[str, Any]) -> torch.Tensor:
         if self.micro_batches and part is not self.micro_batches[0]:
-            self.notify("on_substep_end")  # those of the previous micro-batch
+            self.notify("on_substep_end")  # this event belongs to the previous micro-batch
         return self.objective(part)
 
     def _learning_rates(self) -> list[float]:
@@ -367,7 +367,7 @@ class GRPOTrainer:
         return self.state.global_step * self.args.rollouts_per_step // self.args.num_iterations
 
     def save_checkpoint(self) -> Path:
-        """Save a checkpoint at the current step; see `Checkpoints.save`."""
+        """Save a checkpoint at the current step, as described in `Checkpoints.save`."""
         return self.checkpoints.save()
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:

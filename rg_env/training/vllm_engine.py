@@ -82,7 +82,7 @@ class Vllm(Engine):
         self._seconds = 0.0
         self._difference: float | None = None
         self._lock: IO[str] | None = None
-        self._transfer: SharedMemoryTransfer | NcclTransfer | None = None  # this runs only on the main process
+        self._transfer: SharedMemoryTransfer | NcclTransfer | None = None  # only the main process has one
 
         try:
             info = on_main(accelerator, lambda: self._connect(messages, proof, longest))

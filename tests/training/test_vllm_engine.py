@@ -127,7 +127,7 @@ def test_a_server_that_hangs_ends_the_run(connect: Any, server: StandIn) -> None
 @pytest.mark.parametrize(
     ("otherwise", "words"),
     [
-        ({"version": "0.31.9"}, "runs vLLM 0.31.9: 0.32 or later is required"),
+        ({"version": "0.31.9"}, "runs vLLM 0.31.9, but 0.32 or later is required"),
         ({"lacks": ["/get_world_size"]}, "does not accept weights: start it with `.*rg-env vllm MODEL --host"),
         ({"processed": False}, "report log-probabilities of the distribution it samples from.*processed_logprobs"),
         ({"quantization": "awq"}, "serves quantized weights .awq., which cannot be updated"),

@@ -87,7 +87,7 @@ def parse_config(
             together with the schema's own problems.
 
     Raises:
-        ConfigError: keys or values are invalid; all of them are reported at once.
+        ConfigError: keys or values are invalid. All of them are reported at once.
     """
     for key, message in schema.mistaken.items():
         overridden = key in schema.other_sections and document.origin((key,)) == COMMAND_LINE
@@ -101,7 +101,7 @@ def parse_config(
         found = problems_in(schema, error)
         problems += [each for problem in found for each in _by_key(document, schema, problem)]
         rest = document.without(problem.path for problem in problems)
-        with contextlib.suppress(ValidationError):  # the value of a missing required key
+        with contextlib.suppress(ValidationError):  # a required key may be missing
             problems += names(_validated(schema, rest.values))
     if problems:
         raise config_error(document, problems)
@@ -232,7 +232,7 @@ def _alternatives(annotation: Any) -> list[Any]:
 
 
 def _section_at(schema: Any, path: Keys) -> type[BaseModel] | None:
-    """The schema for the section at `path`; None if no section can be there."""
+    """The schema for the section at `path`, or None if no section can be there."""
     schema = _alternatives(schema)[0]
     if path and get_origin(schema) is dict:
         return _section_at(get_args(schema)[1], path[1:])

@@ -99,7 +99,7 @@ def _scalar(node: yaml.ScalarNode) -> Any:
     try:
         match kind:
             case "str":
-                text.encode()  # raises for an unpaired surrogate
+                text.encode()  # raises an error for an unpaired surrogate
                 return text
             case "null":
                 return None

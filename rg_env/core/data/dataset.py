@@ -51,7 +51,7 @@ def build_rows(
         split_by: "problem" or "question". With "question", the two splits may contain the same problem in
             different wordings or orders.
         cache: whether to read the rows from disk if they are there, and to store them otherwise.
-        processes: maximum number of generation processes; by default, one per core.
+        processes: maximum number of generation processes. By default, one per core.
 
     Raises:
         InputError: the library rejects the options, or a task does not have enough distinct questions.
@@ -75,7 +75,7 @@ def build_splits(
     """Build training rows, evaluation rows and their manifest (see `core.data.manifest`).
 
     `seed` determines the training rows and `eval_seed` the evaluation rows, so the evaluation set stays the same when
-    the training seed changes. `manifest` is the manifest of another run, or the path of its file; if the rows differ
+    the training seed changes. `manifest` is the manifest of another run, or the path of its file. If the rows differ
     from that run's, `InputError` is raised. The other arguments and errors are the same as for `build_rows`.
     """
     mixture = Mixture.parse(gym)

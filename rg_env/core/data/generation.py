@@ -288,8 +288,8 @@ class Generation:
 
 
 class Progress:
-    """A progress display for slow generation. It is a line that updates in place on a terminal, or a line every 20
-    seconds in a file."""
+    """A progress display for slow generation. On a terminal, a single line is updated in place. In a file, a line is
+    added every 20 seconds."""
 
     def __init__(self, total: int, stream: TextIO, after_s: float | None = None) -> None:
         self._total, self._stream, self._shown = total, stream, False

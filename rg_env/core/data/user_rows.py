@@ -76,7 +76,7 @@ class DataConfig(Section):
         return os.path.exists(self.path) or self.path.lower().endswith(FILES)
 
     def check_exists(self) -> None:
-        """Raise `InputError` if the file is missing; datasets on the Hub are not checked."""
+        """Raise `InputError` if the file is missing. Datasets on the Hub are not checked."""
         file = Path(self.path).expanduser()
         if self.is_file and not file.exists():
             raise InputError(f"is not an existing file; {similar_file(file) or _RELATIVE}")
@@ -198,8 +198,8 @@ def own_text(value: object, where: str, *, numbers: bool = False) -> str:
 
 
 def distinct(rows: Iterable[tuple[str, str, dict[str, Any] | InputError]], name: str) -> list[dict[str, Any]]:
-    """The user's own rows without repeats, which may have equal answers in another form (`1` and `1.0`); prints the
-    number of repeats.
+    """Return the user's own rows without repeats, and print the number of repeats. A repeat may have an equal answer in
+    another form (`1` and `1.0`).
 
     Args:
         rows: for each row, its location (for messages), its question, and the row itself or the defect in it.

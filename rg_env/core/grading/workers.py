@@ -83,7 +83,7 @@ class Worker:
         self._ready_by = time.monotonic() + start_s
         self._is_ready = False
         self.process = JsonProcess("rg_env.core.grading.workers:serve", environment, folder=environment["HOME"])
-        with contextlib.suppress(ProcessEndedError):  # `wait_ready` reports it
+        with contextlib.suppress(ProcessEndedError):  # `wait_ready` reports this error
             self.process.send_line(settings, self._ready_by)
 
     def wait_ready(self) -> None:
@@ -121,7 +121,7 @@ class WorkerPool:
     """A pool of worker processes that call `target` ("module:function"), with one spare to replace a killed worker.
 
     Args:
-        workers: maximum number of concurrent calls; default: the number of CPUs, at most 4.
+        workers: maximum number of concurrent calls. By default, the number of CPUs, but at most 4.
         wall_s: time limit per call in seconds, not counting the wait for a free worker.
         memory_mb: MiB of address space available to calls, in addition to that of the imported target (Linux only).
         warmup: "module:function", called with `warmup_args` in each new worker before the limits apply.

@@ -100,7 +100,7 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
     Args:
         curves: curves with distinct names.
         output: file of the plot, whose suffix determines the format.
-        title: title of the plot; by default, a single run's name or the number of runs. Empty for no title.
+        title: title of the plot. By default, a single run's name or the number of runs. Empty for no title.
 
     Raises:
         InputError: the suffix is not one of `style.SUFFIXES`.
@@ -176,7 +176,7 @@ def _points(line: dict[int, float]) -> tuple[list[int], list[float]]:
 
 
 def _at_end(curve: Curve) -> list[float]:
-    """Final accuracy and reward, for sorting; a run without a metric is ranked below all others."""
+    """Final accuracy and reward, for sorting. A run without a metric is ranked below all others."""
     return [[-math.inf, *curve.values.get(metric, {}).values()][-1] for metric in (ACCURACY, REWARD)]
 
 

@@ -30,13 +30,13 @@ def plot_files(
     rename: Sequence[str] = (),
     rename_file: Path | None = None,
 ) -> tuple[Path, list[str]]:
-    """Draw one plot of all `files`, which must be of the same kind. For a run folder, its metrics are drawn; for an
-    evaluation folder, its newest results.
+    """Draw one plot of all `files`, which must be of the same kind. The metrics of a run folder are drawn, and the
+    newest results of an evaluation folder.
 
     Args:
-        output: file of the plot, which is replaced if it exists; by default, the first file's name with the suffix
+        output: file of the plot, which is replaced if it exists. By default, the first file's name with the suffix
             .png.
-        title: title of the plot; by default, a description. Empty for no title.
+        title: title of the plot. By default, a description. Empty for no title.
         rename: new names for models or runs, as "OLD=NEW".
         rename_file: JSON file with new names, {"OLD": "NEW"}. Names that are not in the plot are ignored.
 

@@ -33,7 +33,7 @@ def plot_results(results: Results, output: Path, title: str | None = None) -> No
 
     Args:
         output: file of the plot, whose suffix determines the format.
-        title: title of the plot; by default, the task or the number of tasks. Empty for no title.
+        title: title of the plot. By default, the task or the number of tasks. Empty for no title.
 
     Raises:
         InputError: the suffix is not one of `style.SUFFIXES`, or an accuracy was not measured.

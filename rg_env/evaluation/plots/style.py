@@ -33,7 +33,7 @@ styled = matplotlib.rc_context(
         "grid.alpha": 0.25,
         "legend.fontsize": 8,
         "legend.frameon": False,
-        "svg.fonttype": "none",  # keeps text that can be searched, copied and edited
+        "svg.fonttype": "none",  # keeps the text searchable and editable
         "text.parse_math": False,  # otherwise, text between dollar signs would be a formula
     }
 )

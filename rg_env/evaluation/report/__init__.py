@@ -48,7 +48,7 @@ def write_report(source: Path, output: Path | None = None, limit: int = ROLLOUTS
 
     Args:
         source: folder of a run or an evaluation, one of its results files, or its `rollouts.jsonl`.
-        output: file of the report; by default, `report.html` in the folder.
+        output: file of the report. By default, `report.html` in the folder.
 
     Raises:
         InputError: there is nothing to report, or a file is damaged or unreadable.

@@ -54,8 +54,8 @@ class EmbeddedEngine(Engine):
     Args:
         model: a transformers causal language model, on one device. PEFT-wrapped models are supported.
         tokenizer: the model's tokenizer, with a chat template.
-        model_name: model name required in HTTP requests; by default, the model's own name.
-        max_context: maximum number of tokens in prompt plus completion; by default, the model's position limit.
+        model_name: model name required in HTTP requests. By default, the model's own name.
+        max_context: maximum number of tokens in prompt plus completion. By default, the model's position limit.
         max_batch_size: maximum number of sequences decoded concurrently. Larger batches are split.
         seed: sampling seed. None uses torch's global generator.
 

@@ -115,7 +115,7 @@ class VllmServer:
             return NOT_LISTENING
         except (httpx.NetworkError, httpx.RemoteProtocolError):
             return BREAKS_OFF
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # an invalid host
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # httpx raises ValueError for an invalid host
             return reason_of(error)
         return None if status == 200 else f"it answers /health with {status}"
 
@@ -139,7 +139,7 @@ class VllmServer:
         workers = self._ask("/get_world_size", takes_none, lambda answer: int(answer["world_size"]))
         version = self._ask("/version", "is not a vLLM server", lambda answer: str(answer["version"]))
         if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST_VLLM:
-            raise ServerError(f"the server at {self} runs vLLM {version}: 0.32 or later is required")
+            raise ServerError(f"the server at {self} runs vLLM {version}, but 0.32 or later is required")
         return ServerInfo(name, length, workers)
 
     def check_logprobs(self, model: str) -> None:

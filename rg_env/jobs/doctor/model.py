@@ -188,7 +188,7 @@ def cached_tokens(planned: PlannedRun, lengths: PromptLengths | None, most: int 
     """Maximum number of tokens in the embedded engine's KV cache during training and evaluation.
 
     Args:
-        most: maximum number of completions in a batch; by default, `engine.max_batch_size`.
+        most: maximum number of completions in a batch. By default, `engine.max_batch_size`.
     """
     if planned.uses_vllm:
         return 0, 0

@@ -127,7 +127,7 @@ class Objective:
             found["sampling/importance_sampling_ratio/mean"] = mean(ratio)
             found["sampling/importance_sampling_ratio/max"] = (ratio * mask).max()
             found["sampling/mismatch_kl"] = mean(ratio - log_ratio - 1)
-        if args.num_iterations > 1:  # without these, the ratio is 1
+        if args.num_iterations > 1:  # with a single update, the ratio is always 1
             found["policy_ratio/max"] = (torch.exp(logps.detach() - old) * mask).max()
         if (threshold := args.off_policy_mask_threshold) is not None:
             lost = off_policy_rows(logps, inputs["sampler_logps"], advantages, mask, threshold)

@@ -197,7 +197,7 @@ class Checkpoints:
             self.saved_at = trainer.state.global_step
 
     def room_problem(self) -> str | None:
-        """A warning if the disk has no room for a checkpoint; None if it has."""
+        """A warning if the disk has no room for a checkpoint, or None if it has."""
         model = self._trainer.accelerator.unwrap_model(self._trainer.model)
         size, free = checkpoint_size(model), shutil.disk_usage(self.folder).free
         if size <= free:

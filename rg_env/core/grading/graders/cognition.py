@@ -153,7 +153,7 @@ def codeio(answer: str, entry: Entry, config: Config) -> float:
     require running the code.
     """
     gold = _stored(entry["answer"])
-    if gold is None:  # NaN and infinity
+    if gold is None:  # the stored value is NaN or infinity
         return common.text(answer, entry, config)
     if _n_signs(answer) <= _n_signs(entry["answer"]) + _MORE_SIGNS:
         try:

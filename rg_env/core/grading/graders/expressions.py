@@ -86,7 +86,7 @@ class _Parser:
     ones."""
 
     def __init__(self, tokens: list[str], variables: frozenset[str]) -> None:
-        self.tokens = ["", *reversed(tokens)]  # the next one is last
+        self.tokens = ["", *reversed(tokens)]  # the next token is the last item
         self.variables = variables
         self.depth = 0
 

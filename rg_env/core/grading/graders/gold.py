@@ -182,7 +182,7 @@ def gold_answer(task: str, entry: Mapping[str, Any], config: Config = NO_OPTIONS
     Entries of graph_color and rubiks_cube have an example of a right answer in their metadata instead. Those of
     rush_hour and boxnet have no answer at all, so their puzzles are solved here, which takes tens of milliseconds for
     rush_hour. The example stored for propositional_logic often restates a premise or is a variable that does not
-    follow; in that case, the shortest conclusion is returned.
+    follow. In that case, the shortest conclusion is returned.
     """
     if task in STORED_ELSEWHERE:
         return STORED_ELSEWHERE[task](entry)

@@ -192,7 +192,7 @@ def _cubes(column: int, variables: Iterable[int]) -> list[int]:
 
 
 def parse(text: str, variables: Collection[str], max_tokens: int = MAX_TOKENS) -> Formula:
-    """Parse a formula in these variables. Raises `Unreadable` if `text` is not one."""
+    """Parse a formula in these variables. Raises `Unreadable` if `text` is not a formula."""
     words = _TOKEN.findall(text)
     if len(words) > max_tokens:
         raise Unreadable
@@ -204,7 +204,7 @@ def parse(text: str, variables: Collection[str], max_tokens: int = MAX_TOKENS) -
         if sign is None:
             raise Unreadable
         tokens.append((sign, word))
-    tokens = [("end", ""), *reversed(tokens)]  # the next one is last
+    tokens = [("end", ""), *reversed(tokens)]  # the next token is the last item
     formula = _binary(tokens, 1, 0)
     if len(tokens) > 1:
         raise Unreadable
