@@ -39,6 +39,10 @@ RELEASES = (
 )
 
 
+def release_of(version: str) -> Release:
+    return next(each for each in RELEASES if each.version == version)
+
+
 def find_uv() -> str | None:
     """The uv that setup.sh would find: on the PATH, among the user's own programs, or in the checkout."""
     places = (Path.home() / ".local" / "bin" / "uv", ROOT / ".uv-bootstrap" / "bin" / "uv")

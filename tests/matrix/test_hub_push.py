@@ -20,7 +20,8 @@ from typing import Any
 
 import pytest
 from loopback import LoopbackServer
-from release_environments import uv
+from release_checks import run
+from release_environments import Make, release_of, uv
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
@@ -163,16 +164,9 @@ def test_the_archive_holds_the_repository_and_nothing_private(
 
 
 @pytest.mark.parametrize(
-    ("release", "module"), [("0.1.9.post3", "verifiers.scripts.eval"), ("0.3.1", "verifiers.legacy.scripts.eval")]
+    ("version", "module"), [("0.1.9.post3", "verifiers.scripts.eval"), ("0.3.1", "verifiers.legacy.scripts.eval")]
 )
-def test_vf_eval_takes_its_sizes_from_the_wheel(tmp_path: Path, release: str, module: str) -> None:
-    uv("build", "-q", "--wheel", "--out-dir", tmp_path, ROOT)
-    python = tmp_path / "venv" / "bin" / "python"
-    uv("venv", "-q", "--python", sys.executable, tmp_path / "venv")
-    needed = [f"verifiers=={release}", *map(str, tmp_path.glob("*.whl"))]
-    uv("pip", "install", "-q", "--python", python, *needed)
+def test_vf_eval_takes_its_sizes_from_the_wheel(environment: Make, tmp_path: Path, version: str, module: str) -> None:
     code = f"import json; from {module} import get_env_eval_defaults as f; print(json.dumps(f('rg-env')))"
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # the wheel, no checkout
-    command = [python, "-W", "ignore", "-c", code]
-    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, cwd=tmp_path)
+    done = run(environment(release_of(version)) / "python", "-W", "ignore", "-c", code, cwd=tmp_path)
     assert json.loads(done.stdout.splitlines()[-1]) == PROJECT["tool"]["verifiers"]["eval"]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from chat_server import ChatServer
 from release_checks import EXAMPLES, OPTIONS, REWARDS, ROLLOUTS, check, releases, run
-from release_environments import RELEASES, ROOT, Make, Release
+from release_environments import ROOT, Make, Release, release_of
 
 SCENARIO = Path(__file__).with_name("v0_scenario.py")
 ADAPTERS = [f"tests/adapters/test_{name}.py" for name in ("v0", "v0_training", "reward_errors")]
@@ -84,10 +84,9 @@ def test_v0_vf_eval(release: Release, environment: Make, server: ChatServer, exp
 @pytest.mark.parametrize("version", SUITES)
 def test_the_tests_of_the_v0_api(version: str, environment: Make, tmp_path: Path) -> None:
     """All v0 tests pass with these releases, including slow ones; none is skipped."""
-    (release,) = [release for release in RELEASES if release.version == version]
     report = tmp_path / "report.xml"
     options = ("-o", "addopts=", "--import-mode=importlib", "-p", "no:cacheprovider", "-q", f"--junitxml={report}")
-    done = run(environment(release) / "pytest", *options, *SUITES[version], cwd=ROOT, timeout=1100)
+    done = run(environment(release_of(version)) / "pytest", *options, *SUITES[version], cwd=ROOT, timeout=1100)
     assert done.returncode == 0, done.stdout + done.stderr
     (suite,) = ET.parse(report).getroot().iter("testsuite")
     assert int(suite.attrib["tests"]) > 0
