@@ -61,6 +61,7 @@ def _listed(answers: Answers) -> Sequence[str]:
     return answers.split(" | ") if isinstance(answers, str) else answers
 
 
+@cache
 def cases() -> list[tuple[str, Row]]:
     """The cases of `tests/data/answers`, each with its file and task."""
     found = []
