@@ -99,7 +99,6 @@ def test_the_audit_is_shown(rg_env: Run) -> None:
     [
         (["tasks", "leg_countin"], "unknown task 'leg_countin': did you mean 'leg_counting'"),
         (["serve", "--model", "/nowhere/at/all", "--port", "0"], "/nowhere/at/all"),
-        (["serve", "--model", "tiny", "--port", "70000"], "port 70000 is out of range"),
         (["tasks", "leg_counting", "gcd"], "expected one task, got 2"),
         (["tasks", "--show", "2"], "require a task name"),
         (["tasks", "--audit", "--measure"], "rg-env tasks has no option '--measure': `rg-env tasks --help`"),
@@ -148,16 +147,6 @@ def test_mistakes_exit_with_code_2(rg_env: Run, arguments: list[str], words: str
     assert code == 2
     assert words in errors
     assert errors.count("\n") == 1
-
-
-def test_a_folder_without_a_chat_template_is_refused(rg_env: Run, tmp_path: Path) -> None:
-    """With the remedy."""
-    for file in POLICY_DIR.iterdir():
-        if file.name != "chat_template.jinja":
-            (tmp_path / file.name).write_bytes(file.read_bytes())
-    code, _, errors = rg_env("serve", "--model", str(tmp_path), "--port", "0")
-    assert code == 2
-    assert "has no chat template" in errors
 
 
 def call(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -168,13 +168,6 @@ def test_rollouts_alone_give_figures(tmp_path: Path) -> None:
     assert any("no results file" in note for note in data["notes"])
 
 
-def test_results_that_count_other_rollouts_are_noted(tmp_path: Path) -> None:
-    folder = write_evaluation(tmp_path / "eval")
-    write_lines(folder / "rollouts.jsonl", evaluation_records()[1:])
-    notes = write_report(folder).notes
-    assert notes == ["leg_counting, base: rollouts.jsonl has 7 rollouts, but the results count 8"]
-
-
 def test_evaluations_on_other_questions_are_not_paired(tmp_path: Path) -> None:
     """The last one is shown, with a note."""
     evaluations = evaluated(0, [[True], [True]]), evaluated(4, [[True], [False], [True]])
