@@ -90,7 +90,8 @@ def note_on_model(name: str) -> str | None:
             return f"the model {shown} was not checked: it is not in the cache, and the Hub cannot be reached"
         model_info(name, timeout=5)
     except (RepositoryNotFoundError, HFValidationError):
-        raise InputError(f"there is no folder and no model {shown} on the Hub, or it is private; {LOGIN}") from None
+        remedy = f"if the model is private, {LOGIN}"
+        raise InputError(f"model.name: {shown} is neither a folder nor a model on the Hub; {remedy}") from None
     except (HfHubHTTPError, OSError) as error:
         return f"the model {shown} was not checked: {reason_of(error)}"
     return None

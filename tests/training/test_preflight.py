@@ -114,7 +114,7 @@ def test_a_dry_run_looks_the_model_up_on_the_hub(here: Path) -> None:
         assert done.returncode == 0, done.stderr
         done = train("model=me/legz", "--dry-run", **online)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "there is no folder and no model 'me/legz' on the Hub, or it is private" in done.stderr
+    assert "'me/legz' is neither a folder nor a model on the Hub; if the model is private, " in done.stderr
     done = train("model=me/legs", "--dry-run", HF_HUB_OFFLINE="1")
     assert "#   note        the model 'me/legs' was not checked: it is not in the cache, and" in done.stdout
 
