@@ -202,7 +202,7 @@ def norm(model: Any, value: float) -> dict[str, torch.Tensor]:
         (lambda m: {"model.extra.weight": torch.ones(9)}, None, "extra.weight is in the checkpoint but not in Qwen2"),
         (lambda m: {"model._orig_mod.norm.weight": torch.ones(128)}, None, f"{NORM} is in the checkpoint twice"),
         (lambda m: {"lm_head.weight": torch.ones(784, 128)}, None, "ties model.embed_tokens.weight and lm_head.weight"),
-        (lambda m: {NORM: torch.ones(128, dtype=torch.int8)}, None, "has dtype int8: quantized"),
+        (lambda m: {NORM: torch.ones(128, dtype=torch.int8)}, None, "has dtype int8, but quantized"),
     ],
 )
 def test_other_models_fail(

@@ -208,7 +208,7 @@ def test_only_the_main_process_uploads_and_only_if_asked(hub: HubServer, run: Pa
 def test_without_a_token_a_run_does_not_begin(hub: HubServer, tmp_path: Path, environ: Callable[..., None]) -> None:
     """It fails with a one-line error before the model is loaded; the doctor reports the same."""
     environ(HF_TOKEN=None)
-    with pytest.raises(InputError, match=r"^hub.enabled: .*no Hugging Face token.*: set HF_TOKEN in .env"):
+    with pytest.raises(InputError, match=r"^hub.enabled: .*no Hugging Face token.* set HF_TOKEN in .env"):
         train(f"output.dir={tmp_path / 'run'}", *HUB, "model.name=nobody/nothing")
     assert not (tmp_path / "run").exists()
     uploaded, not_uploaded = (PlannedRun(load_train_config(CONFIG, overrides)) for overrides in (HUB, ()))
