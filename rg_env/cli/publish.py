@@ -9,7 +9,7 @@ from rg_env.commands import end_signals_as_ctrl_c, require, say
 
 
 def add(commands: Any) -> None:
-    """Add the commands to the subcommands."""
+    """Add these commands to the parser."""
     export = commands.add_parser(
         "export",
         help="export a checkpoint as a Hugging Face model folder and verify it",

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def add(commands: Any) -> None:
-    """Add the commands to the subcommands."""
+    """Add these commands to the parser."""
     serve = commands.add_parser(
         "serve",
         help="serve a model over HTTP on 127.0.0.1, for any OpenAI client",
@@ -22,10 +22,12 @@ def add(commands: Any) -> None:
     )
     option = serve.add_argument
     option("--model", required=True, help="model folder, checkpoint, LoRA adapter, run, name on the Hub, or 'tiny'")
-    option("--port", type=int, default=8000, help="port; default: 8000; 0: any free port")
+    option("--port", type=int, default=8000, help="port (0 for any free port); default: 8000")
     option("--seed", type=int, help="sampling seed; default: random")
     option(
-        "--system-prompt", metavar="TEXT", help="system prompt for chats without one; default: as in training; '': none"
+        "--system-prompt",
+        metavar="TEXT",
+        help="system prompt for chats without one ('' for none); default: as in training",
     )
     serve.set_defaults(run=_serve)
 

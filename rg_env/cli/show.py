@@ -9,7 +9,7 @@ from rg_env.commands import require
 
 
 def add(commands: Any) -> None:
-    """Add the commands to the subcommands."""
+    """Add these commands to the parser."""
     plot = commands.add_parser(
         "plot",
         help="plot results files or learning curves",
@@ -23,7 +23,7 @@ def add(commands: Any) -> None:
     option(
         "files", nargs="+", type=Path, metavar="FILE", help="results files, metrics files, or their folders (see below)"
     )
-    option("--title", metavar="T", help="title of the plot; default: a generated description; '': no title")
+    option("--title", metavar="T", help="title of the plot ('' for none); default: a generated description")
     option("--rename", nargs="+", action="extend", default=[], metavar="A=B", help="label the model or run A as B")
     option(
         "--rename-file", type=Path, metavar="m.json", help='JSON file {"A": "B"} of labels; unknown names are ignored'
