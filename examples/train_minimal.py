@@ -101,7 +101,7 @@ def main() -> int:
         scale_rewards="group",  # advantages divided by the group's standard deviation
         beta=0.0,  # weight of the KL term; needs a reference model if above 0
         num_iterations=1,  # updates per batch
-        epsilon=0.2,  # clip range; no effect on the first update of a batch
+        epsilon=0.2,  # clip range, which has no effect on the first update of a batch
         seed=options.seed,
     )
     engine = EngineConfig(kind=options.engine, host=options.host, port=options.port)

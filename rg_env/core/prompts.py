@@ -27,7 +27,7 @@ def build_messages(
     Args:
         system_prompt: text for the system message, or for the user turn before or after the question. If it is None or
             empty, the user turn is just the question.
-        preamble: text at the start of the system message, which comes before a system prompt in the same message.
+        preamble: text at the start of the system message, before the system prompt if it is in the same message.
 
     Raises:
         UnknownNameError: `placement` is unknown.

@@ -74,7 +74,7 @@ def labels(tasks: Iterable[str], levels: Sequence[int]) -> dict[str, dict[str, A
 
     Raises:
         UnknownNameError: a task is unknown.
-        InputError: a task has levels, but none of `levels`.
+        InputError: a task has levels, but none of those in `levels`.
     """
     table = load_table()
     found: dict[str, dict[str, Any]] = {}

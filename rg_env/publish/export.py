@@ -394,7 +394,7 @@ def _environment(run: RunFolder, recorded: Environment) -> ReasoningGym | str:
         return "its problems need custom code (imports), which is not executed here"
     settings, rows = run.arguments()["environment"], run.manifest().get("rows")
     if rows is None or "gym" not in settings:
-        return "its problems are not rg_env's, or the run has no manifest of them"
+        return "its problems are not from rg_env, or the run has no manifest that describes them"
     try:
         env = ReasoningGym(
             gym=settings["gym"],

@@ -106,7 +106,7 @@ def own_code(run: Path) -> None:
     ("spoil", "words"),
     [
         (lambda run: shutil.rmtree(run / "eval_results"), "no known run evaluated these weights"),
-        (lambda run: (run / "manifest.json").unlink(), "its problems are not rg_env's, or the run has no manifest"),
+        (lambda run: (run / "manifest.json").unlink(), "its problems are not from rg_env, or the run has no manifest"),
         (lambda run: edited(run, no_greedy), "the run recorded no greedy answers at step 1"),
         (lambda run: edited(run, other_rows), "its problems cannot be rebuilt, because their hash differs"),
         (own_code, "its problems need custom code .imports., which is not executed here"),
