@@ -36,6 +36,8 @@ _INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 """Zero-width characters, which may surround copied text."""
 _POWER = re.compile(r"(?<=[\w)\]}])\*\*(?=[\w({+-])")
 _QUOTES = [('"', '"'), ("'", "'"), ("“", "”"), ("‘", "’"), ("„", "“"), ("«", "»")]
+_OPENING = frozenset("`\\$*_[" + "".join(start for start, _ in _QUOTES))
+"""First characters of everything an answer can be wrapped in."""
 _LABEL = re.compile(
     r"\*{0,2}(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:(?:final|correct)\s+)?answer\*{0,2}(?:\s+is\b:?|\s*[:=])\*{0,2}",
     re.IGNORECASE,
@@ -89,6 +91,8 @@ def candidates(answer: str, *, label: bool = False, quotes: bool = True, bracket
     brackets of a one-element list (`brackets`), and a preceding `The answer is` (`label`).
     """
     text = _stripped(answer)
+    if text and text[0] not in _OPENING and text[-1] != "." and not (label and _LABEL.match(text)):  # nearly all
+        return [answer] if text == answer else [answer, text]
     optional = [_without_label] * label + [_without_period]
     optional += [_without_quotes] * quotes + [_without_brackets] * brackets
     found = [answer]
@@ -238,6 +242,8 @@ def number(text: str) -> Fraction:
 
 def integer(text: str) -> int:
     """The value of a whole number such as `4` or `4.0`."""
+    if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS:  # a fast path for the cells of grids
+        return int(text)
     value = number(text)
     if value.denominator != 1:
         raise Unreadable
