@@ -16,6 +16,7 @@ import math
 import re
 import time
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,8 +49,9 @@ _SIMILAR = {"gsm8k_cot_rg": "gsm8k_rg", "llama_math": "math_rg", "llama_math_alg
 _NAMED = re.compile(r"""^["']?(?:task|group)["']?[ ]*:[ ]*["']?([^\s"'#]+)""", re.MULTILINE)
 
 
-def check_tasks(config: EvalConfig) -> None:
-    """Check the names in `external.tasks` without importing lm-eval.
+def check_tasks(config: EvalConfig) -> dict[str, str]:
+    """Check the names in `external.tasks` without importing lm-eval, and return the folder of each task that comes with
+    lm-eval.
 
     Raises:
         MissingExtraError: lm-eval is not installed.
@@ -59,19 +61,34 @@ def check_tasks(config: EvalConfig) -> None:
         raise MissingExtraError(
             f"external benchmarks need lm_eval, which is not installed: `{install_command('eval-external')}`"
         )
-    own = include_folders(config.external.include)
-    files = (file for folder in (Path(spec.origin).parent / "tasks", *own) for file in folder.rglob("*.yaml"))
-    text = "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
-    known = set(_NAMED.findall(text))
+    lm_eval_tasks, own = Path(spec.origin).parent / "tasks", include_folders(config.external.include)
+    folders = _task_folders(lm_eval_tasks)
+    known = {*folders, *(name for folder in own for name in _task_folders(folder))}
     for name in config.external.tasks:
         # The name may also be a tag, or a task in a group's list.
         mention = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])")
-        if name in known or (name not in _SIMILAR and mention.search(text)):
+        files = () if name in _SIMILAR else lm_eval_tasks.rglob("*.yaml")
+        if name in known or any(mention.search(_text(file)) for file in files):
             continue
         near = _SIMILAR.get(name) or " or ".join(nearest(name, known))
         hint = f"did you mean {near}?" if near else "`lm-eval ls tasks` lists those of lm-eval"
         where = " and ".join([f"lm-eval {version('lm_eval')}", *map(str, own)])
         raise InputError(f"external.tasks: there is no task {name!r} in {where}; {hint}")
+    return folders
+
+
+@cache
+def _task_folders(root: Path) -> dict[str, str]:
+    """Folder of each task and group defined in the task files under `root`."""
+    found: dict[str, str] = {}
+    for file in sorted(root.rglob("*.yaml")):
+        for name in _NAMED.findall(_text(file)):
+            found.setdefault(name, str(file.parent))
+    return found
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="replace")
 
 
 class Benchmark(Work):
@@ -104,10 +121,10 @@ class Benchmark(Work):
 
 class Harness:
     """lm-eval in its own process, which is stopped at the end of the `with` block. Its log, its requests and its
-    results are written to `folder`/external."""
+    results are written to `folder`/external. Raises the same errors as `check_tasks`."""
 
     def __init__(self, config: EvalConfig, folder: Path):
-        self._config, self._folder = config, folder
+        self._config, self._folder, self._known = config, folder, check_tasks(config)
 
     def __enter__(self) -> "Harness":
         (self._folder / FOLDER).mkdir(exist_ok=True)
@@ -136,6 +153,7 @@ class Harness:
             "requests": str((self._folder / REQUESTS).absolute()),
             "tasks": external.tasks,
             "include": [str(each) for each in include_folders(external.include)],
+            "folders": self._known,
             "limit": external.num_examples,
             # Models with the same system prompt get the same requests.
             "system_prompts": list(dict.fromkeys(model.system_prompt for model in models.values())),
@@ -172,12 +190,16 @@ class Harness:
         Raises:
             RGEnvError: lm-eval failed, or took too long.
         """
+        # If several model names would result in the same file name, the model's index is added.
+        names = [file_part(name) for name in self._config.models]
+        number = list(self._config.models).index(benchmark.model)
+        model = names[number] if names.count(names[number]) == 1 else f"{number}_{names[number]}"
         made, label = benchmark.answers, benchmark.label
         call = {
             "benchmark": label,
             "system_prompt": benchmark.system_prompt,
             "answers": {key: answer.text for key, answer in made.items()},
-            "output": str((self._folder / FOLDER / f"{file_part(label)}_{file_part(benchmark.model)}").absolute()),
+            "output": str((self._folder / FOLDER / f"{file_part(label)}_{model}").absolute()),
         }
         try:
             reply = self._call(call, _SCORING_S * (1 + len(made) / 1000))

@@ -2,8 +2,8 @@
 
 The process exchanges JSON values with `external`, which calls the models. No other module imports lm-eval.
 
-    {"log": file, "tasks": [names], "include": [folders], "limit": N | null, "system_prompts": [text | null],
-     "requests": file, "descriptions": {task: text that replaces the task's own}}
+    {"log": file, "tasks": [names], "include": [folders], "folders": {name: lm-eval's folder}, "limit": N | null,
+     "system_prompts": [text | null], "requests": file, "descriptions": {task: text that replaces the task's own}}
     -> {"unused": [settings of tasks that are not sent to models]}
        and in `requests`, one line per request: {"benchmark", "system_prompt", "key", "chat": messages, "sampling"}
     {"benchmark": name, "system_prompt": text | null, "answers": {key: text}, "output": file without suffix}
@@ -95,7 +95,7 @@ def main() -> None:
                 os.dup2(log, 1)
                 os.dup2(log, 2)
                 limit = call["limit"]
-                loaded = load(TaskManager(include_path=call["include"]), call["tasks"], call["descriptions"])
+                loaded = load(call["tasks"], call["include"], call["folders"], call["descriptions"])
                 reply = ask(loaded, limit, call["system_prompts"], Path(call["requests"]))
             else:
                 reply = score(loaded, limit, **call)
@@ -105,8 +105,9 @@ def main() -> None:
         parent.send(reply)
 
 
-def load(manager: TaskManager, names: list[str], descriptions: dict[str, str]) -> Loaded:
+def load(names: list[str], include: list[str], folders: dict[str, str], descriptions: dict[str, str]) -> Loaded:
     """Load benchmarks."""
+    manager = manager_for(names, include, folders)
     loaded = {name: _load(manager, name) for name in names}
     for name in descriptions.keys() & loaded.keys():
         for task in loaded[name]["tasks"].values():
@@ -163,6 +164,32 @@ def _evaluate(loaded: Loaded, limit: int | None, prompt: str | None, model: _Mod
         apply_chat_template=True,
         fewshot_as_multiturn=True,
     )
+
+
+def manager_for(names: list[str], include: list[str], folders: dict[str, str]) -> TaskManager:
+    """A `TaskManager` for the tasks and groups in `names`, and for the groups' tasks.
+
+    It indexes only the folders it needs, because indexing all 15,000 lm-eval files takes half a minute.
+    """
+    wanted = set(names)
+    while True:
+        found = {folders[name] for name in wanted if name in folders}
+        manager = TaskManager(include_path=[*sorted(found), *include], include_defaults=False)
+        index = manager.task_index
+        more = {part for name in wanted if name in index for part in _parts(index[name])} - wanted
+        if not more:
+            break
+        wanted |= more
+    complete = wanted <= {*manager.all_subtasks, *manager.all_groups}
+    return manager if complete else TaskManager(include_path=include)  # a tag, which any file may contain
+
+
+def _parts(entry: Any) -> set[str]:
+    """Names of a group's tasks."""
+    listed = (entry.cfg or {}).get("task")
+    listed = listed if isinstance(listed, list) else []
+    found = {part if isinstance(part, str) else part.get("task", part.get("group")) for part in listed}
+    return {part for part in found if isinstance(part, str)}
 
 
 def _load(manager: TaskManager, name: str) -> dict[str, Any]:

@@ -16,7 +16,10 @@ import json, sys
 from pathlib import Path
 import datasets
 from rg_env.evaluation import lm_eval_process as harness
+from rg_env.evaluation.config import eval_config_of
+from rg_env.evaluation.external import check_tasks
 
+folders = check_tasks(eval_config_of(["models=tiny", "external.tasks=gsm8k"]))
 data, calls, out = json.loads(Path(sys.argv[1]).read_text()), json.loads(sys.argv[2]), Path(sys.argv[3])
 real = datasets.load_dataset
 
@@ -28,10 +31,11 @@ def load_dataset(path=None, name=None, **options):  # the hub
     return datasets.DatasetDict({split: datasets.Dataset.from_list(rows) for split, rows in data[path].items()})
 
 datasets.load_dataset = load_dataset
-manager, found = harness.TaskManager(include_path=[sys.argv[4], str(out)]), {}
+found = {}
 for name, call in calls.items():
     try:
-        loaded = harness.load(manager, [call.get("task", name)], call.get("descriptions", {}))
+        descriptions = call.get("descriptions", {})
+        loaded = harness.load([call.get("task", name)], call["include"], folders, descriptions)
         harness.ask(loaded, None, [None], out / "requests.jsonl")
         requests = [json.loads(line) for line in (out / "requests.jsonl").read_text().splitlines()]
         texts = {each["key"]: call["answers"][each["chat"][-1]["content"].split("\n")[0]] for each in requests}
@@ -92,22 +96,24 @@ def probed(tmp_path_factory: pytest.TempPathFactory, offline: None) -> dict[str,
         "bad": {"test": [{"question": "?"}]},
     }
     (out / "data.json").write_text(json.dumps(data))
+    shipped = str(ROOT / "configs" / "lm_eval")
     letters = {f"Of {each}?": "<answer>B</answer>" for each in SUBJECTS}
     letters |= {"Of law?": "<answer>(B) yes</answer>", "Of math?": "<answer>A, B</answer>", "Of other?": "It is B."}
     calls = {
-        "gsm8k_rg": {"answers": {question: text for question, text, *_ in GSM8K}},
-        "math_rg": {"answers": {problem: text for problem, _, text in MATH}},
-        "mmlu_pro_rg": {"answers": letters},
+        "gsm8k_rg": {"include": [shipped], "answers": {question: text for question, text, *_ in GSM8K}},
+        "math_rg": {"include": [shipped], "answers": {problem: text for problem, _, text in MATH}},
+        "mmlu_pro_rg": {"include": [shipped], "answers": letters},
         "math_of_a_run": {
             "task": "math_rg",
+            "include": [shipped],
             "descriptions": {"math_rg": "Of the {{run}}."},
             "answers": {problem: text for problem, _, text in MATH},
         },
-        "mmlu_pro": {"answers": {"Question:": "<answer>B</answer> The answer is (B)."}},
-        "gsm8k_platinum_cot": {"answers": {}},
-        **{name: {"answers": {}} for name in BAD},
+        "mmlu_pro": {"include": [shipped], "answers": {"Question:": "<answer>B</answer> The answer is (B)."}},
+        "gsm8k_platinum_cot": {"include": [], "answers": {}},
+        **{name: {"include": [str(out)], "answers": {}} for name in BAD},
     }
-    given = [str(out / "data.json"), json.dumps(calls), str(out), str(ROOT / "configs" / "lm_eval")]
+    given = [str(out / "data.json"), json.dumps(calls), str(out)]
     command = [sys.executable, "-W", "ignore", "-c", _PROBE, *given]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
