@@ -84,7 +84,7 @@ def test_a_plain_vllm_server_takes_no_weights(serve: Any) -> None:
         serve(models=(200, MODELS)).info()
     whole = {"get_world_size": (200, {"world_size": 2}), "version": (200, {"version": "0.32.1"})}
     assert serve(models=(200, MODELS), **whole).info() == ServerInfo("m", 64, 2)
-    with pytest.raises(ServerError, match=r"runs vLLM 0\.11\.0: 0\.32 or later is required"):
+    with pytest.raises(ServerError, match=r"runs vLLM 0\.11\.0, but 0\.32 or later is required"):
         serve(models=(200, MODELS), **{**whole, "version": (200, {"version": "0.11.0"})}).info()
 
 
