@@ -72,7 +72,11 @@ def test_the_second_build_comes_from_disk(cache: Path) -> None:
     assert build_rows(["maze", "gcd"], "eval", 4, seed=0) == [_row("from disk")]
 
 
-@pytest.mark.parametrize("data", [b"[]", gzip.compress(b"[{]"), gzip.compress(b"[]")[:-3]])
+@pytest.mark.parametrize(
+    "data",
+    [b"[]", gzip.compress(b"[{]"), gzip.compress(b"[]")[:-3]],
+    ids=["not gzip", "not JSON", "truncated"],
+)
 def test_a_damaged_file_is_built_again(data: bytes, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Not gzip, not JSON, or truncated: one line, and the next build replaces it."""
     _store(WHAT, "mine")

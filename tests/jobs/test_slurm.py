@@ -231,6 +231,7 @@ SOME_GPUS = "GPU-aa,GPU-bb,GPU-cc,GPU-dd,4,5,6,7"
         ("an evaluation", {}, "rg-env",
          f"eval evaluation.yaml num_examples=7 serving.kind=vllm output.dir='outputs/evaluation-{JOB}' --resume"),
     ],
+    ids=lambda value: value if isinstance(value, str) and "-" not in value else "",
 )  # fmt: skip
 def test_a_job_runs_one_program(
     cluster: Cluster, name: str, variables: dict[str, str], program: str, words: str

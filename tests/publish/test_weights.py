@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoint_files import Bomb, write_distcp, write_dtensors, write_zero
+from deepspeed.runtime.zero.config import ZeroStageEnum
 from safetensors.torch import save_file
 from torch.distributed.checkpoint import metadata
 
@@ -62,6 +63,23 @@ def test_deepspeeds_shards(tmp_path: Path, stage: int, processes: int, frozen: l
     folder = write_zero(tmp_path, STATE, stage=stage, processes=processes, shared=SHARED, frozen=frozen)
     described = check("deepspeed", folder, {**STATE, "head.weight": STATE["embed.weight"]})
     assert described == f"ZeRO-{stage} shards of {processes} process{'' if processes == 1 else 'es'}"
+
+
+class ByName:
+    """A ZeRO stage as Python 3.11.0 to 3.11.3 pickles it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (ZeroStageEnum, "weights")
+
+
+def test_deepspeeds_shards_of_early_releases_of_python_311(tmp_path: Path) -> None:
+    """The stage is read, although `getattr` may not be called for anything else."""
+    folder = write_zero(tmp_path, STATE, stage=3, processes=2)
+    for file in folder.glob("*optim_states.pt"):
+        saved = torch.load(file, weights_only=False)
+        saved["optimizer_state_dict"]["zero_stage"] = ByName()
+        torch.save(saved, file)
+    assert check("deepspeed", folder, STATE) == "ZeRO-3 shards of 2 processes"
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])

@@ -23,6 +23,8 @@ DEEPSPEED_TYPES = {
     "deepspeed.utils.tensor_fragment.fragment_address",
 }
 """Classes in checkpoints of DeepSpeed 0.17 to 0.19, in addition to plain values and tensors."""
+_STAGES = ("disabled", "optimizer_states", "gradients", "weights")
+"""Names of DeepSpeed's ZeRO stages 0 to 3."""
 METADATA = ".metadata"
 
 
@@ -59,7 +61,7 @@ def safe_classes() -> list[Any]:
     stand_ins = {name: type(name.rpartition(".")[2], (_Inert,), {}) for name in DEEPSPEED_TYPES}
     stand_ins["deepspeed.runtime.zero.config.ZeroStageEnum"] = _Stage
     named = ((kind, name) for name, kind in stand_ins.items())
-    return [DeviceMesh, *own, *earlier, *named]
+    return [DeviceMesh, *own, *earlier, *named, (_member, "builtins.getattr")]
 
 
 class _Inert:
@@ -69,6 +71,13 @@ class _Inert:
 
 class _Stage(int):
     """ZeRO stage."""
+
+
+def _member(kind: object, name: object) -> _Stage:
+    """Stand in for `getattr`, by which Python 3.11.0 to 3.11.3 pickles a member of an enumeration."""
+    if kind is not _Stage or name not in _STAGES:
+        raise pickle.UnpicklingError("GLOBAL builtins.getattr")
+    return _Stage(_STAGES.index(name))
 
 
 def read_metadata(folder: Path) -> metadata.Metadata:
