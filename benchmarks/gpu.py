@@ -43,7 +43,7 @@ from rg_env.inference.embedded.engine import EmbeddedEngine  # noqa: E402
 from rg_env.inference.models import load_policy  # noqa: E402
 from rg_env.inference.protocol import Sampling  # noqa: E402
 from rg_env.training.config.grpo import GRPOConfig  # noqa: E402
-from rg_env.training.memory import ModelShape, estimate  # noqa: E402
+from rg_env.training.memory_estimate import ModelShape, estimate  # noqa: E402
 from rg_env.training.trainer import GRPOTrainer  # noqa: E402
 
 CUDA = torch.cuda.is_available()

@@ -147,7 +147,10 @@ def test_files_and_modules_in_docstrings_and_comments_exist(folder: str) -> None
 )
 def test_a_stale_reference_is_found(gone: str) -> None:
     assert stale(f"See {gone}.") == [gone.strip("`")]
-    assert stale("See `core.data.splits`, `training.memory.estimate()`, `training.max_tokens`, tests/test_ci.py.") == []
+    assert (
+        stale("See `core.data.splits`, `training.memory_estimate.estimate()`, `training.max_tokens`, tests/test_ci.py.")
+        == []
+    )
 
 
 @pytest.mark.parametrize("block", blocks("yaml"))

@@ -24,7 +24,7 @@ from rg_env.jobs.doctor.model import Model, PromptLengths, run_estimate
 from rg_env.training.config.grpo import OWNED_ELSEWHERE, GRPOConfig
 from rg_env.training.config.load import load_train_config
 from rg_env.training.config.schema import TrainConfig
-from rg_env.training.memory import ModelShape
+from rg_env.training.memory_estimate import ModelShape
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "reference"

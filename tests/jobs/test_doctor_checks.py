@@ -30,7 +30,7 @@ from rg_env.jobs.doctor.model import (
 from rg_env.jobs.launch import longest_sequence
 from rg_env.tiny import POLICY_DIR
 from rg_env.training.config.schema import EvaluationConfig
-from rg_env.training.memory import ModelShape
+from rg_env.training.memory_estimate import ModelShape
 
 GIB, MIB = 2**30, 2**20
 NO_KERNELS = "CUDA error: no kernel image is available for execution on the device"

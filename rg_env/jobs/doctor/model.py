@@ -25,7 +25,7 @@ from rg_env.tiny import POLICY_DIR, TINY
 from rg_env.training.checkpointing.files import WEIGHTS, weight_files, weights_damage, weights_problem
 from rg_env.training.config.grpo import batch_problems
 from rg_env.training.config.schema import TrainConfig
-from rg_env.training.memory import Estimate, ModelShape, estimate, largest_that_fits
+from rg_env.training.memory_estimate import Estimate, ModelShape, estimate, largest_that_fits
 from rg_env.training.preflight import own_rows
 
 _TIGHT = 0.9

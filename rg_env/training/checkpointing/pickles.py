@@ -74,7 +74,7 @@ class _Stage(int):
 
 
 def _member(kind: object, name: object) -> _Stage:
-    """Stand in for `getattr`, by which Python 3.11.0 to 3.11.3 pickles a member of an enumeration."""
+    """Replace `getattr`, which Python 3.11.0 to 3.11.3 uses to pickle a member of an enumeration."""
     if kind is not _Stage or name not in _STAGES:
         raise pickle.UnpicklingError("GLOBAL builtins.getattr")
     return _Stage(_STAGES.index(name))

@@ -23,7 +23,7 @@ from rg_env.tiny import TRAINING
 if TYPE_CHECKING:
     from rg_env.inference.models import Policy
 
-OTHER_NAMES: dict[str, Any] = load_yaml(Path(__file__).with_name("other_names.yaml").read_text(encoding="utf-8"))
+OTHER_NAMES: dict[str, Any] = load_yaml(Path(__file__).with_name("other_trainers.yaml").read_text(encoding="utf-8"))
 """Keys from other tools and earlier releases, by section, each with the advice for its error message."""
 
 OWNED_ELSEWHERE = {

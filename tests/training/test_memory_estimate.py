@@ -1,6 +1,6 @@
 """The memory formulas, from which `tools/reference_docs.py` computes a documentation page."""
 
-from rg_env.training.memory import ModelShape, estimate, largest_that_fits
+from rg_env.training.memory_estimate import ModelShape, estimate, largest_that_fits
 
 
 def test_each_term() -> None:
