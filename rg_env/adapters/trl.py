@@ -111,7 +111,8 @@ def _rollouts(prompts: Any, completions: Any, completion_ids: Any, columns: Mapp
     answers, infos = columns.get("answer"), columns.get("info")
     if answers is None or infos is None or not all(isinstance(info, Mapping) and "rg_task" in info for info in infos):
         raise InputError(
-            "the rows lack an answer or an info with 'rg_task': train and evaluate on the datasets of this environment "
+            "the rows have no 'answer' column, or no 'info' column with an 'rg_task' key: train and evaluate on the "
+            "datasets of this environment "
             "(train_dataset, eval_dataset), with remove_unused_columns=False"
         )
     tokens = [None] * len(completions) if completion_ids is None else [len(ids) for ids in completion_ids]

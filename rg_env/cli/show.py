@@ -26,7 +26,10 @@ def add(commands: Any) -> None:
     option("--title", metavar="T", help="title of the plot ('' for none); default: a generated description")
     option("--rename", nargs="+", action="extend", default=[], metavar="A=B", help="label the model or run A as B")
     option(
-        "--rename-file", type=Path, metavar="m.json", help='JSON file {"A": "B"} of labels; unknown names are ignored'
+        "--rename-file",
+        type=Path,
+        metavar="m.json",
+        help='JSON file that maps names to labels, such as {"A": "B"}; unknown names are ignored',
     )
     option("--output", type=Path, metavar="FILE", help="PNG, SVG or PDF file; default: named after the first FILE")
     plot.set_defaults(run=_plot)

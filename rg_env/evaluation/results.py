@@ -431,7 +431,7 @@ def read_results(file: str | Path) -> Results:
             raise InputError(f"{file} is not a results file from rg-env eval (results_*.json){remedy}") from error
         first = next(problems_in(Results, error))
         raise damaged(
-            Path(file), f"it is not a results file of this version: {'.'.join(first.path)} {first.message}"
+            Path(file), f"its contents do not match the current results format: {'.'.join(first.path)} {first.message}"
         ) from error
 
 

@@ -158,14 +158,15 @@ def fixed_and_swept(overrides: Sequence[str], words: Sequence[str]) -> tuple[lis
         All overrides, and the words to sweep.
 
     Raises:
-        InputError: a word is invalid, a key is given both before and after `--sweep`, or no key has several values.
+        InputError: a word is invalid, a key is given both before and after `--sweep`, or no key has more than one
+        value.
     """
     fixed = [word for word in words if len(_axis(word)[1]) == 1]
     given = {each.partition("=")[0].strip() for each in overrides}
     if twice := next((key for word in fixed if (key := word.partition("=")[0].strip()) in given), None):
         raise InputError(f"{twice} is given both inside and outside --sweep: remove one")
     if len(fixed) == len(words):
-        raise InputError(f"--sweep {shortened(words[0])}: no key has several values, such as seed=0,1,2")
+        raise InputError(f"--sweep {shortened(words[0])}: list several values for at least one key, such as seed=0,1,2")
     return [*overrides, *fixed], [word for word in words if word not in fixed]
 
 

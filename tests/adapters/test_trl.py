@@ -240,7 +240,7 @@ def test_bad_arguments_are_refused_at_once() -> None:
     ("changes", "message"),
     [
         *(
-            (changes, "lack an answer or an info with 'rg_task'.*remove_unused_columns=False")
+            (changes, "have no 'answer' column, or no 'info' column.*remove_unused_columns=False")
             for changes in ({"info": None}, {"answer": None}, {"info": [None]}, {"info": [{"task": "leg_counting"}]})
         ),
         ({"info": [{"rg_task": "leg_counting"}]}, "a row's info lacks 'config'"),

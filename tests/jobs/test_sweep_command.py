@@ -78,7 +78,7 @@ def test_a_dry_run_tells_what_has_no_effect(rg_env: Run) -> None:
         (["--sweep", "seed=0,1", "--resume", "outputs/x/checkpoint-1"], "use --resume auto for a sweep"),
         (["--sweep", "seed=0,1", "--resume", "auto"], "--resume auto needs the output folder"),
         (["training.beta=0.1", "--sweep", "seed=0,1", "training.beta=0.2"], "training.beta is given both inside and"),
-        (["--sweep", "seed=0"], "--sweep 'seed=0': no key has several values, such as seed=0,1,2"),
+        (["--sweep", "seed=0"], "--sweep 'seed=0': list several values for at least one key"),
         (["output.dir=.", "--sweep", "seed=0,1"], ". is not empty"),
         (["output.dir=.", "--sweep", "seed=0,1", "--resume", "auto"], ". does not contain a sweep"),
     ],

@@ -152,7 +152,7 @@ def test_all_files_of_an_evaluation_make_one_plot(rg_env: Run) -> None:
         ("void.json", "void.json is damaged: "),
         ("list.json", "list.json is not a results file from rg-env eval (results_*.json)\n"),
         ("empty.jsonl", "empty.jsonl has nothing to draw, because the run has not logged reward or eval/accuracy yet"),
-        ("new.json", "new.json is damaged: it is not a results file of this version: format"),
+        ("new.json", "new.json is damaged: its contents do not match the current results format: format"),
         ("zero.json", "zero.json has no answers"),
         ("a.json run/metrics.jsonl", "run/metrics.jsonl contains training metrics, but a.json contains results: plot"),
         ("b.json all.json", "b.json cannot be compared with all.json: only all.json has the task 'gcd'"),
@@ -204,7 +204,7 @@ def test_a_damaged_file_is_one_error(rg_env: Run) -> None:
         for arguments in (("plot", "r.json", "--output", "x.png"), ("report", "r.json")):
             code, _, error = rg_env(*arguments)
             assert (code, error.count("\n")) == (2, 1)
-            assert error.startswith("error: r.json is damaged: it is not a results file of this version: ")
+            assert error.startswith("error: r.json is damaged: its contents do not match the current results format: ")
 
 
 @pytest.mark.parametrize("place", ["system_prompt", "key"])

@@ -253,7 +253,7 @@ def test_nothing_to_report_is_one_line(tmp_path: Path, report: Run) -> None:
         ("bare", "contains neither a training run (metrics.jsonl, eval_results/) nor an evaluation"),
         ("sweep", "is a sweep: use `rg-env compare"),
         ("started", "contains a training run without metrics, evaluations or rollouts"),
-        ("other", "results_all_tasks_1.json is damaged: it is not a results file of this version: format"),
+        ("other", "results_all_tasks_1.json is damaged: its contents do not match the current results format: format"),
         ("none", "has no rollouts"),
         (run / "train_results.json", "is not a results file from rg-env eval"),
         (run / "rollouts.jsonl", "is part of a training run: pass its folder"),
