@@ -1,1 +1,1 @@
-"""The `rg-env` command line: argument parsing, in one module per command."""
+"""Argument parsing for the `rg-env` command line, with one module per command."""

@@ -8,7 +8,8 @@ from rg_env.errors import InputError
 
 
 def add(commands: Any) -> None:
-    """Add `rg-env doctor` to the subcommands. Options that replace a config are named after its keys."""
+    """Add `rg-env doctor` to the subcommands. Options that can be given instead of a config are named after its
+    keys."""
     doctor = commands.add_parser(
         "doctor",
         help="check that a training run can start on this machine, and print a fix for each problem",

@@ -11,7 +11,7 @@ from rg_env.errors import InputError
 
 
 def add(commands: Any) -> None:
-    """Add `rg-env eval` to the subcommands. Options that set config keys are named after them."""
+    """Add `rg-env eval` to the subcommands. Each option that sets a config key is named after that key."""
     parser = commands.add_parser(
         "eval",
         help="compare models (endpoints, checkpoints, adapters) on tasks",
@@ -49,7 +49,7 @@ def add(commands: Any) -> None:
 
 
 def gpu_numbers(text: str) -> list[int]:
-    """An argparse type: numbers separated by commas."""
+    """Argparse type for numbers separated by commas."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
         plan = [*config.plan(), f"output      {folder}", *notes]
         print(to_yaml(config.model_dump(mode="json")), "# The plan", *(f"#   {line}" for line in plan), sep="\n")
         return 0
-    require("scipy", "matplotlib", extra="eval")  # fail before any call to a model
+    require("scipy", "matplotlib", extra="eval")  # fail before calling any model
     from rg_env.evaluation.tables import print_results
 
     with end_signals_as_ctrl_c():
@@ -95,10 +95,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _taken_from_lists(given: dict[str, Any], overrides: list[str]) -> list[str]:
-    """Move `key=value` arguments out of the lists, because argparse takes every argument after `--models` as a name.
+    """Move `key=value` arguments out of the lists, because argparse treats every argument after `--models` as a name.
 
     Raises:
-        InputError: a list and an override of a single model or task are given, and one would replace the other.
+        InputError: both a list and an override for a single model or task are given, and one would replace the other.
     """
     from rg_env.evaluation.config import EvalConfig
 

@@ -53,7 +53,7 @@ def parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Nam
     """Parse the options. Everything after the first `--`, and any config overrides before it, go to `script_arguments`.
 
     Raises:
-        InputError: an argument before `--` is not an option of launch.
+        InputError: an argument before `--` is not a `launch` option.
     """
     from rg_env.jobs.launch import is_override
 
@@ -67,7 +67,7 @@ def parse(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Nam
 
 
 def shell_words(text: str) -> tuple[str, ...]:
-    """An argparse type: words as in a shell."""
+    """Argparse type for words that are separated as in a shell."""
     try:
         return tuple(shlex.split(text))
     except ValueError:
@@ -75,7 +75,7 @@ def shell_words(text: str) -> tuple[str, ...]:
 
 
 def gpus(text: str) -> tuple[str, ...]:
-    """An argparse type: the indices or UUIDs of GPUs, separated by commas."""
+    """Argparse type for GPU indices or UUIDs separated by commas."""
     names = tuple(name.strip() for name in text.split(","))
     if not all(map(_GPU.fullmatch, names)):
         raise argparse.ArgumentTypeError(f"{text!r} must be indices or UUIDs (GPU-... or MIG-...) of GPUs, such as 0,1")

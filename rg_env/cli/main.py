@@ -1,5 +1,5 @@
-"""The `rg-env` command. The modules in this folder parse the arguments of its subcommands, which the layers below
-implement.
+"""The `rg-env` command. The modules in this folder parse the arguments of its subcommands. The subcommands are
+implemented in lower layers.
 
 rg-env tasks [NAME] [--json]         list the tasks, or show one task's options and examples
 rg-env tasks --audit                 show the audit of the tasks' graders

@@ -1,4 +1,4 @@
-"""An argument parser without abbreviations that suggests the right name for an unknown option.
+"""An argument parser that rejects abbreviations and suggests the right name for an unknown option.
 
 CommandParser(prog="rg-env tasks", examples=["rg-env tasks --category logic"]).parse_known_args(...)
 """
@@ -34,21 +34,21 @@ _OTHER_NAMES = {
     "CONFIG": ("--config", "--config-file", "--config-name", "--config-path"),
     "CHECKPOINT": ("--checkpoint", "--checkpoint-dir", "--checkpoint-path", "--model-path"),
 }
-"""Earlier names of an option or positional argument, and its names in other tools."""
+"""Other names of an option or positional argument: earlier ones, and those used by other tools."""
 _ELSEWHERE = {
     "--processes": "`rg-env launch` and `accelerate launch` start several processes",
     "--gpus": "`rg-env launch` takes --gpus; otherwise set CUDA_VISIBLE_DEVICES",
     "--nodes": "`rg-env slurm --nodes N` writes a job for several nodes",
 }
-"""Options that `train` or `launch` does not have, each with what to use instead."""
+"""Options that `train` or `launch` does not have, and what to use instead."""
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser without option abbreviations.
+    """An argument parser that does not accept abbreviated options.
 
     Args:
         examples: commands shown at the end of `--help`.
-        advice: what to do about an unknown option if no name is similar. By default, see `--help`.
+        advice: hint about an unknown option if no name is similar. By default, it refers to `--help`.
     """
 
     def __init__(self, *given: Any, examples: Sequence[str] = (), advice: str = "", **options: Any):
@@ -67,7 +67,7 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument(*names, help=help, **{"type": positive, "metavar": "N", **options})
 
     def key(self, name: str, key: str, metavar: str, help: str, **options: Any) -> None:
-        """Add an option that sets a key of the config."""
+        """Add an option that sets a config key."""
         self.add_argument(name, dest=key, metavar=metavar, help=help, **options)
 
     def names(self, *names: str, help: str, metavar: str, **options: Any) -> None:
@@ -93,8 +93,8 @@ class CommandParser(argparse.ArgumentParser):
         return options, rest
 
     def error(self, message: str) -> NoReturn:
-        """If an option is misnamed, suggest the right name, because this may be why a required option is missing.
-        Otherwise, report argparse's error on one line."""
+        """Suggest the right name if an option is misnamed, which may be why a required option is missing. Otherwise,
+        report argparse's error on one line."""
         for argument in self._arguments:
             if argument.startswith("--") and self._called(argument.partition("=")[0]):
                 raise self.unknown(argument)
@@ -123,7 +123,7 @@ class CommandParser(argparse.ArgumentParser):
         return any(action.dest == dest for action in self._actions)
 
     def _called(self, flag: str) -> str | None:
-        """The equivalent of an unknown option in this command, if there is one."""
+        """This command's equivalent of an unknown option, if there is one."""
         known = [*self._option_string_actions, *(action.metavar for action in self._get_positional_actions())]
         return None if flag in known else next((name for name in _names_of(flag) if name in known), None)
 
@@ -149,13 +149,13 @@ def _names_of(flag: str) -> list[str]:
 
 
 def request_of(kind: type[T], options: argparse.Namespace) -> T:
-    """Build the dataclass `kind` from the options with the names of its fields. Lists become tuples."""
+    """Build the dataclass `kind` from the options named after its fields. Lists become tuples."""
     given = {each.name: getattr(options, each.name) for each in fields(kind) if hasattr(options, each.name)}  # type: ignore[arg-type]
     return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
 
 
 def options_of(config: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """The given options that set keys of a config, by key."""
+    """The given options that set config keys, by key."""
     heads = config.model_fields
     given = {key: value for key, value in vars(options).items() if key.partition(".")[0] in heads}
     return {key: value for key, value in given.items() if value is not None}

@@ -51,7 +51,7 @@ def _serve(options: argparse.Namespace) -> int:
 
     # The port is checked before torch is imported and the model is loaded, which may take minutes.
     config, _ = as_trained(eval_config_of([f"models={json.dumps([options.model])}", "tasks=chain_sum"]))
-    # Imported first, because it reports how to install torch if it is missing.
+    # Imported first because it reports how to install torch if it is missing.
     from rg_env.training import best_device, load_policy
 
     from rg_env.inference.embedded.engine import EmbeddedEngine  # isort: skip

@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run:
         print("\n".join(plan_lines(sweep, folder)))
         return 0
-    require("psutil", "matplotlib", "rich", extra="train")  # the comparison needs these packages only after the runs
+    require("psutil", "matplotlib", "rich", extra="train")  # checked now, but used only after the runs
     print("\n".join([plan_lines(sweep, folder)[0], *notes(sweep)]), flush=True)
     code = run_sweep(sweep, folder, again=resume_command(options.config, options.overrides, options.sweep, folder))
     if code <= 1:
@@ -74,7 +74,7 @@ def compare_runs(folder: Path) -> int:
     from rg_env.jobs.comparison import compare, print_comparison, write_comparison
 
     comparison = compare(folder)
-    try:  # written before the table is printed, because its reader may close the pipe (`| head`)
+    try:  # the files are written before the table is printed because `| head` may close the pipe
         names = write_comparison(comparison)
     finally:
         print_comparison(comparison)

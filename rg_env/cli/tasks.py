@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def records(category: str | None = None, sort: str = "category") -> list[dict[str, Any]]:
-    """One record per task, in one category or in all categories, sorted by the field `sort`.
+    """One record for each task in `category` (default: all categories), sorted by the field `sort`.
 
     Raises:
         UnknownNameError: `category` does not exist.
@@ -105,7 +105,7 @@ def table(found: Sequence[dict[str, Any]]) -> str:
 
 
 def one_task(name: str, level: int | None = None, show: int = 0, seed: int = 0) -> str:
-    """Describe one task: options, levels, audit results and `show` example rows, at `level` if given.
+    """Describe one task: options, levels, audit results and `show` example rows (at `level`, if given).
 
     Raises:
         UnknownNameError: the task does not exist.

@@ -18,7 +18,7 @@ def evaluate(
 
     Args:
         models, tasks: lists of names, or mappings keyed by name, as in an evaluation config.
-        sections: other keys of the config, such as `num_examples=50` and `sampling={"max_tokens": 512}`.
+        sections: other config keys, such as `num_examples=50` or `sampling={"max_tokens": 512}`.
 
     Raises:
         ConfigError: keys or values are invalid. All of them are reported at once. For other errors, see

@@ -75,7 +75,8 @@ class RequestsConfig(Section):
     timeout_s: parsing.Above0 = 600.0
     """Timeout per call, in seconds."""
     tries: Positive = 6
-    """Maximum number of attempts per call. Temporary errors (429, 5xx), timeouts and malformed replies are retried."""
+    """Maximum number of attempts per call. Calls are retried after temporary errors (429, 5xx), timeouts and malformed
+    replies."""
     pause_s: parsing.Above0 = 0.5
     """Seconds to wait before the second attempt. The pause doubles after each further attempt, up to 60 seconds. If the
     server requests a pause, that pause is used instead."""
@@ -104,9 +105,9 @@ class ExternalConfig(Section):
     """Names of lm-eval tasks and groups, including those that rg_env ships in `configs/lm_eval` and those in `include`.
     Only generative tasks are supported."""
     include: Text | None = None
-    """Folder with additional task files in lm-eval's format. Code that they refer to (`!function`) is executed."""
+    """Folder with additional task files in lm-eval's format. Code that the files refer to (`!function`) is executed."""
     num_examples: Positive | None = None
-    """Number of examples per benchmark task, starting with the first. Default: all examples."""
+    """Number of examples to use from each benchmark task, starting with the first. Default: all examples."""
     temperature: parsing.From0 | None = None
     """Sampling temperature. Default: the task's own setting if it has one, otherwise 0 (greedy)."""
     top_p: TopP | None = None
@@ -125,7 +126,7 @@ class EvalOutputConfig(Section):
 
 _NAME = re.compile(r"[^\s/\\\x00-\x1f][^\\\x00-\x1f]{0,119}")
 _ALL_TASKS = "all_tasks"
-"""Label in the names of files about all tasks."""
+"""Label used in the names of files that cover all tasks."""
 _MOST_ANSWERS = 10_000_000
 """Maximum number of answers per model and task. This many answers take several hundred megabytes of memory."""
 SECRET = "contains a password or a query: put the key in an environment variable and name it in key_variable"
@@ -138,8 +139,8 @@ def split_address(text: str) -> dict[str, str]:
 
 
 def name_of(text: str) -> str:
-    """A model's default name, which is the name of its folder (for a checkpoint, RUN/CHECKPOINT), or the model as
-    given."""
+    """A model's default name: the name of its folder (RUN/CHECKPOINT for a checkpoint), or the model as given if it is
+    not a folder."""
     model = split_address(text)["model"]
     parts = Path(model).parts
     if len(parts) > 1 and checkpoint_step(Path(parts[-1])) is not None:
@@ -148,8 +149,8 @@ def name_of(text: str) -> str:
 
 
 def run_of(model: str) -> RunFolder | None:
-    """The training run that a model folder belongs to, which is the folder itself, its parent, or `run/` in a model
-    that `rg-env push` published. None for other models."""
+    """The training run that a model folder belongs to, or None if there is none. The run is in the folder itself, in
+    its parent, or in `run/` if the model was published by `rg-env push`."""
     folder = Path(model)
     if not os.path.isdir(model) or not (
         RunFolder.is_run(folder) or any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
@@ -161,7 +162,7 @@ def run_of(model: str) -> RunFolder | None:
 
 def _url_problem(url: str) -> str | None:
     """The reason why `url` is not a valid endpoint, or None if it is."""
-    if {"@", "?", "#"} & set(url):  # this may be part of a secret, which would be written to all output files
+    if {"@", "?", "#"} & set(url):  # these may be part of a secret, which would be written to all output files
         return SECRET
     try:
         parts = urlsplit(url)
@@ -192,9 +193,10 @@ class EvalModel(Section):
     """URL of an OpenAI-compatible endpoint, such as http://127.0.0.1:8000/v1. Default: the model runs on this machine.
     """
     key_variable: Text | None = None
-    """Environment variable with the endpoint's API key. Default: OPENAI_API_KEY, or no key for local endpoints."""
+    """Environment variable that contains the endpoint's API key. Default: OPENAI_API_KEY, or no key for local
+    endpoints."""
     system_prompt: str | None = None
-    """System prompt for this model, which replaces `prompt.system_prompt`. An empty text means no system prompt."""
+    """System prompt to use for this model instead of `prompt.system_prompt`. An empty string means no system prompt."""
     price: Price | None = None
     """Token prices, used to compute costs."""
 
@@ -211,7 +213,7 @@ class EvalTask(parsing.TaskOptions):
 
 
 class PublishedRow(Section):
-    """A row has the models' accuracies on one task, or their means over several tasks."""
+    """Each row contains the models' accuracies on one task, or their mean accuracies over several tasks."""
 
     tasks: Annotated[list[Text], Field(min_length=1)] | None = None
     """Tasks or labels to average the accuracies over. Default: the task or label with the same name as the row."""
@@ -231,8 +233,8 @@ class PublishedTable(Section):
     tolerance: parsing.Share
     """Maximum difference between two accuracies that count as equal. 0.05 is five percentage points."""
     num_examples: Positive | None = None
-    """Number of distinct questions per task behind each accuracy. By default, it is unknown and accuracies are treated
-    as exact."""
+    """Number of distinct questions per task that each accuracy is based on. If omitted, the accuracies are treated as
+    exact."""
     rows: Annotated[dict[str, PublishedRow], Field(min_length=1)]
     """Published accuracies, by task or by a name of your choice."""
 
@@ -279,11 +281,11 @@ class EvalConfig(Section):
     """Models to evaluate."""
     tasks: dict[str, EvalTask] = Field(default_factory=dict)
     """Tasks to evaluate on. The name of a category selects all of its tasks. Default: no tasks if there are external
-    benchmarks or `data`. Otherwise, the evaluation tasks and data of a model's training run are used, with the run's
+    benchmarks or `data`. Otherwise, the evaluation tasks and data from a model's training run are used, with the run's
     number of questions and sampling settings."""
     data: DataConfig | None = None
-    """Your own questions and answers, in addition to tasks or instead of them. `eval_seed` selects `num_examples` of
-    the rows, as in training. Rows a checkpoint was trained on are skipped for that checkpoint."""
+    """Your own questions and answers, in addition to tasks or instead of them. As in training, `eval_seed` determines
+    which `num_examples` rows are selected. Rows that a checkpoint was trained on are skipped for that checkpoint."""
     num_examples: Positive = 100
     """Number of distinct questions for each task and for `data`. A task can set its own `num_examples`."""
     rollouts_per_example: Positive = 1
@@ -291,17 +293,17 @@ class EvalConfig(Section):
     greedy: bool = False
     """Whether to also generate one greedy answer per question."""
     eval_seed: parsing.Seed = 0
-    """Seed that determines the questions, including the rows selected from `data`. Default: the seed of a model's
+    """Seed that determines the questions, including the rows selected from `data`. Default: the seed from a model's
     training run if there is one, otherwise 0."""
     split_by: SplitBy = "problem"
-    """Rule that assigns questions to the evaluation split, like `splits.by` in training. Default: the rule of a model's
-    training run. Problems (or questions) that a checkpoint was trained on are skipped for that checkpoint, and their
-    number is reported."""
+    """Rule that assigns questions to the evaluation split, like `splits.by` in training. Default: the rule used in a
+    model's training run. Problems (or questions) that a checkpoint was trained on are skipped for that checkpoint, and
+    their number is reported."""
     seed: parsing.Seed = 0
-    """Sampling seed for models served by the embedded engine. Default: the seed of a model's training run."""
+    """Sampling seed for models served by the embedded engine. Default: the seed from a model's training run."""
     grading: Literal["hardened", "partial", "upstream"] = "hardened"
-    """How answers to tasks are graded, as in training. Default: the setting of a model's training run if there is one,
-    otherwise "hardened"."""
+    """How answers to tasks are graded, as in training. Default: the setting from a model's training run if there is
+    one, otherwise "hardened"."""
     prompt: parsing.PromptConfig = parsing.PromptConfig()
     rewards: parsing.Rewards = Field(default_factory=parsing.default_rewards)
     """Rewards by name. The reported reward is their weighted sum."""
@@ -346,7 +348,7 @@ class EvalConfig(Section):
 
     @property
     def data_name(self) -> str | None:
-        """Name of `data` in results, or None without data."""
+        """Name of `data` in results, or None if there is no data."""
         return self.data.name if self.data else None
 
     @property
@@ -427,7 +429,8 @@ def _by_name(tasks: Any) -> dict[str, Any]:
 
 
 def _take_held_out(document: Document) -> None:
-    """Treat tasks under `evaluation` (in files of held-out tasks for training configs) like tasks under `tasks`."""
+    """Treat tasks under `evaluation` like tasks under `tasks`. Files of held-out tasks for training use
+    `evaluation`."""
     held_out = document.get(("evaluation",))
     if not isinstance(held_out, dict) or [*held_out] != ["tasks"]:
         return
@@ -481,10 +484,10 @@ def _without_unmeasured(config: EvalConfig) -> EvalConfig:
 
 
 def _known(file_alone: Document) -> tuple[set[str], set[str]]:
-    """Names of the models and of the tasks in a config file, including those that it sets to null."""
+    """Names of the models and names of the tasks in a config file, including entries that it sets to null."""
     models, tasks = ({path[1] for path in file_alone.nulls if path[:-1] == (key,)} for key in ("models", "tasks"))
     given = {key: value for key in ("models", "tasks", "data") if (value := file_alone.get((key,))) is not None}
-    with contextlib.suppress(ConfigError):  # a section may be invalid, because the command line may replace it
+    with contextlib.suppress(ConfigError):  # an invalid section is allowed here: the command line may replace it
         alone = parse_config(Document({"models": {"": TINY}, **given}, file_alone.file), EvalConfig)
         return models | {*alone.models}, tasks | {*alone.names}
     return models, tasks
@@ -566,8 +569,8 @@ def _external(config: EvalConfig) -> Iterator[Problem]:
 
 
 def _published(config: EvalConfig, document: Document, file_alone: Document) -> Iterator[Problem]:
-    """Check for published accuracies of unknown tasks or models. Tasks and models that are in the config file but left
-    out by the command line are allowed, unless the accuracies themselves are from the command line."""
+    """Check for published accuracies that refer to unknown tasks or models. Tasks and models that are in the config
+    file but left out by the command line are allowed, unless the accuracies themselves are from the command line."""
     known_models, known_tasks = _known(file_alone)
     for table, each in config.published.items():
         for row, figures in each.rows.items():

@@ -1,11 +1,11 @@
-"""External benchmarks, which are tasks from lm-evaluation-harness that are sent to the models like rg_env's own tasks.
+"""External benchmarks: tasks from lm-evaluation-harness, sent to the models in the same way as rg_env's own tasks.
 
     with Harness(config, folder) as harness:
         benchmarks = harness.prepare()                # lm-eval's requests, which do not need a model
         ...                                           # `runner.ask_all` sends them to the models
         results = [harness.score(each) for each in benchmarks]
 
-lm-eval prepares the requests and grades the answers, in its own process (`lm_eval_process`). It does not call models,
+lm-eval prepares the requests and grades the answers in its own process (`lm_eval_process`). It does not call models,
 because its client for chat endpoints sends stop sequences and seeds that some servers reject, ends the evaluation at
 the first call that fails permanently, and cannot resume. Instead, rg_env calls the models, with the same retries and
 API keys as for its own tasks, and appends each answer to `external/answers.jsonl` immediately. lm-eval then truncates
@@ -40,12 +40,13 @@ FOLDER = "external"
 LOG, REQUESTS = f"{FOLDER}/lm_eval.log", f"{FOLDER}/requests.jsonl"
 _SHIPPED = Path("configs") / "lm_eval"
 _SCORING_S = 600.0
-"""Time limit in seconds for grading one model's answers, plus as many seconds for every 1,000 answers. A limit is
-needed because simplifying a mathematical answer may never end."""
+"""Time limit for grading one model's answers, in seconds. It is extended by the same amount for every 1,000 answers. A
+limit is needed because simplifying a mathematical answer might never finish."""
 
 
 _SIMILAR = {"gsm8k_cot_rg": "gsm8k_rg", "llama_math": "math_rg", "llama_math_algebra": "math_rg"}
-"""Tasks in the Reasoning Gym paper that lm-eval does not have, and similar tasks with other prompts."""
+"""Tasks from the Reasoning Gym paper that lm-eval does not have, each with a similar task that has a different
+prompt."""
 _NAMED = re.compile(r"""^["']?(?:task|group)["']?[ ]*:[ ]*["']?([^\s"'#]+)""", re.MULTILINE)
 
 
@@ -92,7 +93,7 @@ def _text(file: Path) -> str:
 
 
 class Benchmark(Work):
-    """One model on one benchmark, with a key for each of lm-eval's requests.
+    """One model's work on one benchmark, with a key for each of lm-eval's requests.
 
     Args:
         system_prompt: the model's own system prompt.
@@ -120,8 +121,8 @@ class Benchmark(Work):
 
 
 class Harness:
-    """lm-eval in its own process, which is stopped at the end of the `with` block. Its log, its requests and its
-    results are written to `folder`/external. Raises the same errors as `check_tasks`."""
+    """lm-eval in its own process, which is stopped at the end of the `with` block. Its log, requests and results are
+    written to `folder`/external. Raises the same errors as `check_tasks`."""
 
     def __init__(self, config: EvalConfig, folder: Path):
         self._config, self._folder, self._known = config, folder, check_tasks(config)
@@ -176,8 +177,8 @@ class Harness:
         ]
 
     def _descriptions(self) -> dict[str, str]:
-        """The configured prompt, for each benchmark that rg_env ships. Empty if no prompt is configured, because the
-        benchmarks then use the prompt from the Reasoning Gym paper's training runs."""
+        """The configured prompt for each benchmark that rg_env ships. Empty if no prompt is configured. In that case,
+        the benchmarks use the prompt from the Reasoning Gym paper's training runs."""
         prompt = self._config.prompt
         if "system_prompt" not in prompt.model_fields_set:
             return {}
@@ -256,7 +257,7 @@ def sampling_of(config: EvalConfig, of_task: dict[str, Any]) -> Sampling:
 
 
 def include_folders(given: str | None) -> list[Path]:
-    """Folders of task files in addition to lm-eval's own, which are those that rg_env ships, and `given`."""
+    """Folders of task files in addition to lm-eval's own: the folder that rg_env ships and, if given, `given`."""
     package = Path(rg_env.__file__).parent
     shipped = package / _SHIPPED  # where it is in a wheel
     if not shipped.is_dir():

@@ -11,7 +11,8 @@ The process exchanges JSON values with `external`, which calls the models. No ot
     -> {"error": one line} instead of either
 
 lm-eval's evaluation runs twice. The first run is stopped when it calls the model. In the second run, that call returns
-the answers. This process does not have API keys, and does not run code written by models (lm-eval rejects such tasks).
+the answers. This process does not have API keys and does not run code written by models (lm-eval rejects tasks that
+require it).
 """
 
 import hashlib
@@ -169,7 +170,7 @@ def _evaluate(loaded: Loaded, limit: int | None, prompt: str | None, model: _Mod
 def manager_for(names: list[str], include: list[str], folders: dict[str, str]) -> TaskManager:
     """A `TaskManager` for the tasks and groups in `names`, and for the groups' tasks.
 
-    It indexes only the folders it needs, because indexing all 15,000 lm-eval files takes half a minute.
+    It indexes only the folders it needs because indexing all 15,000 lm-eval files takes half a minute.
     """
     wanted = set(names)
     while True:
@@ -181,7 +182,7 @@ def manager_for(names: list[str], include: list[str], folders: dict[str, str]) -
             break
         wanted |= more
     complete = wanted <= {*manager.all_subtasks, *manager.all_groups}
-    return manager if complete else TaskManager(include_path=include)  # a tag, which any file may contain
+    return manager if complete else TaskManager(include_path=include)  # a name is a tag, which any file may contain
 
 
 def _parts(entry: Any) -> set[str]:

@@ -71,7 +71,7 @@ class Endpoint:
     key: str
     ssl: ssl.SSLContext
     folds: bool
-    """Whether to merge system messages into the first user message, because the chat template does not support them."""
+    """Whether the chat template does not support system messages, so they are merged into the first user message."""
 
     def client(self) -> httpx.AsyncClient:
         """A new HTTP client for a series of calls. A client shared by concurrent calls would be slow, because its pool
@@ -89,7 +89,7 @@ class Endpoint:
         """Send a request and return the reply, or the error of the last attempt.
 
         Raises:
-            EndpointFailed: all other calls would fail, too.
+            EndpointFailed: all other calls would also fail.
         """
         messages = fold_system(request.prompt) if self.folds else request.prompt
         settings = {name: getattr(request.sampling, name) for name in ("temperature", "top_p", "max_tokens")}
@@ -98,7 +98,7 @@ class Endpoint:
         for number in range(1, tries + 1):
             pause = min(self.config.pause_s * 2 ** (number - 1), _LONGEST_PAUSE_S)
             try:
-                # httpx's timeout does not stop a server that sends one byte per minute
+                # a server that sends one byte per minute never triggers httpx's timeout
                 async with asyncio.timeout(timeout_s):
                     response = await client.post("chat/completions", json=body)
                 value = self._json(response)
@@ -134,7 +134,7 @@ class Endpoint:
             raise InputError(f"{self.url} rejects the key: HTTP 401")
         try:
             names = [each["id"] for each in self._json(response)["data"] if isinstance(each["id"], str)]
-        except (_Damaged, LookupError, TypeError):  # without a usable list, a wrong name makes the first call fail
+        except (_Damaged, LookupError, TypeError):  # if the list is unusable, the first call reveals a wrong name
             return
         # Some servers list "models/NAME" but accept NAME.
         if names and not any(each == self.served_name or each.endswith(f"/{self.served_name}") for each in names):
@@ -161,7 +161,7 @@ class _Damaged(Exception):
 
 def _reply_in(value: Any) -> Reply:
     choices = value.get("choices") if isinstance(value, dict) else None
-    if not isinstance(choices, list) or not choices:  # some services report errors with the status 200
+    if not isinstance(choices, list) or not choices:  # some services report errors with status 200
         error = _message_in(value)
         raise _Damaged(f"the reply has no choice{f': {error}' if error else ''}")
     choice = choices[0] if isinstance(choices[0], dict) else {}
@@ -209,7 +209,8 @@ def _is_here(url: str) -> bool:
 
 
 def key_of(model: EvalModel) -> str:
-    """The API key of an endpoint, from the environment. Empty for an endpoint on this machine without `key_variable`.
+    """The API key of an endpoint, from the environment. Empty for an endpoint on this machine if `key_variable` is not
+    set.
 
     Raises:
         InputError: the key is missing or malformed.
@@ -223,7 +224,7 @@ def key_of(model: EvalModel) -> str:
             f"{url}: the environment variable {variable} is not set: set it to the endpoint's key, or name another one "
             "in key_variable"
         )
-    # Checked here, because httpx's error would contain the key.
+    # Checked here because httpx's error would contain the key.
     if not (key.isascii() and key.isprintable() and key == key.strip()):
         raise InputError(
             f"{url}: the key in {variable} has spaces around it, a line break or invalid characters: set the variable "
@@ -258,7 +259,7 @@ class LocalModel:
     def replies(self, requests: Sequence[Request]) -> Iterator[list[tuple[int, Reply]]]:
         """Yield batches of (request index, reply).
 
-        The engine would form the same batches if it got all requests at once, so batching here does not change the
+        The engine would form the same batches if it received all requests at once, so batching here does not change the
         answers. Errors raised by the engine are propagated.
         """
         by_sampling: dict[Sampling, list[tuple[list[int], int]]] = {}
@@ -341,7 +342,7 @@ def require_torch() -> None:
 
 
 def base_model(name: str) -> str | None:
-    """The base model of the LoRA adapters in the folder `name`, or None if the folder does not contain adapters.
+    """The base model for the LoRA adapters in the folder `name`, or None if the folder does not contain adapters.
 
     Raises:
         InputError: the adapters do not name their base model.
@@ -406,7 +407,7 @@ async def serving(name: str, gpu: str | None, folder: Path, config: EvalConfig) 
             raise ServerError(f"vLLM for {name} {what}: see {log}") from error
         yield f"http://{HOST}:{port}/v1", served
     finally:
-        # This does not run in a thread, so that Ctrl-C does not interrupt it.
+        # Not run in a thread, where Ctrl-C could interrupt it.
         group.end(lambda: _GRACE_S)
 
 
@@ -425,7 +426,7 @@ def _command(name: str, gpu: str | None, port: int, config: EvalConfig) -> tuple
 
 
 def _rank_bound(folder: str) -> int:
-    """The value of `--max-lora-rank` for the adapters in `folder`."""
+    """The value of `--max-lora-rank` to use for the adapters in `folder`."""
     config = json.loads((Path(folder) / "adapter_config.json").read_text(encoding="utf-8"))
     rank = max([config.get("r") or 0, *(config.get("rank_pattern") or {}).values()])
     return next((bound for bound in _LORA_RANKS if bound >= rank), _LORA_RANKS[-1])

@@ -5,8 +5,8 @@
 
 GRPO learns from groups with both right and wrong answers ("groups that teach"). A task that is always or never solved
 does not have such groups. If a constant answer is right just as often as the model's answers, the model may learn to
-give only that answer. Of the levels that are solved 10 to 80% of the time, and more often than by the best constant
-answer, the one with the most groups that teach is the level to start with.
+give only that answer. The level to start with is the one with the most groups that teach, among the levels whose solve
+rate is 10 to 80% and above the accuracy of the best constant answer.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ LEAST_QUESTIONS = 16
 """Minimum number of questions for a verdict. If ten of ten questions are unsolved, the true solve rate may still be up
 to 28%."""
 SOLVED = (0.1, 0.8)
-"""Lower and upper bound of the share of right answers at trainable levels."""
+"""Lower and upper bounds on the fraction of right answers at trainable levels."""
 LEAST_INFORMATIVE = 0.15
 """Minimum fraction of groups with right and wrong answers. Below it, most rollouts do not provide a learning signal."""
 FLOOR = 0.2
@@ -165,7 +165,7 @@ def _probed(name: str, results: TaskResults, model: str) -> Probed:
     result = results.models[model]
     groups, scores = result.correct.values(), result.scores
     informative = sum(len(set(group)) > 1 for group in groups) / len(groups)
-    # With few questions, two equal gold answers make a constant answer look good by chance, so the shipped
+    # With few questions, two equal gold answers can make a constant answer look good, so the shipped
     # figure is preferred.
     floor = known.constant if (known := audit.kept().get(task)) else results.floor
     return Probed(
@@ -196,8 +196,8 @@ def _verdict(questions: int, solved: float, interval: tuple[float, float], infor
 
 
 def starts(found: Iterable[Probed]) -> dict[str, Probed]:
-    """Level to start with, by task. This is the trainable level with the most groups that teach, or the hardest of
-    several such levels."""
+    """Level to start with, by task. This is the trainable level with the most groups that teach, or the hardest of them
+    if several are tied."""
     best: dict[str, Probed] = {}
     for each in found:
         if each.verdict == "trainable" and each.informative >= getattr(best.get(each.task), "informative", 0.0):

@@ -4,9 +4,10 @@
     work = TaskWork("tiny", questions, Sampling(), times=4)
     work.take(replies, work.rollouts(replies))            # score the replies, and add their records
 
-A `Work` is one model on a task's questions (`TaskWork`) or an external benchmark (`external.Benchmark`), with the
-answers so far. `rg-env eval` appends each answer's record to the work's file as soon as it is scored. Results are
-computed only from these records, so an interrupted evaluation can resume with the missing answers. Record format:
+A `Work` object represents one model's work on a task's questions (`TaskWork`) or on an external benchmark
+(`external.Benchmark`), including the answers so far. `rg-env eval` appends each answer's record to the work's file as
+soon as it is scored. Results are computed only from these records, so an interrupted evaluation can resume with the
+missing answers. Record format:
 
 {"model", "draw": "sampled" or "greedy", "part", "task": name or label, "level", "row": hash of the question, "problem":
  index of the question, "rollout": index of the answer, "question", "answer": gold answer, "completion", "reasoning",
@@ -59,7 +60,7 @@ class Questions:
     part: Part | None = None
     """The questions' role in a training run, or None outside a training run."""
     label: str | None = None
-    """Name for reports, or None if each row is reported under its task."""
+    """Name used in reports, or None if each row is reported under its task."""
     floor: float | None = None
     """Accuracy of the best constant answer, or None if it was not measured."""
     task: str | None = None
@@ -87,7 +88,7 @@ class Questions:
 
     @property
     def name(self) -> str:
-        """Name for reports."""
+        """Name used in reports."""
         return self.label or self.task or task_of(self.rows[0]["info"])
 
     def by_task(self) -> "list[Questions]":
@@ -132,7 +133,7 @@ def question_of(row: Row) -> str:
 
 def own_rows(env: Environment) -> dict[str, list[str]] | None:
     """Hashes of the user's own rows for a run's manifest: one for each training question, and one for each evaluation
-    question with its answer, in order. None for generated rows, whose own manifest has the hashes."""
+    question with its answer, in order. None for generated rows, whose hashes are in their own manifest."""
     if env.manifest is not None:
         return None
     train = [question_hash(question_of(row)) for row in env.train_rows]
@@ -219,7 +220,7 @@ class Answer(NamedTuple):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     text: str | None = None
-    """The answer's text, only for external benchmarks, which are graded at the end."""
+    """The answer's text. Set only for external benchmarks, which are graded at the end."""
     error: str | None = None
     """Reason why the call failed."""
 
@@ -252,7 +253,7 @@ class Reply:
     model: str | None = None
     """Name of the model, as reported by the server."""
     token_ids: Sequence[int] = ()
-    """Ids of the sampled tokens, only for models in this process."""
+    """IDs of the sampled tokens. Set only for models in this process."""
     logprobs: Sequence[float] = ()
     """Log-probabilities of the sampled tokens."""
     error: str | None = None
@@ -262,7 +263,7 @@ class Reply:
 
 
 class Work(ABC):
-    """One model on a task or a benchmark, with the answers so far by key."""
+    """One model's work on a task or a benchmark, with the answers so far by key."""
 
     file: str
     """Name of the records file in the evaluation folder."""

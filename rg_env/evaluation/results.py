@@ -30,12 +30,12 @@ from rg_env.errors import InputError
 from rg_env.inference import protocol
 
 Interval = Annotated[tuple[float, float], Strict(False)]
-"""Lower and upper end of a 95% confidence interval. The type is not strict, because JSON has the interval as a list."""
+"""Lower and upper end of a 95% confidence interval. The type is not strict because intervals are lists in JSON."""
 Part = Literal["training", "held_out", "labelled"]
 """Role of a task in a training run: trained on, held out, or reported under a label and excluded from all overall
 figures."""
 SUFFIXES = {"held_out": " (held out)", "labelled": " (label)"}
-"""Suffixes of task names in plots and reports, by the task's part."""
+"""Suffixes of task names in plots and reports, by the task's role."""
 
 
 MEANS = {"accuracy": "correct", "greedy_accuracy": "correct", "reward": "reward", "greedy_reward": "reward",
@@ -92,13 +92,13 @@ class Sampling(protocol.Sampling):
 
 
 class Accuracy(Record):
-    """The mean accuracy, with confidence intervals for it and for other means."""
+    """The mean accuracy, and confidence intervals for it and for other means."""
 
     accuracy: Share | None
     """Mean accuracy, or None if the environment does not have an accuracy metric."""
     intervals: dict[str, Interval]
-    """Intervals of the means, by name. Means that are None do not have an interval. For a single question, mean rewards
-    and token counts do not have one, either."""
+    """Intervals of the means, by name. Means that are None do not have an interval. If there is only one question,
+    neither do mean rewards and token counts."""
 
     @property
     def measured(self) -> tuple[float, Interval]:
@@ -111,8 +111,9 @@ class Accuracy(Record):
 class Scores(Accuracy):
     """Means over all answers to `n` questions, with standard errors and intervals clustered by question.
 
-    A call that failed permanently counts as a wrong answer. A mean without values is None, for example if the
-    environment does not have an accuracy metric, there are no greedy answers, or the server does not report tokens.
+    A call that failed permanently counts as a wrong answer. A mean is None if there are no values to average, for
+    example if the environment does not have an accuracy metric, there are no greedy answers, or the server does not
+    report tokens.
     """
 
     n: int
@@ -147,12 +148,12 @@ class Scores(Accuracy):
 
 
 class Usage(Record):
-    """Number of tokens and their cost."""
+    """Token counts and their cost."""
 
     prompt_tokens: int | None
     completion_tokens: int | None
     cost: float | None
-    """Cost in the currency of the configured prices, or None without prices or token counts."""
+    """Cost in the currency of the configured prices, or None if prices or token counts are missing."""
 
 
 class ModelResult(Record):
@@ -163,7 +164,7 @@ class ModelResult(Record):
     kind: Literal["endpoint", "hub", "folder", "adapter", "tiny"]
     engine: Literal["endpoint", "embedded", "vllm"]
     system_prompt: str | None
-    """The model's own system prompt, or None if it is the task's."""
+    """The model's own system prompt, or None if the model uses the task's."""
     scores: Scores
     usage: Usage
     correct: dict[str, list[bool]]
@@ -172,7 +173,7 @@ class ModelResult(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Paired(Difference):
-    """Paired comparison of two models on the same questions, as the accuracy of `a`, the later model, minus that of
+    """Paired comparison of two models on the same questions: the accuracy of `a` (the later model) minus that of
     `b`."""
 
     a: str
@@ -194,16 +195,16 @@ class PublishedFigure(Record):
     model: str
     published: Share
     published_n: int | None
-    """Number of distinct questions behind the published accuracy, or None if it is unknown."""
+    """Number of distinct questions that the published accuracy is based on, or None if it is unknown."""
     ours: Share
     interval: Interval
     """Interval of our accuracy."""
     n: int
-    """Number of distinct questions behind our accuracy."""
+    """Number of distinct questions that our accuracy is based on."""
     difference: float
     """Our accuracy minus the published one."""
     difference_interval: Interval
-    """Interval of the difference, given the sizes of both samples."""
+    """Interval of the difference, taking into account the sizes of both samples."""
     tolerance: Share
     verdict: Verdict
     """Whether the difference is within the tolerance, within chance (larger than the tolerance, but its interval
@@ -253,8 +254,8 @@ class BenchmarkScore(Record):
     value: float
     stderr: float | None
     interval: Interval | None
-    """Interval derived from `stderr`, which is a Wilson interval for shares (`core.statistics.error_interval`). None
-    without `stderr`."""
+    """Interval derived from `stderr`, or None if `stderr` is missing. For proportions, it is a Wilson interval (see
+    `core.statistics.error_interval`)."""
     n: int
     """Number of documents."""
     num_fewshot: int | None
@@ -287,8 +288,8 @@ class ModelSummary(Accuracy):
     usage: Usage
     failed: int
     parts: dict[Part, Scores] = Field(default_factory=dict)
-    """Scores over all questions from the training tasks and over those from the held-out tasks, only for a training
-    run."""
+    """Scores over all questions from the training tasks, and scores over all questions from the held-out tasks. Set
+    only for a training run."""
 
 
 class Results(Record):
@@ -299,7 +300,7 @@ class Results(Record):
     """Time of creation, ISO 8601 in UTC."""
     versions: dict[str, str]
     step: int | None = None
-    """Number of optimizer steps before this evaluation, only for a training run."""
+    """Number of optimizer steps before this evaluation. Set only for a training run."""
     environments: list[Environment] = Field(default_factory=list)
     """Environments that provided the questions."""
     notes: list[str] = Field(default_factory=list)
@@ -308,13 +309,13 @@ class Results(Record):
     """Results by task. Like `models` and `comparisons`, it is empty if there are only external benchmarks."""
     models: dict[str, ModelSummary]
     comparisons: list[Paired]
-    """Comparisons between all pairs of models by macro average, where `n` is the number of questions."""
+    """Comparisons between all pairs of models by macro average. `n` is the number of questions."""
     published: list[PublishedFigure] = Field(default_factory=list)
     """Published accuracies in the config, compared with ours."""
     external: list[ExternalResult] = Field(default_factory=list)
     """Results of all models on all external benchmarks."""
     rollouts: list[dict[str, Any]] = Field(default_factory=list)
-    """Records of the answers, only for a training run. Other evaluations store them in rollouts.jsonl."""
+    """Records of the answers. Set only for a training run. Other evaluations store them in rollouts.jsonl."""
 
     @property
     def overlap_is_known(self) -> bool:
@@ -350,8 +351,8 @@ class Results(Record):
         return next(iter(self.models.values())).parts.get(part)
 
     def accuracies(self) -> dict[str, tuple[Scores, float, Interval]]:
-        """A training run's measured accuracies with their intervals, and the scores that contain them: "sampled" and
-        "greedy" on the training tasks, and "held-out tasks"."""
+        """A training run's measured accuracies, each with its interval and the scores that contain it. The keys are
+        "sampled" and "greedy" for the training tasks, and "held-out tasks"."""
         overall, held_out = self.overall(), self.overall("held_out")
         found = {"sampled": (overall, "accuracy"), "greedy": (overall, "greedy_accuracy")}
         found |= {"held-out tasks": (held_out, "accuracy")}
@@ -436,7 +437,8 @@ def read_results(file: str | Path) -> Results:
 
 
 def results_files(folder: Path) -> list[Path]:
-    """Files with the results of all tasks in an evaluation folder, newest first; their names contain the time."""
+    """Files in an evaluation folder that contain the results of all tasks, newest first. Their names contain the
+    time."""
     return sorted(folder.glob("results_all_tasks_*.json"), reverse=True)
 
 
@@ -469,7 +471,7 @@ def merged(files: Mapping[str, Results]) -> Results:
             have different results under the same model name.
     """
     tasks: dict[str, TaskResults] = {}
-    first: dict[str, str] = {}  # the file that each task is from
+    first: dict[str, str] = {}  # the file that each task comes from
     for file, results in files.items():
         if not any(model.scores.n for task in results.tasks.values() for model in task.models.values()):
             only = " except to external benchmarks, which cannot be plotted" if results.external else ""

@@ -10,7 +10,7 @@ external/             answers to external benchmarks, and lm-eval's own results
 results_*.json, summary.md, comparison_*.png, summary_*.png
 
 Endpoints are called in parallel, each with its own limit on concurrent calls. Models in this process take turns. vLLM
-serves each model on its own GPU, and an idle GPU also serves the model with the most work left.
+serves each model on its own GPU, and a GPU that becomes idle helps to serve the model with the most work left.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ def run_evaluation(config: EvalConfig, *, resume: bool = False) -> tuple[Results
         asked += benchmarks
         with Bars(asked) as bars:
             run = asyncio.run(ask_all(config, folder, asked, bars.show))
-        stack.callback(_print_notes, run)  # printed after the files are written, because standard output may be closed
+        stack.callback(_print_notes, run)  # printed after the files are written because standard output may be closed
         _check_complete(run)
         results = results_of(
             works,
@@ -137,7 +137,7 @@ def make_works(config: EvalConfig, drawn: Iterable[Questions]) -> list[TaskWork]
 
 
 def _drawn(config: EvalConfig) -> Iterator[Questions]:
-    """Yield the questions for each task. Progress is printed occasionally, because generating them can take minutes."""
+    """Yield the questions for each task. Progress is printed occasionally because generating them can take minutes."""
     last = time.monotonic()
     for number, name in enumerate(config.names):
         if time.monotonic() - last >= _LINE_EVERY_S:
@@ -155,7 +155,7 @@ def _removed_if_unanswered(folder: Path, works: Sequence[Work]) -> Iterator[None
     folder.
 
     Nothing is removed if the folder contained files beforehand, or if anything else was written to it in the meantime,
-    such as a server's log. After Ctrl-C, the command that resumes the evaluation is then printed.
+    such as a server's log. In that case, the command that resumes the evaluation is printed after Ctrl-C.
     """
     had_files = any(folder.iterdir())
     try:
@@ -201,7 +201,7 @@ def ask_local(model: LocalModel, works: Sequence[Work], lock: AbstractContextMan
     """Generate all missing answers with a local model, in as few batches as possible.
 
     Args:
-        lock: held while answers are scored, if rewards must not be computed concurrently.
+        lock: lock to hold while scoring answers, if rewards must not be computed concurrently.
     """
     for batch in _batches(model, works):
         for work, replies in batch.items():
@@ -252,7 +252,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 class Run:
-    """The calls of an evaluation, and their problems."""
+    """The calls in an evaluation, and any problems with them."""
 
     def __init__(self, config: EvalConfig, folder: Path, works: Sequence[Work], watch: Callable[[], Any]):
         self.config, self.folder, self.works, self.watch = config, folder, works, watch
@@ -368,7 +368,7 @@ class Run:
 
 
 def _check_complete(run: Run) -> None:
-    """Raise `ServerError` if a model could not be evaluated completely, or all of its calls for a task failed."""
+    """Raise `ServerError` if a model could not be evaluated completely, or if all of its calls for a task failed."""
     if run.problems:
         problems = "; ".join(f"{name}: {problem}" for name, problem in run.problems.items())
         raise ServerError(f"{problems}; no results are written. Resume with {resume_words(run.folder)}")
@@ -412,7 +412,7 @@ class Bars(Progress):
     def __init__(self, works: Iterable[Work]) -> None:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
         is_terminal = sys.stdout.isatty()
-        # Without a terminal, the bars are not shown, but only used to estimate the remaining time.
+        # Without a terminal, the bars are used only to estimate the remaining time.
         more: Any = {"console": Console(highlight=False, quiet=not is_terminal), "disable": not is_terminal}
         super().__init__(*columns, TimeRemainingColumn(), speed_estimate_period=600, **more)
         self._works: dict[str, list[Work]] = {}
@@ -444,5 +444,5 @@ class Bars(Progress):
 
 
 def _say(*lines: str) -> None:
-    with contextlib.suppress(OSError):  # closed output and a full disk are reported after the results
+    with contextlib.suppress(OSError):  # closed output or a full disk is reported later, after the results
         print(*lines, sep="\n", flush=True)

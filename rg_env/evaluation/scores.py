@@ -37,7 +37,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Source:
-    """Location of a model, and the engine that generates its answers."""
+    """The location of a model, and the engine that generates its answers."""
 
     source: str
     kind: Any
@@ -222,7 +222,8 @@ def _parts(model: str, works: Sequence[TaskWork]) -> dict[schema.Part, Scores]:
 
 
 def _comparisons(models: Sequence[str], tasks: Sequence[TaskResults]) -> list[Paired]:
-    """Compare each pair of models (later minus earlier), except pairs with a task on which they share no questions."""
+    """Compare each pair of models (later minus earlier), unless there is a task on which they have no questions in
+    common."""
     pairs = []
     for earlier, later in combinations(models, 2):
         answers = [(task.models[later].correct, task.models[earlier].correct) for task in tasks]
@@ -292,7 +293,7 @@ def _verdict(difference: float, interval: tuple[float, float], tolerance: float)
 
 
 def write_results(results: Results, folder: Path) -> dict[str, Path]:
-    """Write the results files. Returns their paths by task. The key "" is for the file with all tasks."""
+    """Write the results files. Returns their paths by task. The key "" refers to the file with all tasks."""
     time = datetime.fromisoformat(results.created).strftime("%Y%m%d-%H%M%S")
     files = {name: folder / f"results_{file_part(name)}_{time}.json" for name in results.tasks}
     for name, file in files.items():

@@ -41,10 +41,10 @@ Rows = list[list[str]]
 
 
 class TableConsole(Console):
-    """A console that raises `BrokenPipeError`, like `print`."""
+    """A console that raises `BrokenPipeError`, as `print` does."""
 
     def on_broken_pipe(self) -> None:
-        raise  # raised again, because rich would exit here, but commands have their own exit code for a broken pipe
+        raise  # rich would exit here, but commands have their own exit code for a broken pipe
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from rg_env.evaluation.results import OVERLAP_UNKNOWN
 
 _OPTIONS = ("config", "level", "levels")
 _OF_TRAINING = ("prompt.", "grading", "rewards.", "sampling.max_tokens", "tasks.")
-"""Keys of training settings. Other keys are about the evaluations in the run."""
+"""Keys of training settings. Other keys concern the run's evaluations."""
 
 
 def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
@@ -44,7 +44,7 @@ def as_trained(config: EvalConfig) -> tuple[EvalConfig, list[str]]:
 
     Raises:
         InputError: a model's folder is missing, a run's file is damaged, neither the config nor a run has evaluation
-            tasks, or the run's own data is not here.
+            tasks, or the user's data that the run was trained on is not on this machine.
     """
     models = {name: model.model_copy(update={"model": _checkpoint(model)}) for name, model in config.models.items()}
     config, notes = config.model_copy(update={"models": models}), list[str]()
@@ -107,7 +107,8 @@ def _checkpoint(model: EvalModel) -> str:
 
 
 def _settings(run: RunFolder) -> dict[str, Any]:
-    """Read values for an `EvalConfig` from a run. `options` maps each task to its options, as in `tasks`."""
+    """Read values for an `EvalConfig` from a run. In the result, `options` maps each task to its options, as in
+    `tasks`."""
     if not run.config_file.is_file() or not (environment := run.arguments().get("environment")):
         return {}
     arguments, config = run.arguments(), run.config()
@@ -151,8 +152,8 @@ def _unknown(rewards: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _tasks(rows: Mapping[str, Any]) -> list[tuple[str, dict[str, Any], int]]:
-    """The name or label, the entry for a config's `tasks`, and the number of evaluation questions of each task in an
-    environment's manifest."""
+    """For each task in an environment's manifest: its name or label, its entry for a config's `tasks`, and its number
+    of evaluation questions."""
     read_manifest(rows)
     mixture = Mixture.parse(rows["tasks"])
     counts = mixture.counts(rows["splits"]["eval"]["size"])
@@ -193,12 +194,12 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 def trained_on(model: str) -> frozenset[str]:
-    """The questions that a checkpoint was trained on, from its run's manifest, as hashes and as keys of the problems
-    that they pose. A reworded question has the same key, and the user's own data does not have keys. The result is
-    empty for other models.
+    """Identify the questions that a checkpoint was trained on, using its run's manifest. Returns their hashes and the
+    keys of the problems that they pose. A reworded question has the same key. The user's own data does not have keys.
+    The result is empty for other models.
 
     By construction, none of these questions is an evaluation question of a task, unless the evaluation's `split_by`
-    differs from the run's.
+    differs from that of the run.
 
     Raises:
         InputError: the manifest is damaged.
@@ -232,7 +233,7 @@ def _own_rows(run: RunFolder) -> dict[str, list[str]]:
 
 def changes_since_training(config: EvalConfig, drawn: Iterable[Questions]) -> list[str]:
     """Notes about models that were trained on the config's data and evaluated on the same part of it, if the questions
-    or gold answers in that part have changed since then."""
+    or gold answers in that part have changed since training."""
     found = next((questions for questions in drawn if config.data and questions.name == config.data_name), None)
     if not config.data or not found:
         return []

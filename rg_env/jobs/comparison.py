@@ -1,4 +1,4 @@
-"""Compare the runs of a sweep in a table and plots, with their metrics, and with means and intervals over seeds.
+"""Compare the runs of a sweep in a table and plots that show metrics for each run, and means and intervals over seeds.
 
     comparison = compare(Path("outputs/tiny-sweep-20250101-120000"))
     comparison.groups[0].figures["accuracy_after"]      # Figure(mean=0.97, interval=(0.94, 0.99))
@@ -33,10 +33,10 @@ _METRICS = {
     "tokens_after": ("tokens after", "eval_after", "mean_completion_tokens"),
     "seconds": ("seconds",),
 }
-"""The heading and the path in train_results.json of each metric."""
+"""Each metric's heading, followed by its path in train_results.json."""
 _NO_SHARES = ("reward_after", "tokens_after", "seconds")
 _MOST_VALUE = 40
-"""Maximum number of characters of a value in the table. comparison.json has the full value."""
+"""Maximum length of a value in the table, in characters. comparison.json contains the full values."""
 _LEGEND = "Means over finished runs, with 95% intervals over seeds or over a single run's questions."
 _LEAST_SEEDS = 3
 """Minimum number of seeds for an interval. Two seeds reveal almost nothing about the standard deviation (t = 12.7)."""
@@ -69,8 +69,8 @@ class Run:
     figures: dict[str, Figure] = field(default_factory=dict)
     """Metrics by name. `seconds` covers all steps and evaluations, even those before an interruption."""
     questions: int = 0
-    """Number of questions in the last evaluation, from training tasks if it included any, and from held-out tasks
-    otherwise."""
+    """Number of questions from training tasks in the last evaluation or, if it did not include any, from held-out
+    tasks."""
     evaluated: tuple[str, str] = ("", "")
     """The last evaluation's questions and sampling settings, as text."""
 
@@ -94,7 +94,7 @@ class Group:
 
     @property
     def over(self) -> str:
-        """What the intervals are computed over, which is either several seeds or a single run's questions."""
+        """What the intervals are computed over: several seeds, or a single run's questions."""
         if len(done := self.finished) < 2:
             return counted(done[0].questions, "question") if done else ""
         return f"{len(done)} seeds{' (too few)' if self.has_too_few else ''}"
@@ -169,8 +169,8 @@ def _run(folder: Path, number: int, name: str, values: dict[str, Any]) -> Run:
 
 
 def _over_seeds(name: str, runs: Sequence[Run]) -> Figure:
-    """Mean over several runs, with `runs_interval` for proportions and Student's t-interval otherwise. Two runs do not
-    get an interval."""
+    """Mean over several runs, with an interval: `runs_interval` for proportions, Student's t-interval otherwise. Two
+    runs are too few for an interval."""
     means = [run.figures[name].mean for run in runs]
     if len(means) < _LEAST_SEEDS:
         return Figure(fmean(means), None, (min(means), max(means)))

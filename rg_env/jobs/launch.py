@@ -58,9 +58,10 @@ class LaunchOptions:
     script: str
     """Python script, or config for `rg-env train`."""
     model: str | None = None
-    """Model for a script, which gets it as `--model`. A config names its own model."""
+    """Model for a script, which receives it as `--model`. A config names its own model."""
     script_arguments: tuple[str, ...] = ()
-    """Additional arguments for the script, or overrides and options of `rg-env train` for a config."""
+    """Additional arguments for the script. If `script` is a config, they are overrides and options for `rg-env
+    train`."""
     vllm_gpus: tuple[str, ...] | None = None
     """GPUs for vLLM. Default: the first GPU not used by the trainer."""
     gpus: tuple[str, ...] | None = None
@@ -79,7 +80,7 @@ class LaunchOptions:
     vllm_args: tuple[str, ...] = ()
     """Additional vLLM options, which come last and override the others."""
     log_dir: str | None = None
-    """Folder for vllm.log and train.log. Default: a new one under `logs/`."""
+    """Folder for vllm.log and train.log. Default: a new folder under `logs/`."""
     server_timeout: float = 600
     """Seconds to wait for the server to become healthy."""
     save_timeout: float = 300
@@ -106,7 +107,7 @@ def launch(options: LaunchOptions) -> int:
     run.
 
     Raises:
-        InputError: the options cannot work. Nothing was started.
+        InputError: the options cannot work, and nothing was started.
         TrainingError: the server did not start, or exited during training.
     """
     machine = Machine.here()
@@ -263,8 +264,8 @@ def guessed_sizes(model: str, gpus: int) -> list[str]:
 
 
 def _heads(model: str) -> tuple[int, int] | None:
-    """Numbers of attention heads and key-value heads (0 if not given) in config.json, read from a folder or the Hub
-    cache, or None if the file is not on this machine."""
+    """Read the numbers of attention heads and key-value heads (0 if not given) from config.json in a folder or the Hub
+    cache. Returns None if the file is not on this machine."""
     model = str(POLICY_DIR) if model == "tiny" else model
     path: object = Path(model) / "config.json"
     try:
@@ -336,7 +337,7 @@ def _server(
     )
     environment = _visible(gpus)
     if not gpus and "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
-        environment["VLLM_CPU_KVCACHE_SPACE"] = "1"  # in GiB; by default, it is most of the machine's memory
+        environment["VLLM_CPU_KVCACHE_SPACE"] = "1"  # in GiB; the default is most of the machine's memory
     return Command((str(machine.programs / arguments[0]), *arguments[1:]), environment)
 
 
@@ -349,7 +350,7 @@ def _trainer(
     if distributed:
         config = _accelerate_config(options.accelerate_config, script, "zero3.yaml" if gpus else "zero3_cpu.yaml")
         program = [str(machine.programs / "accelerate"), "launch", "--config-file", str(config)]
-        # Port 0 selects a free port, because two runs on one machine would otherwise both use accelerate's default.
+        # Port 0 selects a free port. Otherwise, two runs on one machine would both use accelerate's default.
         program += ["--num-processes", str(processes), "--main-process-port", "0"]
         program += ["--module", "rg_env.cli.main"] if is_config else []
     if is_config:

@@ -30,7 +30,7 @@ from rg_env.training.config.plan import plan
 from rg_env.training.config.schema import EngineConfig, TrainConfig
 
 PORT = "10000 + SLURM_JOB_ID % 10000 * 2"
-"""vLLM's port as a shell expression: each job has two ports of its own, below the system's ephemeral range."""
+"""vLLM's port, as a shell expression. Each job has two ports of its own, below the system's ephemeral range."""
 INHERITED = ("HF_HOME", "RG_ENV_CACHE")
 """Environment variables copied into the script. API keys are not copied, because programs read them from `.env`."""
 _SEEDS = r"[0-9]{1,9}(-[0-9]{1,9}(:0*[1-9][0-9]*)?)?"
@@ -49,8 +49,8 @@ _FORMS = {
         "a list of seeds such as 0-4, or 1,7,9 (0-9%2: two at a time)",
     ),
 }
-"""A pattern and a description for the values of each option. The patterns ensure that no value can end an #SBATCH line
-or a quote."""
+"""For each option, a pattern that its values must match, and a description of valid values. The patterns ensure that no
+value can end an #SBATCH line or a quote."""
 _MODULE = r"[A-Za-z0-9_][A-Za-z0-9_.+/-]*"
 
 
@@ -68,7 +68,7 @@ class SlurmJob:
     nodes: int = 1
     account: str | None = None
     partition: str | None = None
-    """Partition, or several separated by commas."""
+    """Partition, or several partitions separated by commas."""
     qos: str | None = None
     cpus_per_task: int | None = None
     """CPU cores per node. Default: 8 per GPU."""
@@ -239,7 +239,7 @@ def _training(job: SlurmJob, document: Document) -> Values:
     else:
         config = load_train_config(job.config, job.overrides, processes=processes)
         configs, root = (config,), config.output.dir or "outputs"
-        # The script chooses the folder and the port itself, so those in the config would mislead.
+        # The script chooses the folder and the port itself, so those in the config would be misleading.
         folder = f"{root}/{job.name}-JOBID{'/seed-SEED' if job.array else ''}"
         output = config.output.model_copy(update={"dir": folder})
         head = plan(config.model_copy(update={"output": output}), processes)

@@ -22,12 +22,12 @@ from pathlib import Path
 from rg_env.core.processes import TICK_S, Command, ProcessGroup, ending_orphans, stop_signals
 
 GRACE_S = 15.0
-"""Seconds between SIGTERM and SIGKILL, after the time to save."""
+"""Seconds between SIGTERM and SIGKILL, after the time allowed for saving."""
 HURRY_S = 2.0
 """Seconds between SIGTERM and SIGKILL after a second signal."""
 TOGETHER_S = 1.0
 """Seconds within which different signals count as a single request, because a closed terminal or a scheduler may send
-two."""
+two in a row."""
 
 
 class Supervisor:
@@ -84,7 +84,7 @@ class Supervisor:
         return True
 
     def let_save(self, program: ProcessGroup, what: str, *, interrupt: bool) -> None:
-        """Wait until the program has ended, its time to save is over, or another signal arrives.
+        """Wait until the program has ended, the time allowed for saving is over, or another signal arrives.
 
         Args:
             what: start of the console message, which names the event and the program.
@@ -98,7 +98,7 @@ class Supervisor:
                 self.say(f"the program did not exit within {self._save_timeout_s:g} s; stopping it")
                 return
             if interrupt:
-                program.interrupt()  # sent repeatedly, because a launcher may have just started another worker
+                program.interrupt()  # sent repeatedly because a launcher may have just started another worker
             self._tick()
 
     def say(self, line: str) -> None:

@@ -5,8 +5,8 @@
     folder = sweep_folder(sweep, "tiny", resume=False)
     code = run_sweep(sweep, folder, again=resume_command("configs/train/tiny.yaml", [], words, folder))
 
-Values are YAML, as in a config, split at commas outside brackets and quotes. The grid is the product of the values
-of all keys in the given order, with seeds innermost. A sweep has one resumable folder:
+Values are written in YAML, as in a config, and are separated by commas outside brackets and quotes. The grid is the
+product of the values of all keys in the given order, with seeds innermost. A sweep has one resumable folder:
 
 config.yaml         resolved config shared by all points, from which the runs are started
 sweep.yaml          swept values and points
@@ -48,7 +48,7 @@ from rg_env.training.config.schema import TrainConfig
 SWEEP_FILE, CONFIG_FILE, LOGS = "sweep.yaml", "config.yaml", "logs"
 SEED = "seed"
 MOST_POINTS = 1000
-"""Maximum number of points, which is the size of a Slurm array with the default MaxArraySize."""
+"""Maximum number of points. This is the size of a Slurm array with the default MaxArraySize."""
 MOST_CHARACTERS = 80
 """Maximum length of a point's name."""
 _FREE = ("output", "logging", "hub", "engine.host", "engine.port")
@@ -67,7 +67,7 @@ class Point:
     number: int
     """Position in the grid, counting from 1."""
     name: str
-    """Folder name, with at most `MOST_CHARACTERS` ASCII letters, digits and any of . _ = + -"""
+    """Folder name of at most `MOST_CHARACTERS` characters: ASCII letters, digits, and any of . _ = + -"""
     values: dict[str, Any]
     """Swept key -> value."""
     overrides: tuple[str, ...]
@@ -91,7 +91,7 @@ class Sweep:
         return values
 
     def described(self) -> dict[str, Any]:
-        """Contents of sweep.yaml as plain values, which are the values of each swept key and the points."""
+        """Contents of sweep.yaml (the values of each swept key, and the points) as plain values."""
         return {"swept": self.axes, "points": {point.name: point.values for point in self.points}}
 
 
@@ -138,8 +138,8 @@ def load_sweep(
 
 
 def parse_axes(words: Sequence[str]) -> Axes:
-    """Parse the swept keys in grid order, which is as given but with the seed last. Raises `InputError` if a word is
-    invalid, a key is swept twice, or there are too many points."""
+    """Parse the swept keys and return them in grid order, which is the given order but with the seed last. Raises
+    `InputError` if a word is invalid, a key is swept twice, or there are too many points."""
     axes: Axes = {}
     for key, values in map(_axis, words):
         if other := next((each for each in axes if _overlap(each.split("."), key.split("."))), None):
@@ -242,7 +242,7 @@ def _is_overridden(document: Document, path: tuple[str, ...]) -> bool:
 
 
 def _names(points: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a name per point. The names start with the points' numbers if a name is too long, or if names are not
+    """Return a name for each point. The names start with the points' numbers if a name is too long, or if names are not
     unique when case is ignored."""
     labels = short_keys(points[0])
     texts = ["_".join(f"{labels[key]}={shown(each)}" for key, each in point.items()) for point in points]

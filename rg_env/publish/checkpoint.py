@@ -76,7 +76,7 @@ class Checkpoint:
     """A checkpoint's weights, and where they come from."""
 
     folder: Path
-    """Folder of the checkpoint, after which exports are named."""
+    """Folder of the checkpoint. Exports are named after it."""
     parts: dict[Kind, Path]
     """Folders with the weights, by format. An export uses the first one."""
     step: int | None
@@ -197,7 +197,7 @@ def find_checkpoint(path: Path, *, best: bool = False, base: str | None = None) 
 
 
 def _choose(path: Path, best: bool) -> tuple[Path, str | None]:
-    """Return the checkpoint in a run, or `path` itself, and a note about the choice."""
+    """Return the checkpoint in a run (or `path` itself) and a note about the choice."""
     run, own, tracker = RunFolder(path), _parts_in(path), path / "latest_checkpointed_iteration.txt"
     if best:
         if own or not run.checkpoints():
@@ -254,7 +254,7 @@ def _checkpoint(folder: Path, base: str | None, note: str | None) -> Checkpoint:
 
 
 def _parts_in(folder: Path) -> dict[Kind, Path]:
-    """Folders with weights, by format, in order of priority. Adapters come first, because they contain all trained
+    """Folders with weights, by format, in order of priority. Adapters come first because they contain all trained
     weights. Shards come before the gathered weights next to them, which are less precise and may have been left empty
     by ZeRO-3."""
     found: dict[Kind, Path] = {}

@@ -73,7 +73,7 @@ def published_files(checkpoint: Checkpoint, *, full: bool) -> Files:
         for file in _matching(state, _STATE):
             found[f"{checkpoint.state_path}/{file.relative_to(state).as_posix()}"] = file
     roots = [each.resolve() for each in (folder, state, run and run.path) if each]
-    # Such links are the layout of the Hub cache.
+    # The Hub cache uses links of this kind.
     roots += [root.parents[1] / "blobs" for root in roots if root.parent.name == "snapshots"]
     for file in found.values():
         if not any(file.resolve().is_relative_to(root) for root in roots):

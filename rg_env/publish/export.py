@@ -12,8 +12,8 @@ the two models may differ by at most the rounding error of the export's dtype.
 
 A run's `eval_results/eval_step_N.json` records, for each frozen question, whether the greedy answer after step N was
 correct. The first 20 problems of the training tasks are rebuilt from the run's files and checked against the recorded
-hash. The exported model answers them, and the numbers of correct answers are compared. Code that a run's config imports
-is not executed, so the answers of such a run are not compared.
+hash. The exported model answers them, and the numbers of correct answers are compared. Code imported by a run's config
+is not executed, so the answers of a run with such imports are not compared.
 """
 
 import math
@@ -81,7 +81,7 @@ class ExportRequest:
     """Whether to merge adapters into the base model instead of exporting only the adapters."""
     verify: bool = True
     best: bool = False
-    """Whether to export a run's checkpoint with the best recorded accuracy instead of the last one."""
+    """Whether to export the run's checkpoint with the best recorded accuracy instead of its last one."""
     base: str | None = None
     """Base model (folder or name on the Hub), if the checkpoint does not name it."""
 
@@ -103,7 +103,7 @@ def export(request: ExportRequest, say: Say = print) -> Path:
     write = _export_adapters if checkpoint.kind == "adapter" and not request.merge_lora else _export_model
     with _new_folder(out) as aside:
         write(request, checkpoint, aside, say)
-        # Evaluations read settings and training questions from these files, and the export may be moved from its run.
+        # Evaluations read settings and training questions from these files even if the export is moved away.
         run = checkpoint.run
         for file in (run.config_file, run.arguments_file, run.manifest_file) if run else ():
             if file.is_file():
@@ -322,7 +322,7 @@ def load(folder: Path, dtype: torch.dtype) -> Any:
 
 def check_tensors(trained: Weights, other: Weights, what: str) -> None:
     """Raise an `ExportError` that starts with `what` unless each trained weight, rounded to the dtype of the other
-    weight with this name, has the same value."""
+    weight with the same name, has the same value."""
     for name, weight in trained.items():
         if not torch.equal(other[name], weight.to(other[name].dtype)):
             raise ExportError(f"{what}: {name} differs")
@@ -415,7 +415,7 @@ def _environment(run: RunFolder, recorded: Environment) -> ReasoningGym | str:
 
 
 def _is_exact(run: RunFolder) -> bool:
-    """Whether the run's answers are reproducible on a CPU, because the embedded engine generated them there in
+    """Whether the run's answers are reproducible on a CPU. They are if the embedded engine generated them on a CPU in
     float32."""
     training, outcome = run.arguments()["training"], run.results() or {}
     on_cpu = outcome.get("engine") == "embedded" and training.get("use_cpu")

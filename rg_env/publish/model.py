@@ -23,7 +23,7 @@ from rg_env.training.checkpointing.files import ADAPTER, read_shapes
 
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
 _WRAPPERS = re.compile(r"\b(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\.")
-"""Parts of names that FSDP, activation checkpointing and torch.compile insert."""
+"""Parts that FSDP, activation checkpointing and torch.compile insert into names."""
 _EMPTY = (
     "ZeRO-3 saves empty weights unless zero3_save_16bit_model is set; export the folder that also has DeepSpeed's "
     "shards (global_stepN)"
@@ -101,8 +101,8 @@ def _read(kind: Any, folder: Path, what: str, **options: Any) -> Any:
 
 
 def build(config: Any) -> Any:
-    """Build the model with parameters on the meta device. Buffers are allocated, because their values follow from the
-    configuration.
+    """Build the model with parameters on the meta device. Buffers are allocated because their values are determined by
+    the configuration.
 
     Raises:
         InputError: transformers cannot build the model.
@@ -117,8 +117,8 @@ def build(config: Any) -> Any:
 
 
 def match(model: Any, weights: Weights) -> tuple[Weights, list[str]]:
-    """Match `weights` to the model. Returns the model's weights, in its order and with tied weights once, and the names
-    of all other weights.
+    """Match `weights` to the model. Returns the model's weights (in the model's order, tied weights only once) and the
+    names of all other weights.
 
     Raises:
         ExportError: a weight is missing, empty, ambiguous or wrongly tied, has the wrong shape, or is from another

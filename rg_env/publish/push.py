@@ -1,4 +1,4 @@
-"""Publish a model. It is found, exported if necessary, and uploaded with its card in one commit.
+"""Publish a model: find it, export it if necessary, and upload it with its card in one commit.
 
 push(PushRequest(Path("outputs/RUN"), "me/legs"))       # returns the URL
 preview(PushRequest(Path("outputs/RUN"), "me/legs"))    # lists the files and shows the card
@@ -50,7 +50,7 @@ _REFUSALS = {
     "another --repo-id",
     409: "{repo} already exists, but the token has no access to it{because}",
 }
-"""Messages by HTTP status for refusals that the user can fix."""
+"""Messages for refusals that the user can fix, by HTTP status."""
 _BY_HUB = ".gitattributes"
 """File created by the Hub in a new repository."""
 
@@ -69,8 +69,8 @@ class Marker(BaseModel):
 
 
 def preview(request: PushRequest) -> str:
-    """Return a listing of the files that would be uploaded, with their sizes, and the card. Nothing is uploaded, and no
-    token is required.
+    """Return a list of the files that would be uploaded (with their sizes), followed by the card. Nothing is uploaded,
+    and no token is required.
 
     Raises:
         InputError: there is nothing to publish, or a name is invalid.
@@ -192,7 +192,7 @@ class _Remote:
     """Git hashes by path."""
     marker: Marker | None = None
     is_copy: bool = False
-    """Whether all files are from the main branch, because this branch does not exist yet or has not been pushed to."""
+    """Whether all files are from the main branch because this branch does not exist yet or has not been pushed to."""
 
 
 def _send(request: PushRequest, checkpoint: Checkpoint, repository: "_Repository", remote: _Remote, say: Say) -> str:
@@ -251,7 +251,7 @@ def _check_remote(request: PushRequest, remote: _Remote, run: str) -> None:
 
 
 def _weights_id(files: Files) -> str:
-    """Identifier for weights without a run, which is a hash of file names and contents."""
+    """Identifier for weights without a run: a hash of file names and contents."""
     digest = hashlib.sha256()
     for path, content in sorted(files.items()):
         if path.endswith(".safetensors") and isinstance(content, Path):
@@ -287,7 +287,7 @@ class _Repository:
         self.url = f"{endpoint}/{repo_id}" + (f"/tree/{revision}" if revision else "")
         self.api = HfApi(endpoint=endpoint, token=token, library_name="rg-env")
         self._name, self._branch = repo_id, None if revision == "main" else revision
-        logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # warnings of huggingface_hub quote signed URLs
+        logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)  # its warnings quote signed URLs
         if not sys.stderr.isatty():
             disable_progress_bars()
         set_client_factory(lambda: httpx2.Client(follow_redirects=True, timeout=TIMEOUT_S))
@@ -346,7 +346,7 @@ class _Repository:
         try:
             yield
         except Exception as error:
-            # Without Xet, a refusal while a file is sent is the cause of a RuntimeError.
+            # Without Xet, if the Hub refuses a file during the upload, the refusal is the cause of a RuntimeError.
             refusal = error.__cause__ if isinstance(error, RuntimeError) else error
             if isinstance(refusal, HfHubHTTPError):
                 status, reason = refusal.response.status_code, one_line(self._clean(refusal.server_message or ""))

@@ -73,7 +73,7 @@ def _files(folder: Path, name: str) -> Weights:
 
 
 def _deepspeed(folder: Path) -> tuple[str, Weights]:
-    # Reading the files once before DeepSpeed does gives errors that name the file.
+    # The files are read here first because DeepSpeed's errors do not name the file.
     models, optimizers = (
         {file.name: load(file) for file in sorted(folder.glob(f"*_{kind}_states.pt"))} for kind in ("model", "optim")
     )

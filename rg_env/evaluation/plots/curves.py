@@ -1,4 +1,4 @@
-"""Learning curves of a single training run in detail, or of several runs in comparison.
+"""Plot the learning curves of a single training run in detail, or compare the curves of several runs.
 
     plot_run(Path("outputs/RUN"))                                                 # reward_curve.png in the folder
     plot_curves([read_curve(Path("outputs/RUN/metrics.jsonl"), "RUN")], Path("curves.png"))
@@ -39,7 +39,7 @@ class Curve:
     values: dict[str, dict[int, float]]
     """Values by metric (`REWARD` and `ACCURACY`, if logged) and step."""
     intervals: dict[int, Interval] = field(default_factory=dict)
-    """95% interval of the accuracy by step. Empty if the run's evaluations are missing."""
+    """95% interval of the accuracy at each step. Empty if the run's evaluations are missing."""
     questions: int | None = None
     """Number of frozen questions, or None if it is unknown."""
     asked: object = None
@@ -94,13 +94,14 @@ def plot_curves(curves: Sequence[Curve], output: Path, title: str | None = None)
     """Draw reward and accuracy over the optimizer steps, side by side.
 
     Up to 7 runs are each drawn in their own color, with a band for the 95% interval of the accuracy. If there are more,
-    all runs are drawn as thin gray lines, along with their mean over the common steps, and the runs with the highest
-    and lowest final accuracies are highlighted.
+    all runs are drawn as thin gray lines, along with their mean over the steps that they have in common, and the runs
+    with the highest and lowest final accuracies are highlighted.
 
     Args:
         curves: curves with distinct names.
         output: file of the plot, whose suffix determines the format.
-        title: title of the plot. By default, a single run's name or the number of runs. Empty for no title.
+        title: title of the plot. By default, the run's name if there is only one, otherwise the number of runs. An
+            empty string means no title.
 
     Raises:
         InputError: the suffix is not one of `style.SUFFIXES`.
@@ -148,7 +149,7 @@ def _labels(curves: Sequence[Curve], shown: Sequence[Curve]) -> list[str]:
 
 
 def _draw_line(axes: Axes, curve: Curve, metric: str, line: dict[int, float], color: int) -> Line2D:
-    """Draw a run's smoothed line, with the original one if it differs, and intervals. The line style and marker help
+    """Draw a run's smoothed line, its original line if that differs, and its intervals. The line style and marker help
     readers who cannot distinguish the colors."""
     look: dict[str, Any] = {"color": style.COLORS[color], "linestyle": _DASHES[color % 4], "linewidth": 1.8}
     values = curve.values.get(metric, {})
@@ -162,7 +163,7 @@ def _draw_line(axes: Axes, curve: Curve, metric: str, line: dict[int, float], co
 
 
 def _draw_crowd(axes: Axes, lines: Sequence[dict[int, float]]) -> list[Line2D]:
-    """Draw all runs in gray, and their mean over common steps."""
+    """Draw all runs in gray, along with their mean over the steps that they have in common."""
     for line in lines:
         axes.plot(*_points(line), color=style.GREY, linewidth=0.8, alpha=0.5)
     steps = sorted(set.intersection(*map(set, lines)))
@@ -176,7 +177,7 @@ def _points(line: dict[int, float]) -> tuple[list[int], list[float]]:
 
 
 def _at_end(curve: Curve) -> list[float]:
-    """Final accuracy and reward, for sorting. A run without a metric is ranked below all others."""
+    """Final accuracy and reward, for sorting. Runs that lack a metric are ranked last."""
     return [[-math.inf, *curve.values.get(metric, {}).values()][-1] for metric in (ACCURACY, REWARD)]
 
 
@@ -196,7 +197,7 @@ def plot_run(folder: Path, output: Path | None = None) -> Path | None:
     If there are several tasks, the first and last accuracies on each of them are drawn below.
 
     Returns:
-        Path of the plot, by default `reward_curve.png` in the folder, or None if there is nothing to draw yet.
+        Path of the plot (by default, `reward_curve.png` in the folder), or None if there is nothing to draw yet.
     """
     run = RunFolder(folder)
     steps = [row for row in run.metrics() if is_number(row.get(REWARD))]

@@ -1,10 +1,10 @@
-"""Plot several files with either evaluation results or training metrics. The kind is detected automatically.
+"""Plot several files that contain either evaluation results or training metrics. The kind is detected automatically.
 
     plot_files([Path("results_maze_20250101-120000.json")])                  # results_maze_20250101-120000.png
     plot_files(list(Path("outputs").glob("*/metrics.jsonl")), output=Path("curves.svg"))
 
-Results are comparable if they have the same questions, sampling, grading and system prompt. Otherwise, the error names
-the first difference.
+Results can be plotted together only if they have the same questions, sampling, grading and system prompt. Otherwise,
+the error message names the first difference.
 """
 
 import re
@@ -30,13 +30,13 @@ def plot_files(
     rename: Sequence[str] = (),
     rename_file: Path | None = None,
 ) -> tuple[Path, list[str]]:
-    """Draw one plot of all `files`, which must be of the same kind. The metrics of a run folder are drawn, and the
-    newest results of an evaluation folder.
+    """Draw one plot of all `files`, which must be of the same kind. For a run folder, its metrics are drawn. For an
+    evaluation folder, its newest results are drawn.
 
     Args:
         output: file of the plot, which is replaced if it exists. By default, the first file's name with the suffix
             .png.
-        title: title of the plot. By default, a description. Empty for no title.
+        title: title of the plot. By default, a description of the contents. An empty string means no title.
         rename: new names for models or runs, as "OLD=NEW".
         rename_file: JSON file with new names, {"OLD": "NEW"}. Names that are not in the plot are ignored.
 
@@ -83,8 +83,8 @@ def _file_in(folder: Path) -> Path:
 
 
 def _run_names(files: Sequence[Path]) -> list[str]:
-    """Distinct names for runs. A name is the run's folder, with its parents if necessary, and the file's name unless it
-    is metrics.jsonl."""
+    """Distinct names for runs. Each name consists of the run's folder (with its parents if necessary) and the file's
+    name, unless that is metrics.jsonl."""
     paths = [str((file.parent if file.name == "metrics.jsonl" else file).resolve()) for file in files]
     return list(short_keys(paths, "/").values())
 
@@ -96,7 +96,7 @@ def _by_number(name: str) -> list[tuple[float, str]]:
 
 
 def _paths(results: Results) -> dict[str, str]:
-    """Model names by source, such as a folder, as passed to `rg-env eval`. Sources shared by several models are
+    """Model names by source (such as a folder), as passed to `rg-env eval`. Sources shared by several models are
     omitted."""
     found = {(model.source, name) for task in results.tasks.values() for name, model in task.models.items()}
     sources = [source for source, _ in found]

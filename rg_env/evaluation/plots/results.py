@@ -2,8 +2,8 @@
 
     plot_results(read_results("results_all_tasks_20250101-120000.json"), Path("summary.png"))
 
-One task is drawn as bars with intervals. Several tasks are drawn as dots with intervals, one row per task, or, for many
-models or tasks, as a table with one row per task and one column per model.
+One task is drawn as bars with intervals. Several tasks are drawn as dots with intervals, with one row per task. If
+there are many models or tasks, a table is drawn instead, with one row per task and one column per model.
 """
 
 import math
@@ -20,7 +20,7 @@ from rg_env.evaluation.plots import style
 from rg_env.evaluation.results import Accuracy, ModelSummary, Results, Scores, TaskResults
 
 _MOST_DOTS = 100
-"""Maximum number of models x tasks for dots. Larger results are drawn as a table."""
+"""Maximum number of models x tasks that are drawn as dots. Larger results are drawn as a table."""
 _FLOOR = "the best constant answer"
 _BAR = "#A8D5F0"  # light, so that lines on it are visible in grayscale
 Models = Mapping[str, ModelSummary]
@@ -33,7 +33,7 @@ def plot_results(results: Results, output: Path, title: str | None = None) -> No
 
     Args:
         output: file of the plot, whose suffix determines the format.
-        title: title of the plot. By default, the task or the number of tasks. Empty for no title.
+        title: title of the plot. By default, the task's name or the number of tasks. An empty string means no title.
 
     Raises:
         InputError: the suffix is not one of `style.SUFFIXES`, or an accuracy was not measured.
@@ -56,7 +56,7 @@ def _mean(task: TaskResults) -> float:
 
 
 def _in_words(found: Accuracy, note: str, failed: int) -> str:
-    """Accuracy and interval, with a note and failed calls, if any."""
+    """Accuracy and interval, followed by the note and the number of failed calls, if any."""
     return ", ".join(filter(None, [with_interval(*found.measured), note, f"{failed} failed calls" if failed else ""]))
 
 
@@ -100,7 +100,8 @@ def _names(models: Models, tasks: Tasks) -> list[str]:
 
 
 def _overall(tasks: Tasks) -> str:
-    """Name of the models' macro average, which excludes a training run's held-out tasks and tasks under a label."""
+    """Name of the models' macro average. For a training run, the average excludes held-out tasks and tasks under a
+    label."""
     return "macro average" if all(task.in_overall for task in tasks) else "training tasks"
 
 
@@ -142,7 +143,7 @@ def _table(models: Models, tasks: Tasks) -> Figure:
 
     def write(row: int, column: int, share: float | None, color: str) -> None:
         text = "-" if share is None else f"{share:.2f}"
-        # The texts are excluded from the layout, which would be slow with hundreds of them.
+        # Text is excluded from the layout, which would be slow with hundreds of labels.
         axes.text(column, row, text, ha="center", va="center", fontsize=8, color=color, in_layout=False)
 
     for row, (of_task, floor) in enumerate(zip(shares, floors, strict=True)):
@@ -165,7 +166,7 @@ def _table(models: Models, tasks: Tasks) -> Figure:
 
 
 def _span(numbers: Iterable[int]) -> str:
-    """Format a number, or the range of several numbers, as in "1-4"."""
+    """Format one number, or the range of several numbers (for example, "1-4")."""
     found = set(numbers)
     return "-".join(str(each) for each in sorted({min(found), max(found)}))
 

@@ -54,7 +54,7 @@ def label_whole_steps(axes: Axes) -> None:
 
 
 def short_names(names: Sequence[str], most: int = 48) -> dict[str, str]:
-    """Distinct labels for `names`, of at most `most` characters plus a number if necessary.
+    """Distinct labels for `names`, each with at most `most` characters, plus a number if necessary.
 
     Long names lose most of their common prefix. Those that are still too long are shortened in the middle.
     """
@@ -89,8 +89,8 @@ def draw_intervals(axes: Axes, rows: Iterable[tuple[float, Accuracy]], **look: A
 
 
 def draw_series(axes: Axes, series: Mapping[str, Sequence[Accuracy | None]]) -> list[Line2D]:
-    """Draw several series of accuracies, each in its own color. Row i has the i-th accuracy of every series, one above
-    the other. Returns the handles for a legend."""
+    """Draw several series of accuracies, each in its own color. Row i shows the i-th accuracy of every series, one
+    above the other. Returns the handles for a legend."""
     handles = []
     for number, found in enumerate(series.values()):
         shift = (number - (len(series) - 1) / 2) * 0.8 / len(series)

@@ -36,7 +36,7 @@ _CHARTS = {
 """Metrics and their labels, by chart title."""
 _ABOUT_MEANS = "Means with 95% intervals, clustered by question."
 Estimate = tuple[float, float | None, float | None]
-"""A value, and the ends of its 95% interval, which are None if unknown."""
+"""A value and the two ends of its 95% interval, which are None if the interval is unknown."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Task:
-    """Scores on a task. The page plots their accuracies."""
+    """Scores on a task. The page plots the accuracies."""
 
     name: str
     scores: list[tuple[str, Scores]]
@@ -70,7 +70,7 @@ class Rollouts:
     records: list[Record] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     variants: list[str] = field(default_factory=list)
-    """Steps of a run, or models, in display order. Their answers to a question can be compared."""
+    """Models, or steps of a run, in display order. The page can compare their answers to a question."""
     found: int = 0
     """Total number of rollouts, including omitted ones."""
 
@@ -86,7 +86,7 @@ class Page:
     """Notes about missing or omitted content."""
     charts: list[Chart] = field(default_factory=list)
     metrics: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
-    """Steps and values of all metrics logged by a run."""
+    """Steps and values of each metric logged by a run."""
     thinned: str = ""
     """Note about omitted values of metrics."""
     tasks: list[Task] = field(default_factory=list)
@@ -132,7 +132,8 @@ class Page:
     def add_rollouts(
         self, records: Sequence[Record], limit: int, variants: Iterable[str] = (), characters: int = MAX_CHARACTERS
     ) -> None:
-        """Add at most `limit` rollouts with at most `characters` characters. A question has all of its answers or none.
+        """Add at most `limit` rollouts with at most `characters` characters. Either all of a question's answers are
+        included or none.
 
         Questions are chosen in hash order, so that the choice is not biased by their content.
 
@@ -241,7 +242,7 @@ def results_page(source: Path, limit: int) -> Page:
 
 
 def _evaluated(file: Path, notes: list[str]) -> list[Record]:
-    """The last record of each answer. Earlier ones are those of failed calls."""
+    """The last record for each answer. Earlier records are from failed calls."""
     found: dict[tuple[Any, ...], Record] = {}
     number = -1
     for number, record in enumerate(_read_rollouts(file)):
@@ -275,7 +276,7 @@ def _add_evaluation(page: Page, results: Results) -> None:
 
 
 def _differences(tasks: Mapping[str, TaskResults], records: Iterable[Record]) -> list[str]:
-    """Notes about rollouts that do not match the results, because they are incomplete or from another evaluation."""
+    """Notes about rollouts that do not match the results because they are incomplete or from another evaluation."""
     found = Counter((record["model"], record["task"]) for record in records)
     counts = {(model, name): each.scores.answers for name, task in tasks.items() for model, each in task.models.items()}
     return [
@@ -386,8 +387,8 @@ def _add_charts(page: Page, evaluations: Sequence[Results]) -> None:
 
 
 def _add_evaluations(page: Page, evaluations: Sequence[Results]) -> None:
-    """Add a table of all evaluations, and the last one's results by task, next to those of the first if both have the
-    same questions."""
+    """Add a table of all evaluations, and the last evaluation's results by task. The first evaluation's results are
+    shown next to them if both evaluations have the same questions."""
     rows = []
     for each in evaluations:
         if overall := each.overall():

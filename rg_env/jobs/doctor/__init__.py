@@ -3,7 +3,7 @@
     for check in diagnose(PlannedRun(load_train_config("configs/train/tiny.yaml", []))):
         print(check.line())
 
-The doctor does not train, downloads only a model's configuration and tokenizer, and writes only the row cache. It
+The doctor does not train. It downloads only a model's configuration and tokenizer, and writes only to the row cache. It
 checks that access tokens exist, but never shows them. "failed" means that the run would not start. A missing `train`
 extra is a failure only if options or a config describe a run, because the environment itself does not need it.
 
@@ -73,7 +73,7 @@ def diagnose(planned: PlannedRun) -> Iterator[Check]:
     yield _run("batch", models.check_batch, planned)
     yield replace(prompts, name="prompts")
     yield replace(memory, name="memory")
-    # A checkpoint has fp32 weights and Adam moments, and under ZeRO-3 also bf16 weights.
+    # A checkpoint contains fp32 weights and Adam moments and, under ZeRO-3, also bf16 weights.
     checkpoint = model and (14 if planned.zero3 else 12) * model.shape.parameters
     yield _run("output folder", machine.check_output, planned, checkpoint)
 

@@ -42,7 +42,7 @@ _SPARE_FILES = 512
 CONNECTIONS = 1024
 """Maximum number of concurrent rollouts, each of which uses a connection to the server."""
 SMI_S, IMPORT_S = 10.0, 90.0
-"""Timeouts in seconds, for nvidia-smi and for imports in a subprocess."""
+"""Timeouts for nvidia-smi and for imports in a subprocess, in seconds."""
 _PYTHON = "Programming Language :: Python :: "
 _FIELDS = "index,name,memory.total,memory.used,driver_version,mig.mode.current"
 
@@ -55,7 +55,7 @@ class PlannedRun:
     processes: int = 1
     """Number of training processes, one per GPU."""
     given: frozenset[str] | None = None
-    """Config keys set by options, for a run without a config file."""
+    """Config keys set by options, if the run does not have a config file."""
 
     @classmethod
     def of_options(cls, given: Mapping[str, Any], processes: int = 1) -> "PlannedRun":
@@ -83,7 +83,7 @@ class PlannedRun:
 
     @property
     def zero3(self) -> bool:
-        """Whether processes shard the model's state as in `configs/zero3.yaml`. This requires a server, because the
+        """Whether processes shard the model's state as in `configs/zero3.yaml`. This requires a server because the
         embedded engine cannot generate from shards."""
         return self.uses_vllm and self.processes > 1
 
@@ -99,11 +99,11 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Check:
-    """Result of a check, with a finding and a fix. "failed" means that the run would not start; "warning", that it
-    would run less efficiently, or not as intended."""
+    """Result of a check, with a finding and a fix. "failed" means that the run would not start. "warning" means that it
+    would run less efficiently or not as intended."""
 
     name: str = field(default="", kw_only=True)
-    """Name of the aspect, set by `diagnose`."""
+    """Name of the aspect that was checked, set by `diagnose`."""
     status: str
     """"ok", "skipped", "warning" or "failed"."""
     finding: str
@@ -174,8 +174,8 @@ class Gpus:
     """The GPUs, as reported by `nvidia-smi` and by torch."""
 
     listed: Sequence[str] = ()
-    """nvidia-smi's line for each GPU, with index, name, total and used memory, driver and MIG mode. Empty without an
-    NVIDIA driver or GPU."""
+    """nvidia-smi's line for each GPU, with its index, name, total memory, used memory, driver version and MIG mode.
+    Empty if there is no NVIDIA driver or GPU."""
     driver_problem: str = ""
     torch: dict[str, Any] = field(default_factory=dict)
     """Result of `probe_torch`. Empty if torch cannot be imported."""
@@ -226,8 +226,9 @@ def probe_torch() -> dict[str, Any]:
 
 
 def check_gpus(gpus: Gpus, planned: PlannedRun) -> Check:
-    """Check that torch can use the GPUs that the driver reports, and that there is one per training process, and one
-    more for a server on this machine. No GPU is required, because the embedded engine can train on a CPU."""
+    """Check that torch can use the GPUs that the driver reports, and that there are enough GPUs: one per training
+    process, plus one if the server runs on this machine. A machine without GPUs passes because the embedded engine can
+    train on a CPU."""
     if gpus.driver_problem:
         fix = "reinstall the NVIDIA driver or restart the machine until `nvidia-smi` lists the GPUs"
         status, rest = ("failed", "") if planned.uses_vllm else ("warning", ", so training would use the CPU")
@@ -284,7 +285,7 @@ def check_trainer(gpus: Gpus, planned: PlannedRun) -> Check:
 
 def check_vllm(planned: PlannedRun) -> Check:
     """Check that vLLM and flash-attn can be imported. A broken flash-attn breaks transformers. vLLM is imported only if
-    the run needs it, because that takes many seconds."""
+    the run needs it, because importing it takes many seconds."""
     if importlib.util.find_spec("flash_attn") is not None:
         fix = "remove this optional package: run `./setup.sh` in a clone, or `pip uninstall flash-attn`"
         if (check := check_import("flash_attn", fix)).status == "failed":
@@ -372,8 +373,8 @@ def check_port(port: int) -> Check:
 
 
 def free_memory(planned: PlannedRun, gpus: Gpus) -> tuple[int, str]:
-    """Free memory per training process, in bytes, and its location: the run's GPU with the least free memory, or
-    RAM, within the container's limit."""
+    """Free memory per training process, in bytes, and where that memory is: the run's GPU with the least free memory,
+    or RAM, within the container's limit."""
     devices = [device for device in gpus.devices[: planned.processes] if device.get("free")]
     if devices:
         fullest = min(devices, key=lambda device: device["free"])
@@ -417,8 +418,8 @@ def check_output(planned: PlannedRun, checkpoint: int | None) -> Check:
 
 
 def check_logins(planned: PlannedRun) -> Check:
-    """Check the logins that the run needs, which are Hugging Face for uploads and Weights & Biases for its reports.
-    Gated models need a Hugging Face token, too. No part of a token is ever shown."""
+    """Check the logins that the run needs: Hugging Face for uploads, and Weights & Biases for its reports. Gated models
+    also need a Hugging Face token. No part of a token is ever shown."""
     try:
         from huggingface_hub import get_token
 

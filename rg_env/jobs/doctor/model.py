@@ -48,7 +48,7 @@ class Model:
 
 @dataclass(frozen=True)
 class PromptLengths:
-    """Prompt lengths of a run, in tokens."""
+    """Lengths of a run's prompts, in tokens."""
 
     training: Sequence[int] = ()
     evaluation: Sequence[int] = ()
@@ -68,7 +68,7 @@ class PromptLengths:
 
 def check_model(name: str) -> Check:
     """Check that the configuration, tokenizer, chat template and weights are on this machine or can be downloaded. The
-    value is the `Model`, if it can be read."""
+    check's value is the `Model`, if it can be read."""
     path = str(POLICY_DIR) if name == TINY else name
     try:
         described = describe_model(path)
@@ -137,7 +137,8 @@ def check_batch(planned: PlannedRun) -> Check:
 
 
 def check_prompts(planned: PlannedRun, model: Model) -> Check:
-    """Check the run's training and evaluation prompts against their limits. The value is their `PromptLengths`."""
+    """Check the run's training and evaluation prompts against their limits. The check's value is their
+    `PromptLengths`."""
     config = planned.config
     if config.data is not None and not config.data.is_file:
         finding = f"{config.data.path} is read from the Hub when the run starts, so its prompts were not measured"
