@@ -149,8 +149,8 @@ def name_of(text: str) -> str:
 
 
 def run_of(model: str) -> RunFolder | None:
-    """The training run that a model folder belongs to, or None if there is none. The run is in the folder itself, in
-    its parent, or in `run/` if the model was published by `rg-env push`."""
+    """The training run that a model folder belongs to, or None if it does not belong to one. The run is in the folder
+    itself, in its parent, or in `run/` if the model was published by `rg-env push`."""
     folder = Path(model)
     if not os.path.isdir(model) or not (
         RunFolder.is_run(folder) or any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
