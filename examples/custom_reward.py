@@ -14,10 +14,10 @@ import rg_env
 from rg_env.commands import positive, run_command
 
 
-# Arguments are passed by name: rollout, prompt, completion, answer, task, info. Never execute a model's text.
+# Arguments are passed by name (rollout, prompt, completion, answer, task, info). Never execute a model's text.
 @rg_env.reward
 def shows_work(rollout, lines=2):
-    """Return 1.0 for at least `lines` lines before the answer, or else the number of lines as a fraction of `lines`."""
+    """Return the number of nonblank lines before the answer as a fraction of `lines`, but at most 1.0."""
     work = rollout.text.partition("<answer>")[0]
     return min(1.0, sum(bool(line.strip()) for line in work.splitlines()) / lines)
 

@@ -2,7 +2,7 @@
 
     python examples/custom_task.py                    # the tiny policy on any machine, in about a minute
 
-Once this file is imported, the task can be used by name everywhere, with options and levels. In a run's config:
+Once this file has been imported, the task can be used by name anywhere, with options and levels. In a run's config:
 
     imports: [custom_task.py]                         # relative to the config
     tasks: {dice_sum: {levels: {dice: 1}}}
@@ -35,12 +35,12 @@ class DiceDataset(ProceduralDataset):
         super().__init__(config=config, seed=config.seed, size=config.size)
 
     def __getitem__(self, index):
-        rng = Random(self.seed + index)  # no other randomness: a seed must give the same questions everywhere
+        rng = Random(self.seed + index)  # the only randomness, because a seed must always give the same questions
         rolls = [rng.randint(1, self.config.sides) for _ in range(self.config.dice)]
         wording = "State the final answer to the following arithmetic problem: {} ="  # known to the tiny policy
         return {"question": wording.format(" + ".join(map(str, rolls))), "answer": str(sum(rolls))}
 
-    # Never execute a model's text. Values below 1.0 count only with `grading="partial"` or the reward "partial".
+    # Never execute a model's text. Scores between 0 and 1 count only with `grading="partial"` or the reward "partial".
     def score_answer(self, answer, entry):
         try:
             miss = abs(int(answer) - int(entry["answer"]))

@@ -5,9 +5,9 @@
     python examples/publish.py outputs/RUN me/legs --optimizer-state full    # so that training can resume
     python examples/publish.py verl/global_step_400 me/legs --base Qwen/Qwen2.5-3B-Instruct
 
-This does the same as `rg-env push`. The token comes from HF_TOKEN (also in .env) or `hf auth login`. To resume an
-interrupted upload, repeat the command. A run publishes itself if its config has `hub: {enabled: true, repo_id:
-me/legs}`.
+This does the same as `rg-env push`. The token comes from HF_TOKEN (which .env can also set) or from `hf auth login`. To
+resume an interrupted upload, repeat the command. A run is published automatically if its config has `hub: {enabled:
+true, repo_id: me/legs}`.
 """
 
 import argparse

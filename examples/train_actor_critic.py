@@ -1,4 +1,4 @@
-"""Train with PPO and a value head, on the same environment and engine as GRPO, with the whole training loop in this
+"""Train with PPO and a value head, using the same environment and engine as GRPO. The whole training loop is in this
 file.
 
     python examples/train_actor_critic.py                          # the tiny policy on any machine, in about a minute
@@ -10,12 +10,13 @@ layer on the LM head's input) predicts the return at every token. A token's adva
 prediction, smoothed by GAE (Schulman et al., 2016, arXiv:1506.02438). The policy is trained on these advantages for a
 few epochs with the clipped loss of PPO (Schulman et al., 2017, arXiv:1707.06347).
 
-The critic's loss is not backpropagated into the rest of the model, because it would change the policy's features and
-need a weight relative to the policy's loss. The features are therefore constant while the critic is fitted, and a
+The critic's loss is not backpropagated into the rest of the model, because that would change the policy's features and
+require a weight relative to the policy's loss. The features are therefore constant while the critic is fitted, and a
 hundred critic updates cost less than one policy update.
 
-Sampled accuracy on the 200 frozen questions, with the first command and seeds 0, 1 and 2: 0.33-0.36 before,
-0.79-0.85 after 3 steps, 0.94-0.96 after 15. Without a critic: 0.51-0.56 after 3 steps, 0.69-0.88 after 15.
+With the first command and seeds 0, 1 and 2, sampled accuracy on the 200 frozen questions was 0.33-0.36 before training,
+0.79-0.85 after 3 steps, and 0.94-0.96 after 15. Without a critic, it was 0.51-0.56 after 3 steps and 0.69-0.88 after
+15.
 """
 
 import argparse
@@ -37,7 +38,8 @@ def gae(rewards, values, mask, gamma, lam):
 
     Args:
         rewards, values: `(B, T) float32`; `values[:, t]` is the prediction before token t. V is 0 after the last token.
-        mask: `(B, T) bool`, tokens of the completion, contiguous in each row. Advantages are 0 elsewhere.
+        mask: `(B, T) bool`, True for the completion's tokens, which are contiguous in each row. Advantages are 0
+            elsewhere.
     """
     advantages = values.new_zeros(values.shape)
     value_after = advantage_after = values.new_zeros(len(values))
@@ -49,7 +51,7 @@ def gae(rewards, values, mask, gamma, lam):
 
 
 def ppo_loss(logps, old_logps, advantages, clip):
-    """Return the loss of each token, and whether the token's ratio was clipped, both as `(N,)`."""
+    """Return each token's loss and whether its ratio was clipped, both with shape `(N,)`."""
     ratio = (logps - old_logps).exp()
     plain, bounded = ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages
     return -plain.minimum(bounded), bounded < plain
@@ -57,18 +59,18 @@ def ppo_loss(logps, old_logps, advantages, clip):
 
 def forward(model, ids, mask):
     """Run one forward pass over rollouts. Returns the log-probabilities `(N,)` of the N tokens in `mask`, row by row,
-    and the hidden states `(N, H)` from which those tokens are predicted, each divided by its root mean square and
-    detached. Both are float32.
+    and the hidden states `(N, H)` from which those tokens are predicted. Each hidden state is detached and divided by
+    its root mean square. Both results are float32.
 
     Args:
         ids: `(B, L) int64`, prompt and completion, padded on the right. Causal attention never attends to the padding.
-        mask: `(B, L - 1) bool`, where `mask[:, t]` is whether `ids[:, t + 1]` was sampled.
+        mask: `(B, L - 1) bool`, where `mask[:, t]` indicates whether `ids[:, t + 1]` was sampled.
     """
     end = int(mask.any(dim=0).nonzero().max()) + 1  # length of the longest row in this pass
     ids, mask = ids[:, : end + 1], mask[:, :end]
     seen = []
     with model.get_output_embeddings().register_forward_pre_hook(lambda head, inputs: seen.append(inputs[0])):
-        # Logits are computed in chunks, because with a vocabulary of 150,000 tokens, all of them would fill a GPU.
+        # Logits are computed in chunks. With a vocabulary of 150,000 tokens, all of them at once would fill a GPU.
         logps = token_logps(model, {"input_ids": ids[:, :-1], "use_cache": False}, mask, ids[:, 1:][mask])
     hidden = seen[-1].detach()[mask].float()
     return logps, hidden / (hidden.square().mean(dim=-1, keepdim=True).sqrt() + 1e-6)
@@ -96,8 +98,8 @@ def judge(model, critic, ids, mask, rewards, options):
 def fit_critic(critic, optimizer, hidden, returns, updates):
     """Fit the values of `hidden (N, H)` to `returns (N,)`. Returns metrics of the values before the fit.
 
-    Explained variance is 1 for perfect predictions, 0 for a constant, negative for worse ones, and NaN if all returns
-    are equal. A non-finite loss leaves the critic unchanged.
+    Explained variance is 1 for perfect predictions, 0 for constant predictions, negative for predictions worse than a
+    constant, and NaN if all returns are equal. A non-finite loss leaves the critic unchanged.
     """
     errors = []
     for _ in range(updates):
@@ -114,8 +116,8 @@ def fit_critic(critic, optimizer, hidden, returns, updates):
 
 
 class ActorCritic(GRPOTrainer):
-    """PPO trainer. Engine, optimizer and checkpoints come from GRPOTrainer; `rg_env.training.train` adds evaluations,
-    output files and Ctrl-C handling."""
+    """PPO trainer. The engine, optimizer and checkpoints come from `GRPOTrainer`. `rg_env.training.train` adds
+    evaluations, output files and Ctrl-C handling."""
 
     def __init__(self, policy, env, args, options):
         super().__init__(policy.model, env, args, policy.tokenizer)

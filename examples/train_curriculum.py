@@ -1,4 +1,4 @@
-"""Train with GRPO and a curriculum, whose level rises once the model answers enough questions at the current level.
+"""Train with GRPO and a curriculum, whose level rises once the model answers enough questions correctly.
 
     python examples/train_curriculum.py                                  # the tiny policy on sums, in a minute or two
     python examples/train_curriculum.py --schedule 0:0 10:1 20:2         # fixed schedule of STEP:LEVEL

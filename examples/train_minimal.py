@@ -1,4 +1,4 @@
-"""Train with GRPO on your own data and reward functions, with every training argument in view.
+"""Train with GRPO on your own data and reward functions, with the training arguments spelled out in this file.
 
     python examples/train_minimal.py                                     # tiny policy, on the sums generated below
     python examples/train_minimal.py --tasks chain_sum leg_counting       # Reasoning Gym tasks
@@ -6,7 +6,7 @@
     python examples/train_minimal.py --data openai/gsm8k --data-config main --answer-after "####" --model ...
 
 --data takes a .csv, .json, .jsonl or .parquet file, or a dataset on the hub, with columns `question` and `answer`.
-The defaults of the learning rate, batch size and lengths depend on the model (see `rg_env.training.default_config`).
+The defaults for the learning rate, batch size and lengths depend on the model (see `rg_env.training.default_config`).
 
 On a GPU node, in two terminals:
 
@@ -31,7 +31,7 @@ def sums(count, seed):
     return [{"question": wording.format(" + ".join(map(str, t))), "answer": str(sum(t))} for t in terms]
 
 
-# Arguments are passed by name: rollout, prompt, completion, answer, info. Never execute a model's text.
+# Arguments are passed by name (rollout, prompt, completion, answer, info). Never execute a model's text.
 def correct(completion, answer):
     return float(extract(completion).answer == answer)  # the text within the last <answer>...</answer>
 
@@ -70,7 +70,7 @@ def main() -> int:
     from rg_env.training import load_rows, split_rows
 
     columns = {"question_column": options.question_column, "answer_column": options.answer_column}
-    if not options.tasks:  # before slow imports; errors include file and line
+    if not options.tasks:  # read before the slow imports; errors include the file and line
         given = sums(2200, options.seed) if options.data is None else options.data
         rows = load_rows(given, options.data_config, answer_after=options.answer_after, **columns)
         train_rows, eval_rows = split_rows(rows, options.num_eval, options.seed)
@@ -101,7 +101,7 @@ def main() -> int:
         scale_rewards="group",  # advantages divided by the group's standard deviation
         beta=0.0,  # weight of the KL term; needs a reference model if above 0
         num_iterations=1,  # updates per batch
-        epsilon=0.2,  # clip range, which has no effect on the first update of a batch
+        epsilon=0.2,  # clip range; no effect on a batch's first update
         seed=options.seed,
     )
     engine = EngineConfig(kind=options.engine, host=options.host, port=options.port)

@@ -1,7 +1,7 @@
-"""Train on rg-env's environment with Verifiers' own trainer and server, `vf.GRPOTrainer` and `vf-vllm`.
+"""Train on rg-env's environment with Verifiers' own trainer and server (`vf.GRPOTrainer` and `vf-vllm`).
 
-Verifiers 0.1.6 was the last release with both, so this folder is a separate project with package versions of that time.
-In two terminals, from the root of a clone, on a Linux machine with four NVIDIA GPUs:
+Verifiers 0.1.6 was the last release with both, so this folder is a separate project with package versions from that
+time. In two terminals, from the root of a clone, on a Linux machine with four NVIDIA GPUs:
 
     CUDA_VISIBLE_DEVICES=0 uv run --project examples/vf_grpo --extra vllm vf-vllm --model Qwen/Qwen2.5-1.5B-Instruct \\
         --host 127.0.0.1 --port 8000 --max-model-len 2048 --generation-config vllm --enforce-eager
@@ -20,7 +20,7 @@ import yaml
 
 class GRPOTrainer(vf.GRPOTrainer):
     def _get_per_token_logps(self, model, input_ids, attention_mask, *args, **kwargs):
-        # Upstream passes its loss mask, which is 0 on the prompt, as the attention mask, and so hides the question.
+        # Upstream passes its loss mask as the attention mask. This mask is 0 on the prompt, so it hides the question.
         # Sequences are padded on the right, so ones are correct for every token that contributes to the loss.
         return super()._get_per_token_logps(model, input_ids, torch.ones_like(attention_mask), *args, **kwargs)
 

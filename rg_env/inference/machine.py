@@ -31,7 +31,7 @@ class Machine:
 
     @classmethod
     def here(cls) -> "Machine":
-        # Not resolved, because python is a symbolic link in a virtual environment.
+        # The path is not resolved, because python is a symbolic link in a virtual environment.
         programs = Path(sys.executable).parent
         if programs.is_relative_to(Path.cwd()):
             programs = programs.relative_to(Path.cwd())

@@ -47,10 +47,10 @@ def load_policy(model: str | None = None, *, attention: Attention = "auto", dtyp
     Args:
         attention: attention implementation. "auto" uses flash-attn if possible (see `flash_attention_problem`), and
             PyTorch's SDPA otherwise.
-        dtype: dtype of the weights. "auto" is float32, so that AdamW's small updates are not rounded away (with the
-            training argument `bf16=True`, computation is still in bfloat16). With ZeRO-3 and bf16, it is bfloat16,
-            because ZeRO keeps float32 copies itself. "bfloat16" is for LoRA only. Frozen weights then take half the
-            memory, and PEFT keeps the adapters in float32.
+        dtype: dtype of the weights. "auto" selects float32 so that AdamW's small updates are not rounded away (if the
+            training argument `bf16` is True, computation is still in bfloat16). With ZeRO-3 and bf16, "auto" selects
+            bfloat16, because ZeRO keeps its own float32 copies. "bfloat16" is for LoRA, where it halves the memory
+            needed for the frozen weights (PEFT keeps the adapters in float32), and for `optim="adamw_offload"`.
 
     Raises:
         InputError: the model cannot be loaded, or does not work with these options.
@@ -76,7 +76,7 @@ def with_adapters(policy: Policy, folder: str) -> Policy:
 
     try:
         model = PeftModel.from_pretrained(policy.model, folder, is_trainable=True)
-    except Exception as error:  # parsers of damaged files can raise any exception
+    except Exception as error:  # parsers can raise any exception for damaged files
         raise InputError(f"cannot load the adapters in {folder} into {policy.label}: {reason_of(error)}") from error
     return replace(policy, model=model)
 
@@ -130,7 +130,7 @@ def _load(name: str, chosen: dict[str, Any]) -> Policy:
         loaded, info = AutoModelForCausalLM.from_pretrained(
             name, output_loading_info=True, ignore_mismatched_sizes=True, **options
         )
-    except Exception as error:  # parsers of damaged files can raise any exception, even a plain Exception
+    except Exception as error:  # parsers can raise any exception for damaged files
         raise _cannot_load(name, "weights", error, options) from None
     finally:
         logging.set_verbosity(verbosity)
@@ -141,8 +141,8 @@ def _load(name: str, chosen: dict[str, Any]) -> Policy:
 
 
 def _shard_while_loading() -> Any:
-    """Return an object that, as long as it exists, makes transformers shard models while building them. Otherwise, each
-    process would hold the whole model.
+    """Return an object that, as long as it exists, makes transformers shard models while building them. Without it,
+    each process would hold the whole model.
 
     Returns None if the accelerate config does not request this (`zero3_init_flag`).
     """
@@ -201,8 +201,8 @@ def _cannot_load(name: str, part: str, error: Exception, options: dict[str, Any]
 
 
 def _require_weights(name: str, model: PreTrainedModel, info: dict[str, Any]) -> None:
-    """Raise `InputError` if layers were initialized randomly for lack of matching weights. Tied layers need no weights
-    of their own."""
+    """Raise `InputError` if any layers were randomly initialized because matching weights were missing. Tied layers
+    need no weights of their own."""
     parameters = dict(model.named_parameters(remove_duplicate=False))
     missing = set(info["missing_keys"])
     loaded = {id(parameter) for key, parameter in parameters.items() if key not in missing}
@@ -221,12 +221,13 @@ def best_device() -> str:
 
 
 TIMEOUT = timedelta(hours=12)
-"""Timeout of collective operations. All processes wait while the main one samples, grades or evaluates. It is the
-launcher, not this timeout, that detects a process that has died."""
+"""Timeout for collective operations. All processes wait while the main one samples, grades or evaluates. Dead processes
+are detected by the launcher, not by this timeout."""
 
 
 def processes(*, cpu: bool | None = None) -> PartialState:
-    """Return accelerate's process state. `cpu` selects the CPU, which is the default if there is no GPU.
+    """Return accelerate's process state. If `cpu` is True, the CPU is used, which is also the default if there is no
+    GPU.
 
     accelerate keeps the arguments of the first call. Without `cpu`, it would treat each process of a CPU run as a
     separate run. Therefore, no other module may create a `PartialState`.

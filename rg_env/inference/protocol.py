@@ -82,7 +82,7 @@ class Engine(ABC):
         explain. Called on the main process only.
 
         Args:
-            difference: mean absolute difference of the log-probabilities, over rollouts from the current weights.
+            difference: mean absolute difference between the log-probabilities, for rollouts from the current weights.
         """
 
     def random_state(self) -> Any:
@@ -96,7 +96,7 @@ class Engine(ABC):
         return nullcontext()
 
     def metrics(self) -> dict[str, float]:
-        """Metrics of the last `sync`."""
+        """Metrics from the last `sync`."""
         return {}
 
     def close(self) -> None:

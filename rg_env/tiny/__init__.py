@@ -6,12 +6,13 @@
     model = AutoModelForCausalLM.from_pretrained(POLICY_DIR, torch_dtype="float32")
     tokenizer = AutoTokenizer.from_pretrained(POLICY_DIR)
 
-It has the Llama architecture and fewer than a million parameters, and knows three arithmetic tasks from Reasoning Gym
-(`TASKS`). It either works out an answer step by step and is nearly always correct, or guesses a number near the answer
-and is usually wrong. Before training, it mostly guesses. Training has to discover that working step by step earns more
-reward, so the reward curve rises within a dozen steps, and a wrong gradient in a trainer shows up just as quickly.
+It has the Llama architecture and fewer than a million parameters, and can solve three arithmetic tasks from Reasoning
+Gym (`TASKS`). It either works out an answer step by step and is nearly always correct, or guesses a number near the
+answer and is usually wrong. Before training, it mostly guesses. Training has to discover that working step by step
+earns more reward. The reward curve rises within a dozen steps, so a wrong gradient in a trainer shows up just as
+quickly.
 
-It is meant for demonstrations and tests, and is not a general language model, because it was trained only on questions
+It is meant for demonstrations and tests. It is not a general language model, because it was trained only on questions
 from the training split of these tasks, with the single system prompt `SYSTEM_PROMPT`. `README.md` in this folder has
 the recipe and the measurements, and `python tools/tiny_build.py --out DIR` rebuilds the policy from scratch.
 
@@ -28,7 +29,7 @@ TINY = "tiny"
 """Name of the policy in configs and commands."""
 
 POLICY_DIR: Path = Path(__file__).parent / "policy"
-"""Folder of the shipped policy, with weights, tokenizer, chat template and generation config."""
+"""Folder of the bundled policy, with weights, tokenizer, chat template and generation config."""
 
 SYSTEM_PROMPT = "Think step by step, then give the final answer as <answer>your answer here</answer>."
 """The only system message the policy was trained with."""
@@ -47,7 +48,7 @@ TASKS: dict[str, dict[str, Any]] = {
 """The config that the policy was trained on, for each Reasoning Gym task."""
 
 MAX_NEW_TOKENS = 90
-"""Token limit of a completion, enough for every step-by-step solution of `TASKS`."""
+"""Token limit for completions, enough for every step-by-step solution of `TASKS`."""
 
 # configs/models/tiny.yaml repeats these values for people to read and extend, because configs are not part of the
 # package. A test checks that the two are equal.

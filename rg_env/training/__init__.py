@@ -1,6 +1,6 @@
 """The trainer, its configuration, and a run's files. This package needs the `train` extra.
 
-Names are imported when they are first used, so that `import rg_env.training` is cheap.
+Names are imported on first use, so `import rg_env.training` is cheap.
 """
 
 import logging

@@ -65,7 +65,7 @@ def agree(accelerator: Accelerator, problem: str | None, cause: BaseException | 
 
 
 def choose_folder(output_dir: str | Path | None, name: str, resume: str | Path | None = None) -> Path:
-    """Call `RunFolder.choose`. With several processes, the main process chooses for all."""
+    """Call `RunFolder.choose`. With several processes, the main process chooses the folder for all of them."""
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
         from torch.utils.cpp_extension import get_default_build_root
 

@@ -10,9 +10,9 @@ task's share of the prompts, and the evaluation do not change. A level rises by 
 `failure_threshold`. Alternatively, levels follow a `schedule`. Each change of level resets the window.
 
 The available levels are those from 0 to `highest` that work in Reasoning Gym. If a change would lead to a level that
-does not work, the next level in the same direction that works is used instead. If a level turns out to have no
-questions, it is dropped together with all levels above it, a message is printed, and the task returns to the level
-below. If no lower level exists, the run ends.
+does not work, the next working level in the same direction is used instead. If a level turns out to have no questions,
+it is dropped together with all levels above it, a message is printed, and the task returns to the level below. If no
+lower level exists, the run ends.
 
 Task options come from the environment's tasks, the level and `gym` (the user's own options), in order of increasing
 precedence. Without `gym`, all options of the environment's tasks count as the user's own.
@@ -40,7 +40,7 @@ from rg_env.training.config.load import curriculum_problems
 from rg_env.training.config.schema import CurriculumConfig
 
 FIRST_ROWS = 128
-"""Initial number of questions, which is enough for a few steps, and quick to generate even for slow tasks."""
+"""Initial number of questions. It is enough for a few steps, and quick to generate even for slow tasks."""
 
 Prepare = Callable[[list[Row]], list[dict[str, Any]]]
 
@@ -103,7 +103,7 @@ class QuestionPool:
         too_long = f"of {len(new)} questions are longer than max_prompt_length"
         if not self._questions and not fitting:
             raise InputError(f"{self._name}: {len(new)} {too_long}: raise it")
-        # These are the first questions that are left out.
+        # Print this only for the first questions that are left out.
         if len(fitting) < len(new) and len(self._questions) == len(self._known):
             self._say(f"{self._name}: {len(new) - len(fitting)} {too_long}, and are left out")
         self._known.update(row["question"] for row in new)

@@ -7,12 +7,13 @@
 
 A plan's `env` contains questions from the training tasks. Environments in `held_out` contain tasks that are not used
 for training. Environments in `labelled` can contain anything, such as a training task at another difficulty. The
-overall metrics (such as `eval/accuracy`) cover only the training tasks. The held-out tasks as a group, each task and
-each label have their own metrics (`eval/held_out/accuracy`, `eval/<task>/accuracy`, `eval/<label>/accuracy`).
+overall metrics (such as `eval/accuracy`) cover only the training tasks. There are separate metrics for the held-out
+tasks as a group (`eval/held_out/accuracy`), for each task (`eval/<task>/accuracy`) and for each label
+(`eval/<label>/accuracy`).
 
 For every question, `evaluation.runner` samples answers (for `accuracy` and `reward`) and generates a greedy one (for
-`greedy_accuracy`), using the trainer's engine. `evaluate_only` reproduces the greedy answers of an evaluation during
-training and, with the embedded engine and that run's seed, also its sampled answers.
+`greedy_accuracy`), using the trainer's engine. `evaluate_only` reproduces the greedy answers from an evaluation during
+training. With the embedded engine and that run's seed, it also reproduces the sampled answers.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Run a config like `rg-env train`: build its trainer, and then train or evaluate.
+"""Run a config as `rg-env train` does: build its trainer, then train or evaluate.
 
 Heavy libraries are imported only after `preflight` has checked the config's requirements and the plan has been printed.
 """
@@ -34,7 +34,7 @@ def run_config(config: TrainConfig, *, resume: str | None = None) -> dict[str, A
     given, config = config, config.in_updates(start.train_rows)
     encoder = PromptEncoder(describe_model(config.model.name).tokenizer)
     env = _environment(config, start)
-    # The trainer checks prompts, too, but loading the weights first can take minutes.
+    # The trainer also checks prompts, but loading the weights first can take minutes.
     check_prompts(prompt_lengths(env, encoder), config.training.max_prompt_length)
     policy = load_policy(config.model.name, attention=config.model.attention, dtype=config.model.dtype)
     trainer = make_trainer(config, policy, env, choose_folder(start.folder, "run", resume))

@@ -23,11 +23,11 @@ from rg_env.training.config.schema import HubConfig
 from rg_env.training.preflight import check_hub
 
 FINISH_TIMEOUT_S = 3600.0
-"""Timeout of an upload after training, in seconds."""
+"""Timeout for an upload after training, in seconds."""
 _GRACE_S = 10.0
 """Number of seconds that a terminated upload has to remove its exported files before it is killed."""
 _WORKSPACE = ".hub-upload"
-"""Subfolder of the run's folder, for a copy of the run and the output of a running upload."""
+"""Subfolder of the run's folder, with a copy of the run and the output of the current upload."""
 
 
 class Uploads(TrainerCallback):
@@ -135,14 +135,14 @@ class Uploads(TrainerCallback):
             self._fail(last.removeprefix("error: ").partition("; the same command ")[0] or f"exit code {code}")
 
     def _fail(self, reason: str) -> None:
-        """Print the command that uploads the run. It never uploads a single checkpoint, because that would replace a
-        run that was uploaded in the meantime with an earlier step."""
+        """Print the command that uploads the run. The command never uploads a single checkpoint, because that would
+        overwrite a run uploaded in the meantime with an earlier step."""
         command = self._request(self._run.path).command
         self._say(f"hub: {self._path.name} was not uploaded ({reason}); upload the run with: {command}")
 
 
 def _link_run(run: RunFolder, checkpoint: Path, copy: Path) -> None:
-    """Make a copy of the run's current state with one checkpoint. Growing files are copied, and others are
+    """Copy the run's current state, with one checkpoint, to `copy`. Growing files are copied, and others are
     hard-linked."""
     shutil.copytree(checkpoint, copy / checkpoint.name, copy_function=_link)
     for file in run.files():

@@ -70,7 +70,7 @@ class Estimate:
 
     @property
     def total(self) -> int:
-        """The larger of two peaks, which are the backward pass and the end of generation."""
+        """The larger of two peaks: the backward pass and the end of generation."""
         return max(self.state + self.gathered + self.passes, self.resting_state + self.cache)
 
 
@@ -100,7 +100,7 @@ def estimate(
         checkpointing: whether only the layers' inputs are kept and activations are recomputed.
         bf16: whether activations take 2 bytes instead of 4.
         reference: whether there is a second model for the KL term (`beta` above 0).
-        adapter_parameters: number of trained parameters with LoRA, where the weights are frozen, or 0 without LoRA.
+        adapter_parameters: number of trained parameters with LoRA (the weights are then frozen), or 0 without LoRA.
         frozen_bytes: bytes per frozen weight, which is 4 in float32 and 2 in bfloat16 (see `load_policy`).
         offloaded: whether `optim` is `adamw_offload`. Each weight then takes `frozen_bytes`, and gradients are float32.
         cached_tokens: total number of tokens in the rollouts that the embedded engine decodes at once, or 0 with a

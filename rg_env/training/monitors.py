@@ -84,9 +84,9 @@ def rise(old: list[float], new: list[float]) -> float:
 TOO_EASY, TOO_HARD = 0.8, 0.2
 """Outside this range of accuracies, most groups of eight have only right or only wrong answers."""
 KL_FLOOR, RATIO_FLOOR = 0.1, 10.0
-"""Minimum KL (in nats per token) and minimum ratio of a spike, because these metrics start near zero and one."""
+"""Minimum KL (in nats per token) and minimum ratio for a spike, because these metrics start near zero and one."""
 _SURE, _NOISE = 3.0, 1.0
-"""Number of standard errors above which a change in a mean counts as certain, and number below which it counts as
+"""Numbers of standard errors. Above the first, a change in a mean counts as certain. Below the second, it counts as
 noise."""
 _LENGTH, _CUT = "completions/mean_length", "completions/clipped_ratio"
 
@@ -309,9 +309,9 @@ class MonitorCallback(TrainerCallback):
 
     def _start(self) -> None:
         self.alarms: list[Alarm] = []
-        """All alarms of the run, including those before it was resumed. Only the main process has them."""
+        """All alarms in the run, including those before it was resumed. Only the main process has them."""
         self.stopped_by: str | None = None
-        """The rule that ended the run, on all processes."""
+        """The rule that ended the run, or None. All processes have this value."""
         self._history = History(self.config.window)
         self._held_at: dict[str, int] = {}
         """Number of the last record in which a rule's condition held, by rule."""

@@ -1,4 +1,4 @@
-"""Checks of a run's requirements before heavy libraries are imported, for `rg-env train` with and without `--dry-run`.
+"""Check a run's requirements before heavy libraries are imported, for `rg-env train` with and without `--dry-run`.
 
     check_start(config, resume="auto")      # raises InputError or ServerError if a check fails
 

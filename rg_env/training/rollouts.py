@@ -1,4 +1,4 @@
-"""Rollouts, which are completions that are sampled for the rows' prompts, scored, and kept with their tokens.
+"""Rollouts: completions that are sampled for the rows' prompts, scored, and kept with their tokens.
 
     rollouts = sampler.sample(rows, sampling)          # one completion for each row
     sampler.submit(3, rows, sampling)                  # in the background, with any engine except the embedded one
@@ -10,12 +10,11 @@ The order of rows (`BatchOrder`) depends only on the seed and the batch number, 
 epoch is a permutation, divided into batches of prompts. Rows left over after the last full batch are not used in that
 epoch.
 
-`GroupFilter` replaces groups without a learning signal, which are groups with only right or only wrong answers
-("dynamic sampling", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.2). Other prompts are sampled, in rounds, until
-the batch consists only of mixed groups (those with both right and wrong answers) or the rounds are used up. Any unmixed
-groups that remain are left out of the loss. Groups are filtered by accuracy alone. Rewards for format or length nearly
-always vary within a group, so filtering by total reward would keep groups from which a policy learns only format or
-length.
+`GroupFilter` replaces groups without a learning signal, that is, groups with only right or only wrong answers ("dynamic
+sampling", Yu et al., 2025, DAPO, arXiv:2503.14476, section 3.2). Other prompts are sampled, in rounds, until the batch
+consists only of mixed groups (those with both right and wrong answers) or the rounds are used up. Any unmixed groups
+that remain are left out of the loss. Groups are filtered by accuracy alone. Rewards for format or length nearly always
+vary within a group, so filtering by total reward would keep groups from which a policy learns only format or length.
 """
 
 import math
@@ -73,8 +72,9 @@ class Rollouts:
         return -sum(sum(rollout.logprobs) for rollout in self.rollouts) / max(1, tokens)
 
     def tensors(self, pad_token: int, left_out: Collection[int] = ()) -> dict[str, torch.Tensor]:
-        """The batch to train on, padded on the right: `input_ids (B, L) int64`, `loss_mask (B, L - 1) bool` and
-        `sampler_logps (B, L - 1) float32`, where the last two correspond to `input_ids[:, 1:]`, and `rewards (B,)`.
+        """The batch to train on, padded on the right: `input_ids (B, L) int64`, `loss_mask (B, L - 1) bool`,
+        `sampler_logps (B, L - 1) float32` and `rewards (B,)`. `loss_mask` and `sampler_logps` correspond to
+        `input_ids[:, 1:]`.
 
         Every sampled token contributes to the loss, except those of the rollouts in `left_out`.
         """
@@ -170,7 +170,7 @@ class BatchOrder:
 
 
 class RolloutSampler:
-    """Samples and scores rollouts of an environment. It is used only on the main process.
+    """Samples and scores rollouts for an environment. It is used only on the main process.
 
     Args:
         engine: engine that generates the completions. If batches are sampled ahead and groups are replaced, two threads
@@ -259,8 +259,8 @@ class GroupFilter:
                 most that many prompts.
 
         Returns:
-            The same number of groups with mixed groups first, the indices of rollouts in unmixed groups, which do not
-            contribute to the loss, and metrics.
+            The same number of groups (mixed groups first), the indices of rollouts in unmixed groups (which do not
+            contribute to the loss), and metrics.
 
         Raises:
             TrainingError: the last `EMPTY_BATCHES` batches had no mixed groups.

@@ -1,7 +1,7 @@
-"""A whole run, which evaluates, trains, evaluates again, and writes all results to the output folder.
+"""A complete run: evaluate, train, evaluate again, and write all results to the output folder.
 
-    results = train(trainer, settings={"task": "leg_counting"}) results = train(trainer, resume="auto")    # resumes
-    from the newest checkpoint, with the same trainer in a new process
+    results = train(trainer, settings={"task": "leg_counting"})
+    results = train(trainer, resume="auto")    # in a new process, resumes the same trainer from the newest checkpoint
 
 `Recorder` evaluates on the frozen questions, writes the run's files and shows progress. `_Interruption` ends a run on
 Ctrl-C. Monitors, uploads and trackers are callbacks in their own modules.
@@ -68,7 +68,7 @@ class Recorder(TrainerCallback):
         self.evaluations: list[Results] = []
         """Results of the evaluations so far. Only the main process has them."""
         self.evaluated = False
-        """Whether this run has made an evaluation. All processes know this."""
+        """Whether this run has evaluated. All processes have this value."""
         self.alarms: list[str] = []
         """Monitor lines to print after the step's line."""
         self.on_examples: Callable[[int, list[dict[str, Any]]], Any] = lambda step, records: None
@@ -92,8 +92,8 @@ class Recorder(TrainerCallback):
         return self.evaluations[-1].step if self.evaluations else None
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # Not in `on_step_end`, because the step's metrics are logged after it, and not in `on_log`, because logging an
-        # evaluation's metrics calls it again, on the main process only.
+        # This is not done in `on_step_end`, because the step's metrics are logged after it. It is not done in `on_log`,
+        # because logging an evaluation's metrics calls `on_log` again, on the main process only.
         self._evaluate_if_due(state)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
@@ -173,7 +173,7 @@ def train(
 ) -> dict[str, Any]:
     """Train, and evaluate on frozen questions before, during and after training.
 
-    On Ctrl-C, SIGTERM or an error, the weights and the results so far are saved. The exception is an error or a second
+    On Ctrl-C, SIGTERM or an error, the weights and the results so far are saved, except after an error or a second
     Ctrl-C in the middle of an update.
 
     Args:
@@ -295,8 +295,8 @@ def train(
 
 
 def _after_saving(save: Callable[[], Any], failure: Exception | None) -> Exception | None:
-    """Call `save`, and return the error that ends the run: `failure`, or else an error from `save`. If both fail, the
-    second error becomes a note on the first."""
+    """Call `save`, and return the error that ends the run: `failure` if it is given, otherwise any error from `save`.
+    If there are two errors, the second becomes a note on the first."""
     try:
         save()
     except Exception as error:

@@ -5,7 +5,7 @@ The trainer's loop is the same for all strategies. They differ in how they compu
 an optimizer step, gather weights for a checkpoint or a server, and save the optimizer's state. Only public APIs of
 accelerate, torch and deepspeed are used.
 
-A step with a non-finite loss or gradient is skipped, and weights, optimizer state and learning rate stay unchanged.
+A step with a non-finite loss or gradient is skipped, and the weights, optimizer state and learning rate stay unchanged.
 `StepGuard` reports and counts skipped steps. Three in a row end the run. All processes skip together, because a
 non-finite value on one process makes the shared gradient non-finite on all. DeepSpeed's ZeRO optimizers and the fp16
 loss scaler skip such steps themselves. The scaler does this to find its scale, so the steps it skips count toward the
@@ -41,7 +41,7 @@ from rg_env.training.config.schema import EngineConfig
 
 OPTIMIZER_FILE = "optimizer.pt"
 OPTIMIZER_FOLDER = "optimizer"
-"""Folder that torch.distributed.checkpoint writes in a checkpoint of `FullySharded`."""
+"""Folder in a `FullySharded` checkpoint, written by torch.distributed.checkpoint."""
 SCALER_FILE = "scaler.pt"
 
 Sharding = Literal["none", "zero1", "zero2", "zero3", "fsdp2"]
@@ -76,7 +76,7 @@ class DataParallel:
 
     sharding: Sharding = "none"
     backward_updates = False
-    """Whether the last backward pass includes clipping, the optimizer step and clearing of gradients."""
+    """Whether the last backward pass includes clipping, the optimizer step and clearing the gradients."""
 
     def __init__(self, accelerator: Accelerator, args: GRPOConfig) -> None:
         self._accelerator, self._args = accelerator, args

@@ -5,11 +5,15 @@
     trainer.train()
 
 The constructor has the parameters of `vf.GRPOTrainer` (Verifiers 0.1.6), plus `engine` and `curriculum`. The whole
-algorithm can be read from top to bottom, starting with `train`. A trainer has an engine that samples
-(`inference.protocol`), a sampler that turns rows into scored rollouts (`rollouts`), an objective that computes their
-loss (`objective`), a strategy that distributes the model over processes and takes the optimizer steps (`strategy`),
-checkpoints (`checkpointing`) and transformers callbacks. `run.train` adds evaluations, files, trackers and Ctrl-C
-handling.
+algorithm can be read from top to bottom, starting with `train`. In addition to checkpoints (`checkpointing`) and
+transformers callbacks, a trainer has four parts:
+
+- an engine that samples (`inference.protocol`)
+- a sampler that turns rows into scored rollouts (`rollouts`)
+- an objective that computes the loss (`objective`)
+- a strategy that distributes the model over processes and takes the optimizer steps (`strategy`)
+
+`run.train` adds evaluations, files, trackers and Ctrl-C handling.
 
 Callbacks receive every event except `on_predict` and `on_prediction_step`. `on_evaluate` receives an evaluation's
 metrics. Of the flags in `control`, only `should_training_stop` and `should_save` have an effect. Each must have the
@@ -64,8 +68,8 @@ class GRPOTrainer:
         args: training settings.
         processing_class: the model's tokenizer.
         callbacks: transformers callbacks (`TrainerCallback`).
-        optimizers: your own optimizer and learning rate scheduler. None selects those described by `args`. Without a
-            scheduler, your optimizer's learning rates become the peaks of the schedule in `args`.
+        optimizers: your own optimizer and learning rate scheduler. None selects the ones that `args` describes. Without
+            a scheduler, your optimizer's learning rates become the peaks of the schedule in `args`.
         peft_config: a PEFT `LoraConfig`, to train adapters instead of all weights.
         engine: `"embedded"` to sample from the model in this process, `"vllm"` to sample from a server, or an
             `EngineConfig`.
@@ -384,7 +388,7 @@ class GRPOTrainer:
         return str(self.accelerator.unwrap_model(self.model).config._name_or_path)
 
     def _begin(self, checkpoint: str | Path | None) -> TrainerState:
-        self.accelerator.step = 0  # an interrupted step leaves behind its count of micro-batches ...
+        self.accelerator.step = 0  # an interrupted step leaves its count of micro-batches behind ...
         self.model.zero_grad()  # ... as well as gradients, which accelerate's optimizer keeps between updates
         self.metrics.take()
         self.guard.set_counts([0, 0])
@@ -449,7 +453,7 @@ class GRPOTrainer:
 
 
 def check_options(args: GRPOConfig, engine: EngineConfig, env: Environment, curriculum: Any) -> None:
-    """Raise `InputError` if options contradict each other, or `env` lacks something that they need."""
+    """Raise `InputError` if options contradict each other, or if `env` lacks something that they need."""
     if not env.train_rows:
         raise InputError("the environment has no training rows: set num_train_examples above 0")
     for problem in contradictions(args, engine, curriculum):

@@ -146,7 +146,7 @@ class Vllm(Engine):
         raise AssertionError("unreachable")
 
     def _health(self) -> str:
-        """What is wrong with the server, as the end of an error message. Empty if the server is healthy."""
+        """Description of the server's problem, for the end of an error message. Empty if the server is healthy."""
         problem = self.server.health_problem(timeout_s=10.0)
         return f"; the server: {problem}" if problem else ""
 

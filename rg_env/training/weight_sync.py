@@ -1,10 +1,10 @@
-"""Send the trained model's weights to a vLLM server, through vLLM's own routes and with the server's backend, which is
-`nccl` between GPUs, or `rg_env_shm` through shared memory.
+"""Send the trained model's weights to a vLLM server, through vLLM's own routes. The server's backend is used, which is
+`nccl` (between GPUs) or `rg_env_shm` (through shared memory).
 
 All processes of the trainer gather sharded weights together (`Weights`), and the main process sends them.
 
-With LoRA, the merged weights of adapted layers (base + update) are sent. They are computed on a copy, because merging
-and unmerging the model itself would leave rounding errors. Tied weights are sent under each name, because vLLM silently
+With LoRA, the merged weights of adapted layers (base + update) are sent. Merging is done on a copy, because merging and
+unmerging the model itself would leave rounding errors. Tied weights are sent under each name, because vLLM silently
 keeps the old LM head if it receives only the embedding.
 """
 
@@ -32,7 +32,8 @@ BUCKET_BYTES = 128 * 2**20
 SLOTS = 2
 """Number of buckets in shared memory. One is filled while the server loads the other."""
 _WITHOUT_HEAD = ("cohere", "cohere2", "gemma2", "gemma3n_text")
-"""Model types with tied weights for which vLLM 0.32 rejects the LM head, because it lacks a module of that name."""
+"""Model types with tied weights for which vLLM 0.32 rejects the LM head, because vLLM's implementation lacks a module
+with that name."""
 
 
 @dataclass(frozen=True)
@@ -337,7 +338,7 @@ def open_transfer(
         ServerError: the server cannot receive these weights.
     """
     routes = Routes(server, timeout_s)
-    with suppress(ServerError):  # an update has to be finished only if a trainer was killed during it
+    with suppress(ServerError):  # an update needs finishing only if a trainer was killed during it
         routes.finish_weight_update()
     try:
         return SharedMemoryTransfer(routes, weights)

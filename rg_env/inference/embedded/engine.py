@@ -1,4 +1,5 @@
-"""The embedded engine generates completions in-process with a transformers model (during training, the trainer's).
+"""The embedded engine generates completions in-process with a transformers model, which is the trainer's own during
+training.
 
     engine = EmbeddedEngine(model, tokenizer, seed=0)
     completions = engine.generate(prompts, Sampling(temperature=1.0, max_tokens=256))    # token ids in, token ids out
@@ -26,9 +27,9 @@ from rg_env.errors import EngineError, InputError
 from rg_env.inference.embedded.kv_cache import GrowingCache, decoding_attention
 from rg_env.inference.protocol import Completion, Engine, Sampling
 
-_CACHE_BLOCK = 64  # initial cache capacity in tokens beyond the prompt, which grows as needed
-_SHARED_FROM_HIDDEN = 512  # from this hidden size on, multi-threaded decoding is faster
-_GREEDY_BELOW = 1e-5  # as in vLLM, because dividing logits by a lower temperature could overflow
+_CACHE_BLOCK = 64  # initial cache capacity beyond the prompt, in tokens; it grows as needed
+_SHARED_FROM_HIDDEN = 512  # hidden size from which multi-threaded decoding is faster
+_GREEDY_BELOW = 1e-5  # as in vLLM; dividing logits by a lower temperature could overflow
 _TRUNCATION = ("top_k", "top_p", "min_p")
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 _SHRINK_AT = 0.8  # the batch is compacted when less than this fraction of its rows is still running
@@ -109,8 +110,8 @@ class EmbeddedEngine(Engine):
         """
         if jobs and (longest := max(len(job.prompt) for job in jobs)) >= self.max_context:
             raise InputError(f"a prompt has {longest} tokens, but the model's context length is {self.max_context}")
-        # Sort by length, so that prompts in a batch need little padding, and then by content, so that identical prompts
-        # are adjacent.
+        # Sort by length so that prompts in a batch need little padding, then by content so that identical prompts are
+        # adjacent.
         order = sorted(range(len(jobs)), key=lambda i: (len(jobs[i].prompt), list(jobs[i].prompt)))
         completions: dict[int, Completion] = {}
         with self._running():
@@ -122,8 +123,8 @@ class EmbeddedEngine(Engine):
     def score(self, tokens: Sequence[int], top: int = 0) -> list[tuple[float, dict[int, float]]]:
         """Score `tokens` without temperature or penalties.
 
-        Returns, for each token after the first, its log-probability (natural log) and those of the `top` most likely
-        tokens at its position.
+        For each token after the first, returns its log-probability (natural log) and the log-probabilities of the `top`
+        most likely tokens at its position.
 
         Raises:
             EngineError: the model failed.
@@ -138,7 +139,7 @@ class EmbeddedEngine(Engine):
 
     @property
     def generator(self) -> torch.Generator | None:
-        """Random generator for sampling, which is created on first use, on the model's current device."""
+        """Random generator for sampling, created on first use on the model's current device."""
         if self._generator is None and self._seed is not None:
             self._generator = torch.Generator(device=self.model.device).manual_seed(self._seed)
         return self._generator
@@ -161,11 +162,11 @@ class EmbeddedEngine(Engine):
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """Within this context, disable dropout and gradients, and hold a lock. Errors become `EngineError`."""
+        """Context manager that disables dropout and gradients, and holds a lock. Errors are raised as `EngineError`."""
         with self._one_at_a_time:
             training, threads = self.model.training, torch.get_num_threads()
             self.model.eval()
-            # On a CPU, a decode step of a small model is too little work for several threads.
+            # On a CPU, a small model's decode step is too little work for several threads.
             if self.model.device.type == "cpu" and self.config.hidden_size < _SHARED_FROM_HIDDEN:
                 torch.set_num_threads(1)
             try:
@@ -207,7 +208,7 @@ class EmbeddedEngine(Engine):
             all_logprobs = logits.new_zeros(len(jobs), longest, dtype=torch.float32)
             lengths = torch.zeros(len(jobs), dtype=torch.long, device=device)
             stopped = torch.zeros(len(jobs), dtype=torch.bool, device=device)
-            active = torch.arange(len(jobs), device=device)  # the job of each row in the batch
+            active = torch.arange(len(jobs), device=device)  # index of each row's job
             running = torch.ones(len(jobs), dtype=torch.bool, device=device)
             watched = any(job.watch for job in jobs)
             for step in range(longest):
@@ -247,11 +248,11 @@ class EmbeddedEngine(Engine):
     ) -> torch.Tensor:
         """Compute logits `(B, V)` for the position after `ids (B, L)`. `valid (B, total) bool` is False for padding."""
         mask = valid
-        if fast:  # transformers uses a 4-D mask unchanged, whereas making its own would take a millisecond per step
+        if fast:  # transformers uses a 4-D mask as is; building its own would take a millisecond per step
             mask = valid[:, None, None, :]
             if ids.shape[1] > 1:
                 causal = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device)
-                # Padding attends to itself, because a row that attends to nothing yields NaN, which would spread.
+                # Let padding attend to itself. A row that attends to nothing yields NaN, which would spread.
                 mask = (mask & causal.tril()) | causal.tril().triu()
         output = self.model(
             input_ids=ids,
@@ -272,7 +273,8 @@ def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> froze
 
 
 class Sampler:
-    """Draws one token per row and step, with the settings of the row's job. Jobs without a seed use `generator`."""
+    """Draws one token per row at each step, using the settings of the row's job. Jobs without a seed use
+    `generator`."""
 
     def __init__(
         self, jobs: Sequence[Job], vocab_size: int, device: torch.device, generator: torch.Generator | None = None

@@ -63,7 +63,7 @@ class GrowingLayer(DynamicLayer):
 
 
 class GrowingCache(Cache):
-    """One `GrowingLayer` per layer of the model. Sliding windows, if any, are applied by the attention mask."""
+    """A cache with one `GrowingLayer` per model layer. Sliding windows, if any, are applied by the attention mask."""
 
     def __init__(self, config: PretrainedConfig, capacity: int):
         super().__init__(layers=[GrowingLayer(capacity) for _ in range(config.num_hidden_layers)])
@@ -103,8 +103,8 @@ def attends_everything(config: PretrainedConfig) -> bool:
 
 @contextmanager
 def decoding_attention(config: PretrainedConfig) -> Iterator[bool]:
-    """Decode with grouped attention if it is exact for the model. Yields whether 4-D masks may be passed to the
-    model."""
+    """Context manager that decodes with grouped attention if that is exact for the model. Yields whether 4-D masks may
+    be passed to the model."""
     before = config._attn_implementation
     fast = before == "sdpa" and attends_everything(config)
     try:

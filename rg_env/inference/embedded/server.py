@@ -3,8 +3,8 @@
     rg-env serve --model outputs/my-run/checkpoint-25 --port 8000
     OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="EMPTY").chat.completions.create(model=..., messages=[...])
 
-It listens on the loopback address only, because it has no API keys, rate limits or user isolation. Requests are the
-JSON bodies of `/v1/chat/completions` and `/v1/completions`, with vLLM's extensions. Unsupported fields are rejected
+The server listens only on the loopback address, because it has no API keys, rate limits or user isolation. Requests use
+the JSON format of `/v1/chat/completions` and `/v1/completions`, with vLLM's extensions. Unsupported fields are rejected
 with `BadRequest` (HTTP 400) rather than ignored. Requests that arrive together are processed as one batch.
 """
 
@@ -82,8 +82,8 @@ class Choice:
         """Result of `EmbeddedEngine.score` for prompt and completion. Empty if it was not requested."""
         self._room, self._ends = room, ends
         self._longest_stop = max(map(len, request.stops), default=0)
-        self._decoded = (0, 0)  # indices of the token where decoding starts, and of the token where `text` ends
-        self._taken = (0, 0)  # numbers of characters and of tokens that `take` has already returned
+        self._decoded = (0, 0)  # index of the token where decoding starts, and of the one where `text` ends
+        self._taken = (0, 0)  # numbers of characters and tokens already returned by `take`
 
     def put(self, token: int, logprob: float) -> bool:
         """Add a token and return whether a stop string ends the completion."""
@@ -99,7 +99,7 @@ class Choice:
         return bool(stops)
 
     def _decode(self, ids: list[int], last: bool) -> None:
-        # A token's text depends on its neighbors, and a character may take several tokens. Therefore, as in vLLM, the
+        # A token's text depends on its neighbors, and a character may span several tokens. Therefore, as in vLLM, the
         # text of new tokens is what they add to the text of earlier ones.
         start, end = self._decoded
         known, text = self.decode(ids[start:end]), self.decode(ids[start:])
@@ -123,11 +123,11 @@ class Choice:
 
 
 class Request(BaseModel, ABC):
-    """Fields that both kinds of request have. The bounds are those of vLLM's SamplingParams."""
+    """Fields common to both kinds of requests. The bounds are those of vLLM's SamplingParams."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
     kinds: ClassVar[tuple[str, str, str]]
-    """Object types of complete responses and of streamed chunks, and the prefix of their ids."""
+    """Object type of complete responses, object type of streamed chunks, and prefix of their ids."""
 
     model: str = ""
     n: int = Field(1, ge=1, le=1024)
@@ -141,7 +141,7 @@ class Request(BaseModel, ABC):
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
     seed: int | None = Field(None, ge=-(2**62), le=2**62)
     stop: str | list[str] = []
-    """Must not contain an empty string, as in vLLM."""
+    """Stop strings. As in vLLM, none may be empty."""
     stream: bool = False
     stream_options: dict[Literal["include_usage", "include_obfuscation"], bool | None] = {}
     skip_special_tokens: bool = True
@@ -197,12 +197,12 @@ class Request(BaseModel, ABC):
         return Sampling(**{name: getattr(self, name) for name in names}, max_tokens=self.limit)
 
     def head(self, *, chunk: bool = False) -> dict[str, Any]:
-        """Fields that a complete response and the chunks of a streamed one have in common."""
+        """Fields common to complete responses and streamed chunks."""
         number = f"{self.kinds[2]}-{uuid.uuid4().hex}"
         return {"id": number, "object": self.kinds[chunk], "created": int(time.time()), "model": self.model}
 
     def response(self, choices: Sequence[Choice]) -> dict[str, Any]:
-        """Complete response."""
+        """The complete response."""
         return {**self.head(), "choices": [self.entry(each) for each in choices], "usage": self.usage(choices)}
 
     def usage(self, choices: Sequence[Choice]) -> dict[str, int]:
@@ -212,7 +212,7 @@ class Request(BaseModel, ABC):
 
     @abstractmethod
     def entry(self, choice: Choice, *, chunk: bool = False) -> dict[str, Any]:
-        """Format the choice for a complete response, or for a streamed chunk, with only the new text."""
+        """Format a choice for a complete response or, with only the new text, for a streamed chunk."""
 
 
 class _TextPart(BaseModel):
@@ -279,7 +279,7 @@ class ChatRequest(Request):
 class CompletionRequest(Request):
     """A request to `/v1/completions`.
 
-    The log-probabilities in its response are the model's own, regardless of temperature, as with other servers.
+    As with other servers, the log-probabilities in the response are the model's own, regardless of temperature.
     """
 
     kinds: ClassVar = ("text_completion", "text_completion", "cmpl")
@@ -311,7 +311,7 @@ class CompletionRequest(Request):
     def _logprobs(self, choice: Choice) -> dict[str, list[Any]]:
         tokens = choice.prompt + choice.ids
         texts = {token: choice.tokenizer.decode([token]) for token in tokens}
-        # If several tokens have the same text, the most likely one remains.
+        # If several tokens have the same text, the most likely one is kept.
         likeliest = [
             {choice.tokenizer.decode([token]): logprob for token, logprob in reversed(best.items())}
             for _, best in choice.scores
@@ -327,7 +327,7 @@ class CompletionRequest(Request):
 
 
 class Batcher:
-    """Collects an event loop's jobs into batches. If a batch fails, the error is raised in each of its callers."""
+    """Collects an event loop's jobs into batches. If a batch fails, the error is raised for each of its callers."""
 
     def __init__(self, engine: EmbeddedEngine):
         self.engine = engine
@@ -421,7 +421,7 @@ class Api:
         return BadRequest(f"the prompt has {length}, which is longer than the model's context length {limit}")
 
     def _choices(self, request: Request, prompts: Sequence[list[int]]) -> list[Choice]:
-        """Make the choices to generate for each prompt. Raises `BadRequest` if the request is invalid."""
+        """Create the choices to generate for each prompt. Raises `BadRequest` if the request is invalid."""
         engine = self.engine
         if request.model not in ("", engine.model_name):
             raise BadRequest(

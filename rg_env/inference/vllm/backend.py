@@ -1,7 +1,7 @@
 """The weight-transfer backend `rg_env_shm`: vLLM's workers load new weights from memory shared with the trainer.
 
-It is used on CPUs, and when the server and the trainer share a GPU, which NCCL does not support. Nothing is unpickled.
-Requests describe tensors by dtype, shape and offset in a file that this user owns in `/dev/shm`.
+This backend is used on CPUs, and when the server and the trainer share a GPU, which NCCL does not support. Nothing is
+unpickled. Requests describe tensors by dtype, shape and offset in a file in `/dev/shm` that this user owns.
 """
 
 from dataclasses import dataclass

@@ -25,7 +25,7 @@ builds are."""
 T = TypeVar("T")
 
 REQUEST_S = 120.0
-"""Timeout of requests in seconds. The first request to a new server on a CPU can take 40 s."""
+"""Timeout for requests, in seconds. The first request to a new server on a CPU can take 40 s."""
 POLL_S = 0.5
 NOT_LISTENING = "nothing is listening there"
 BREAKS_OFF = "it does not speak HTTP, or it drops the connection"
@@ -38,8 +38,8 @@ def serve_command(model: str, *, port: int = 8000, extra: Sequence[str] = (), **
     """Command that starts a server able to receive weights from a trainer.
 
     Args:
-        options: vLLM's options, such as `max_model_len`; None leaves an option out.
-        extra: words to add at the end.
+        options: vLLM's options, such as `max_model_len`. None omits an option.
+        extra: arguments to append.
     """
     given = [(f"--{name.replace('_', '-')}", str(value)) for name, value in options.items() if value is not None]
     words = [word for option in given for word in option]
@@ -84,7 +84,8 @@ class VllmServer:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def wait(self, timeout_s: float, still_wanted: Callable[[], bool] = lambda: True) -> None:
-        """Wait until `/health` succeeds. It is tried at least once, and then again as long as `still_wanted()` is true.
+        """Wait until `/health` succeeds. The request is sent at least once, and then repeated while `still_wanted()` is
+        true.
 
         Raises:
             ServerError: the server did not become healthy in time.
@@ -106,7 +107,7 @@ class VllmServer:
         import httpx  # imported here, because the embedded engine does not need an HTTP client
 
         try:
-            # The response is streamed, to avoid reading an endless body from another program.
+            # The response is streamed to avoid reading an endless body if another program answers.
             with httpx.stream("GET", f"http://{self}/health", timeout=timeout_s, **_DIRECT) as response:
                 status = response.status_code
         except httpx.TimeoutException:
@@ -218,11 +219,12 @@ class VllmServer:
         body: Any = None,
         timeout_s: float = REQUEST_S,
     ) -> T:
-        """Send a GET request, or a POST request if there is a `body`; pass the JSON response to `read`, and return the
+        """Send a GET request, or a POST request if `body` is given. Passes the JSON response to `read` and returns the
         result.
 
         Raises:
-            ServerError: the request failed or timed out, or `read` failed; `RefusedError` if the status is 4xx.
+            ServerError: the request failed or timed out, or `read` failed. If the status is 4xx, the error is a
+                `RefusedError`.
         """
         import httpx
 
@@ -233,21 +235,21 @@ class VllmServer:
             raise ServerError(f"the server at {self} did not answer {path} within {timeout_s:g} s") from error
         except (httpx.NetworkError, httpx.RemoteProtocolError) as error:
             raise ServerError(f"the server at {self} is gone: nothing answers {path}") from error
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # an invalid host causes a ValueError
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # an invalid host raises ValueError
             raise ServerError(f"the service at {self} {complaint}: {error}") from error
         if not response.is_success:
             kind = RefusedError if response.is_client_error else ServerError
             raise kind(f"the service at {self} {complaint}: {path} returns {_reason(response)}")
         try:
             return read(response.json())
-        # A body that is not JSON also causes a ValueError.
+        # A body that is not JSON also raises ValueError.
         except (KeyError, IndexError, TypeError, ValueError) as error:
             shown = shortened(response.text)
             raise ServerError(f"the service at {self} {complaint}: unexpected answer to {path}: {shown}") from error
 
 
 def _reason(response: Any) -> str:
-    """HTTP status of a response, and the error message in it, if any."""
+    """HTTP status of a response, with its error message if there is one."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         text = str(response.json()["error"]["message"])
         found = re.search(r"failed with error '(.*)', please check", text, re.DOTALL)
@@ -256,5 +258,5 @@ def _reason(response: Any) -> str:
 
 
 def start_hint(model: str = "MODEL", port: int = 8000) -> str:
-    """Command that starts a server, as one line."""
+    """One-line command that starts a server."""
     return shlex.join([entered("rg-env"), *serve_command(model, port=port)[1:]])

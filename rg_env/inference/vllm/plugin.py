@@ -1,7 +1,7 @@
-"""vLLM plugin in the entry point group `vllm.general_plugins`, which vLLM calls in each process.
+"""vLLM plugin (entry point group `vllm.general_plugins`), which vLLM calls in each process.
 
-It only registers the weight-transfer backend `rg_env_shm`. Servers without `--weight-transfer-config` and vLLM releases
-without weight transfer are not affected.
+The plugin only registers the weight-transfer backend `rg_env_shm`. Servers without `--weight-transfer-config` and vLLM
+releases without weight transfer are not affected.
 """
 
 BACKEND = "rg_env_shm"

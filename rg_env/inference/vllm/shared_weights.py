@@ -1,6 +1,6 @@
-"""Layout and backing file of tensors in memory that two processes on one machine share.
+"""Layout and backing file for tensors in memory shared by two processes on one machine.
 
-The file is in `/dev/shm` and is unlinked as soon as both sides have mapped it, so that it never outlives the processes.
+The file is in `/dev/shm` and is unlinked as soon as both sides have mapped it, so it never outlives the processes.
 """
 
 import json
@@ -19,7 +19,7 @@ PREFIX = "rg-env-"
 HEADER = 4096
 """Bytes reserved at the start of the file for the worker's self-description (JSON)."""
 ALIGNMENT = 16
-"""Alignment of tensors in bytes, so that they can be viewed as any dtype."""
+"""Alignment of tensors in bytes, which allows viewing them as any dtype."""
 
 
 SHAPE = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")

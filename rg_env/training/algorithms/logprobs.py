@@ -54,7 +54,7 @@ def token_logps(
             shown = model(**inputs).logits
         values = outputs[0][0]
         # The model has processed these values as if they were logits. If the result differs from that of `_processed`,
-        # the model processes its logits in another way, and the values are recomputed in a way that works for any
+        # the model processes its logits in some other way, and the values are recomputed by a method that works for any
         # model.
         expected = _processed(causal, values.detach()).float().flatten()
         shown = shown.detach().flatten().float()
@@ -68,8 +68,8 @@ def token_logps(
 def _head_replaced(
     causal: PreTrainedModel, chosen: torch.Tensor, tokens: torch.Tensor, temperature: float, entropy: bool, chunk: int
 ) -> Iterator[list[torch.Tensor]]:
-    """Context manager in which the LM head of `causal` returns log-probabilities and entropies `(1, N, 1 or 2)`, not
-    logits. It processes `chunk` positions at a time, and yields a list that will contain its output."""
+    """Context manager in which the LM head of `causal` returns log-probabilities and entropies `(1, N, 1 or 2)` instead
+    of logits. The head processes `chunk` positions at a time. Yields a list that will contain its output."""
     module = causal.get_output_embeddings()
     own, logits_of = vars(module).get("forward"), module.forward
 
@@ -93,7 +93,8 @@ def _head_replaced(
 
     outputs: list[torch.Tensor] = []
     module.forward = forward
-    # This hook runs last, to record the output that DeepSpeed's hook wraps to gather the weights in the backward pass.
+    # This hook runs last, so it records the output after DeepSpeed's hook has wrapped it to gather the weights in the
+    # backward pass.
     hook = module.register_forward_hook(lambda module, inputs, output: outputs.append(output))
     try:
         yield outputs
@@ -134,8 +135,8 @@ def _processed(causal: PreTrainedModel, logits: torch.Tensor) -> torch.Tensor:
 
 
 Arrangement = Literal["shared", "by_length", "in_order"]
-"""Arrangement of rows in forward passes, which is with shared prompts, with rows of similar length together, or in
-order. "in_order" is for ranks that must make the same number of passes regardless of their data."""
+"""Arrangement of rows in forward passes. "shared" packs rows that share a prompt, "by_length" groups rows of similar
+length, and "in_order" keeps the order, for ranks that must make the same number of passes regardless of their data."""
 
 _COMPLETION_PER_PROMPT = 4
 """Maximum number of completion tokens in a pack per prompt token. Attention's cost grows with the square of a pack's
@@ -171,7 +172,7 @@ def completion_logps(
 
     Args:
         ids: `(B, L) int64`, padded on the right.
-        loss_mask: `(B, L - 1) bool`, where index `i` indicates whether `ids[:, i + 1]` contributes to the loss.
+        loss_mask: `(B, L - 1) bool`, where column `i` indicates whether `ids[:, i + 1]` contributes to the loss.
         temperature: divisor of the logits.
         max_rows: maximum number of rows in one forward pass. Default: all.
         arrangement: see `Arrangement`. `"shared"` requires `can_share_prompts(model)`.
@@ -215,7 +216,7 @@ def can_share_prompts(model: Any) -> bool:
     """Whether `completion_logps` may share prompts. The model must accept 4-D masks, and only attention may pass
     information between tokens.
 
-    The result is always False on GPUs, where a custom mask prevents the use of fused attention kernels, and where the
+    On GPUs, the result is always False, because a custom mask prevents the use of fused attention kernels, and the
     remaining gain has not been measured.
     """
     peft = getattr(model, "active_peft_config", None)
@@ -284,7 +285,7 @@ def _layout(
 
 
 def _mask(segment: torch.Tensor) -> torch.Tensor:
-    """Attention mask `(P, 1, S, S) bool`, with which each token attends to the prefix and to its own segment, up to
-    itself."""
+    """Attention mask `(P, 1, S, S) bool`, in which each token attends to the prefix and to its own segment, up to and
+    including itself."""
     of_key, of_query = segment[:, None, :], segment[:, :, None]
     return ((of_key == 0) | (of_key == of_query)).tril()[:, None]

@@ -1,10 +1,14 @@
-"""Advantages and the GRPO loss as functions of rewards and log-probabilities, independent of the model and the trainer.
+"""Advantages and the GRPO loss, computed from rewards and log-probabilities, independent of the model and the trainer.
 
-`L = -min(r A, clip(r) A) w + beta KL`, averaged according to `loss_type`: "grpo" over each row's tokens and then over
-rows (Shao et al., 2024, arXiv:2402.03300); "bnpo" over the micro-batch's tokens; "dapo" over all tokens in the step's
-rollouts, so that tokens have the same weight in every micro-batch (Yu et al., 2025, arXiv:2503.14476, section 3.3); and
-"dr_grpo" over the number of rows times a constant length (Liu et al., 2025, arXiv:2503.20783). `w` corrects for
-rollouts that were sampled from a policy other than the one being trained.
+The loss `L = -min(r A, clip(r) A) w + beta KL` is averaged according to `loss_type`:
+
+- "grpo": over each row's tokens, then over rows (Shao et al., 2024, arXiv:2402.03300)
+- "bnpo": over the micro-batch's tokens
+- "dapo": over all tokens in the step's rollouts, so that tokens have the same weight in every micro-batch (Yu et al.,
+  2025, arXiv:2503.14476, section 3.3)
+- "dr_grpo": by dividing by the number of rows times a constant length (Liu et al., 2025, arXiv:2503.20783)
+
+`w` corrects for rollouts that were sampled from a policy other than the one being trained.
 """
 
 from typing import Literal
@@ -14,12 +18,12 @@ import torch
 Scale = Literal["group", "batch", "none"]
 
 _EQUAL = 1e-6
-"""Largest difference between rewards that count as equal, because sums of floats have rounding errors."""
+"""Largest difference between rewards that count as equal. Sums of floats have rounding errors."""
 _EPS = 1e-4
 
 
 def equal_rewards(groups: torch.Tensor) -> torch.Tensor:
-    """Mask `(G,) bool` of the `groups (G, n)` with equal rewards. They provide no learning signal."""
+    """Mask `(G,) bool` of the `groups (G, n)` with equal rewards, which provide no learning signal."""
     return (groups.amax(dim=1) - groups.amin(dim=1)) < _EQUAL
 
 
@@ -27,10 +31,12 @@ def group_advantages(rewards: torch.Tensor, num_generations: int, scale: Scale) 
     """Advantages `A = (r - mean of the group) / s`, with shape `(N,)`, computed from `rewards (N,)`. Consecutive rows
     form a group.
 
-    `scale` selects `s`: the standard deviation of the "group" (Shao et al., 2024, arXiv:2402.03300), that of all
-    rewards in the "batch" (Liu et al., 2025, "Tricks or Traps?", arXiv:2508.08221), with which prompts that are nearly
-    always or nearly never answered correctly get no more weight than others, or 1 for "none" (Liu et al., 2025, Dr.
-    GRPO, arXiv:2503.20783).
+    `scale` selects `s`:
+
+    - "group": the standard deviation of the group's rewards (Shao et al., 2024, arXiv:2402.03300)
+    - "batch": the standard deviation of all rewards in the batch, so that prompts that are nearly always or nearly
+      never answered correctly get no more weight than others (Liu et al., 2025, "Tricks or Traps?", arXiv:2508.08221)
+    - "none": 1 (Liu et al., 2025, Dr. GRPO, arXiv:2503.20783)
 
     Groups with equal rewards have advantage 0, so that rounding errors are not scaled up.
     """
@@ -49,9 +55,9 @@ def mean_loss(
     """The average of `values` (B, T) over the positions where `mask` (B, T) is 1.
 
     Args:
-        rows, tokens: the number of rows in the micro-batch, and of tokens that contribute to the loss (for "dapo", its
-            mean over the step's micro-batches), including those of rows that were left out of `values`.
-        max_length: the constant length of "dr_grpo".
+        rows, tokens: number of rows in the micro-batch, and number of tokens that contribute to the loss (for "dapo",
+            the mean number per micro-batch in the step). Both include the rows that were left out of `values`.
+        max_length: constant length for "dr_grpo".
     """
     if loss_type == "grpo":
         return ((values * mask).sum(-1) / mask.sum(-1).clamp(min=1.0)).sum() / rows

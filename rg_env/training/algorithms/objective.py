@@ -16,13 +16,13 @@ from rg_env.training.reporting.metrics import StepMetrics, over_processes
 class Objective:
     """The GRPO loss of a policy, with the settings in `args`.
 
-    A micro-batch has the tensors of `Rollouts.tensors`, `advantages (B,)`, `old_logps` and `reference_logps` (each `(B,
-    L - 1)` or None), and `batch_tokens (B,)`, which is the mean number of tokens per micro-batch that contribute to the
-    loss, and the same for all rows.
+    A micro-batch has the tensors from `Rollouts.tensors` as well as `advantages (B,)`, `old_logps` and
+    `reference_logps` (each `(B, L - 1)` or None), and `batch_tokens (B,)`. The last one is the mean number of tokens
+    per micro-batch that contribute to the loss, and is the same for all rows.
 
     Args:
         model: the policy, wrapped for data parallelism or sharding.
-        metrics: receives the metrics of each micro-batch, and the duration of forward passes.
+        metrics: receives each micro-batch's metrics and the duration of forward passes.
         reference: the initial model, for the KL term. None with LoRA, where the adapter is turned off instead.
         previous: the policy before the last update, if `args.kl_reference` is "previous".
         sampler_cap: upper bound on the importance weights that correct for differences between the sampler and the
@@ -86,10 +86,10 @@ class Objective:
                 part["reference_logps"] = self.logps(self._model, part["input_ids"], part["loss_mask"], max_rows=rows)
 
     def __call__(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """The loss of a micro-batch, a scalar tensor. The metrics of all processes' micro-batches are added to
+        """The loss of a micro-batch, as a scalar tensor. The metrics of all processes' micro-batches are added to
         `metrics`.
 
-        Without a KL term and an entropy bonus, a row's loss is proportional to its advantage. Rows with advantage 0
+        Without a KL term or an entropy bonus, a row's loss is proportional to its advantage. Rows with advantage 0
         (whole groups with equal rewards) then contribute nothing to the loss or the gradient. They are left out of the
         forward and backward passes, but the loss's divisor still counts them. At least one row is kept, so that every
         rank runs the same number of passes.

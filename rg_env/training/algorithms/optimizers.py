@@ -14,7 +14,7 @@ from rg_env.training.config.grpo import GRPOConfig
 class OffloadedAdamW(torch.optim.Optimizer):
     """AdamW that keeps float32 copies of the weights ("master weights") and its moments in CPU memory.
 
-    A model in bfloat16 then needs 6 bytes per parameter on the GPU (for the weights, and for gradients in float32)
+    A model in bfloat16 then needs 6 bytes per parameter on the GPU (2 for the weight and 4 for its float32 gradient)
     instead of 16, plus 16 bytes in CPU memory. Each step updates the copies, in which changes too small for bfloat16
     add up, and writes the rounded values to the model (Micikevicius et al., 2018, "Mixed Precision Training",
     arXiv:1710.03740, section 3.1).
@@ -26,7 +26,7 @@ class OffloadedAdamW(torch.optim.Optimizer):
             for parameter in group["params"]:
                 parameter.grad_dtype = torch.float32  # gradients of micro-batches are accumulated in float32
         self._adam: torch.optim.AdamW | None = None
-        """Optimizer of the copies, which is created in the first step, when the model's weights have been loaded."""
+        """Optimizer for the copies, created in the first step, after the model's weights have been loaded."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
@@ -70,7 +70,8 @@ class OffloadedAdamW(torch.optim.Optimizer):
 
 
 def make_optimizer(args: GRPOConfig, model: Any) -> torch.optim.Optimizer:
-    """The optimizer that `args.optim` selects, without weight decay for biases or norms. Raises `InputError`."""
+    """The optimizer that `args.optim` selects, without weight decay for biases or norms. Raises `InputError` if it
+    cannot be used."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:
         raise InputError(
@@ -106,8 +107,8 @@ def make_optimizer(args: GRPOConfig, model: Any) -> torch.optim.Optimizer:
 
 
 def learning_rate(args: GRPOConfig, update: int) -> float:
-    """The learning rate of update `update` (counted from 0), which follows a warmup and then the schedule of
-    `args.lr_scheduler_type`.
+    """The learning rate for update number `update` (counted from 0). A warmup is followed by the schedule that
+    `args.lr_scheduler_type` selects.
 
     "linear" and "cosine" decay to 0 at `max_steps`.
     """

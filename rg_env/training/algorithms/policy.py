@@ -1,4 +1,4 @@
-"""Prepare the policy (adapters, gradient checkpointing, no dropout) and the reference policy of the KL term.
+"""Prepare the policy (adapters, gradient checkpointing, no dropout) and the reference policy for the KL term.
 
 The reference is the initial model (`reference_of`) or the policy before its last update (`PreviousPolicy`,
 `kl_reference="previous"`). A KL term against the initial model keeps the policy near that model. A KL term against the
@@ -137,8 +137,7 @@ class PreviousPolicy:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        # ZeRO-3 keeps small parameters gathered. They are partitioned first, so that they are gathered again from the
-        # shards.
+        # ZeRO-3 keeps small parameters gathered. Partition them first so that they are gathered again from the shards.
         sharded = [each for each in self._parameters.values() if hasattr(each, "ds_status")]
         gathered = [each for each in sharded if each.ds_status.name == "AVAILABLE"]
         if gathered:
@@ -161,8 +160,7 @@ class PreviousPolicy:
 
 
 def held(parameter: Any) -> torch.Tensor:
-    """This process's part of a parameter, which is its shard with ZeRO-3 or FSDP2, and the whole parameter
-    otherwise."""
+    """This process's part of a parameter: its shard with ZeRO-3 or FSDP2, and the whole parameter otherwise."""
     found: torch.Tensor = parameter.ds_tensor if hasattr(parameter, "ds_tensor") else parameter.data
     return found.to_local() if isinstance(found, DTensor) else found
 

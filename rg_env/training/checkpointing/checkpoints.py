@@ -58,7 +58,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def checkpoint_size(model: Any) -> int:
-    """Approximate size of a checkpoint in bytes: the saved weights, and AdamW's two moments of each trained weight."""
+    """Approximate size of a checkpoint in bytes: the saved weights, and AdamW's two moments for each trained weight."""
     saved = {id(each): each for each in stored_parameters(model).values()}.values()
     trained = [each for each in model.parameters() if each.requires_grad]
     moments = sum(8 * math.prod(full_shape(each)) for each in trained)
@@ -77,7 +77,7 @@ def rows_hash(env: Environment) -> dict[str, str | None]:
 
 
 class Facts(BaseModel, extra="allow"):
-    """The contents of `resume.json`: settings that a resumed run must keep (`settings_of`), and the sizes of files."""
+    """The contents of `resume.json`: settings that a resumed run must keep (`settings_of`), and file sizes."""
 
     files: dict[str, int]
     """Size in bytes of each file that a resumed run reads, by its path relative to the checkpoint folder."""
@@ -88,7 +88,7 @@ class Facts(BaseModel, extra="allow"):
 
 
 def settings_of(trainer: Any) -> dict[str, Any]:
-    """Settings that a resumed run must keep, so that its rows have the same order and the checkpoint can be loaded."""
+    """Settings that a resumed run must keep so that its rows have the same order and the checkpoint can be loaded."""
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
     adapter = next(iter(getattr(model, "peft_config", {}).values()), None)
     sizes = ("rollouts_per_step", "per_device_train_batch_size", "num_generations", "num_iterations")
@@ -151,7 +151,7 @@ class Checkpoints:
                     raise TrainingError("the weights are not finite")
                 if self._is_main:
                     self._begin(part)
-            # The weights are gathered from all processes, but complete only on the main process.
+            # The weights are gathered from all processes, but are complete only on the main process.
             weights = trainer.strategy.state_dict()
             with self._together(final):
                 if self._is_main:
@@ -197,7 +197,7 @@ class Checkpoints:
             self.saved_at = trainer.state.global_step
 
     def room_problem(self) -> str | None:
-        """A warning if the disk has no room for a checkpoint, or None if it has."""
+        """A warning if the disk does not have enough space for a checkpoint, or None if it does."""
         model = self._trainer.accelerator.unwrap_model(self._trainer.model)
         size, free = checkpoint_size(model), shutil.disk_usage(self.folder).free
         if size <= free:
@@ -255,7 +255,7 @@ class Checkpoints:
 
 
 def _read(kind: type[ModelT], file: Path) -> ModelT:
-    """Read a JSON file of a checkpoint. Raises `InputError` if it is damaged."""
+    """Read a JSON file from a checkpoint. Raises `InputError` if it is damaged."""
     try:
         return kind.model_validate_json(file.read_bytes())
     except (OSError, ValidationError) as error:

@@ -31,7 +31,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def weight_files(folder: Path, name: str) -> list[Path]:
-    """The file `name` in `folder`, or the files in its index. Empty if neither exists.
+    """The file `name` in `folder`, or the files listed in its index. Empty if neither exists.
 
     If a folder has both, the single file is used, as in transformers.
 

@@ -1,8 +1,8 @@
 """Read files saved by torch, without executing any code in them.
 
-torch's reader (`weights_only=True`) is safe for tensors and for the classes listed in this module. The `.metadata` of
-torch.distributed.checkpoint is a plain pickle, whose code torch would execute. `read_metadata` uses its own unpickler,
-which allows only the classes that `.metadata` needs.
+torch's reader (`weights_only=True`) is safe for tensors and for the classes listed in this module. The `.metadata` file
+of torch.distributed.checkpoint is a plain pickle, and torch would execute any code in it. `read_metadata` uses its own
+unpickler, which allows only the classes that `.metadata` needs.
 """
 
 import pickle
@@ -22,7 +22,7 @@ DEEPSPEED_TYPES = {
     "deepspeed.runtime.zero.config.ZeroStageEnum",
     "deepspeed.utils.tensor_fragment.fragment_address",
 }
-"""Classes in checkpoints of DeepSpeed 0.17 to 0.19, in addition to plain values and tensors."""
+"""Classes in checkpoints from DeepSpeed 0.17 to 0.19, in addition to plain values and tensors."""
 _STAGES = ("disabled", "optimizer_states", "gradients", "weights")
 """Names of DeepSpeed's ZeRO stages 0 to 3."""
 METADATA = ".metadata"
@@ -54,7 +54,7 @@ def safe_classes() -> list[Any]:
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
     own = [DTensor, DTensorSpec, TensorMeta, Replicate, Shard]
-    # Registered under the name that they had up to torch 2.4.
+    # Registered under the names that they had up to torch 2.4.
     modules = ("", "api.", "placement_types.", "_dtensor_spec.")
     earlier = [(kind, f"torch.distributed._tensor.{module}{kind.__name__}") for kind in own for module in modules]
     # DeepSpeed may not be installed, so its objects are read as inert placeholders, and the ZeRO stage as a number.
@@ -74,7 +74,7 @@ class _Stage(int):
 
 
 def _member(kind: object, name: object) -> _Stage:
-    """Replace `getattr`, which Python 3.11.0 to 3.11.3 uses to pickle a member of an enumeration."""
+    """Replacement for `getattr`, which Python 3.11.0 to 3.11.3 use to pickle enum members."""
     if kind is not _Stage or name not in _STAGES:
         raise pickle.UnpicklingError("GLOBAL builtins.getattr")
     return _Stage(_STAGES.index(name))

@@ -2,9 +2,9 @@
 
     args = GRPOConfig(output_dir="outputs/run", max_steps=200, learning_rate=1e-6, rollouts_per_step=128)
 
-Settings that also exist in `vf.GRPOConfig` (Verifiers 0.1.6) have the same names as there. The batch is global:
-`rollouts_per_step` counts the rollouts of all processes, and gradient accumulation follows from the number of
-processes, so a config describes the same experiment on any number of GPUs.
+Settings that also exist in `vf.GRPOConfig` (Verifiers 0.1.6) have the same names there. The batch is global:
+`rollouts_per_step` counts the rollouts on all processes, and gradient accumulation follows from the number of
+processes. A config therefore describes the same experiment on any number of GPUs.
 """
 
 import math
@@ -46,7 +46,7 @@ class GRPOConfig(Section):
     """Number of passes over the training rows, used instead of `max_steps`. Each pass leaves out any remaining rows
     that do not fill a whole step. Default: `max_steps` applies."""
     rollouts_as_steps: bool = False
-    """Whether all step counts in the config are given in rollouts instead of optimizer steps, which makes runs with
+    """Whether all step counts in the config are given in rollouts instead of optimizer steps. This makes runs with
     different batch sizes comparable. Experiment trackers then also use the number of rollouts as the x-axis."""
     learning_rate: Above0 = 1e-6
     """Peak learning rate of the schedule."""
@@ -72,8 +72,8 @@ class GRPOConfig(Section):
     max_grad_norm: From0 = 0.2
     """Maximum gradient norm. Larger gradients are clipped. 0 turns clipping off."""
     rollouts_per_step: Positive = 128
-    """Number of rollouts per optimizer step, across all processes: prompts times `num_generations`. It must be
-    divisible by `num_generations`, and each process's share must divide evenly into micro-batches."""
+    """Number of rollouts per optimizer step, across all processes: the number of prompts times `num_generations`. It
+    must be divisible by `num_generations`, and each process's share must divide evenly into micro-batches."""
     per_device_train_batch_size: Positive = 8
     """Maximum number of rollouts per micro-batch on each process. A process that has fewer rollouts per step handles
     all of them at once. This setting affects memory use and speed, but not the number of rollouts per step."""
@@ -97,7 +97,7 @@ class GRPOConfig(Section):
     beta: From0 = 0.0
     """Weight of the KL term in the loss. 0 turns it off."""
     kl_reference: Literal["initial", "previous"] = "initial"
-    """Reference policy of the KL term: the "initial" model, or the "previous" policy, which is the policy before the
+    """Reference policy for the KL term: the "initial" model, or the "previous" policy, which is the policy before the
     last update. The reference's weights are kept in memory. With LoRA, the initial model needs no additional memory,
     and the previous policy needs memory only for the adapters."""
     entropy_coef: From0 = 0.0
@@ -122,7 +122,7 @@ class GRPOConfig(Section):
     delta: Above0 | None = None
     """Upper bound on the ratio in the loss's unclipped term (two-sided clipping). Default: no bound."""
     temperature: Above0 = 1.0
-    """Sampling temperature of rollouts. The loss uses log-probabilities at the same temperature."""
+    """Sampling temperature for rollouts. The loss uses log-probabilities at the same temperature."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Nucleus sampling: tokens are sampled from the smallest set of most likely tokens whose total probability is at
     least this value. 1 turns it off."""
@@ -227,7 +227,7 @@ class GRPOConfig(Section):
 
 
 def batch_problems(args: GRPOConfig, processes: int) -> Iterator[tuple[str, str]]:
-    """Yield the field that is inconsistent with the others, with a message. Yields nothing if all fields are
+    """Yield a field that is inconsistent with the others, and a message. Yields nothing if all fields are
     consistent."""
     rollouts, group, micro = args.rollouts_per_step, args.num_generations, args.micro_batch(processes)
     for divisor, name in ((group, f"num_generations={group}"), (processes, f"{processes} processes")):

@@ -20,7 +20,7 @@ _UNUSED: dict[str, str] = yaml12.load(Path(__file__).with_name("no_effect.yaml")
 
 
 def without_effect(config: TrainConfig) -> str:
-    """One line with the keys that have no effect and the reasons. It is empty if there are no such keys.
+    """One line that lists the keys without effect and the reasons, or an empty string if there are no such keys.
 
     Such keys are not errors, so an override like `engine.kind=embedded` also works with a config written for a server.
     Only keys with non-default values that are not false, 0 or empty are reported.

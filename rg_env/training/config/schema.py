@@ -1,4 +1,5 @@
-"""The schema of a training config (the files in `configs/train/`): its sections, the whole config, and its views.
+"""The schema for training configs (the files in `configs/train/`), with methods that derive keyword arguments from a
+config.
 
     config = load_train_config("configs/train/tiny.yaml")    # see `load`
     env = ReasoningGym(**config.environment_arguments())
@@ -55,13 +56,13 @@ class SplitsConfig(Section):
     """Number of distinct evaluation questions, divided among the training tasks by weight. If 0, the training tasks
     are not evaluated."""
     seed: Seed | None = None
-    """Seed of the training questions. Default: the run's `seed`."""
+    """Seed for the training questions. Default: the run's `seed`."""
     eval_seed: Seed = 0
-    """Seed of the evaluation questions. It is independent of the run's `seed`, so runs with different seeds are
+    """Seed for the evaluation questions. It is independent of the run's `seed`, so runs with different seeds are
     evaluated on the same questions."""
     by: SplitBy = "problem"
     """How questions are divided between training and evaluation. "problem" keeps all wordings of a problem in the same
-    split. "question" assigns each question text independently, so the same problem can be in both splits; use this to
+    split. "question" assigns each question text independently, so the same problem can be in both splits. Use it to
     reproduce runs from earlier releases of rg-env, or to get more rows from tasks with few problems."""
     manifest: Text | None = None
     """Path of an earlier run's manifest.json. The new run uses exactly the same rows, and fails if they cannot be
@@ -96,7 +97,7 @@ class EngineConfig(Section):
     difference between the server's probabilities and the trainer's ("vllm" only; Yao et al., 2025, "Your Efficient RL
     Framework Secretly Brings You Off-Policy RL Training")."""
     importance_sampling_cap: Above0 = 2.0
-    """Upper bound (`cap`) of the importance weights."""
+    """Upper bound (`cap`) on the importance weights."""
     weight_sync_timeout: Above0 = 120.0
     """Seconds to wait for the vLLM server's workers in each phase of a weight sync."""
 
@@ -149,8 +150,8 @@ class CurriculumConfig(Section):
     step: Positive = 1
     """Number of levels to go up or down at each change."""
     schedule: dict[str, Count] | None = None
-    """Levels to switch to at given training steps, such as {0: 0, 100: 1, 200: 2}. If it is set, the thresholds are not
-    used. Default: levels depend on accuracy."""
+    """Levels to switch to at given training steps, such as {0: 0, 100: 1, 200: 2}. If this is set, the thresholds are
+    not used. Default: levels depend on accuracy."""
 
     _named = field_validator("tasks", mode="before")(named("{name: b, start: 1}", "name it once"))
 
@@ -308,7 +309,7 @@ class EvaluationConfig(EvaluationSettings):
         return [name for name in self.tasks if name not in self.held_out]
 
     def gym(self, name: str) -> dict[str, Any]:
-        """The entry `name` in the form that `Mixture.parse` accepts. Its weight is the number of its questions."""
+        """The entry `name` in the form that `Mixture.parse` accepts. Its weight is its number of questions."""
         entry = self.tasks[name]
         options = entry.model_dump(exclude={"task", "num_examples"})
         return {"name": entry.task or name, "weight": entry.num_examples or self.num_held_out_examples, **options}
@@ -405,14 +406,14 @@ class TrainConfig(Section):
     seed: Seed = 0
     """Seed for the training questions, their order, sampling and newly initialized weights."""
     grading: Literal["hardened", "partial", "upstream"] = "hardened"
-    """Grading of answers. "hardened" scores an answer as right or wrong. "partial" also gives credit for real progress.
-    "upstream" uses Reasoning Gym's own formulas, for comparison with published numbers."""
+    """How answers are graded. "hardened" scores an answer as right or wrong. "partial" also gives credit for real
+    progress. "upstream" uses Reasoning Gym's own formulas, for comparison with published numbers."""
     model: ModelConfig
     tasks: dict[str, TaskConfig] = Field(default_factory=dict)
     """Tasks to train on. Required unless `data` is given."""
     data: DataConfig | None = None
     """Your own questions and answers, used instead of `tasks`. `splits.num_eval_examples` of the rows, selected with
-    `splits.eval_seed`, are held out for evaluation, and the rest are trained on."""
+    `splits.eval_seed`, are held out for evaluation, and the rest are used for training."""
     splits: SplitsConfig = SplitsConfig()
     prompt: parsing.PromptConfig = parsing.PromptConfig()
     rewards: parsing.Rewards = Field(default_factory=parsing.default_rewards)
@@ -490,7 +491,7 @@ class TrainConfig(Section):
         return environments
 
     def grpo_config(self, folder: Path | None = None) -> GRPOConfig:
-        """The `training` section, completed with the seed, the output folder and the save interval from other
+        """The `training` section, completed with the seed, the output folder and the checkpoint settings from other
         sections."""
         return self.training.model_copy(
             update={

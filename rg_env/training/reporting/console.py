@@ -1,4 +1,4 @@
-"""Console output of a run, which is a live progress line on a terminal, and plain lines without escape codes in logs.
+"""Console output for a run: a live progress line on a terminal, and plain lines without escape codes in logs.
 
     console = RunConsole(sys.stdout)
     console.step(3, 200, {"reward": 0.5, "step_time": 1.2})

@@ -26,7 +26,7 @@ from rg_env.training.rollouts import Rollouts
 
 
 class StepMetrics:
-    """Collects metrics, and the time spent in each phase, since the last call to `take`."""
+    """Collects metrics and the time spent in each phase since the last call to `take`."""
 
     def __init__(self) -> None:
         self._values: defaultdict[str, list[float]] = defaultdict(list)
@@ -101,7 +101,7 @@ def batch_metrics(found: Rollouts, num_generations: int) -> dict[str, float]:
         "reward_std": groups.std(dim=1).mean().item(),
         "frac_reward_zero_std": equal_rewards(groups).float().mean().item(),
         "entropy": found.entropy(),
-        # Includes scoring, and is spent before the step if batches are generated ahead.
+        # This time includes scoring. It is spent before the step if batches are generated ahead.
         "time/generation": found.seconds,
     }
     for name in found.scored[0].rewards:

@@ -77,7 +77,7 @@ class Trackers(TrainerCallback):
             self._send(name, partial(_table, name, rows), step)
 
     def _send(self, name: str, values: Callable[[], dict[str, Any]], step: int) -> None:
-        """Log to a tracker, which is dropped if it fails."""
+        """Log to a tracker. A tracker that fails is dropped."""
         try:
             if name == "tensorboard":
                 self._running[name].log(values(), step=step)
